@@ -322,10 +322,12 @@ static void usable_sizes_are_what_was_asked_for(void)
     }
 }
 
-/* Blocks that wait in the quarantine keep their addresses, but not those of all that were freed. */
+/* Blocks that wait in the quarantine keep their addresses, but not those of all that were freed.
+ * Beside them lie the one in use and what the arena has claimed ahead, and, now and then, what the
+ * arena left free before a page that it passes over, as the next block did not fit. */
 static void large_blocks_that_wait_are_bounded(void)
 {
-    enum { BLOCKS = 40, BYTES = 60 * MIB, WAITING = 256 * MIB, BESIDE = 128 * MIB };
+    enum { BLOCKS = 40, BYTES = 60 * MIB, WAITING = 256 * MIB, BESIDE = 128 * MIB + BYTES };
     const uint64_t before = hz_counter("committed_bytes");
     for (int i = 0; i < BLOCKS; i++) {
         void *block = malloc(BYTES);
