@@ -133,7 +133,7 @@ _OWN_TIME = (
     "the time that is told is that of its turns, and what goes on while others have theirs, such "
     "as a sleep or a disk, is not in it"
 )
-"""What a time by turns is, for one who wants turns where they are not to be believed."""
+"""What is said of times by turns where turns were asked for although they are not to be trusted."""
 
 
 def _by_turns(finding: Finding) -> str:
