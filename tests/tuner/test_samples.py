@@ -323,11 +323,20 @@ def test_a_disk_that_is_full_anywhere_in_the_last_three_commits_loses_nothing(
     assert [row["seq"] for row in rows_of(tmp_path)] == list(range(20))
 
 
-def test_a_new_study_whose_disk_is_full_begins_when_there_is_room(tmp_path: Path) -> None:
-    with pytest.raises(HztuneError, match="cannot write"):
+def test_a_new_study_whose_disk_is_full_claims_no_samples_and_begins_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    no_claim = r"cannot write [^;]*; make room and go on with --resume"
+    with pytest.raises(HztuneError, match=no_claim):
         sized(8192, lambda: open_study(tmp_path).close())
     with open_study(tmp_path) as study:
+        size = (tmp_path / "study.db-wal").stat().st_size
+        with pytest.raises(HztuneError, match=no_claim):
+            sized(size, lambda: study.begin(Plan(0, "search", (DEFAULT,), rounds=1)))
         tell(study, block(0))
+    with open_study(tmp_path) as study:
+        size = (tmp_path / "study.db-wal").stat().st_size
+        assert not fits(tmp_path, size, lambda: tell(study, block(1)))
     assert recording(tmp_path).blocks == (block(0),)
 
 

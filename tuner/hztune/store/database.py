@@ -51,9 +51,12 @@ _RESTORE = (
 )
 
 _MOST_SHOWN = 120
-_KEPT = "every sample before this one is kept"
+_KEPT = "every sample before this one is kept: "
 _TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
 _OWN_TABLES = "hztune_"
+_SAMPLES = ("hztune_blocks", "hztune_rows")
+"""The tables that hold samples, as store/study.py makes them."""
+
 _REFUSALS: tuple[tuple[tuple[str, ...], type[HztuneError], str], ...] = (
     (
         ("not a database",),
@@ -74,19 +77,19 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[HztuneError], str], ...] = (
     (
         ("locked", "busy"),
         HztuneError,
-        "cannot write {path}: {reason} by another program; " + _KEPT + ": end that program (`fuser "
+        "cannot write {path}: {reason} by another program; {kept}end that program (`fuser "
         "FILE` names it) and go on with --resume",
     ),
     (
         ("readonly",),
         HztuneError,
-        "cannot write {path}: {reason}; " + _KEPT + ": make it and its directory writable and go "
-        "on with --resume",
+        "cannot write {path}: {reason}; {kept}make it and its directory writable and go on with "
+        "--resume",
     ),
     (
         ("full", "disk I/O"),
         HztuneError,
-        "cannot write {path}: {reason}; " + _KEPT + ": make room and go on with --resume",
+        "cannot write {path}: {reason}; {kept}make room and go on with --resume",
     ),
 )
 """By what SQLite says: what the user is told, and as which error."""
@@ -188,8 +191,12 @@ class StudyFile(Storage):
             UsageError: It is no database, that of another program, or cannot be opened.
             HztuneError: It is damaged.
         """
+        self.holds_samples = False
+        """Whether it does, as far as is known: what writes the first one says so here."""
         if not reading and path.stat().st_size:
-            StudyFile(path, reading=True).close()
+            reader = StudyFile(path, reading=True)
+            reader.close()
+            self.holds_samples = reader.holds_samples
         self._path = path
         self._url = URL.create("sqlite", database=str(path))
         self.shown = str(path)
@@ -234,6 +241,11 @@ class StudyFile(Storage):
         names = [name for (name,) in connection.exec_driver_sql(_TABLE_NAMES)]
         if names and not any(name.startswith(_OWN_TABLES) for name in names):
             raise self._refusal(f"not a database of hztune: it has a table {names[0]!r}")
+        self.holds_samples = any(
+            connection.exec_driver_sql(f"SELECT EXISTS (SELECT 1 FROM {table})").scalar()
+            for table in _SAMPLES
+            if table in names
+        )
 
     def _unusable(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
         """What to tell the user of the file."""
@@ -243,10 +255,11 @@ class StudyFile(Storage):
         """What to tell the user."""
         if len(reason) > _MOST_SHOWN:  # it quotes what is stored
             reason = reason[:_MOST_SHOWN] + "..."
+        kept = _KEPT if self.holds_samples else ""
         for marks, kind, sentence in _REFUSALS:
             if any(mark in reason for mark in marks):
-                return kind(sentence.format(path=self._path, reason=reason))
-        return HztuneError(f"cannot use {self._path}: {reason}; {_KEPT}: go on with --resume")
+                return kind(sentence.format(path=self._path, reason=reason, kept=kept))
+        return HztuneError(f"cannot use {self._path}: {reason}; {kept}go on with --resume")
 
 
 def _malformed(why: object) -> DatabaseError:

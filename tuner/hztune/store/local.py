@@ -135,6 +135,7 @@ class LocalStudy(Rows):
     def append(self, row: Record) -> None:
         """Writes a row, at once and without a sync."""
         self._storage.write(_ROW, packed(row).decode())
+        self._storage.holds_samples |= row["kind"] != "block"
 
     def end(self) -> None:
         """Enters the block, and waits until it is on the disk."""
