@@ -183,7 +183,7 @@ def test_a_program_is_recorded_checked_and_replayed(hztune: Run, tmp_path: Path)
         (["ls.trace"], "give the program of the trace after --"),
         (["ls.trace", *["glibc", "hz"] * 2, "--", "ls"], "2 allocators and settings are too few"),
         (["ls.trace", "--budget", "1s", "--", "ls"], "--budget is 1 s; legal is from 5 s"),
-        (["nothing", "--", "ls"], "there is no trace 'nothing'"),
+        (["nothing", "no-allocator", "--", "ls"], "there is no trace 'nothing'"),
         (["/bin/ls", "--", "ls"], "is not a trace: record one"),
         (["/dev/zero", "--", "ls"], "it is a device, a pipe or a socket"),
         (["/bin", "--", "ls"], "it is a folder"),

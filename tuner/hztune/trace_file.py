@@ -84,7 +84,7 @@ def _missing(path: Path, digest: str) -> str:
         what = "a folder" if path.is_dir() else "a device, a pipe or a socket"
         return f"{str(path)!r} is no trace: it is {what}; name the file of `hztune record`"
     if not digest:
-        return f"there is no trace {str(path)!r}; write trace:FILE, the file of `hztune record`"
+        return f"there is no trace {str(path)!r}; name the file of `hztune record`"
     return (
         f"the trace {path.name} (SHA-256 {digest}...) is not here: run this in the folder that has "
         "it; for `hztune verify`, name it with --trace FILE"

@@ -149,10 +149,13 @@ def check_trace(
         UsageError: Something is not legal; nothing was measured.
         HztuneError: Too few allocators run both.
     """
+    from hztune import trace_file
+
+    trace = trace_file.find(f"{trace_file.PREFIX}{path}")
+
     from hztune.fidelity import check
 
     sides = check.sides_of(contenders, program)
-    trace = check.found_trace(Path(path))
     asked = check.Asked(trace, program, sides, pairs, budget_s, seed, again, out)
     return check.check_fidelity(asked, reporter or Quiet())
 

@@ -37,7 +37,7 @@ from hztune.scratch import scratch_folder
 from hztune.strictjson import ascii_text
 from hztune.trace import recording, sidecar, tool
 from hztune.trace.sidecar import TraceCheck
-from hztune.trace_file import PREFIX, TraceFile, find
+from hztune.trace_file import PREFIX, TraceFile
 from hztune.workload import WorkloadSpec
 
 USUAL = ("glibc", "hz", "jemalloc", "mimalloc", "tcmalloc")
@@ -275,12 +275,3 @@ def recorded_again(program: Program, *, has_touch: bool) -> dict[str, Any]:
         if not path.exists():
             raise HztuneError(f"the program cannot be recorded: it {done.describe()}")
         return tool.describe(path)
-
-
-def found_trace(path: Path) -> TraceFile:
-    """The trace in a file.
-
-    Raises:
-        UsageError: There is none, or it is damaged, cut or something else.
-    """
-    return find(f"{PREFIX}{path}")
