@@ -20,7 +20,7 @@ from hztune.cli import status_of
 from hztune.errors import UsageError
 from hztune.lab.replay import Truth
 from hztune.result import Result
-from hztune.tune import TuneRequest
+from hztune.tune.request import TuneRequest
 
 from .conftest import Listener, Simulate
 

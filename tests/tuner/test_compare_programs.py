@@ -33,9 +33,8 @@ from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision, claim_of
 from hztune.store.local import samples
-from hztune.tune import TuneRequest
 from hztune.tune.conclusion import profile_of
-from hztune.tune.request import understand
+from hztune.tune.request import TuneRequest, understand
 from hztune.verify import claim
 
 from .conftest import processes_naming

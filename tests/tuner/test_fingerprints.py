@@ -14,8 +14,7 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.store.local import LocalStudy, samples
-from hztune.tune import TuneRequest
-from hztune.tune.request import understand
+from hztune.tune.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
 LARSON = WorkloadSpec.from_text("larson", threads=2)

@@ -25,8 +25,7 @@ from hztune.measure.executors import program_executor
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile
 from hztune.space import machine_facts
-from hztune.tune import TuneRequest
-from hztune.tune.request import understand
+from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import chosen_from
 from hztune.verify.running import examine
 from hztune.workload import WorkloadSpec

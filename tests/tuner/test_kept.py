@@ -37,8 +37,8 @@ from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
 from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Workbench, limits_of
 from hztune.trial.ledger import Rules
-from hztune.tune import TuneRequest, tune
-from hztune.tune.request import understand
+from hztune.tune.request import TuneRequest, understand
+from hztune.tune.session import tune
 from hztune.verify.claim import Promise, measure
 
 from .conftest import SIMULATED, Kept

@@ -30,8 +30,9 @@ from hztune.store import Sink
 from hztune.store.local import LocalStudy, samples
 from hztune.store.study import StudyAddress
 from hztune.trial import Ledger, Workbench
-from hztune.tune import shared_session, tune
+from hztune.tune import shared_session
 from hztune.tune.request import TuneRequest
+from hztune.tune.session import tune
 from hztune.tune.story import Story
 from hztune.workload import WorkloadSpec
 

@@ -26,8 +26,9 @@ from hztune.result import Attempt, Result, figures
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.study import StudyAddress
 from hztune.trial import ArmRecord, Workbench
-from hztune.tune import TuneRequest, shared_session, tune
-from hztune.tune.request import understand
+from hztune.tune import shared_session
+from hztune.tune.request import TuneRequest, understand
+from hztune.tune.session import tune
 from hztune.verify.claim import Promise, Verification, measure
 from hztune.workload import WorkloadSpec
 

@@ -21,9 +21,10 @@ from hztune.prior import Lesson, Prior, state
 from hztune.result import Result
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.study import StudyAddress
-from hztune.tune import plan, shared_session, tune
+from hztune.tune import shared_session
 from hztune.tune.learned import prior_of, subject_of
 from hztune.tune.request import TuneRequest, understand
+from hztune.tune.session import plan, tune
 from hztune.workload import WorkloadSpec
 
 from .conftest import Listener, Simulate

@@ -28,8 +28,8 @@ from hztune.store.local import recording
 from hztune.trace import sidecar
 from hztune.trace.sidecar import CheckPoint, TimeShare, TraceCheck
 from hztune.trial import Ledger
-from hztune.tune import tune
 from hztune.tune.request import TuneRequest, understand
+from hztune.tune.session import tune
 from hztune.tune.stored_request import written
 from hztune.workload import WorkloadSpec
 

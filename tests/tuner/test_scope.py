@@ -33,8 +33,8 @@ from hztune.report import words
 from hztune.result.decision import Decision, claim_of
 from hztune.trial import SmallestMemory, Workbench, smallest_memory
 from hztune.trial.smallest import CONFIRMED_BY, PRECISION
-from hztune.tune import tune
 from hztune.tune.afterwards import afterwards
+from hztune.tune.session import tune
 from hztune.tune.survival import survivors
 from hztune.verify.claim import _same_quota
 from hztune.workload import WorkloadSpec

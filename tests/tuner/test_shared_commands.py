@@ -16,9 +16,8 @@ from hztune.store.database import Storage
 from hztune.store.owners import ProcessId
 from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
-from hztune.tune import TuneRequest
 from hztune.tune import shared_session as together_
-from hztune.tune.request import understand
+from hztune.tune.request import TuneRequest, understand
 from hztune.tune.stored_request import read_back, written
 from hztune.workload import WorkloadSpec, workloads_named
 

@@ -16,8 +16,7 @@ from hztune.measure.program import Program
 from hztune.prior import Prior
 from hztune.progress import Quiet
 from hztune.store.local import LocalStudy
-from hztune.tune import TuneRequest
-from hztune.tune.request import understand
+from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import _story, executor_of
 
 from .conftest import tell
@@ -95,7 +94,7 @@ def test_the_metric_and_the_settings_of_the_user_tell_studies_apart(
 ) -> None:
     def identity(*words: str) -> dict[str, str]:
         seen: list[TuneRequest] = []
-        monkeypatch.setattr("hztune.tune.plan", lambda request: seen.append(request) or [])
+        monkeypatch.setattr("hztune.tune.session.plan", lambda request: seen.append(request) or [])
         hztune("--dry-run", *words, "--", "true")
         return understand(seen[0]).identity
 

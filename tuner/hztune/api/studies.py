@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hztune.progress import Reporter
     from hztune.result import Result
     from hztune.store.study import StudyAddress
-    from hztune.tune import TuneRequest
+    from hztune.tune.request import TuneRequest
     from hztune.workload import Goal
 
 
@@ -77,7 +77,7 @@ def request(
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
     from hztune.quota import Quota
-    from hztune.tune import TuneRequest
+    from hztune.tune.request import TuneRequest
     from hztune.tune.resting import resting_plan, resting_program
     from hztune.workload import workloads_named
 
@@ -132,7 +132,10 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
         UsageError: The request is not legal, and nothing was written; or the budget is too small.
         HztuneError: The measuring failed; what was measured is kept, and `resume` goes on with it.
     """
-    from hztune.tune import tune
+    from hztune.tune.request import understand
+
+    understand(asked, look=False)  # a mistake is told before the second that this import takes
+    from hztune.tune.session import tune
 
     return tune(asked, reporter or Quiet())
 
@@ -144,7 +147,7 @@ def plan(asked: TuneRequest) -> list[str]:
     Raises:
         UsageError: The request is not legal.
     """
-    from hztune.tune import plan
+    from hztune.tune.session import plan
 
     return plan(asked)
 

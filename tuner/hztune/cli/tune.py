@@ -31,7 +31,7 @@ from hztune.progress import reporter
 if TYPE_CHECKING:
     from hztune.profile import Verdict
     from hztune.result import Result
-    from hztune.tune import TuneRequest
+    from hztune.tune.request import TuneRequest
     from hztune.workload import Goal
 
 _OF_WORKLOADS = frozenset({"idle_s", "rounds", "cpus", "memory"})

@@ -1,6 +1,5 @@
-"""`hztune tune`: a request, the story of its study, and the results directory."""
+"""`hztune tune`: a request, the story of its study, and the results directory.
 
-from hztune.tune.request import DEFAULT_BUDGET_S, TuneRequest
-from hztune.tune.session import plan, tune
-
-__all__ = ["DEFAULT_BUDGET_S", "TuneRequest", "plan", "tune"]
+`request` judges what was asked and is imported in a moment; `session`, which carries it out, takes
+a second for all that searches and stores.
+"""
