@@ -13,11 +13,6 @@
 
 __attribute__((visibility("hidden"))) const char hz_override = 0;
 
-static size_t system_page_bytes(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
-
 /* ---- C -------------------------------------------------------------------------------------- */
 
 DROP_IN void *memalign(size_t align, size_t size)
@@ -37,12 +32,12 @@ DROP_IN int posix_memalign(void **block, size_t align, size_t size)
 
 DROP_IN void *valloc(size_t size)
 {
-    return hz_memalign(system_page_bytes(), size);
+    return hz_memalign((size_t)getpagesize(), size);
 }
 
 DROP_IN void *pvalloc(size_t size)
 {
-    size_t page = system_page_bytes();
+    size_t page = (size_t)getpagesize();
     if (size > SIZE_MAX - page) {
         errno = ENOMEM;
         return NULL;
