@@ -1,7 +1,7 @@
 """Verdicts hold: many whole studies on recorded noise, where the truth is known.
 
 A short form of experiments/engine/studies.py. Its counts were seen to fail where looks are not
-corrected for, and where a proof counts what the search has seen.
+corrected for, where a proof counts what the search has seen, and where intervals are half as wide.
 """
 
 from __future__ import annotations

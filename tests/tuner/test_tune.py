@@ -423,6 +423,11 @@ def verdicts(make_bench: MakeBench, space: Space, studies: int, gain: float) -> 
 
 
 def test_studies_of_equals_claim_nothing(make_bench: MakeBench, toy_space: Space) -> None:
+    """Too few to see how wide intervals are: with half their width, a study in 20 claims a gain.
+
+    That is seen by `test_nothing_is_claimed_of_equals` (test_confirm.py) in single proofs, and by
+    test_studies.py in whole studies.
+    """
     found = verdicts(make_bench, toy_space, studies=15, gain=0.0)
     assert found["improved"] <= 1  # below 1 % a study: two or more in 15 come once in 100
 
