@@ -170,6 +170,7 @@ BAD = {
     "process that is no number": (["doctor", "--pid", "me"], "'me' is no whole number"),
     "container of a folder": (["verify", "--all", ".", "--cpus", "1"], "write it into the .args"),
     "limit that is none": ([*TUNE, "--max-rss", "lots"], "--max-rss 'lots': legal is"),
+    "loss of one workload": ([*TUNE, "--max-loss", "2%"], "is for several workloads or commands"),
     "negative seed": ([*TUNE, "--seed", "-1"], "--seed"),
     "resume without a directory": ([*TUNE, "--resume"], "--out"),
     "resume of nothing": ([*TUNE, "--resume", "--out", "absent"], "absent"),

@@ -377,14 +377,21 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     """What each of several workloads may lose.
 
     Raises:
-        UsageError: It is not legal, or the workloads cannot be measured together.
+        UsageError: It is not legal, there is one only, or they cannot be measured together.
     """
     limit = _read("--max-loss", LossLimit.of, request.max_loss)
     refuse_mixture(request.workloads)
     if request.seeks_kept:
         return LossLimit.of(request.max_loss, of_load=True)
     names = tuple(target.label for target in request.workloads or request.programs)
-    return replace(limit, workloads=names) if len(names) > 1 else None
+    if len(names) > 1:
+        return replace(limit, workloads=names)
+    if request.max_loss != DEFAULT_MAX_LOSS:
+        raise UsageError(
+            f"--max-loss {request.max_loss} is for several workloads or commands, and for "
+            "--objective kept; what is claimed of one alone is a gain, so leave it out"
+        )
+    return None
 
 
 def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ...]]:
