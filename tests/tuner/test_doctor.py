@@ -121,10 +121,11 @@ def test_a_throttled_group_is_found(tmp_path: Path) -> None:
 def test_a_quota_that_never_bit_is_fine(tmp_path: Path) -> None:
     files = {
         "proc/self/cgroup": "0::/box\n",
-        "sys/fs/cgroup/box/cpu.max": "200000 100000\n",
+        "sys/fs/cgroup/box/cpu.max": "100000 100000\n",
         "sys/fs/cgroup/box/cpu.stat": "nr_throttled 0\n",
     }
-    assert findings(tmp_path, **files)["CPU quota"].verdict == "ok"
+    found = findings(tmp_path, **files)["CPU quota"]
+    assert (found.verdict, found.found) == ("ok", "1 CPU, never throttled")
 
 
 def test_a_daemon_that_changes_frequencies_is_found(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hztune import allocator, process
 from hztune.files import text_or_empty
 from hztune.machine import Machine
 from hztune.measure.disturbance import Throttling
+from hztune.quota import cpus_text
 
 Fitness = Literal["ok", "warn", "unfit", "unknown"]
 
@@ -123,12 +124,12 @@ def _quota(root: Path, machine: Machine) -> Check:
     """A control group that is throttled stops in the middle of a turn."""
     if machine.quota is None:
         return Check("CPU quota", "ok", "none")
-    throttled = Throttling(root).count()
+    quota, throttled = cpus_text(machine.quota), Throttling(root).count()
     if throttled > 0:
-        found = f"{machine.quota:g} CPUs, throttled {throttled} times so far"
+        found = f"{quota}, throttled {throttled} times so far"
         mend = "run without --cpus / CPUQuota=, and give --threads within it"
         return Check("CPU quota", "warn", found, mend)
-    return Check("CPU quota", "ok", f"{machine.quota:g} CPUs, never throttled")
+    return Check("CPU quota", "ok", f"{quota}, never throttled")
 
 
 def _load(root: Path, machine: Machine) -> Check:
@@ -138,7 +139,7 @@ def _load(root: Path, machine: Machine) -> Check:
         return Check(_LOAD, "unknown", "not visible here")
     busy = float(words[0])
     share = busy / machine.cores
-    found = f"{busy:.2f} running on average in the last minute, for {machine.cores} CPUs"
+    found = f"{busy:.2f} running on average in the last minute, for {cpus_text(machine.cores)}"
     if share < _BUSY_SHARE:
         return Check(_LOAD, "ok", found)
     mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"

@@ -60,7 +60,7 @@ class Quota:
     @property
     def text(self) -> str:
         """In words: "2 CPUs and 512M of memory"."""
-        cpus = "" if self.cpus is None else f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"
+        cpus = "" if self.cpus is None else cpus_text(self.cpus)
         memory = "" if self.memory_kb is None else f"{memory_text(self.memory_kb)} of memory"
         return " and ".join(each for each in (cpus, memory) if each)
 
@@ -70,6 +70,11 @@ class Quota:
         cpus = () if self.cpus is None else ("--cpus", f"{self.cpus:g}")
         memory = () if self.memory_kb is None else ("--memory", memory_text(self.memory_kb))
         return (*cpus, *memory)
+
+
+def cpus_text(cpus: float) -> str:
+    """In words: "1 CPU", "1.5 CPUs"."""
+    return f"{cpus:g} CPU{'s' * (cpus != 1)}"
 
 
 def memory_of(text: str) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hztune import allocator, artifacts
 from hztune.errors import UsageError
 from hztune.profile import Objective, Profile
+from hztune.quota import cpus_text
 from hztune.rests import MEMORIES
 
 PRELOAD = "LD_PRELOAD"
@@ -26,7 +27,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         undo: how this form is taken back, in a few words.
     """
     workload, machine, limits = profile.workload, profile.machine, profile.objective.limits
-    threads = f", {profile.threads} threads" if profile.threads else ""
+    threads = f", {profile.threads} thread{'s' * (profile.threads > 1)}" if profile.threads else ""
     quota = f", quota of {machine.quota:g}" if machine.quota is not None else ""
     lines = [
         f"{_library(profile)} tuned by hztune for {_label(profile)}{threads}",
@@ -34,7 +35,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         *[f"limit:   {name} {value}" for name, value in limits],
         *_circumstances(profile.objective),
         *[f"warning: {each.text}" for each in profile.cautions],
-        f"machine: {machine.cpu}, {machine.cores} CPUs{quota}, Linux {machine.kernel}, "
+        f"machine: {machine.cpu}, {cpus_text(machine.cores)}{quota}, Linux {machine.kernel}, "
         f"{machine.libc}, pages of {machine.page_size}, THP {machine.thp or 'unknown'}",
         f"made:    {profile.created}, seed {profile.search.seed}, {_versions(profile)}",
     ]
