@@ -415,6 +415,20 @@ def test_a_study_is_not_continued_unasked(tmp_path: Path) -> None:
         open_study(tmp_path, resume=False)
 
 
+def test_a_study_that_is_refused_before_its_first_sample_leaves_no_file(tmp_path: Path) -> None:
+    def refuse(*measured: Block) -> None:
+        with pytest.raises(UsageError), open_study(tmp_path) as study:
+            for each in measured:
+                tell(study, each)
+            raise UsageError("the budget is too small")
+
+    refuse()
+    assert list(tmp_path.iterdir()) == []
+    refuse(block(0))
+    refuse()
+    assert recording(tmp_path).blocks == (block(0),)
+
+
 def test_a_study_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
     with (
         open_study(tmp_path),

@@ -87,6 +87,7 @@ class LocalStudy(Rows):
             HztuneError: It is damaged, or the disk is full.
         """
         self.path = folder / DATABASE
+        self._is_new = False
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, _locked(folder))
             if not self.path.exists():
@@ -108,7 +109,15 @@ class LocalStudy(Rows):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Writes all samples to `samples.jsonl`, too, and closes the study."""
+        """Writes all samples to `samples.jsonl`, too, and closes the study.
+
+        One that was begun here, and refused before it had a sample, leaves no file.
+        """
+        if isinstance(error, UsageError) and self._is_new and not self._storage.holds_samples:
+            for end in ("", "-wal", "-shm"):  # while the lock is held
+                self.path.with_name(DATABASE + end).unlink(missing_ok=True)
+            self.close()
+            return
         try:
             self.export()
         except HztuneError:
@@ -206,6 +215,7 @@ class LocalStudy(Rows):
         if study is None:
             values = _study_values(identity, machine, learned)
             self._storage.run(lambda connection: _insert_study(connection, values))
+            self._is_new = True
             study = StoredStudy.find(self._storage, _NAME)
             assert study is not None  # it has just been made
             return study

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hztune import export, files, profile
@@ -15,8 +17,9 @@ from hztune.tune.request import Task
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 
 
-def directory(task: Task) -> Path:
-    """Makes the results directory, or finds the one to go on with.
+@contextmanager
+def directory(task: Task) -> Iterator[Path]:
+    """Makes the results directory, or finds the one to go on with; one that stays empty goes again.
 
     Raises:
         UsageError: It is no directory, cannot be made, or holds no study to resume.
@@ -25,8 +28,14 @@ def directory(task: Task) -> Path:
     path = request.out or Path("hztune-results") / _fresh_name(task)
     if request.resume and not is_there(path):
         raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {DATABASE})")
+    is_new = not path.exists()
     files.make_folder(path)
-    return path
+    try:
+        yield path
+    finally:
+        if is_new:
+            with suppress(OSError):  # there is something in it
+                path.rmdir()
 
 
 def write(result: Result) -> None:

@@ -48,15 +48,18 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
 
     Raises:
         UsageError: The request is not legal; nothing was written. Or the budget is too small for
-            what is measured; what was measured by then is kept.
+            what is measured; what was measured by then is kept, and where that is nothing, no file.
         HztuneError: The measuring itself failed; the samples so far are kept.
     """
     started = time.monotonic()
     task = understand(request)
     looked_s = time.monotonic() - started if request.program is not None else 0.0
     machine = Machine.here()
-    out = folder.directory(task)
-    with interruptible() as asked, _store(task, machine, out) as store:
+    with (
+        interruptible() as asked,
+        folder.directory(task) as out,
+        _store(task, machine, out) as store,
+    ):
         if (ended := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(ended, out)
