@@ -35,9 +35,10 @@ _HELP = """Measure a profile's claim again, here and now.
 
 Fresh pairs of control and profile are measured on the workload of the profile; for one that was
 made for a program, give the command again after --, and for a trace its file with --trace. The
-claim holds when they show at least half of the gain with which the claimed interval begins. With
---pid nothing is measured: the answer is whether a running process has the profile's allocator and
-parameters.
+claim holds when they show at least half of the gain with which the claimed interval begins. The
+parameters are measured together: one that was written into the profile by hand and gains nothing
+is not noticed. With --pid nothing is measured: the answer is whether a running process has the
+profile's allocator and parameters.
 
 --all measures every profile in DIR, and those of results directories in it. Beside web.json, which
 was made for a program, web.args holds the words of its command as they stand here after PROFILE.
