@@ -155,7 +155,7 @@ def part_lines(part: Holding) -> Iterator[str]:
     ratio = f"  {part.ratio:.2f} times live" if part.ratio is not None else ""
     yield f"{part.allocator} {part.version}".rstrip()
     for name, size, more in (
-        ("live", part.live_bytes, "  what the program has"),
+        ("live", part.live_bytes, "  used by the program"),
         ("held", part.held_bytes, ratio),
         ("in caches of threads", part.cached_bytes, ""),
     ):

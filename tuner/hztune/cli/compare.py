@@ -313,7 +313,7 @@ def _so_far(found: Comparison, rows: int) -> str:
     """What of an interrupted comparison is there."""
     told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
     kept = [f"{each.words} of {each.label}" for each in found.left if each.pairs]
-    return f"{told}, and {' and '.join(kept)} kept" if kept else told
+    return f"{told}, and {' and '.join(kept)} saved" if kept else told
 
 
 def _require_ratios(found: Comparison) -> None:

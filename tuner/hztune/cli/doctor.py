@@ -109,7 +109,7 @@ def require_fit(findings: tuple[Check, ...]) -> None:
 
 
 def _line(finding: Check) -> str:
-    mend = f"  (mend it: {finding.mend})" if finding.mend else ""
+    mend = f"  (fix: {finding.mend})" if finding.mend else ""
     return f"{finding.verdict:8}{finding.name}: {finding.found}{mend}"
 
 
@@ -117,7 +117,7 @@ def _told(found: Diagnosis) -> list[str]:
     memory = found.memory
     seen = [
         (memory.anonymous_bytes, "anonymous memory (heaps, stacks)"),
-        (memory.lazy_bytes, "of it given back lazily"),
+        (memory.lazy_bytes, "of it returned lazily"),
         (memory.swapped_bytes, "swapped out"),
         (memory.huge_bytes, "in huge pages"),
     ]
@@ -144,7 +144,7 @@ def _settings_told(settings: tuple[InEffect, ...]) -> list[str]:
     if not settings:
         return []
     return (
-        ["settings that are not the default, or were worked out at the start:", *changed]
+        ["settings that differ from the default, or were chosen at the start:", *changed]
         if changed
         else ["all settings are the default"]
     )

@@ -29,7 +29,7 @@ def memory_over_time(found: Figures) -> Html:
         + (" (grey) and tuned (green)" if tuned else "")
         + ", from the start of a process. A thick line is the process that keeps the median, the "
         "thin ones are others. The shaded bands are the loads of the thick grey one; between them "
-        "it rests. What an allocator has given back lazily is still resident until the kernel "
+        "it rests. What an allocator has returned lazily is still resident until the kernel "
         "needs it: it is in the curve, and not in what is kept."
     )
     return join(
@@ -78,7 +78,7 @@ def live(found: Figures) -> Html:
         "most, and when it was asked for the last time."
     )
     head = ("configuration", "held at most", "live then", "ratio",
-            "held when last asked", "live then", "ratio")  # fmt: skip
+            "held at the last reading", "live then", "ratio")  # fmt: skip
     rows = [(one.name, *_reading(one.share.most), *_reading(one.share.last)) for one in asked]
     unknown = dict.fromkeys(f"{one.name}: {one.share.why}" for one in asked if one.share.why)
     return join(
@@ -162,7 +162,7 @@ def _table(kept: KeptMemory, control: str) -> Html:
     rows = [_row(control, kept.default)]
     if kept.tuned is not None:
         rows.append(_row("tuned", kept.tuned))
-    head = ("", "kept", "given back lazily", "each round more")
+    head = ("", "kept", "returned lazily", "growth per round")
     return table("At the end of the last rest, means over processes", head, rows, numbers=(1, 2, 3))
 
 

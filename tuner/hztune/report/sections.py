@@ -27,8 +27,8 @@ _ANSWERS = {
     "futile": "not confirmed: its gain is below what this budget can prove",
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
-    "over_loss": "not confirmed: it is not shown to keep to --max-loss",
-    "over_limit": "not confirmed: it is not shown to keep the limit",
+    "over_loss": "not confirmed: it may lose more than --max-loss",
+    "over_limit": "not confirmed: it is not shown to meet the limit",
     "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
 
