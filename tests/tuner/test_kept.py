@@ -333,7 +333,7 @@ def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> N
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")
     assert re.match(
-        r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB given", plain[at + 1]
+        r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB returned", plain[at + 1]
     )
     assert re.match(r"    spin     0.8\d \[0.\d\d, 0.\d\d\] ", plain[at + 2])
     assert "growth per round +1,0" in plain[at + 2]
