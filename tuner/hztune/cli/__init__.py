@@ -48,7 +48,7 @@ COMMANDS = {
 
 _NO_WHOLE_NUMBER = re.compile("is not a valid integer( range)?$")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
-_WHAT_IS_KEPT = "the output is lost, files that were written are complete"
+_WHAT_IS_KEPT = "the output is lost, files that were written stay"
 
 _DISPATCHED = {*COMMANDS, "--help", "--version"}
 _BARE = "tune"
