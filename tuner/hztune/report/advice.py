@@ -18,7 +18,7 @@ def use(found: Figures) -> Html:
     """How to apply the profile, and how to take it back."""
     title = tag("h2", "Use it, and undo it")
     if not found.profile.makes_a_claim:
-        return join(title, tag("p", "Nothing was proved, so there is nothing to apply."))
+        return join(title, tag("p", "There is nothing to apply: nothing was proved."))
     name = found.profile.allocator.name
     forms = [
         (tag("code", form.name), form.doc)
