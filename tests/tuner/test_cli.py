@@ -275,7 +275,9 @@ def test_a_closed_stdout_is_one_sentence_and_a_closed_stderr_none(words: str) ->
     command = f"{sys.executable} -m hztune {words}"
     done = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("hztune: cannot write to stdout: Bad file descriptor; what was")
+    assert done.stderr.startswith(
+        "hztune: cannot write to stdout: Bad file descriptor; the output is"
+    )
     done = subprocess.run(["sh", "-c", f"{command} <&- 2>&-"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout
 
@@ -289,7 +291,9 @@ def test_a_disk_that_is_full_under_stdout_is_one_sentence() -> None:
             text=True,
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("hztune: cannot write to stdout: No space left on device; what")
+    assert done.stderr.startswith(
+        "hztune: cannot write to stdout: No space left on device; the output"
+    )
     assert done.stderr.count("\n") == 1
 
 

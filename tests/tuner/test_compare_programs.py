@@ -365,7 +365,7 @@ def test_one_request_never_mixes_programs_and_workloads() -> None:
 TWO = ["compare", "none", "glibc"]
 GATE = ["--no-worse", "2%"]
 BAD: dict[str, tuple[list[str], str]] = {
-    "nothing to measure": (TWO, "nothing is said of what to measure"),
+    "nothing to measure": (TWO, "there is nothing to measure"),
     "no program after the dashes": ([*TWO, "--"], "no program after --"),
     "a program without dashes": ([*TWO, "sort"], "put -- before it"),
     "a program that is not there": ([*TWO, "--", "no-such-program"], "no program 'no-such-"),

@@ -59,7 +59,7 @@ def test_no_two_counters_have_the_same_words() -> None:
         (CounterChange(FAULTS, 300, 1200, 3.0, 12.0),
          "more page faults: 3 -> 12 per 1000 operations"),
         (CounterChange("huge_page_bytes", 0, 286 * MIB),
-         "more memory for which huge pages were asked: 0 -> 286 MiB"),
+         "more memory in requests for huge pages: 0 -> 286 MiB"),
         (CounterChange("purged_bytes", 3 * MIB, 300, 2048.0, 512.0),
          "less memory returned to the system: 2 -> 0.5 KiB per 1000 operations"),
         (CounterChange("lock_contended", 900, 300, 0.003, 0.001),

@@ -251,7 +251,7 @@ def test_a_study_on_a_healthy_machine_is_told_nothing(tmp_path: Path) -> None:
 def test_a_study_is_told_what_disturbs_and_how_to_mend_it(tmp_path: Path) -> None:
     findings(tmp_path, **{"proc/sys/kernel/randomize_va_space": "0\n"})
     assert remarks(tmp_path) == [
-        "warning: address randomisation: mode 0: layouts repeat (mend it: sudo sysctl "
+        "warning: address randomisation: mode 0: layouts repeat (fix: sudo sysctl "
         "kernel.randomize_va_space=2); `hztune doctor` tells more"
     ]
 
@@ -261,7 +261,7 @@ def test_a_study_is_told_three_things_at_most_the_worst_first(tmp_path: Path) ->
     said = remarks(tmp_path)
     assert len(said) == 3
     assert said[0].startswith("warning: measurements mean little here: load: ")
-    assert said[1].startswith("warning: frequency governor: powersave (mend it: sudo cpupower ")
+    assert said[1].startswith("warning: frequency governor: powersave (fix: sudo cpupower ")
     assert said[2].endswith("; 2 more by `hztune doctor`")
 
 

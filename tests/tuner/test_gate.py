@@ -241,7 +241,7 @@ def test_the_number_of_pairs_is_planned_by_the_time() -> None:
 def test_an_open_answer_says_what_is_excluded_and_how_much_longer_to_measure() -> None:
     (found,) = compared(landscape(), ModelNoise(between=0.03), budget_s=10.0).rulings
     assert found.answer == "not enough data"
-    assert "times the time (--budget) would tell" in found.why and found.times > 1.0
+    assert "times the time (--budget) would decide" in found.why and found.times > 1.0
 
 
 def test_one_row_that_is_worse_makes_the_whole_worse() -> None:

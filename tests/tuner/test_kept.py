@@ -244,7 +244,7 @@ def test_what_may_cost_too_much_speed_is_told_with_what_it_saves(
     assert found.profile.claim.verdict == "no_gain"
     why = found.account.why
     assert "decay_ms=0 has -50." in why
-    assert "kept memory, but it is not shown to lose at most 5% on the speed of its load" in why
+    assert "kept memory, but it may lose more than 5% on the speed of its load" in why
     assert ", which is 0.95" in why
 
 
@@ -333,13 +333,13 @@ def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> N
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")
     assert re.match(
-        r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB given", plain[at + 1]
+        r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB returned", plain[at + 1]
     )
     assert re.match(r"    spin     0.8\d \[0.\d\d, 0.\d\d\] ", plain[at + 2])
-    assert "each round more +1,0" in plain[at + 2]
+    assert "growth per round +1,0" in plain[at + 2]
     assert plain[at + 2].endswith("it grows, a leak or fragmentation")
     shown = comparison_table.markdown(compared.standings)
-    assert "| row | contender | kept memory at rest | ratio | each round more |" in shown
+    assert "| row | contender | kept memory at rest | ratio | growth per round |" in shown
     (_, spin) = csv.DictReader(io.StringIO(exchange.csv_text(compared)))
     assert float(spin["kept_ratio"]) == pytest.approx(0.83, abs=0.05)
     assert float(spin["round_more_kib"]) == pytest.approx(1024, abs=60)
@@ -379,7 +379,7 @@ def test_the_summary_and_the_report_tell_both_amounts_with_the_curve(
     found = tuned(spin_saves, purging_costs)
     text = "\n".join(summary_lines(found))
     assert "kept memory (after 4 rounds, each with 2 s of rest): the default" in text
-    assert "given back lazily" in text
+    assert "returned lazily" in text
     held = json.loads(json.dumps(summary_json(found)))
     assert held["kept"]["ratio"][1] < math.exp(-0.22) < held["kept"]["ratio"][2]
     assert found.folder is not None

@@ -187,14 +187,16 @@ def test_one_reason_why_nothing_is_known_is_said_once() -> None:
 def test_an_allocator_that_does_not_count_is_said_not_to() -> None:
     share = LiveShare("mimalloc", LiveReading(2048), LiveReading(1024), "mimalloc does not count")
     assert share.words == (
-        "at most 2.0 MiB held; 1.0 MiB held when last asked; not known: mimalloc does not count"
+        "at most 2.0 MiB held; 1.0 MiB held at the last reading; not known: mimalloc does not count"
     )
 
 
 def test_what_is_held_at_most_and_at_last_is_said_once() -> None:
     reading = LiveReading(4096, 1024)
     share = LiveShare("hz", reading, reading)
-    assert share.words == "at most 4.0 MiB held for 1.0 MiB live (4.00x), also when last asked"
+    assert (
+        share.words == "at most 4.0 MiB held for 1.0 MiB live (4.00x), the same at the last reading"
+    )
     shown_alike = replace(share, last=LiveReading(4097, 1024))
     assert shown_alike.words == share.words
 
@@ -282,7 +284,7 @@ def test_a_comparison_prints_what_was_answered() -> None:
     assert "  held and live memory, in one more run of each:\n" in plain
     assert (
         "none      at most 20.0 MiB held for 10.0 MiB live (2.00x); "
-        "16.0 MiB held for 1.0 MiB live (16.00x) when last asked\n"
+        "16.0 MiB held for 1.0 MiB live (16.00x) at the last reading\n"
     ) in plain
     assert "hz        not known: no process of it took requests" in plain
     shown = table.markdown(compared().standings)
@@ -330,7 +332,7 @@ def test_a_result_tells_and_keeps_what_was_answered(make_profile: Callable[..., 
     lines = summary_lines(made)
     assert (
         "  live memory of the unchanged program: at most 20.0 MiB held for 10.0 MiB live (2.00x); "
-        "16.0 MiB held for 1.0 MiB live (16.00x) when last asked"
+        "16.0 MiB held for 1.0 MiB live (16.00x) at the last reading"
     ) in lines
     assert "  live memory of hz thp=on on app: not known: no process of it took requests" in lines
     assert summary_json(made)["live"][0]["share"]["most"] == {"held_kb": 20480, "live_kb": 10240}

@@ -290,7 +290,7 @@ def fits(folder: Path, limit: int, write: Callable[[], None]) -> bool:
         sized(limit, write)
     except HztuneError as error:
         assert f"cannot write {folder / 'study.db'}" in str(error)
-        assert "every sample before this one is kept" in str(error)
+        assert "every sample before this one is saved" in str(error)
         return False
     return True
 

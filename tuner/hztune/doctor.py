@@ -84,7 +84,7 @@ def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
 
 def _remark(finding: Check) -> str:
     unfit = "measurements mean little here: " if finding.verdict == "unfit" else ""
-    return f"warning: {unfit}{finding.name}: {finding.found} (mend it: {finding.mend})"
+    return f"warning: {unfit}{finding.name}: {finding.found} (fix: {finding.mend})"
 
 
 def _governor(root: Path, machine: Machine) -> Check:

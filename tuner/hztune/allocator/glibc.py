@@ -44,10 +44,8 @@ _ADAPTING = ("mmap_threshold", "trim_threshold")
 
 _DEPTH = "blocks of each size that a thread's cache holds; 0: no such cache"
 _REACH = "largest block that a thread's cache holds"
-_FROZEN = (
-    "; auto: adapts itself as large blocks are freed, or 131072 where top_pad or mmap_max is set"
-)
-_FREEZES = ", and mmap_threshold and trim_threshold adapt themselves; set, it ends that"
+_FROZEN = "; auto: adapts as large blocks are freed, but is 131072 if top_pad or mmap_max is set"
+_FREEZES = ", and mmap_threshold and trim_threshold adapt; a set value ends that"
 #: The development version before 2.43, from which on there are no fastbins.
 _NEWEST = "2.42.9000"
 # fmt: off
@@ -55,13 +53,13 @@ TABLE = (
     number("arena_max", AUTO, 1, 65535, "log", "arenas",
            "most arenas that threads are spread over; auto: 8 a CPU, whatever the quota"),
     number("arena_test", AUTO, 1, 65535, "log", "arenas",
-           "arenas made before CPUs are counted, where arena_max is auto; auto: 8"),
+           "arenas made before CPUs are counted, if arena_max is auto; auto: 8"),
     number("mmap_threshold", AUTO, 0, INT64_MAX, "pow2", "bytes",
            "blocks from this size on are mapped one by one" + _FROZEN),
     number("trim_threshold", AUTO, 0, INT64_MAX, "pow2", "bytes",
-           "free memory at the top of the heap from which on it is given back" + _FROZEN),
+           "free memory at the top of the heap above which it is returned" + _FROZEN),
     number("top_pad", AUTO, 0, INT64_MAX, "pow2", "bytes",
-           "memory that is asked for beyond what is needed; auto: 131072" + _FREEZES),
+           "memory requested beyond the need; auto: 131072" + _FREEZES),
     number("mmap_max", AUTO, 0, INT32_MAX, "log", "blocks",
            "most blocks that are mapped one by one; auto: 65536" + _FREEZES),
     number("tcache_count", 7, 0, 65535, "log", "blocks", _DEPTH, versions=f"2.33-{_NEWEST}"),
@@ -75,7 +73,7 @@ TABLE = (
     words("hugetlb", "0", "0 1 2",
           "huge pages: none, transparent ones by madvise, or the system's pool", versions="2.35"),
     number("stack_cache_size", 41943040, 0, INT64_MAX, "log", "bytes",
-           "stacks of ended threads that are kept for new ones", versions="2.34"),
+           "stacks of ended threads that are cached for new ones", versions="2.34"),
     words("stack_hugetlb", "1", "0 1",
           "let thread stacks have transparent huge pages", versions="2.38"),
 )

@@ -149,26 +149,26 @@ def advice_for(found: Statistics) -> Iterator[str]:
         return
     if main.live_bytes is None or main.held_bytes is None:
         yield (
-            f"{main.allocator} does not count what the program has, so how much of what it holds "
-            "only waits to be used again cannot be known"
+            f"{main.allocator} does not count live bytes, so the unused part of what it holds is "
+            "not known"
         )
         yield from _BY_ALLOCATOR[main.allocator](found, main)
         return
     beyond = main.held_bytes - main.live_bytes
     if beyond < max(_LITTLE_BYTES, _LITTLE_SHARE * main.live_bytes):
         yield (
-            f"{main.allocator} holds {_mib(max(0, beyond))} beyond what the program has: no "
-            "setting would give much back"
+            f"{main.allocator} holds only {_mib(max(0, beyond))} more than the program uses: no "
+            "setting would return much"
         )
         return
     yield (
-        f"{main.allocator} holds {_mib(beyond)} beyond what the program has; `hztune trim --pid "
-        f"{found.pid}` returns what of it only waits to be used again"
+        f"{main.allocator} holds {_mib(beyond)} more than the program uses; `hztune trim --pid "
+        f"{found.pid}` returns what can be returned now"
     )
     yield from _BY_ALLOCATOR.get(main.allocator, _nothing)(found, main)
     yield (
-        "which setting is best for this program, and what it costs in speed, only a measurement "
-        "tells: `hztune --objective kept -- COMMAND`"
+        "only a measurement finds the best setting for this program, and its cost in speed: "
+        "`hztune --objective kept -- COMMAND`"
     )
 
 
@@ -186,14 +186,14 @@ def _of_hz(found: Statistics, main: Holding) -> Iterator[str]:
         (free_pages, _free_pages(found, main)),
         (
             cached,
-            f"{_mib(cached)} wait in the caches of {len(found.threads)} threads: `hztune set --pid "
+            f"{_mib(cached)} are in the caches of {len(found.threads)} threads: `hztune set --pid "
             f"{found.pid} thread_cache_share=50` lets them grow less (now "
-            f"{main.settings['thread_cache_share']}); a thread that rests keeps what it has",
+            f"{main.settings['thread_cache_share']}); the cache of a resting thread stays",
         ),
         (
             between,
-            f"{_mib(between)} lie between blocks that are in use: that is fragmentation, and goes "
-            "when their neighbours are freed, too",
+            f"{_mib(between)} are between live blocks: fragmentation, which ends when these are "
+            "freed, too",
         ),
     ]
     for size, sentence in sorted(told, key=lambda each: -each[0]):
@@ -202,15 +202,15 @@ def _of_hz(found: Statistics, main: Holding) -> Iterator[str]:
 
 
 def _free_pages(found: Statistics, main: Holding) -> str:
-    """How long they stay: a program that rests returns nothing without a worker."""
+    """How long they stay: at rest nothing returns them without a background thread."""
     how = (
         f"{_mib(found.free_page_bytes)} are unused pages, which stay for decay_ms "
         f"({main.settings['decay_ms']})"
     )
     if not found.has_rest_worker and main.settings["background_period_us"] == 0:
         return (
-            f"{how}, and longer while the program rests, as it has no worker (rest_ms): `hztune "
-            f"set --pid {found.pid} background_period_us=65536` starts one that returns them"
+            f"{how}, and longer while the program rests, as hz has no background thread there "
+            f"(rest_ms): `hztune set --pid {found.pid} background_period_us=65536` starts one"
         )
     return f"{how}: `hztune set --pid {found.pid} decay_ms=0` returns them at once"
 
@@ -225,19 +225,19 @@ def _of_jemalloc(found: Statistics, main: Holding) -> Iterator[str]:
     if found.thread_count > 2 and "narenas" in main.settings:
         yield (
             f"{found.thread_count} threads use up to {main.settings['narenas']} arenas, each of "
-            "which keeps pages of its own: MALLOC_CONF=narenas:2"
+            "which has its own pages: MALLOC_CONF=narenas:2"
         )
 
 
 def _of_glibc(found: Statistics, main: Holding) -> Iterator[str]:
     if found.thread_count > 2:
         yield (
-            f"each of {found.thread_count} threads may have an arena that keeps memory of its own: "
+            f"each of {found.thread_count} threads may have its own arena: "
             "start it with GLIBC_TUNABLES=glibc.malloc.arena_max=2"
         )
     yield (
-        "glibc returns only what is free at the end of an arena, unless it is told to trim: a "
-        "program can call malloc_trim(0) when it rests"
+        "glibc returns only what is free at the end of an arena; the rest needs a call of "
+        "malloc_trim(0), for example when the program rests"
     )
 
 
@@ -245,7 +245,7 @@ def _of_tcmalloc(found: Statistics, main: Holding) -> Iterator[str]:
     yield "free pages stay: start it with TCMALLOC_AGGRESSIVE_DECOMMIT=t"
     if main.cached_bytes and main.cached_bytes > _LITTLE_BYTES:
         yield (
-            f"{_mib(main.cached_bytes)} wait in the caches of threads: start it with "
+            f"{_mib(main.cached_bytes)} are in the caches of threads: start it with "
             "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=4194304"
         )
 
@@ -254,7 +254,7 @@ def _of_mimalloc(found: Statistics, main: Holding) -> Iterator[str]:
     name = "DECOMMIT" if main.version.startswith(("2.0.", "2.1.0", "2.1.1")) else "PURGE"
     yield (
         f"unused pages stay for a while: start it with MIMALLOC_{name}_DELAY=0 (`hztune trim` "
-        "reaches little of mimalloc, in which only a thread itself gives back what it has)"
+        "reaches little of mimalloc, in which each thread must return its own memory)"
     )
 
 

@@ -48,7 +48,7 @@ COMMANDS = {
 
 _NO_WHOLE_NUMBER = re.compile("is not a valid integer( range)?$")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
-_WHAT_IS_KEPT = "what was to be printed is lost, what was written to files is kept"
+_WHAT_IS_KEPT = "the output is lost, files that were written stay"
 
 _DISPATCHED = {*COMMANDS, "--help", "--version"}
 _BARE = "tune"
@@ -92,14 +92,14 @@ class LazyGroup(click.Group):
         return command
 
 
-_HELP = """Find the allocator configuration that is best for a workload here, and prove it.
+_HELP = """Find the best allocator configuration for a workload on this machine, and prove it.
 
 \b
 hztune --workload larson --threads 32     search, write the profile, print the verdict
 hztune export PROFILE --format header     use what was found
 hztune run PROFILE -- ./program           run a program under it
 
-Without a command, `tune` is meant.
+Without a command, hztune runs `tune`.
 """
 
 

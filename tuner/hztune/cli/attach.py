@@ -37,7 +37,7 @@ _STATS = f"""Show what a running process holds.
 
 @click.command("stats", help=_STATS)
 @_PID
-@click.option("--watch", metavar="TIME", help="Repeat every TIME, until the process ends.")
+@click.option("--watch", metavar="TIME", help="Print again every TIME, until the process ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch a line each time.")
 def stats_command(pid: int, watch: str | None, as_json: bool) -> None:
     """Show what a running process holds."""
@@ -93,7 +93,7 @@ def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
             click.echo(f"{name}: {changed.before[name]} -> {value}")
 
 
-_TRIM = f"""Have a running process give back unused memory.
+_TRIM = f"""Make a running process return unused memory.
 {_STARTED}
 On hz, what a thread has in its own caches is returned when that thread next finds one empty or
 full; a thread that makes no calls keeps it.
@@ -104,7 +104,7 @@ full; a thread that makes no calls keeps it.
 @_PID
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def trim_command(pid: int, as_json: bool) -> None:
-    """Have a running process give back unused memory."""
+    """Make a running process return unused memory."""
     trimmed = api.trim_process(pid)
     if as_json:
         click.echo(json.dumps(record_of(trimmed), indent=2))
@@ -155,7 +155,7 @@ def part_lines(part: Holding) -> Iterator[str]:
     ratio = f"  {part.ratio:.2f} times live" if part.ratio is not None else ""
     yield f"{part.allocator} {part.version}".rstrip()
     for name, size, more in (
-        ("live", part.live_bytes, "  what the program has"),
+        ("live", part.live_bytes, "  used by the program"),
         ("held", part.held_bytes, ratio),
         ("in caches of threads", part.cached_bytes, ""),
     ):

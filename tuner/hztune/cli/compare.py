@@ -33,10 +33,10 @@ _STATUS = {"no worse": 0, "worse": 4, "not enough data": 6}
 _PLACE = "{}"
 _HELP = """Measure allocators, configurations or programs side by side.
 
-The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. They
-are measured on built-in workloads (--workload), on a program of your own (after --), on several
-(--command) or on a server (--server). Ctrl-C ends the comparison with the rows so far; --resume
-goes on with it.
+The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. Each
+row of the result is a workload (--workload), your own program (after --), one of several
+(--command), or a server (--server). Ctrl-C ends the comparison with the rows so far; --resume goes
+on with it.
 
 \b
 default                   hz with its defaults
@@ -45,8 +45,7 @@ glibc, jemalloc, ...      an allocator with its defaults; `none`: the program un
 hz:shards=4,thp=on        an allocator with parameters
 NAME=/path/to/lib.so      any other library that replaces malloc
 
-Where the program is {}, the contenders are commands that take its place. So the arguments stand
-once, and both sides get the same:
+If the program is {}, the contenders are commands that replace it, and all get the same arguments:
 
 \b
 hztune compare none jemalloc -- ./program its arguments
@@ -54,17 +53,16 @@ hztune compare ./old ./new -- {} its arguments
 hztune compare OLD='./server-1' NEW='./server-2 --fast' --server '{} --port 7777' ...
 hztune compare ./old ./new --command small='{} a.txt' --command large='{} b.txt'
 
-When a row is measured, each contender runs once more and is asked how much of the memory that its
-allocator holds the program has; with --no-worse it is not.
+After a row, each contender runs once more for its live memory (used by the program) and its held
+memory (of the allocator); not with --no-worse.
 
-With --no-worse 2%, the answer is whether the second of two contenders has lost more than 2 % of
-the first one's speed on any row. The number of pairs is planned by the clock; three looks at them
-may end it early.
+With --no-worse 2%, the answer is whether the second of two contenders is more than 2 % slower than
+the first one on any row. The number of pairs is planned from the time; an early look may end it.
 
 \b
-exit status   0  no worse: a greater loss is excluded
-              4  worse: that no more is lost is excluded; or the second contender always fails
-              6  not enough data: neither; or one of the two fails now and then
+exit status   0  no worse: a greater loss is excluded on every row
+              4  worse: the loss is greater on some row; or the second contender always fails
+              6  not enough data: neither is shown; or a contender fails in some runs only
               1  the first contender never ran: nothing was compared
 """
 
@@ -86,7 +84,7 @@ exit status   0  no worse: a greater loss is excluded
     "params",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A parameter, for the workloads that have it.",
+    help="A parameter of the workloads that have it.",
 )
 @click.option(
     "--budget", default="60s", show_default=True, metavar="TIME", help="Time for all rows together."
@@ -95,24 +93,24 @@ exit status   0  no worse: a greater loss is excluded
     "--pairs",
     type=int,
     metavar="N",
-    help="Blocks of fresh processes a row.  [default: 6; with --no-worse what there is time for]",
+    help="Fresh pairs for each row.  [default: 6; with --no-worse as the time allows]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Of every random choice.")  # fmt: skip
+              help="Seed of all random choices.")  # fmt: skip
 @click.option(
     "--no-worse",
     default=None,
     metavar="PERCENT",
-    help="Test whether the second contender has lost more speed than that.",
+    help="Test whether the second contender is slower by more than that.",
 )
-@click.option("--counters", is_flag=True, help="Print what each allocator counted, too.")
+@click.option("--counters", is_flag=True, help="Print each allocator's counters, too.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "markdown", "json"]),
     default="text",
     show_default=True,
-    help="What is printed; json holds every sample and estimate.",
+    help="Output format; json has every sample and estimate.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--markdown", is_flag=True, help="The same as --format markdown.")
@@ -134,7 +132,7 @@ exit status   0  no worse: a greater loss is excluded
     "--out",
     type=Place(),
     metavar="DIR",
-    help="Where samples and the record go.  [default: a new one in hztune-results]",
+    help="Results directory.  [default: a new one in hztune-results]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the comparison in --out.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -165,7 +163,7 @@ def compare_command(
 ) -> int:
     """`hztune compare`."""
     if len(contenders) < 2:
-        raise UsageError("compare needs two contenders at least (see `hztune compare --help`)")
+        raise UsageError("compare needs at least two contenders (see `hztune compare --help`)")
     form = _form(form, as_json=as_json, markdown=markdown)
     if junit is not None and no_worse is None:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
@@ -264,8 +262,8 @@ def _rows(
     if not several:
         api.contenders(contenders)  # one of them may be a program that lacks its dashes
         raise UsageError(
-            "nothing is said of what to measure: give a program after --, --server with "
-            "--load, --command NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
+            "there is nothing to measure: give a program after --, --server with --load, --command"
+            " NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
         )
     if not workloads:
         if threads or params:
@@ -315,7 +313,7 @@ def _so_far(found: Comparison, rows: int) -> str:
     """What of an interrupted comparison is there."""
     told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
     kept = [f"{each.words} of {each.label}" for each in found.left if each.pairs]
-    return f"{told}, and {' and '.join(kept)} kept" if kept else told
+    return f"{told}, and {' and '.join(kept)} saved" if kept else told
 
 
 def _require_ratios(found: Comparison) -> None:

@@ -27,11 +27,11 @@ _MIB = 1 << 20
 @click.option("--pid", type=click.IntRange(min=1), metavar="N",
               help="Look at this process instead of the machine.")  # fmt: skip
 @click.option("--scale", "scales", is_flag=True,
-              help="Measure how hz's speed grows with threads, and note its locks.")  # fmt: skip
+              help="Measure how hz's speed grows with threads, and its locks.")  # fmt: skip
 @click.option("--output", type=Place(), metavar="FILE",
-              help="Of --scale: where the result goes (default hz-scale.json).")  # fmt: skip
+              help="With --scale: the file of the result (default hz-scale.json).")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0.05, 60.0), metavar="S",
-              help="Of --scale: length of each run (default 1).")  # fmt: skip
+              help="With --scale: length of each run (default 1).")  # fmt: skip
 def doctor_command(
     as_json: bool,
     strict: bool,
@@ -40,20 +40,20 @@ def doctor_command(
     output: Path | None,
     seconds: float | None,
 ) -> None:
-    """Show what disturbs measurements here, and what mends it.
+    """Show what disturbs measurements here, and how to fix it.
 
-    The machine's record follows. Nothing is changed. With --json it is an object with the keys
+    The machine's record follows. Nothing is changed. --json prints an object with the keys
     findings and machine.
 
-    With --pid the patient is a running process: how much its program has, how much its allocator
-    holds for that, which settings are in effect, and what would help. One that was started on hz
-    with HZ_CONTROL=1, or with the agent preloaded (`hztune paths --agent`), tells that itself; of
-    any other one only what shows from outside is told.
+    With --pid: how much memory a running process uses, how much its allocator holds, which
+    settings are in effect, and what would help. A process that was started on hz with HZ_CONTROL=1,
+    or with the agent preloaded (`hztune paths --agent`), reports that itself; of any other one,
+    only what is visible from outside is printed.
 
-    With --scale it runs four workloads with 1, 2, 4, ... threads, up to the CPUs, each once as it
-    is and once with every lock of hz noted. It prints the speed and what each lock came to, and
-    saves both with the machine's record in a file. On a machine with many CPUs that file is what
-    hz's authors would like to see.
+    With --scale: runs four workloads with 1, 2, 4, ... threads, up to the CPUs, once unchanged and
+    once with every lock of hz recorded. It prints the speed and the cost of each lock, and saves
+    both with the machine's record. hz's authors would like to see that file of a machine with many
+    CPUs.
     """
     if scales:
         _refuse_beside_scale(as_json=as_json, strict=strict, pid=pid is not None)
@@ -109,7 +109,7 @@ def require_fit(findings: tuple[Check, ...]) -> None:
 
 
 def _line(finding: Check) -> str:
-    mend = f"  (mend it: {finding.mend})" if finding.mend else ""
+    mend = f"  (fix: {finding.mend})" if finding.mend else ""
     return f"{finding.verdict:8}{finding.name}: {finding.found}{mend}"
 
 
@@ -117,7 +117,7 @@ def _told(found: Diagnosis) -> list[str]:
     memory = found.memory
     seen = [
         (memory.anonymous_bytes, "anonymous memory (heaps, stacks)"),
-        (memory.lazy_bytes, "of it given back lazily"),
+        (memory.lazy_bytes, "of it returned lazily"),
         (memory.swapped_bytes, "swapped out"),
         (memory.huge_bytes, "in huge pages"),
     ]
@@ -144,7 +144,7 @@ def _settings_told(settings: tuple[InEffect, ...]) -> list[str]:
     if not settings:
         return []
     return (
-        ["settings that are not the default, or were worked out at the start:", *changed]
+        ["settings that differ from the default, or were chosen at the start:", *changed]
         if changed
         else ["all settings are the default"]
     )

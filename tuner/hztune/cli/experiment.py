@@ -23,7 +23,7 @@ PEERS_VARIABLE = "HZTUNE_PEERS"
 
 @click.group("experiment", no_args_is_help=False)
 def experiment_command() -> None:
-    """Measure recorded questions again, or report the findings."""
+    """Repeat the recorded experiments, or report their findings."""
 
 
 @experiment_command.command("run")
@@ -38,9 +38,9 @@ def experiment_command() -> None:
     "--budget",
     default="",
     metavar="TIME",
-    help="Time for all of them, each its part.  [default: what they say]",
+    help="Time for all together.  [default: as the experiments say]",
 )
-@click.option("--resume", is_flag=True, help="Keep rows that were measured already.")
+@click.option("--resume", is_flag=True, help="Measure only the rows that are missing.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument(
     "words", metavar="DIR...|all", nargs=-1, required=True, shell_complete=completion.offer_files

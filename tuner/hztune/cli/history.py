@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 def history_command(profile_path: Path | None, plot: Path | None, as_json: bool) -> None:
     """Print what verifications found, and what changed.
 
-    Of PROFILE alone, or of all profiles. The history is kept for each user, in
-    $XDG_STATE_HOME/hztune/history.jsonl.
+    Of PROFILE, or of all profiles. Each user's history is in $XDG_STATE_HOME/hztune/history.jsonl.
     """
     tuned = api.load_profile(profile_path) if profile_path is not None else None
     checks = api.history(tuned)

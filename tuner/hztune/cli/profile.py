@@ -49,11 +49,10 @@ def show_command(profile_path: Path, as_json: bool) -> None:
 @click.option("--output", "-o", metavar="FILE", default="-", shell_complete=completion.offer_files,
               help="Where to; the default is stdout.")  # fmt: skip
 def export_command(profile_path: Path, format_name: str, output: str) -> None:
-    """Print a profile as a shell, container or compiler reads it.
+    """Convert a profile for a shell, a container or a compiler.
 
-    With --format samples and a results directory as PROFILE: every measurement of its study as
-    lines of JSON, also while it runs, or when it was killed. With --format csv, its turns as a
-    table, a line each.
+    With --format samples and a results directory as PROFILE, prints every measurement of its study
+    as lines of JSON, also of a running or killed study; with --format csv, its turns as a table.
     """
     if format_name == _SAMPLES:
         _write_text(b"".join(api.samples(profile_path)).decode(), output)

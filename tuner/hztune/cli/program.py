@@ -56,46 +56,47 @@ class Quantity(FloatParamType):
 
 _OPTIONS = (
     click.option("--metric-regex", default="", metavar="REGEX",
-                 help="The number in what the program prints, in a group; instead of its time."),
+                 help="Its group finds the number to judge by in the program's output; instead of "
+                      "the run time."),
     click.option("--metric-cmd", default="", metavar="COMMAND",
-                 help="A shell command that reads what it printed and prints the number."),
+                 help="The same: a shell command that reads the output and prints the number."),
     click.option("--lower-is-better", is_flag=True,
                  help="A lower number of --metric-regex or --metric-cmd is better."),
     click.option("--prepare", default="", metavar="COMMAND", help="Run before each run, untimed."),
     click.option("--cleanup", default="", metavar="COMMAND", help="Run after each run, untimed."),
     click.option("--check", default="", metavar="COMMAND",
-                 help="Reads what it printed, and fails where that is wrong."),
+                 help="Reads the program's output, and fails if it is wrong."),
     click.option("--warmup", type=int, default=1, show_default=True,
                  metavar="N",
-                 help="Uncounted runs before the first one; a study makes one at least."),
+                 help="Uncounted runs before the first measured one; a study makes at least one."),
     click.option("--timeout", type=Quantity(), default=600.0, show_default=True,
-                 metavar="SECONDS", help="A run that takes longer is hanging."),
+                 metavar="SECONDS", help="A run that takes longer is killed, and has failed."),
     click.option("--by", type=click.Choice(["turns", "runs"]),
-                 help="Measure by short turns, all configurations alive at once, or by whole runs, "
+                 help="Measure by short turns of processes that live at once, or by whole runs, "
                       "one after the other.  [default: what suits the program]"),
     click.option("--server", default="", metavar="COMMAND",
-                 help="A server to tune, instead of a program; started afresh for each run, with "
-                      "{port} a free port and {dir} an empty directory of its own."),
+                 help="A server to tune, instead of a program. Each run starts it anew; {port} is "
+                      "a free port and {dir} an empty directory."),
     click.option("--load", default="", metavar="COMMAND",
-                 help="Puts the server under load; {port} and {dir} stand here, too."),
+                 help="Puts the server under load; may contain {port} and {dir}."),
     click.option("--ready", default="", metavar="COMMAND",
-                 help="Succeeds as soon as the server answers.  [default: {port} is tried]"),
+                 help="Succeeds when the server answers.  [default: connect to {port}]"),
     click.option("--ready-port", type=int, metavar="N",
-                 help="Or: the TCP port on which it then answers."),
+                 help="The same: the TCP port on which the server answers."),
     click.option("--ready-timeout", type=Quantity(), default=60.0, show_default=True,
-                 metavar="SECONDS", help="A server that takes longer to answer is hanging."),
+                 metavar="SECONDS", help="A server that takes longer to answer has failed."),
     click.option("--idle-s", type=Quantity(), default=0.0, metavar="SECONDS",
-                 help="Read the memory again that long after the load; see --objective kept."),
+                 help="Read the memory again this long after the load; see --objective kept."),
     click.option("--rounds", type=int, metavar="N",
-                 help="Rounds of load and rest, for what is kept and how much a round adds."),
+                 help="Repeat load and rest N times, for kept memory and its growth."),
     click.option("--cpus", type=Quantity(), metavar="N",
-                 help="Measure in a container with so many CPUs' worth of time."),
+                 help="Measure in a container with a quota of N CPUs."),
     click.option("--memory", default="", metavar="SIZE",
-                 help="Measure in a container with so much memory (512M): what takes more is ended "
-                      "by the kernel."),
+                 help="Measure in a container with this memory limit (512M); the kernel kills what "
+                      "takes more."),
     click.option("--rests", default="", metavar="REGEX",
-                 help="A program rests when a line on its stdout matches; a line on its stdin lets "
-                      "it go on."),
+                 help="The program is at rest when a line of its stdout matches; a line on its "
+                      "stdin lets it go on."),
 )  # fmt: skip
 
 _COMMANDS = click.option(
@@ -103,7 +104,7 @@ _COMMANDS = click.option(
     "commands",
     multiple=True,
     metavar="NAME='PROGRAM ARGS'",
-    help="One of several programs, instead of a single one after --.",
+    help="One of several programs, instead of one after --.",
 )
 
 PROGRAM_OPTIONS = frozenset({

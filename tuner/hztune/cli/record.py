@@ -15,16 +15,16 @@ from hztune.errors import UsageError
 
 _HELP = """Record every call of a program to its allocator into a trace.
 
-The program runs as it is, on whatever allocator it would have: its terminal, signals and exit
-status are its own. Start a server in the foreground and end it when it has done enough, or give
---for. With --pid, a process is recorded that was started with a recorder that sleeps:
+The program runs unchanged, on its usual allocator, with its own terminal, signals and exit status.
+Start a server in the foreground, and end it when the trace is long enough, or give --for. --pid
+records a process that was started with a sleeping recorder:
 
 \b
 HZ_RECORD=asleep LD_PRELOAD=$(hztune paths --recorder) ./server
 hztune record -o server.trace --for 60s --pid PID
 
-Static programs and those with an allocator inside cannot be recorded. What a program starts is
-recorded, too; the busiest gets the trace.
+Static programs and those with an allocator inside cannot be recorded. Child processes are recorded,
+too; the trace is of the busiest process.
 """
 
 

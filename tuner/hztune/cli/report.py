@@ -29,8 +29,8 @@ def report_command(
     """Write a study as one HTML page that works offline.
 
     RESULTS is the directory that `hztune tune` wrote. --dashboard makes an Optuna storage of its
-    samples (study.journal) and serves it until Ctrl-C. It shows a study that is still running as
-    far as it is, and with --storage and --study a shared one.
+    samples (study.journal) and serves it until Ctrl-C, also while the study runs; with --storage
+    and --study, of a shared study.
     """
     _refuse(folder, out, dashboard, storage, study)
     program = _dashboard() if dashboard else ""

@@ -17,8 +17,8 @@ from hztune.progress import reporter
 _HELP = """Name three measurements of a program worth making.
 
 Runs the program twice, unchanged and with its calls recorded, and stops each run after --for.
-A server is looked at under its load. Each measurement is a command to paste, with the reason.
-Nothing is compared, and nothing is claimed. Profiles of this machine are offered, too.
+A server is observed under its load. Each measurement is a command to paste, with its reason.
+Nothing is compared or claimed. Earlier profiles of this machine are listed, too.
 
 \b
 hztune suggest -- ./program its arguments

@@ -25,9 +25,9 @@ _output = click.option("--output", "-o", required=True, metavar="FILE",
 _STATUS = {"stands": 0, "does not stand": 4, "cannot tell": 6}
 _CHECK = """Find out whether a trace may stand for its program.
 
-Both are measured under all allocators that are here and two slow settings of them, or under the
-four or more that are named, as `hztune compare` names them. The program is recorded a second time.
-The verdict is written to FILE.check.json; a study of the trace says what it is.
+Measures both under all installed allocators and two slow settings of them, or under the four or
+more that are named, as for `hztune compare`. Records the program a second time. Writes the verdict
+to FILE.check.json; a study of the trace prints it.
 
 \b
 hztune trace check app.trace -- ./app its arguments
@@ -35,8 +35,8 @@ hztune trace check redis.trace --server 'redis-server --port {port}' --load '...
 
 \b
 exit status   0  it may stand for its program
-              4  it may not: they disagree, and the sentence says in what
-              6  not shown: the allocators differ too little, or more time (--budget) is needed
+              4  it may not: they disagree, and the sentence says on which point
+              6  undecided: the allocators differ too little, or more time (--budget) is needed
 """
 
 
@@ -49,7 +49,7 @@ def trace_command() -> None:
 @_file
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def trace_info(path: Path, as_json: bool) -> int:
-    """Print what is in a trace; of a damaged one, what stands before the damage, and status 1."""
+    """Print what is in a trace; of a damaged one, what comes before the damage, with status 1."""
     told = api.trace_info(path)
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(api.trace_text(told)))
     return 1 if told["damage"] else 0
@@ -60,13 +60,13 @@ def trace_info(path: Path, as_json: bool) -> int:
 @click.option("--budget", default="2m", show_default=True, metavar="TIME",
               help="Time for program and trace together.")  # fmt: skip
 @click.option("--pairs", type=int, metavar="N",
-              help="Blocks of fresh processes of each.  [default: 8]")  # fmt: skip
+              help="Fresh processes of program and trace.  [default: 8]")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Of every random choice.")  # fmt: skip
+              help="Seed of all random choices.")  # fmt: skip
 @click.option("--again/--not-again", default=True,
               help="Record the program a second time, and compare the calls.")  # fmt: skip
 @click.option("--out", type=Place(), metavar="DIR",
-              help="Where samples go.  [default: a new one in hztune-results]")  # fmt: skip
+              help="Results directory.  [default: a new one in hztune-results]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @about_program
@@ -110,9 +110,9 @@ def trace_check(
 @click.option("--from", "from_s", type=Quantity(), metavar="SECONDS", help="Where the part begins.")
 @click.option("--to", "to_s", type=Quantity(), metavar="SECONDS", help="Where it ends.")
 def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
-    """Write a part of a trace; of a damaged one, what stands before the damage.
+    """Write a part of a trace; of a damaged one, what comes before the damage.
 
-    Blocks that live where the part begins are allocated at its start.
+    Blocks that are live where the part begins are allocated at its start.
     """
     _say(api.cut_trace(path, output, from_s=from_s, to_s=to_s))
 
@@ -125,7 +125,7 @@ def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None
 def trace_anonymize(path: Path, output: Path, round_sizes: int | None) -> None:
     """Write a trace without the names of its program and of its threads.
 
-    What stays are sizes, times, and which thread freed what.
+    Sizes, times, and the thread that freed each block stay.
     """
     _say(api.anonymize_trace(path, output, round_sizes=round_sizes))
 
@@ -138,7 +138,7 @@ def trace_anonymize(path: Path, output: Path, round_sizes: int | None) -> None:
 def trace_convert(path: Path, output: Path, form: str) -> None:
     """Write a recording in another form.
 
-    Read are traces, recordings that were cut (FILE.recording), the text or zip of Android's
+    Reads traces, interrupted recordings (FILE.recording), the text or zip of Android's
     memory_replay, mtrace's text, workloads of trace_run, and the plain text of --to text.
     """
     _say(api.convert_trace(path, output, form=form))

@@ -72,15 +72,15 @@ _EXIT_STATUS: dict[Verdict, int] = {
     type=click.Choice(["throughput", "p99", "kept"]),
     default="throughput",
     show_default=True,
-    help="What is made better; p99, of a workload: the time that 99 of 100 calls keep to; kept: "
-    "the memory that stays when the load has ended and --idle-s seconds have passed.",
+    help="What to improve. p99 (workloads only): the time that 99 of 100 calls do not exceed; "
+    "kept: the memory that is resident --idle-s seconds after the load.",
 )
 @click.option(
     "--allocator",
     metavar="NAME[,NAME]...|any|inside",
     shell_complete=completion.offer_names(completion.allocators),
-    help="Whose parameters to tune; inside: those that a program of your own brings.  "
-    "[default: any for a program of your own, else hz]",
+    help="The allocators to tune; any: all that are installed; inside: those linked into your "
+    "program.  [default: any for a program of your own, else hz]",
 )
 @click.option(
     "--space", default="", metavar="NAME|FILE", help="The search space.  [default: the allocator's]"
@@ -90,68 +90,68 @@ _EXIT_STATUS: dict[Verdict, int] = {
     default="3m",
     show_default=True,
     metavar="TIME",
-    help="Time for all of it: 90s, 5m, 1h.",
+    help="Time for the whole study: 90s, 5m, 1h.",
 )
-@click.option("--trials", type=int, metavar="N", help="Most configurations to try.")
+@click.option("--trials", type=int, metavar="N", help="Try at most N configurations.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Of every random choice.",
+    help="Seed of all random choices.",
 )
 @click.option(
     "--max-rss",
     default="",
     metavar="LIMIT",
-    help="Memory limit: 1.10x of the default's, or 512M.",
+    help="Limit of peak memory: 1.10x of the default's, or 512M.",
 )
 @click.option(
     "--max-kept",
     default="",
     metavar="LIMIT",
-    help="The same for memory at rest: 0.7x of what the default keeps, or 100M.",
+    help="Limit of kept memory (see --objective): 0.7x of the default's, or 100M.",
 )
 @click.option(
     "--max-loss",
     default="5%",
     show_default=True,
     metavar="PERCENT",
-    help="The most that each of several workloads or commands may lose; with --objective kept, the "
-    "most speed that the load may lose. Fresh pairs must show it.",
+    help="Greatest loss of each of several workloads or commands; with --objective kept, of the "
+    "load's speed. Fresh pairs must exclude more.",
 )
 @click.option(
     "--pareto",
     default="",
     metavar="throughput,rss|kept",
-    help="Prove a front instead: the fastest, the one with least memory (at its peak, or kept at "
-    "rest), and those between.",
+    help="Prove a Pareto front instead of one winner: from the fastest to the smallest (peak or "
+    "kept memory).",
 )
 @click.option(
     "--panel/--no-panel",
     "panel",
     default=None,
-    help="Examine the winner on other workloads: what harms them is left out, or told.  "
-    "[default: for workloads]",
+    help="Measure the winner on other workloads; drop a parameter that harms them, or warn.  "
+    "[default: on for workloads]",
 )
 @click.option(
     "--prior/--no-prior",
     "prior",
     default=True,
-    help="Begin with what earlier studies on this machine learned, and leave what this one learns; "
-    "--no-prior neither reads nor writes that. A study that goes on keeps what it began with.",
+    help="Start from what earlier studies on this machine learned, and save what this one learns; "
+    "--no-prior neither reads nor writes it.",
 )
 @click.option(
     "--smallest-memory",
     is_flag=True,
-    help="Then seek the smallest memory of a container that the default and the winner survive: "
-    "30 % of --budget go to that.",
+    help="Then find the smallest memory limit that the default and the winner survive; takes 30 % "
+    "of --budget.",
 )
 @click.option(
     "--prove-on",
     is_flag=True,
-    help="Search on a trace (--workload trace:FILE), and prove what was found on its program, "
-    "which stands after -- or is a --server.",
+    help="Search on a trace (--workload trace:FILE), and prove the result on its program, given "
+    "after -- or with --server.",
 )
 @click.option(
     "--term",
@@ -160,15 +160,17 @@ _EXIT_STATUS: dict[Verdict, int] = {
     default=90,
     show_default=True,
     metavar="DAYS",
-    help="After so many days `hztune verify --all --due` measures the profile again.",
+    help="After that many days `hztune verify --all --due` measures the profile again.",
 )
-@click.option("--out", type=Place(), metavar="DIR", help="Where the results go.")
+@click.option("--out", type=Place(), metavar="DIR", help="Results directory.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
-@click.option("--study", default="", metavar="NAME", help="Its name in --storage.")
+@click.option("--study", default="", metavar="NAME", help="Name of the study in --storage.")
 @click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and the space; measure nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the plan and the search space; measure nothing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @program_options
@@ -182,7 +184,7 @@ def tune_command(
     study: str,
     **options: Any,
 ) -> int:
-    """Search the best configuration and prove it on fresh data.
+    """Search for the best configuration, and prove it on fresh data.
 
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
     hz_config.h, report.html and every sample.
@@ -278,8 +280,8 @@ def _request(
         )
     if not own and workload is None:
         raise UsageError(
-            "--workload is missing; `hztune list workloads` shows what there is "
-            "(or give a program of your own after --, several with --command, or a --server)"
+            "--workload is missing; `hztune list workloads` prints them (or give a program of your"
+            " own after --, several with --command, or a --server)"
         )
     budget_s = parse_duration(budget, "--budget")
     if own:

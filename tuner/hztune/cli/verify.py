@@ -33,21 +33,20 @@ _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict 
 _STATUS = {"holds": 0, "does not hold": 4, "cannot tell": 1}
 _HELP = """Measure a profile's claim again, here and now.
 
-Fresh pairs of control and profile are measured on the workload of the profile; for one that was
-made for a program, give the command again after --, and for a trace its file with --trace. The
-claim holds when they show at least half of the gain with which the claimed interval begins. The
-parameters are measured together: one that was written into the profile by hand and gains nothing
-is not noticed. With --pid nothing is measured: the answer is whether a running process has the
-profile's allocator and parameters.
+Measures fresh pairs of control and profile on the profile's workload. If that was your own program,
+give its command again after --; if it was a trace, its file with --trace. The claim holds if the
+pairs show at least half of the lower end of the claimed gain. The parameters are measured together:
+one that was added to the profile by hand and gains nothing is not noticed. With --pid nothing is
+measured: the answer is whether a running process has the profile's allocator and parameters.
 
---all measures every profile in DIR, and those of results directories in it. Beside web.json, which
-was made for a program, web.args holds the words of its command as they stand here after PROFILE.
-Every answer goes into the history, which `hztune history` prints.
+--all measures every profile in DIR and in its results directories. For a profile web.json of a
+program, web.args beside it holds its command, as it would follow PROFILE here. `hztune history`
+prints all answers.
 
 \b
 exit status   0  the claim holds (--pid: the profile is in effect; --all: every claim holds)
               4  it does not hold (--all: one of them)
-              1  the time did not suffice to tell, or nothing was measured (--pid: not in effect)
+              1  undecided: more time is needed, or nothing was measured (--pid: not in effect)
               5  --strict, and this is another machine or library
 """
 
@@ -64,16 +63,16 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
 @click.option(
     "--due",
     is_flag=True,
-    help="With --all: only those whose term has passed, that did not hold, or for which "
-    "the machine, a library or a program has changed.",
+    help="With --all: only those whose term is over, that did not hold, or whose machine, library "
+    "or program has changed.",
 )
 @click.option(
     "--timer",
     type=Place(),
     metavar="DIR",
-    help="With --all: write units for systemd there that do this once a week.",
+    help="With --all: write systemd units there that do this once a week.",
 )
-@click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Look at this process.")
+@click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Check this process.")
 @click.option(
     "--budget",
     default="30s",
@@ -82,14 +81,14 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
     help="Time for measuring each profile.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Of every random choice.")  # fmt: skip
+              help="Seed of all random choices.")  # fmt: skip
 @click.option(
     "--trace",
     "traces",
     multiple=True,
     metavar="FILE",
     type=Place(),
-    help="A trace that the profile was made for.  [default: by name, in this folder]",
+    help="The trace that the profile was made for.  [default: by name, in this folder]",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 5 on another machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

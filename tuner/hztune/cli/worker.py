@@ -15,19 +15,18 @@ from hztune.progress import reporter
 _HELP = """Take part in a study that several workers share.
 
 \b
-hztune tune --workload larson --storage URL --study NAME    begins it (or goes on with it)
-hztune worker --storage URL --study NAME                    joins it, as often as you like
+hztune tune --workload larson --storage URL --study NAME    begins or resumes it
+hztune worker --storage URL --study NAME                    adds a worker, as often as you like
 
-A worker reads the request from the storage, compares every candidate with the default in blocks
-of its own, and prints the verdict when the study has ended. One of the workers proves the finalist,
-on its own machine; meanwhile the others stand by. The budget is the study's, however many take
-part.
+A worker reads the request from the storage, compares candidates only with its own control, and
+prints the verdict when the study has ended. One worker proves the finalist, on its own machine;
+meanwhile the others wait. The budget is the whole study's, for any number of workers.
 
-A worker may be killed at any time: whatever it has entered is kept, and what it was measuring is
-free again at once. Of a host that went down for good you have to tell, with --forget.
+A worker may be killed at any time: its stored results stay, and another worker can take its
+unfinished candidate at once. If a host will not come back, use --forget.
 
-PostgreSQL needs the extra `distributed` (pip install 'hztune[distributed]'); a password belongs
-into ~/.pgpass or PGPASSWORD.
+PostgreSQL needs the extra `distributed` (pip install 'hztune[distributed]'); put a password into
+~/.pgpass or PGPASSWORD.
 """
 
 
@@ -38,8 +37,10 @@ into ~/.pgpass or PGPASSWORD.
     metavar="URL",
     help="postgresql://USER@HOST/DATABASE, or sqlite:///FILE on one machine.",
 )
-@click.option("--study", required=True, metavar="NAME", help="As given to `hztune tune`.")
-@click.option("--budget", metavar="TIME", help="Leave after that time.  [default: never]")
+@click.option(
+    "--study", required=True, metavar="NAME", help="Name of the study, as given to `hztune tune`."
+)
+@click.option("--budget", metavar="TIME", help="Leave the study after that time.  [default: never]")
 @click.option(
     "--out",
     type=Place(),
@@ -47,7 +48,7 @@ into ~/.pgpass or PGPASSWORD.
     help="Write a results directory at the end, too.",
 )
 @click.option(
-    "--forget", metavar="HOST", help="Only free what workers of a host hold that is gone for good."
+    "--forget", metavar="HOST", help="Measure nothing; free what the workers of a lost host hold."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")

@@ -155,7 +155,7 @@ class Gate:
         if answer == "no worse":
             return f"the 95 % interval excludes a loss of more than {may}", 0.0
         if answer == "worse":
-            return f"the 95 % interval excludes that no more than {may} is lost", 0.0
+            return f"the whole 95 % interval is beyond a loss of {may}", 0.0
         excluded = -100.0 * math.expm1(speed.low)
         why = f"a loss of more than {may} is neither shown nor excluded"
         if excluded > 0.0:
@@ -163,8 +163,8 @@ class Gate:
         distance = abs(speed.estimate + self.limit.log)
         times = (speed.half_width / distance) ** 2 if distance else math.inf
         if times > MOST_TIMES:
-            return f"{why}; it is too close to {may} to be told in a reasonable time", 0.0
-        return f"{why}; some {max(1.5, times):.1f} times the time (--budget) would tell", times
+            return f"{why}; it is too close to {may} to decide in a reasonable time", 0.0
+        return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide", times
 
 
 def gate_interval(

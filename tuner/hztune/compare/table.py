@@ -120,7 +120,7 @@ def _kept_lines(row: Standings, width: int) -> list[str]:
     told = []
     for each in row.all:
         if each.keeps is not None:
-            more = f", each round more {said}" if (said := each.keeps.slope_words) else ""
+            more = f", growth per round {said}" if (said := each.keeps.slope_words) else ""
             ratio = f"{interval_text(each.kept):<20}"
             told.append(f"    {each.name:{width}}  {ratio}  {each.keeps.words}{more}")
     return ["  kept memory, at the end of the last rest:", *told] if told else []
@@ -137,7 +137,7 @@ def _live_lines(row: Standings, width: int) -> list[str]:
 
 def _kept_table(rows: Sequence[Standings]) -> list[str]:
     """What is kept as a table."""
-    head = ["row", "contender", "kept memory at rest", "ratio", "each round more"]
+    head = ["row", "contender", "kept memory at rest", "ratio", "growth per round"]
     cells = [
         [row.label, each.name, each.keeps.words, interval_text(each.kept), each.keeps.slope_words]
         for row in rows
@@ -150,7 +150,7 @@ def _kept_table(rows: Sequence[Standings]) -> list[str]:
 def _live_table(rows: Sequence[Standings]) -> list[str]:
     """The same as a table."""
     head = ["row", "contender", "held at most, MiB", "live then", "held / live",
-            "held when last asked", "live then", "held / live", "not known"]  # fmt: skip
+            "held at the last reading", "live then", "held / live", "not known"]  # fmt: skip
     cells = [
         [row.label, each.name, *_reading(each.live.most), *_reading(each.live.last), each.live.why]
         for row in rows

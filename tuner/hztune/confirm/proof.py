@@ -529,7 +529,7 @@ def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     part = ends.index(min(ends))
     seen = each[part]
     told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
-    return f"it is not shown to lose at most {limit.text} on {limit.name_of(part)}{told}"
+    return f"it may lose more than {limit.text} on {limit.name_of(part)}{told}"
 
 
 def limit_is_futile(

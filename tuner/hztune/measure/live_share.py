@@ -98,8 +98,8 @@ class LiveShare:
         if self.most is None or self.last is None:
             return "; ".join(why)
         if self.most.words == self.last.words:
-            return "; ".join([f"at most {self.most.words}, also when last asked", *why])
-        told = [f"at most {self.most.words}", f"{self.last.words} when last asked"]
+            return "; ".join([f"at most {self.most.words}, the same at the last reading", *why])
+        told = [f"at most {self.most.words}", f"{self.last.words} at the last reading"]
         return "; ".join([*told, *why])
 
 
@@ -220,7 +220,7 @@ class _Asker:
         pid = max(self._most, key=lambda each: self._most[each][1].held_kb)
         name, most = self._most[pid]
         is_counted = most.live_kb is not None
-        why = "" if is_counted else f"{name} does not count what the program has"
+        why = "" if is_counted else f"{name} does not count live bytes"
         return LiveShare(name, most, self._last[pid], why)
 
     def _follow(self, ended: Event) -> None:

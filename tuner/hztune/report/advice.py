@@ -29,13 +29,13 @@ def use(found: Figures) -> Html:
         title,
         tag("p", "In the results directory, for one program:"),
         tag("pre", "hztune run profile.json -- ./program"),
-        tag("p", "For good, in the form that fits:"),
+        tag("p", "Permanently, in the format that you need:"),
         tag("pre", "hztune export profile.json --format FORM"),
         table("Forms of export", ("form", "what for"), forms, wide=1),
         tag(
             "p",
-            "Every form is variables or one file, and opens with how it is taken back: nothing of "
-            "the program or the system is changed. For a shell:",
+            "Each format is a set of variables or one file, and begins with how to undo it. The "
+            "program and the system are not changed. For a shell:",
         ),
         tag("pre", _shell_words(found)),
         tag("p", "Is it in effect, and does it hold here?"),

@@ -27,10 +27,10 @@ def memory_over_time(found: Figures) -> Html:
     said = (
         f"Resident memory of {control}"
         + (" (grey) and tuned (green)" if tuned else "")
-        + ", from the start of a process. A thick line is the process that keeps the median, the "
-        "thin ones are others. The shaded bands are the loads of the thick grey one; between them "
-        "it rests. What an allocator has given back lazily is still resident until the kernel "
-        "needs it: it is in the curve, and not in what is kept."
+        + ", from the start of a process. The thick line is the process with the median of kept "
+        "memory; thin lines are the others. The shaded bands are the loads of the thick grey line, "
+        "with rests between them. The curve includes memory that was returned lazily, which is "
+        "resident until the kernel needs it; kept memory does not."
     )
     return join(
         tag("h2", "Memory over time"),
@@ -47,8 +47,8 @@ def smallest(found: Figures) -> Html:
     if not survivors:
         return Html()
     said = (
-        "Each run in a container whose memory the kernel limits: bisection, and then runs in a "
-        "row that survive. Nothing is claimed of other loads."
+        "Each run is in a container with a memory limit, found by bisection and confirmed by "
+        "several surviving runs. Nothing is claimed about other loads."
     )
     rows = [
         (
@@ -72,13 +72,12 @@ def live(found: Figures) -> Html:
     if not asked:
         return Html()
     said = (
-        "Live is what the program has of its allocator's memory, held is what the allocator has of "
-        "the system's; what lies between them waits to be used again, or is fragmentation. Each "
-        "was asked in one more run of its own, when everything had been measured: where it held "
-        "most, and when it was asked for the last time."
+        "Live memory is in use by the program; held memory is resident in its allocator. The "
+        "difference is unused, or fragmentation. Both come from one more run of each after the "
+        "measurements: at the reading with most held memory, and at the last one."
     )
     head = ("configuration", "held at most", "live then", "ratio",
-            "held when last asked", "live then", "ratio")  # fmt: skip
+            "held at the last reading", "live then", "ratio")  # fmt: skip
     rows = [(one.name, *_reading(one.share.most), *_reading(one.share.last)) for one in asked]
     unknown = dict.fromkeys(f"{one.name}: {one.share.why}" for one in asked if one.share.why)
     return join(
@@ -162,7 +161,7 @@ def _table(kept: KeptMemory, control: str) -> Html:
     rows = [_row(control, kept.default)]
     if kept.tuned is not None:
         rows.append(_row("tuned", kept.tuned))
-    head = ("", "kept", "given back lazily", "each round more")
+    head = ("", "kept", "returned lazily", "growth per round")
     return table("At the end of the last rest, means over processes", head, rows, numbers=(1, 2, 3))
 
 

@@ -27,8 +27,8 @@ _ANSWERS = {
     "futile": "not confirmed: its gain is below what this budget can prove",
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
-    "over_loss": "not confirmed: it is not shown to keep to --max-loss",
-    "over_limit": "not confirmed: it is not shown to keep the limit",
+    "over_loss": "not confirmed: it may lose more than --max-loss",
+    "over_limit": "not confirmed: it is not shown to meet the limit",
     "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
 
@@ -158,9 +158,9 @@ def _proof(found: Figures) -> Html:
         tag("h2", "Is it so?"),
         tag(
             "p",
-            "Every dot is one pair of fresh processes, default and candidate, measured side by "
-            "side; the bar is the 95 % interval of their mean. These pairs had no part in the "
-            "selection. The grey band is the noise floor: nothing within it is claimed.",
+            "Each dot is one pair of fresh processes, default and candidate, measured side by "
+            "side; the bar is the 95 % interval of their mean. The search has not seen these "
+            "pairs. The grey band is the noise floor: nothing within it is claimed.",
             class_="soft",
         ),
         _made_anew(found),
@@ -290,11 +290,10 @@ def _search(found: Figures) -> Html:
         tag("h2", "The search"),
         tag(
             "p",
-            "Every configuration with its 95 % interval, placed at the moment it was first "
-            "measured; the line is the best mean by then, shrunk towards the others since "
-            "the best of many noisy means is too good to be true. Green dots are fresh pairs of "
-            "finalists. A cross is a configuration that "
-            "failed; what is far slower than the default lies on the lower edge.",
+            "Each configuration with its 95 % interval, at the time of its first measurement. The "
+            "line is the best mean so far, shrunk towards the others since the best of many noisy "
+            "means is too good to be true. Green dots are fresh pairs of finalists. A cross is a "
+            "configuration that failed. Those far slower than the default are on the lower edge.",
             class_="soft",
         ),
         _prior(found),
@@ -361,9 +360,8 @@ def _additions(found: Figures) -> Html:
         tag("h2", "What each parameter adds"),
         tag(
             "p",
-            "Proved, not modelled: each configuration was measured side by side with the one "
-            "before it, on fresh pairs. A parameter is in the profile only if its interval lies "
-            "above zero.",
+            "Proved on fresh pairs: each configuration was measured side by side with the one "
+            "before it. A parameter is in the profile only if its interval is above zero.",
             class_="soft",
         ),
         figure(lambda width: charts.strips(rows, 0.0, width, "What each parameter adds")),
@@ -371,7 +369,7 @@ def _additions(found: Figures) -> Html:
 
 
 def _addition_row(step: Effect) -> charts.Strip:
-    fate = "in the profile" if step.is_kept else "left out"
+    fate = "in the profile" if step.is_kept else "dropped"
     told = words.interval_words(step.interval) if step.interval else "too few pairs"
     label = ", ".join(step.names) or "the allocator itself"
     kind = "gain" if step.is_kept else "neutral"
@@ -386,10 +384,9 @@ def _ablation(found: Figures) -> Html:
         tag("h2", "What each parameter is worth"),
         tag(
             "p",
-            "Measured, not modelled: parameters of the candidates for the front were set back to "
-            "their defaults, alone or in groups, beside all of them. Those without which no speed, "
-            "nor memory, was lost go from the profile, if what is left proves itself on fresh "
-            "pairs. Shown is the speed.",
+            "Measured: parameters of the front's candidates were set back to their defaults, "
+            "alone or in groups. A parameter is dropped if that costs neither speed nor memory, "
+            "and fresh pairs confirm the rest. The speed is shown.",
             class_="soft",
         ),
         figure(lambda width: charts.strips(rows, 0.0, width, "Effect of taking parameters back")),
@@ -398,7 +395,7 @@ def _ablation(found: Figures) -> Html:
 
 def _removal_row(removal: Effect) -> charts.Strip:
     assert removal.interval is not None  # or it would be no removal
-    fate = "kept" if removal.is_kept else "dropped"
+    fate = "stays" if removal.is_kept else "dropped"
     label = "without " + ", ".join(removal.names)
     note = f"{words.interval_words(removal.interval)} - {fate}"
     kind = "loss" if removal.interval.high < 0.0 else "neutral"
@@ -419,9 +416,8 @@ def _importance_shares(found: Figures) -> Html:
     return join(
         tag(
             "p",
-            "How likely each parameter has an effect on the speed at all, by the model that the "
-            "search itself used: it takes most parameters for useless until they show something. "
-            "An effect may be a loss.",
+            "The chance that a parameter has any effect on speed, gain or loss, by the model of "
+            "the search, which assumes that most parameters have none until they show one.",
             class_="soft",
         ),
         table("Which parameters matter", ("parameter", "chance", ""), rows, numbers=(2,)),
@@ -440,9 +436,8 @@ def _curves(found: Figures) -> Html:
         tag("h3", "Response curves"),
         tag(
             "p",
-            "Every configuration by its value of one parameter, with its 95 % interval; the large "
-            "dots are means. Other parameters vary along with it: this shows what went with a "
-            "value, not what it caused.",
+            "Each configuration by its value of one parameter, with its 95 % interval; the large "
+            "dots are means. Other parameters vary, too: this shows a correlation, not a cause.",
             class_="soft",
         ),
         tag("div", pictures, class_="curves"),
@@ -502,7 +497,7 @@ def _failures(found: Figures) -> Html:
         tag("h2", "What failed"),
         tag(
             "p",
-            "A configuration that fails is told to the search as infeasible: it is no result.",
+            "The search treats a failed configuration as infeasible.",
             class_="soft",
         ),
         table("Failed processes by kind", head, rows, numbers=(1,), wide=2),

@@ -113,7 +113,7 @@ REASONS = {
     "futile": "its gain is below what this budget can prove",
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
-    "over_limit": "it is not shown to keep the memory limit",
-    "over_loss": "it is not shown to lose at most what --max-loss allows",
+    "over_limit": "it is not shown to meet the memory limit",
+    "over_loss": "it may lose more than --max-loss allows",
     "dominated": "another one dominates it: faster, and no more memory, or hardly more",
 }

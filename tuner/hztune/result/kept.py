@@ -45,8 +45,8 @@ class Keeper:
 
     @property
     def words(self) -> str:
-        """What it keeps: "45.9 MiB and 2.0 MiB given back lazily"."""
-        lazy = f" and {_mib(self.lazy_kb)} given back lazily" if self.lazy_kb >= 1.0 else ""
+        """What it keeps: "45.9 MiB and 2.0 MiB returned lazily"."""
+        lazy = f" and {_mib(self.lazy_kb)} returned lazily" if self.lazy_kb >= 1.0 else ""
         group = f", {_mib(self.charged_kb)} charged to its control group" if self.charged_kb else ""
         return f"{_mib(self.kept_kb)}{lazy}{group}"
 

@@ -213,9 +213,9 @@ def _kept_lines(kept: KeptMemory, rest: RestPlan | None, base: str) -> Iterator[
         yield f"    speed of the loads, tuned / {base}: {_ends(kept.speed)}"
     for name, one in both:
         if one is not None and one.slope_words:
-            yield f"    each round more, {name}: {one.slope_words}"
+            yield f"    growth per round, {name}: {one.slope_words}"
     if kept.slope_change_kb is not None:
-        yield f"    each round more, tuned - {base}: {slope_words(kept.slope_change_kb)}"
+        yield f"    growth per round, tuned - {base}: {slope_words(kept.slope_change_kb)}"
 
 
 def _ends(ends: Ends) -> str:
@@ -225,7 +225,7 @@ def _ends(ends: Ends) -> str:
 def _worth(one: Addition) -> str:
     """What a parameter is in the profile for, in words."""
     if one.answer == "kept":
-        return ", which keeps the memory limit"
+        return ", which meets the memory limit"
     shown = (one.adds.ratio, one.adds.ci_low, one.adds.ci_high)
     gain, low, high = (f"{100.0 * (each - 1.0):+.1f} %" for each in shown if each is not None)
     whose = "" if len(one.params) == 1 else f" with {', '.join(name for name, _ in one.params)}"

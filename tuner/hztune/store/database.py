@@ -51,7 +51,7 @@ _RESTORE = (
 )
 
 _MOST_SHOWN = 120
-_KEPT = "every sample before this one is kept: "
+_KEPT = "every sample before this one is saved: "
 _TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
 _OWN_TABLES = "hztune_"
 _SAMPLES = ("hztune_blocks", "hztune_rows")

@@ -320,7 +320,7 @@ def _copy_without_rights(case: Case) -> Suggestion | None:
     return Suggestion(
         "a copy without rights",
         f"{shlex.join(['cp', shutil.which(own) or own, name])} && {line}",
-        "the loader ignores what is preloaded into a program that gains rights; a copy has none",
+        "the loader ignores LD_PRELOAD in a program that gains rights (set-uid); a copy gains none",
         1.0,
     )
 

@@ -43,8 +43,8 @@ NOUNS = {
     "blocks_spoiled": "blocks written to after their free",
     "pages_reused": "requests for pages served by resident ones",
     "committed_bytes": "memory made usable",
-    "huge_page_bytes": "memory for which huge pages were asked",
-    "small_page_bytes": "memory for which huge pages were declined",
+    "huge_page_bytes": "memory in requests for huge pages",
+    "small_page_bytes": "memory in refusals of huge pages",
     "prefaulted_bytes": "memory populated in advance",
     "purges": "times that unused pages were returned to the system",
     "purge_looks": "pages looked at for that",
@@ -56,8 +56,8 @@ NOUNS = {
     "large_moved": "large blocks that realloc moved without a copy",
     "heaps_born": "thread heaps made",
     "heaps_adopted": "thread heaps taken over from threads that had ended",
-    "background_rounds": "rounds of hz's workers",
-    "background_blocks": "blocks that the background worker put into depots",
+    "background_rounds": "passes of hz's background threads",
+    "background_blocks": "blocks that the background thread put into depots",
     FAULTS: "page faults",
 }
 """What each counter counts, so that "more" and "fewer" (of memory: "less") can stand before it."""

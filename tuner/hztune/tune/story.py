@@ -110,7 +110,7 @@ class Story:
         """
         if self.bench.lead():
             return
-        self.bench.reporter.say("another worker proves its finalist; this one stands by")
+        self.bench.reporter.say("another worker proves its finalist; this one waits")
         while not self.bench.lead():
             self.search.run(PROVED_BY)
             self.bench.peers.wait()
