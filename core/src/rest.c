@@ -243,6 +243,7 @@ void hz_rest_thread_made(const hz_thread_calls *calls)
     if (!hz_start()) return;
     const int saved = errno;
     hz_atomic_add(&worker.made, 1);
+    hz_background_start();
     if (is_worker_wanted()) {
         hz_lock_take(&worker.lock);
         if (!worker.is_working && !worker.is_refused) worker_bring(calls);
@@ -261,6 +262,7 @@ bool hz_rest_has_worker(void)
 
 void hz_rest_end(void)
 {
+    hz_background_end();
     hz_lock_take(&worker.lock);
     if (worker.is_known) {
         hz_atomic_put(&hz_rest.word, HZ_REST_ENDS);
