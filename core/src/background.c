@@ -2,7 +2,10 @@
  * The optional background worker (background_period_us). It gives depots that ran dry a batch from
  * their spans, so that the next refill finds one. It also lets unused memory decay, even while the
  * program rests. A process starts and ends it as the parameter asks (hz_set). The child of a fork
- * has no worker until a change of parameters there.
+ * has no worker until it makes a thread, or changes a parameter.
+ *
+ * It ends, too, when the last thread that has a heap has ended: a process whose main ends by
+ * pthread_exit lives until its last thread has ended. The next thread that is made brings it again.
  */
 #include <pthread.h>
 
@@ -24,18 +27,26 @@ static void round_of_refills(void)
 /* Whether there is a worker, or one is being started. */
 static _Atomic uint32_t is_there;
 
+/* Whether no thread of the program has a heap any more. */
+static _Atomic uint32_t is_over;
+
 static uint32_t period_us(void)
 {
     return (uint32_t)hz_live(background_period_us);
 }
 
-/* The worker ends when it is asked for no more. If it is asked for again meanwhile, it stays,
- * unless another one was started. */
+static bool is_wanted(void)
+{
+    return period_us() > 0 && hz_atomic_get(&is_over) == 0;
+}
+
+/* The worker ends when it is wanted no more. If it is wanted again meanwhile, it stays, unless
+ * another one was started. */
 static bool worker_may_end(void)
 {
-    if (period_us() > 0) return false;
+    if (is_wanted()) return false;
     (void)hz_atomic_swap(&is_there, 0);
-    return period_us() == 0 || hz_atomic_swap(&is_there, 1) != 0;
+    return !is_wanted() || hz_atomic_swap(&is_there, 1) != 0;
 }
 
 static void *worker_run(void *unused)
@@ -61,8 +72,14 @@ static bool worker_start(void)
 
 void hz_background_start(void)
 {
-    if (period_us() == 0 || hz_atomic_swap(&is_there, 1) != 0) return;
-    if (!worker_start()) hz_atomic_put(&is_there, 0);
+    if (period_us() == 0) return;
+    hz_atomic_put(&is_over, 0);
+    if (hz_atomic_swap(&is_there, 1) == 0 && !worker_start()) hz_atomic_put(&is_there, 0);
+}
+
+void hz_background_end(void)
+{
+    hz_atomic_put(&is_over, 1);
 }
 
 void hz_background_after_fork(void)

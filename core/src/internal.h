@@ -302,6 +302,7 @@ void hz_rest_after_fork(void);
 
 /* Starts the worker if background_period_us asks for one and there is none. */
 void hz_background_start(void);
+void hz_background_end(void);
 void hz_background_after_fork(void);
 void hz_change_after_fork(void);
 /* Registers the handler that repairs hz in the child of a fork. */

@@ -74,13 +74,17 @@ static bool is_ending(void)
 }
 
 /* Sleeps; false when it was woken, and when it slept much longer, as in a process that was stopped.
- * A signal of the C library, such as that of setuid, may shorten it. */
+ * A signal of the C library, such as that of setuid, cuts one wait short: the sleep goes on. */
 static bool sleep_for(uint32_t ms)
 {
     const uint32_t word = hz_atomic_peek(&hz_rest.word), began_ms = hz_os_now_ms();
     if (word == HZ_REST_ENDS) return false;
-    hz_os_sleep_while_ms(&hz_rest.word, word, ms);
-    return hz_atomic_peek(&hz_rest.word) == word && hz_os_now_ms() - began_ms <= 2 * ms + SLACK_MS;
+    uint32_t passed_ms = 0;
+    while (passed_ms < ms && hz_atomic_peek(&hz_rest.word) == word) {
+        hz_os_sleep_while_ms(&hz_rest.word, word, ms - passed_ms);
+        passed_ms = hz_os_now_ms() - began_ms;
+    }
+    return hz_atomic_peek(&hz_rest.word) == word && passed_ms <= 2 * ms + SLACK_MS;
 }
 
 static void sleep_for_good(void)
@@ -239,6 +243,7 @@ void hz_rest_thread_made(const hz_thread_calls *calls)
     if (!hz_start()) return;
     const int saved = errno;
     hz_atomic_add(&worker.made, 1);
+    hz_background_start();
     if (is_worker_wanted()) {
         hz_lock_take(&worker.lock);
         if (!worker.is_working && !worker.is_refused) worker_bring(calls);
@@ -257,6 +262,7 @@ bool hz_rest_has_worker(void)
 
 void hz_rest_end(void)
 {
+    hz_background_end();
     hz_lock_take(&worker.lock);
     if (worker.is_known) {
         hz_atomic_put(&hz_rest.word, HZ_REST_ENDS);

@@ -9,6 +9,9 @@
  * thread. An exec ends the thread, and the name is free for the next program.
  *
  * A client that connects and says nothing is left after PATIENCE_S seconds.
+ *
+ * The thread ends with main, as a process whose main ends by pthread_exit lives until its last
+ * thread has ended. It may be cancelled only where it waits for a client: there it holds nothing.
  */
 #include "serve.h"
 
@@ -17,6 +20,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -40,12 +44,21 @@ enum {
     REQUEST_BYTES = 4096,
     ANSWER_BYTES = 128 * 1024,
     WHY_BYTES = 256,
+    LINE_BYTES = 64, /* of a file of the kernel */
+    USUAL_NOBODY = 65534,
     STACK_BYTES = 256 * 1024,
 };
+
+#define NOT_A_USER ((uid_t)-1)
 
 static struct {
     hz_serve_answer *answer; /* of the process */
     hz_serve_say *say;       /* the same */
+    pthread_t thread;
+    pid_t pid;               /* of the process that has the thread */
+    pthread_key_t main_ends; /* its destructor tells that main ends */
+    uid_t nobody;            /* what the kernel calls users that have no number in the namespace of
+                                the process; NOT_A_USER: all have one */
     char text[ANSWER_BYTES]; /* the answer under way; no memory until one was written */
 } service;
 
@@ -77,19 +90,25 @@ void hz_serve_refuse(hz_text *answer, const char *kind, const char *sentence)
 
 /* ---- one request ---------------------------------------------------------------------------- */
 
-/* The user that the process has now: it may have dropped rights since its start. */
-static bool is_allowed(int client)
+/* The user that the process has now: it may have dropped rights since its start. NULL: none is
+ * refused. */
+static const char *why_refused(int client)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-    return peer.uid == geteuid() || peer.uid == 0;
+    const bool is_known = getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+    if (is_known && peer.uid == service.nobody)
+        return "this process is in a user namespace, and the user that asks has no number there; "
+               "ask from inside the namespace";
+    if (is_known && (peer.uid == geteuid() || peer.uid == 0)) return NULL;
+    return "only the user of the process, or root, may ask it";
 }
 
 static void make_answer(int client, char *request, ssize_t length, hz_text *answer)
 {
-    if (!is_allowed(client)) {
-        hz_serve_refuse(answer, "user", "only the user of the process, or root, may ask it");
+    const char *refusal = why_refused(client);
+    if (refusal != NULL) {
+        hz_serve_refuse(answer, "user", refusal);
     } else if (length >= REQUEST_BYTES) {
         hz_serve_refuse(answer, "request", "the request is too long");
     } else {
@@ -100,6 +119,12 @@ static void make_answer(int client, char *request, ssize_t length, hz_text *answ
         hz_serve_refuse(answer, "request", "the answer is too long");
 }
 
+/* Enabled only where the thread waits for a client. */
+static void cancellation_allow(int state)
+{
+    (void)pthread_setcancelstate(state, &state);
+}
+
 static void talk(int client)
 {
     static char request[REQUEST_BYTES];
@@ -107,7 +132,9 @@ static void talk(int client)
     hz_text answer = {service.text, sizeof service.text, 0};
     (void)setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     (void)setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    cancellation_allow(PTHREAD_CANCEL_ENABLE);
     const ssize_t length = recv(client, request, sizeof request, MSG_TRUNC);
+    cancellation_allow(PTHREAD_CANCEL_DISABLE);
     if (length <= 0) return;
     make_answer(client, request, length, &answer);
     (void)send(client, answer.start, answer.length, MSG_NOSIGNAL);
@@ -165,15 +192,48 @@ static bool is_worth_another_try(int error)
     return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EPERM;
 }
 
+/* The first line of a file; "" where it cannot be read. */
+static void line_read(const char *path, char line[LINE_BYTES])
+{
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t length = read(file, line, LINE_BYTES - 1);
+    line[length > 0 ? length : 0] = '\0';
+    (void)close(file);
+}
+
+/* In a namespace of users the kernel gives all that have no number there the same one, and so maybe
+ * that of the process. Only a process with one thread may change its namespace. */
+static uid_t nobody_here(void)
+{
+    char map[LINE_BYTES], nobody[LINE_BYTES];
+    unsigned inside = 1, outside = 1, count = 0, number = USUAL_NOBODY;
+    line_read("/proc/self/uid_map", map);
+    (void)sscanf(map, "%u %u %u", &inside, &outside, &count);
+    if (inside == 0 && outside == 0 && count == UINT32_MAX) return NOT_A_USER;
+    line_read("/proc/sys/kernel/overflowuid", nobody);
+    (void)sscanf(nobody, "%u", &number);
+    return (uid_t)number;
+}
+
+static int client_await(int listener)
+{
+    cancellation_allow(PTHREAD_CANCEL_ENABLE);
+    const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    cancellation_allow(PTHREAD_CANCEL_DISABLE);
+    return client;
+}
+
 static void *serve(void *unused)
 {
+    cancellation_allow(PTHREAD_CANCEL_DISABLE);
     (void)prctl(PR_SET_NAME, "hz-control");
+    service.nobody = nobody_here();
     const int listener = descriptors_make_own() ? listener_make() : -1;
     for (int standard = STDIN_FILENO; standard <= STDERR_FILENO; standard++) {
         if (listener >= 0) (void)close(standard);
     }
     while (listener >= 0) {
-        const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        const int client = client_await(listener);
         if (client >= 0)
             serve_one(client);
         else if (!is_worth_another_try(errno))
@@ -194,17 +254,34 @@ static int thread_start(pthread_t *thread)
     return error;
 }
 
+/* The key may also have a value that a program stored there by mistake; and a child of fork has no
+ * such thread. */
+static void end_with_main(void *value)
+{
+    if (value != &service || service.pid != getpid()) return;
+    pthread_cancel(service.thread);
+    pthread_join(service.thread, NULL);
+}
+
+/* Where a thread other than main loads the library, nothing tells when main ends. */
+static void watch_main(void)
+{
+    service.pid = getpid();
+    if (syscall(SYS_gettid) != service.pid) return;
+    if (pthread_key_create(&service.main_ends, end_with_main) == 0)
+        (void)pthread_setspecific(service.main_ends, &service);
+}
+
 void hz_serve_start(hz_serve_answer *answer, hz_serve_say *say)
 {
-    pthread_t thread;
     sigset_t before;
     service.answer = answer;
     service.say = say;
     hz_own_signals_block(&before);
-    errno = thread_start(&thread);
+    errno = thread_start(&service.thread);
     hz_own_signals_restore(&before);
     if (errno == 0)
-        pthread_detach(thread);
+        watch_main();
     else
         say_why("no thread can be started");
 }

@@ -23,6 +23,7 @@ enum { BLOCKS = 4096, SIZE = 1024, SOME_SLEEPS = 100 };
 
 static _Atomic uint64_t clock_ms = 1000;
 static atomic_uint lateness = 1;     /* how many times as long as asked a sleep takes */
+static atomic_bool is_cut_short;     /* whether a signal ends each sleep after a millisecond */
 static atomic_uint asked_for_ms[2];  /* what the first ones were to take */
 static void (*_Atomic during)(void); /* what the program does while the worker sleeps */
 static atomic_uint sleeps;           /* sleeps with a timer so far */
@@ -40,7 +41,7 @@ static long sleep_at_once(const struct timespec *span)
     void (*const act)(void) = during;
     const uint64_t asked_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
     if (sleeps < COUNT(asked_for_ms)) asked_for_ms[sleeps] = (unsigned)asked_ms;
-    clock_ms += asked_ms * lateness;
+    clock_ms += is_cut_short ? 1 : asked_ms * lateness;
     if (act != NULL) act();
     sleeps++;
     (void)sched_yield();
@@ -95,13 +96,18 @@ static void wait_until_it_sleeps_for_good(unsigned times)
     while (sleeps_for_good < times) (void)sched_yield();
 }
 
-static void it_returns_everything_and_then_sleeps_without_a_timer(void)
+static void require_that_everything_is_returned(void)
 {
     bring_the_worker();
     wait_until_it_sleeps_for_good(1);
     require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
     require(hz_atomic_peek(&hz_shards[0].depots[hz_class_of(SIZE)].count) == 0,
             "a depot kept some");
+}
+
+static void it_returns_everything_and_then_sleeps_without_a_timer(void)
+{
+    require_that_everything_is_returned();
     const unsigned before = sleeps;
     for (int i = 0; i < SOME_SLEEPS; i++) (void)sched_yield();
     require(sleeps == before, "it goes on looking");
@@ -156,6 +162,12 @@ static void a_process_that_was_stopped_did_not_rest(void)
     require(rounds() > 0, "it never began");
 }
 
+static void a_sleep_that_signals_cut_short_goes_on(void)
+{
+    is_cut_short = true;
+    require_that_everything_is_returned();
+}
+
 static void *burst_in_a_thread(void *unused)
 {
     leave_much_unused();
@@ -195,6 +207,7 @@ int main(int argc, char **argv)
         {"while the program works it does nothing", while_the_program_works_it_does_nothing, 0},
         {"a rest begins with the last visit", a_rest_begins_with_the_last_visit, 0},
         {"a process that was stopped did not rest", a_process_that_was_stopped_did_not_rest, 0},
+        {"a sleep that signals cut short goes on", a_sleep_that_signals_cut_short_goes_on, 0},
         {"what threads between two looks left is returned",
          what_threads_between_two_looks_left_is_returned, 0},
     };

@@ -30,6 +30,17 @@ LIST = "import os; print(sorted(os.listdir('/proc/self/fd')), flush=True)"
 COUNT = "import os; print(len(os.listdir('/proc/self/task')), flush=True)"
 HOLD = f"block = bytearray({64 * MIB}); del block; {WAIT}"
 EXEC = f"import os, sys; sys.stdin.readline(); os.execv(sys.executable, ['-c', '-c', {WAIT!r}])"
+MAIN_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(0.1,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+UNMAPPED = """
+import ctypes, os, sys
+if ctypes.CDLL(None).unshare(0x10000000): sys.exit("no user namespace")
+os.environ.update(LD_PRELOAD=sys.argv[1], HZ_CONTROL="1")
+os.execv(sys.executable, ["-c", "-c", sys.argv[2]])
+"""
 FORK = """
 import os, sys
 child = os.fork()
@@ -189,21 +200,53 @@ def test_after_an_exec_the_new_program_answers(start: Start) -> None:
     assert ask(program.pid, "stats")["stats"]["config"]["decay_ms"] == 100
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_is_refused(start: Start) -> None:
-    program = ready(start(WAIT))
+def answer_to_another_user(pid: int) -> dict[str, Any]:
     code = f"""
 import os, socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-s.connect("\\0hz-control-{program.pid}")
+s.connect("\\0hz-control-{pid}")
 s.send(b"stats")
 print(s.recv(65536).decode())
 """
-    ask(program.pid, "stats")
+    ask(pid, "stats")
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
-    assert json.loads(done.stdout)["refused"] == "user"
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_is_refused(start: Start) -> None:
+    assert answer_to_another_user(ready(start(WAIT)).pid)["refused"] == "user"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_users_that_a_namespace_cannot_tell_apart_are_refused(libhz: Path) -> None:
+    words = [sys.executable, "-c", UNMAPPED, str(libhz), WAIT]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdout is not None
+        if program.stdout.readline() != "ready\n":
+            pytest.skip("no namespace of users can be made here")
+        said = answer_to_another_user(program.pid)
+        program.kill()
+    assert "ask from inside the namespace" in said["sentence"]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HZ_CONTROL": "1"},
+        {"HZ_CONTROL": "0", "HZ_BACKGROUND_PERIOD_US": "65536"},
+        {"LD_PRELOAD": "libhz-agent.so"},
+    ],
+    ids=["control", "background", "agent"],
+)
+def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program(
+    variables: dict[str, str], libhz: Path, start: Start
+) -> None:
+    paths = {name: str(libhz.parent / at) for name, at in variables.items() if name == "LD_PRELOAD"}
+    assert start(MAIN_ENDS, **{**variables, **paths}).wait(DEADLINE_S) == 0
 
 
 def test_many_requests_at_once_are_all_answered(start: Start) -> None:

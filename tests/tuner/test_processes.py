@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,12 @@ child = os.fork()
 if child:
     print(child, flush=True)
 sys.stdin.read()
+"""
+MAIN_ENDS = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
 """
 # Takes a name, and answers the first request with these packets.
 ANSWER = """
@@ -145,6 +152,7 @@ def test_a_parameter_changes_and_an_old_name_is_understood(
         ({"decay": "2"}, "no parameter of hz"),
         ({}, "give NAME=VALUE"),
         ({"decay_ms": "1\nspan_cache=3"}, "on one line"),
+        ({"decay_ms": "1", "purge_delay_ms": "2"}, "given twice, by an old name"),
     ],
 )
 def test_a_wrong_change_is_refused(
@@ -183,12 +191,35 @@ def test_a_process_on_hz_that_takes_no_requests_needs_the_variable_alone(
         api.process_statistics(program.pid)
 
 
-def test_of_a_forks_child_the_parent_is_named(start: Start, on_hz: dict[str, str]) -> None:
+def test_of_a_forks_child_the_parent_is_named_while_it_answers(
+    start: Start, on_hz: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_LISTENS_SOON_S", 0.0)
     program = start(FORK, **on_hz)
     assert program.stdout is not None
     child = int(program.stdout.readline())
     with pytest.raises(UsageError, match=f"ask its parent, process {program.pid}"):
         api.process_statistics(child)
+    program.kill()
+    program.wait(DEADLINE_S)
+    with pytest.raises(UsageError, match=r"if it is a daemon, start it so that it stays in"):
+        api.process_statistics(child)
+    os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_whose_main_thread_has_ended_is_said_to(
+    start: Start, on_hz: dict[str, str]
+) -> None:
+    program = start(MAIN_ENDS, **on_hz)
+    while not Process.of(program.pid).has_lost_main():
+        time.sleep(0.01)
+    with pytest.raises(UsageError, match="its main thread has ended"):
+        api.process_statistics(program.pid)
+
+
+def test_a_name_that_steers_a_terminal_is_shown_without_that(start: Start) -> None:
+    pid = start(f"open('/proc/self/comm', 'w').write('a\\x1b[2Jb'); {WAIT}").pid
+    assert Process.of(pid).name == "a?[2Jb"
 
 
 def test_a_stopped_process_is_not_waited_for_without_end(

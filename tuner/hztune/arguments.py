@@ -269,6 +269,11 @@ def split_named(text: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
+def printable(text: str) -> str:
+    """Returns a program's own text so that nothing of it steers a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
 def require_name(text: str, of: str) -> None:
     """Sees to it that the name of NAME=REST is legal, in a text that is nothing else.
 

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 
+from hztune.arguments import printable
 from hztune.attach.outside import Process
 from hztune.errors import HztuneError, UsageError
 from hztune.strictjson import Fields, parse
@@ -103,9 +104,8 @@ def _opened(packet: bytes, process: Process) -> Fields:
             f"and this hztune {_PROTOCOL}; use the hztune that came with its library"
         )
     if answer.has("refused"):
-        sentence = answer.text("sentence", _SENTENCE)
-        shown = "".join(each if each.isprintable() else "?" for each in sentence)
-        raise Refused(f"process {process.pid} refuses: {shown}")
+        sentence = printable(answer.text("sentence", _SENTENCE))
+        raise Refused(f"process {process.pid} refuses: {sentence}")
     return answer
 
 
@@ -131,6 +131,14 @@ def _is_meant_to_listen(process: Process) -> bool:
     return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get("LD_PRELOAD", "")
 
 
+def _instead_of(process: Process) -> str:
+    """What to do where a process is the child of a fork, as a clause."""
+    parent = process.parent()
+    if parent is not None and _is_meant_to_listen(parent):
+        return f"ask its parent, process {parent.pid}"
+    return "if it is a daemon, start it so that it stays in the foreground"
+
+
 def how_to_start(process: Process) -> str:
     """Returns how to start a process so that it can be asked, as a clause."""
     if process.has_mapped("libhz.so"):
@@ -144,6 +152,8 @@ def how_to_start(process: Process) -> str:
 def _why_deaf(process: Process) -> str:
     """Why there is no socket."""
     what = f"process {process.pid} ({process.name})"
+    if process.has_lost_main():
+        return f"{what} takes no requests any more: its main thread has ended"
     if not process.exists():
         return f"there is no process {process.pid}"
     if process.is_of_another("net"):
@@ -154,7 +164,7 @@ def _why_deaf(process: Process) -> str:
     if _is_meant_to_listen(process):
         return (
             f"{what} was started so that it takes requests, but does not: either it is the child "
-            f"of a fork, where no thread of hz lives on (ask its parent, process "
-            f"{process.parent()}), or it said on stderr why"
+            f"of a fork, where no thread of hz lives on ({_instead_of(process)}), or it said on "
+            "stderr why"
         )
     return f"{what} takes no requests: {how_to_start(process)}"

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hztune.arguments import printable
 from hztune.errors import UsageError, no_look_at
 
 _FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
@@ -41,7 +42,8 @@ class Process:
     Attributes:
         pid: Its number here.
         inner_pid: Its number in its own namespace of processes.
-        name: As the system calls it.
+        name: As the system calls it; what cannot be printed is a question mark, as a process may
+            call itself anything.
     """
 
     pid: int
@@ -61,19 +63,25 @@ class Process:
         if status["Tgid"] != str(pid):
             raise UsageError(f"{pid} is a thread of process {status['Tgid']}; give that number")
         inner = status.get("NSpid", str(pid)).split()[-1]
-        return cls(pid, int(inner), status["Name"])
+        return cls(pid, int(inner), printable(status["Name"]))
 
     def exists(self) -> bool:
         """Whether it still runs."""
         return self.state() not in ("", "Z", "X")
 
+    def has_lost_main(self) -> bool:
+        """Whether its main thread has ended and others run on."""
+        return self.state() == "Z" and self.thread_count() > 1
+
     def state(self) -> str:
         """Its state, one letter; "": it is gone."""
         return _status(self.pid).get("State", "")[:1]
 
-    def parent(self) -> int:
-        """The process that started it; 0: unknown."""
-        return int(_status(self.pid).get("PPid", "0"))
+    def parent(self) -> Process | None:
+        """The process that started it, or adopted it; None: it does not show."""
+        with contextlib.suppress(UsageError):
+            return Process.of(int(_status(self.pid).get("PPid", "0")))
+        return None
 
     def thread_count(self) -> int:
         """How many threads it has; 0: it is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hztune.arguments import printable
 from hztune.trace.sidecar import TraceCheck
 
 _THREADS_SHOWN = 12
@@ -99,7 +100,7 @@ def _threads(told: Mapping[str, Any]) -> Iterator[str]:
     for number, each in enumerate(shown):
         span = f"{each['start_ns'] * 1e-9:.3f} to {each['end_ns'] * 1e-9:.3f} s"
         when = f", {span}" if told["has_time"] else ""
-        name = f" {_printable(each['name'])}" if each["name"] else ""
+        name = f" {printable(each['name'])}" if each["name"] else ""
         yield f"thread    {number}{name}: {_counted(each['calls'], 'call')}{when}"
     if told["threads"] > len(shown):
         yield f"          and {told['threads'] - len(shown):,} more"
@@ -110,12 +111,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _one_line(words: Sequence[str]) -> str:
-    return _printable(" ".join(" ".join(words).split()))
-
-
-def _printable(text: str) -> str:
-    """Names are a program's own: what steers a terminal must not come to it."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return printable(" ".join(" ".join(words).split()))
 
 
 def _amount(count: float) -> str:
