@@ -144,8 +144,7 @@ def test_threads_that_share_a_cpu_wait_for_no_line(run: Run) -> None:
         words = ["mstress", "--threads", "4", "--ops", "20000"]
         _, told = run("lines", *words, **short, HZ_LINES_CPUS=cpus)
         awaited[cpus] = sum(row["awaited"] for row in told["symbols"])
-    assert awaited["1"] == 0
-    assert awaited["2"] > 100
+    assert awaited["1"] == 0 < awaited["2"]
 
 
 MAY_CALL = {"arena", "extension of the arena", "decay", "purge", "start", "worker at rest"}
