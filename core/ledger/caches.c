@@ -5,6 +5,9 @@
  *   taken     copies of a line that a write removed from the caches of other threads
  *   unshared  those of them whose thread had used only other words of the line
  *   missed    accesses that found the line taken since the thread's last access
+ *   awaited   accesses for which a thread waits until another cache answers: reads of a line that
+ *             only others have, and atomic changes of one that others have, too. A plain write waits in
+ *             a buffer of the processor, and its thread goes on
  */
 #include "lines.h"
 
@@ -19,7 +22,7 @@
 enum {
     LINES = 1 << 22,
     WORDS = HZ_CACHE_LINE_BYTES / 8,
-    SET_WORDS = HZ_LINES_LANES / 64,
+    SET_WORDS = HZ_LINES_CACHES / 64,
     SYMBOLS = 4096,
     TEXT_BYTES = 1 << 20,
 };
@@ -34,13 +37,13 @@ typedef struct line {
     set holders;      /* threads that have it */
     set losers;       /* threads from which it was taken */
     set users[WORDS]; /* of the holders: those that used each word since they got it */
-    uint64_t reads, writes, taken, unshared, missed;
+    uint64_t reads, writes, taken, unshared, missed, awaited;
 } line;
 
 /* Lines of one kind. */
 typedef struct symbol {
     char name[64];
-    uint64_t lines, reads, writes, taken, unshared, missed;
+    uint64_t lines, reads, writes, taken, unshared, missed, awaited;
 } symbol;
 
 static line *lines;
@@ -89,10 +92,20 @@ static void line_take(line *from, uint32_t lane, unsigned word)
     }
 }
 
-void hz_caches_access(uint32_t lane, uint64_t address, bool is_write)
+/* Whether an access must ask another cache: for the line, or to have it alone. */
+static bool line_is_elsewhere(const line *at, uint32_t lane, bool is_write)
+{
+    bool others = false;
+    for (uint32_t i = 0; i < SET_WORDS; i++)
+        others |= (at->holders.bits[i] & ~(lane / 64 == i ? UINT64_C(1) << lane % 64 : 0)) != 0;
+    return others && (is_write || !set_has(&at->holders, lane));
+}
+
+void hz_caches_access(uint32_t lane, uint64_t address, bool is_write, bool is_buffered)
 {
     line *at = line_of(address);
     const unsigned word = (unsigned)(address / 8 % WORDS);
+    at->awaited += !is_buffered && line_is_elsewhere(at, lane, is_write);
     if (!set_has(&at->holders, lane)) {
         if (set_has(&at->losers, lane)) at->missed++;
         set_add(&at->holders, lane);
@@ -201,23 +214,26 @@ static void line_count(const line *from)
     of->taken += from->taken;
     of->unshared += from->unshared;
     of->missed += from->missed;
+    of->awaited += from->awaited;
 }
 
-void hz_caches_write(const char *path, uint32_t threads, uint64_t calls)
+void hz_caches_write(const char *path, uint32_t threads, uint64_t calls, uint64_t all_calls)
 {
     static char buffer[TEXT_BYTES];
     hz_text text = {buffer, sizeof buffer, 0};
     for (size_t i = 0; lines != NULL && i < LINES; i++) line_count(&lines[i]);
     hz_text_add(&text, "{\"schema\":\"hz-lines/1\",\"threads\":%" PRIu32 ",\"calls\":%" PRIu64,
                 threads, calls);
-    hz_text_add(&text, ",\"shards\":%" PRIu32 ",\"symbols\":[", hz_map.shards);
+    hz_text_add(&text, ",\"all_calls\":%" PRIu64 ",\"shards\":%" PRIu32 ",\"symbols\":[", all_calls,
+                hz_map.shards);
     for (size_t i = 0; i < symbol_count; i++) {
         const symbol *of = &symbols[i];
         hz_text_add(&text, "%s\n{\"name\":\"%s\",\"lines\":%" PRIu64 ",\"reads\":%" PRIu64,
                     i > 0 ? "," : "", of->name, of->lines, of->reads);
         hz_text_add(&text, ",\"writes\":%" PRIu64 ",\"taken\":%" PRIu64, of->writes, of->taken);
-        hz_text_add(&text, ",\"unshared\":%" PRIu64 ",\"missed\":%" PRIu64 "}", of->unshared,
-                    of->missed);
+        hz_text_add(&text,
+                    ",\"unshared\":%" PRIu64 ",\"missed\":%" PRIu64 ",\"awaited\":%" PRIu64 "}",
+                    of->unshared, of->missed, of->awaited);
     }
     hz_text_add(&text, "]}\n");
     if (text.length < sizeof buffer) (void)hz_os_write_file(path, buffer, text.length);

@@ -3,13 +3,15 @@
  *
  * In this build (libhz-lines.so) the compiler calls a function before each access to memory that
  * may be shared, as it does for ThreadSanitizer; here those functions write a log. At the end the
- * logs are merged as if each thread had a CPU of its own: all threads advance by one call of malloc
- * or free, then all by the next one. Caches are unlimited, so a line leaves one only when another
- * thread writes to it. The program's own accesses are not seen.
+ * logs are merged as if all threads ran at once: all advance by one call of malloc or free, then
+ * all by the next one. Each thread has a cache of its own, or that of a CPU. Caches are unlimited, so a
+ * line leaves one only when a thread with another one writes to it. The program's own accesses are
+ * seen if it is built the same way and linked to this library, as hz-bench-lines is.
  *
  *     HZ_LINES=FILE         where the result goes
  *     HZ_LINES_SKIP=N       calls of each thread before its log begins (default 100000)
  *     HZ_LINES_CALLS=N      calls that the log of each thread holds (default 20000)
+ *     HZ_LINES_CPUS=N       CPUs with a cache that the threads share (default: each has its own)
  */
 #include "lines.h"
 
@@ -20,12 +22,12 @@
 #include "variables.h"
 
 enum {
-    LANES = HZ_LINES_LANES,
+    LANES = HZ_LINES_CACHES, /* threads whose accesses are noted: the first ones */
     NOTES_PER_CALL = 64, /* room for so many, on average */
 };
 
-/* A note is an access: its address, with one bit for a write; or it is CALL. */
-enum { CALL = 1, WRITE = 2, FLAGS = 7 };
+/* A note is an access: its address, with bits for a write and an atomic access; or it is CALL. */
+enum { CALL = 1, WRITE = 2, ATOMIC = 4, FLAGS = 7 };
 
 /* The log of one thread. */
 typedef struct lane {
@@ -39,6 +41,8 @@ typedef struct lane {
 static lane lanes[LANES];
 static _Atomic uint32_t lanes_used;
 static uint64_t skip, most_calls;
+static uint32_t cpus;
+static _Atomic uint64_t all_calls; /* of all threads, those before and after the logs, too */
 static const char *path;
 static _Thread_local lane *mine __attribute__((tls_model("initial-exec")));
 static _Thread_local bool has_none __attribute__((tls_model("initial-exec")));
@@ -79,6 +83,7 @@ static void call_begins(void)
 {
     lane *to = path != NULL ? lane_mine() : NULL;
     if (to == NULL) return;
+    (void)hz_atomic_add(&all_calls, 1);
     if (to->skipped < skip) {
         to->skipped++;
         return;
@@ -100,7 +105,7 @@ static void note_access(const volatile void *address, size_t bytes, uint64_t fla
 
 /* ---- what the compiler calls ---------------------------------------------------------------- */
 
-#pragma GCC visibility push(hidden)
+#pragma GCC visibility push(default)
 
 void __tsan_init(void);
 void __tsan_func_entry(const void *caller);
@@ -162,8 +167,18 @@ ACCESSES(16)
     type __tsan_atomic##bits##_##operation(_Atomic type *object, type value, int order)            \
     {                                                                                              \
         (void)order;                                                                               \
-        note_access(object, sizeof value, WRITE);                                                  \
+        note_access(object, sizeof value, WRITE | ATOMIC);                                         \
         return atomic_##operation(object, value);                                                  \
+    }
+#define EXCHANGE_IF(type, bits, kind)                                                              \
+    bool __tsan_atomic##bits##_compare_exchange_##kind(_Atomic type *object, type *expected,       \
+                                                       type value, int order, int other);          \
+    bool __tsan_atomic##bits##_compare_exchange_##kind(_Atomic type *object, type *expected,       \
+                                                       type value, int order, int other)           \
+    {                                                                                              \
+        (void)order, (void)other;                                                                  \
+        note_access(object, sizeof value, WRITE | ATOMIC);                                         \
+        return atomic_compare_exchange_##kind(object, expected, value);                            \
     }
 #define ATOMICS(type, bits)                                                                        \
     type __tsan_atomic##bits##_load(const _Atomic type *object, int order);                        \
@@ -180,15 +195,8 @@ ACCESSES(16)
         note_access(object, sizeof value, WRITE);                                                  \
         atomic_store(object, value);                                                               \
     }                                                                                              \
-    bool __tsan_atomic##bits##_compare_exchange_strong(_Atomic type *object, type *expected,       \
-                                                       type value, int order, int other);          \
-    bool __tsan_atomic##bits##_compare_exchange_strong(_Atomic type *object, type *expected,       \
-                                                       type value, int order, int other)           \
-    {                                                                                              \
-        (void)order, (void)other;                                                                  \
-        note_access(object, sizeof value, WRITE);                                                  \
-        return atomic_compare_exchange_strong(object, expected, value);                            \
-    }                                                                                              \
+    EXCHANGE_IF(type, bits, strong)                                                                \
+    EXCHANGE_IF(type, bits, weak)                                                                  \
     UPDATE(type, bits, exchange)                                                                   \
     UPDATE(type, bits, fetch_add)                                                                  \
     UPDATE(type, bits, fetch_sub)                                                                  \
@@ -216,13 +224,20 @@ void *hz_lines_set(void *to, int value, size_t bytes)
 
 /* ---- merging -------------------------------------------------------------------------------- */
 
+/* Of two CPUs, threads have 0 1 1 0 0 1 1 0: so neighbours share one as often as not. */
+static uint32_t cache_of(uint32_t lane_number)
+{
+    return cpus > 0 ? (lane_number + lane_number / cpus) % cpus : lane_number;
+}
+
 /* Plays one call of a lane, from note `at` on; returns where the next one begins. */
-static size_t call_play(const lane *from, uint32_t number, size_t at)
+static size_t call_play(const lane *from, uint32_t cache, size_t at)
 {
     if (at < from->count) at++; /* CALL */
-    for (; at < from->count && from->notes[at] != CALL; at++)
-        hz_caches_access(number, from->notes[at] & ~(uint64_t)FLAGS,
-                         (from->notes[at] & WRITE) != 0);
+    for (; at < from->count && from->notes[at] != CALL; at++) {
+        const uint64_t flags = from->notes[at] & FLAGS;
+        hz_caches_access(cache, from->notes[at] - flags, (flags & WRITE) != 0, flags == WRITE);
+    }
     return at;
 }
 
@@ -234,7 +249,7 @@ static uint64_t lanes_merge(uint32_t used)
         for (uint32_t i = 0; i < used; i++) {
             const uint32_t number = (uint32_t)((i + round) % used);
             if (round >= lanes[number].calls) continue;
-            at[number] = call_play(&lanes[number], number, at[number]);
+            at[number] = call_play(&lanes[number], cache_of(number), at[number]);
             calls++;
         }
     }
@@ -244,6 +259,7 @@ static uint64_t lanes_merge(uint32_t used)
 __attribute__((constructor)) static void lines_begin(void)
 {
     skip = hz_ledger_number_of("HZ_LINES_SKIP", 100000);
+    cpus = (uint32_t)hz_ledger_number_of("HZ_LINES_CPUS", 0);
     most_calls = hz_ledger_number_of("HZ_LINES_CALLS", 20000);
     path = getenv("HZ_LINES");
 }
@@ -260,5 +276,5 @@ __attribute__((destructor)) static void lines_end(void)
     has_none = true;
     const uint64_t calls = lanes_merge(used);
     for (uint32_t i = 0; i < used; i++) threads += lanes[i].calls > 0;
-    hz_caches_write(to, threads, calls);
+    hz_caches_write(to, threads, calls, hz_atomic_peek(&all_calls));
 }

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 from hztune import artifacts
 from hztune.machine import Machine
+from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
 SKIP, CALLS = 80_000, 10_000
@@ -38,7 +39,13 @@ ROWS: dict[str, list[str]] = {
 }
 THREADS = (2, 8, 64)
 SHARDS = (1, 16)
+STAY = {"larson": ["--rounds", "1000000"]}
+"""Its threads would end before their logs begin."""
+
 OF_THE_PROGRAM = "blocks"
+ELSEWHERE = "elsewhere"
+"""The program's own variables; they are seen in hz-bench-lines only."""
+
 COLUMNS = ("taken", "unshared", "missed", "writes")
 
 
@@ -76,8 +83,13 @@ def undilated(threads: int) -> dict[str, str]:
     }
 
 
-def noted(library: Path, words: list[str], threads: int, shards: int) -> dict[str, Any]:
+def noted(library: Path, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
     """What the library writes of one run.
+
+    Args:
+        library: libhz-lines.so.
+        command: What is run.
+        variables: Parameters of hz and of the library.
 
     Raises:
         subprocess.CalledProcessError: The run failed.
@@ -85,14 +97,39 @@ def noted(library: Path, words: list[str], threads: int, shards: int) -> dict[st
     with tempfile.TemporaryDirectory(prefix="hz-lines-") as folder:
         path = Path(folder) / "lines.json"
         ours = {key: value for key, value in os.environ.items() if not key.startswith("HZ_")}
-        ours |= undilated(threads)
-        ours |= {"LD_PRELOAD": str(library), "HZ_SHARDS": str(shards), "HZ_LINES": str(path)}
-        ours |= {"HZ_LINES_SKIP": str(SKIP), "HZ_LINES_CALLS": str(CALLS)}
-        command = [str(artifacts.bench()), *words, "--threads", str(threads)]
-        command += ["--ops", str(OPS * threads)]
+        ours |= {"LD_PRELOAD": str(library), "HZ_LINES": str(path), **variables}
         subprocess.run(command, env=ours, check=True, stdout=subprocess.DEVNULL, timeout=170)
         found: dict[str, Any] = json.loads(path.read_text())
         return found
+
+
+NOTED = {"HZ_LINES_SKIP": str(SKIP), "HZ_LINES_CALLS": str(CALLS)}
+
+
+def ways_per_op(spec: WorkloadSpec, variables: Mapping[str, str], cpus: int) -> dict[str, float]:
+    """How often a thread waits in an operation until another cache answers.
+
+    Args:
+        spec: The workload with its threads.
+        variables: hz's parameters.
+        cpus: How many the threads share.
+
+    Returns:
+        For lines of the "program", its blocks among them, and for "hz"'s.
+    """
+    _, *words = [*spec.command(seed=1), *STAY.get(spec.name, [])]
+    ops = OPS * spec.threads
+    found = noted(
+        artifacts.ledger().with_name("libhz-lines.so"),
+        [str(artifacts.bench().with_name("hz-bench-lines")), *words, "--ops", str(ops)],
+        {**variables, **NOTED, "HZ_LINES_CPUS": str(cpus)},
+    )
+    calls_per_op = found["all_calls"] / ops
+    ways = {"program": 0.0, "hz": 0.0}
+    for row in found["symbols"]:
+        owner = "program" if row["name"] in (OF_THE_PROGRAM, ELSEWHERE) else "hz"
+        ways[owner] += calls_per_op * row["awaited"] / max(1, found["calls"])
+    return ways
 
 
 def summed(found: dict[str, Any], table: list[tuple[int, str]]) -> dict[str, Any]:
@@ -141,7 +178,10 @@ def main() -> None:
     for key, words, threads, shards in runs():
         if key in file["rows"]:
             continue
-        row = summed(noted(asked.library, words, threads, shards), table)
+        command = [str(artifacts.bench()), *words, "--threads", str(threads)]
+        command += ["--ops", str(OPS * threads)]
+        variables = {"HZ_SHARDS": str(shards), **undilated(threads), **NOTED}
+        row = summed(noted(asked.library, command, variables), table)
         file["rows"][key] = row
         file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         asked.output.write_text(json.dumps(file, indent=1) + "\n")

@@ -3,13 +3,15 @@
     python experiments/scale/record.py                 # all rows; a row that is there is kept
     python experiments/scale/record.py --again larson  # these rows once more
 
-A run on libhz-ledger.so gives counts and times, runs on libhz.so the CPU time of an operation.
-Others on the machine make it longer, so the least of the runs counts. The host of a virtual machine
-may move its CPUs apart, where a line takes five times as long from one to the other: before and
-after each run the line's way is measured (line.c), and runs count in which it was short.
+A run on libhz-ledger.so gives counts and times, runs on libhz.so the CPU time of an operation, and
+one on libhz-lines.so the ways of lines (lines.py). The host of a virtual machine may move its CPUs
+apart, where a line takes five times as long from one to the other: before and after each run the
+line's way is measured (line.c), and runs count in which it was short.
 
 For the model each row is recorded apart, too: as many processes at once as there are CPUs, each on
-a CPU of its own, with that CPU's share of the threads. So they share the machine, but no heap.
+a CPU of its own, with that CPU's share of the threads. So they share the machine, but no heap. How
+fast the machine is changes within minutes, by a fifth: the row runs by turns with the row apart,
+and the median of each counts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, TypeVar
+
+from lines import ways_per_op
 
 from hztune import artifacts
 from hztune.machine import Machine
@@ -69,9 +74,15 @@ ROWS: dict[str, tuple[str, tuple[str, ...], Sequence[int], int]] = {
 LONGER = 8
 """A run of 64 threads takes longer to become steady, by this factor."""
 
-PLAIN, TRIES = 4, 16
-"""Plain runs beside each run with the ledger, and how many are made at most to have so many of them
-while a line's way is short."""
+LEDGERS = 3
+"""Runs with the ledger, of which the middle one by its CPU time counts."""
+
+FAULTS = 9
+"""How often page faults are timed."""
+
+PLAIN, TRIES = 5, 15
+"""Plain runs of a row, by turns with the row apart, and how many are made at most to have so many
+of them while a line's way is short."""
 
 SHORT = 1.5
 """How much longer than the shortest a line's way is that counts as short."""
@@ -84,6 +95,9 @@ LEAST = {"remote R=50": 4, "xmalloc": 2}
 """Threads of a process on one CPU, at least. xmalloc takes no fewer; with fewer the threads of
 remote wait for each other by looking again and again."""
 
+MOST = {"large": 4}
+"""And at most: with more of large, pages age between two turns of a thread and are given back."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -94,31 +108,32 @@ class Run:
         spec: The workload with its threads.
         variables: hz's parameters.
         cpus: On how many CPUs a process runs, or would run; with 1 it is a run apart.
-        base: The key of the run apart from which the model predicts it; "": it is one.
+        base: The run apart from which the model predicts it; None: it is one.
     """
 
     key: str
     spec: WorkloadSpec
     variables: dict[str, str]
     cpus: int
-    base: str
+    base: Run | None
 
 
 def runs(names: list[str]) -> Iterator[Run]:
     """Every run of some rows, each after its base."""
-    done = set()
     for name in names or list(ROWS):
+        done = set()
         workload, overrides, threads, shards = ROWS[name]
         plain, _, there = name.partition(" as on ")
         variables = {"HZ_SHARDS": str(shards)} | (UNDILATED if there else {})
         cpus = CPUS_THERE if there else CPUS_HERE
         for count in threads:
             few = max(count // cpus, LEAST.get(plain.partition(",")[0], 1))
-            base = f"{plain} apart T={few}"
-            if not there and base not in done:
-                done.add(base)
-                spec = WorkloadSpec.from_text(workload, overrides, few)
-                yield Run(base, spec, variables, 1, "")
+            few = min(few, MOST.get(plain, few))
+            spec = WorkloadSpec.from_text(workload, overrides, few)
+            base = Run(f"{plain} apart T={few}", spec, variables, 1, None)
+            if not there and few not in done:
+                done.add(few)
+                yield base
             spec = WorkloadSpec.from_text(workload, overrides, count)
             yield Run(f"{name} T={count}", spec, variables, cpus, base)
 
@@ -155,14 +170,24 @@ def timed(seen: Noted, of: str) -> dict[str, dict[str, float]]:
     }
 
 
+def meter(name: str, folder: Path) -> Callable[[], float]:
+    """Builds a program of this folder that prints nanoseconds."""
+    program = folder / name
+    subprocess.run(["cc", "-O2", "-pthread", HERE / f"{name}.c", "-o", program], check=True)
+
+    def now_ns() -> float:
+        done = subprocess.run([program], capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    return now_ns
+
+
 class Line:
     """The way of a line between two CPUs; made for the time in which it is measured."""
 
     def __init__(self, folder: Path) -> None:
         """Builds the program, and finds the shortest way of some seconds."""
-        self._program = folder / "line"
-        source = HERE / "line.c"
-        subprocess.run(["cc", "-O2", "-pthread", source, "-o", self._program], check=True)
+        self.now_ns = meter("line", folder)
         self.shortest_ns = min(self._looks())
 
     def _looks(self) -> Iterator[float]:
@@ -170,26 +195,34 @@ class Line:
             yield self.now_ns()
             time.sleep(0.1)
 
-    def now_ns(self) -> float:
-        """Nanoseconds that it takes now."""
-        done = subprocess.run([self._program], capture_output=True, text=True, check=True)
-        return float(done.stdout)
-
-    def while_short(self, work: Callable[[], T], times: int) -> list[tuple[float, T]]:
+    def while_short(
+        self, work: Callable[[], T], times: int, beside: Callable[[], T] | None = None
+    ) -> list[tuple[float, T, T | None]]:
         """Does the same several times while the way is short, or where that is seldom, is shortest.
 
+        Args:
+            work: What is done.
+            times: How often.
+            beside: What is done before each, and does not depend on the way.
+
         Returns:
-            What was done each time, with the longer one of the ways before and after it.
+            The longer one of the ways before and after, what was done, and what beside it.
         """
-        before, done = self.now_ns(), []
+        done: list[tuple[float, T, T | None]] = []
         for _ in range(TRIES):
-            result = work()
-            after = self.now_ns()
-            done.append((max(before, after), result))
-            before = after
-            if sum(ns <= SHORT * self.shortest_ns for ns, _ in done) >= times:
+            other = beside() if beside else None
+            before, result, after = self._wait(), work(), self.now_ns()
+            done.append((max(before, after), result, other))
+            if sum(ns <= SHORT * self.shortest_ns for ns, *_ in done) >= times:
                 break
-        return sorted(done, key=lambda pair: pair[0])[:times]
+        return sorted(done, key=lambda row: row[0])[:times]
+
+    def _wait(self) -> float:
+        """Until the way is short, or for some seconds."""
+        for ns in self._looks():
+            if ns <= SHORT * self.shortest_ns:
+                break
+        return ns
 
 
 def apart(work: Callable[[], T]) -> list[T]:
@@ -209,39 +242,23 @@ def cpu_ns_per_op(together: Sequence[dict[str, Any]]) -> float:
     return 1e9 * sum(said["cpu_s"] for said in together) / sum(said["ops"] for said in together)
 
 
-def recorded(run: Run, seconds: float, line: Line) -> dict[str, Any]:
-    """Plain runs, of which the one that was disturbed least counts, and one with the ledger."""
-    is_there = run.cpus > CPUS_HERE
-    seconds *= LONGER if is_there else 1
-
-    def noted() -> Noted:
-        return run_noted(run.spec, seconds, run.variables)
-
-    def plainly() -> dict[str, Any]:
-        return run_bench(run.spec, seconds, artifacts.library(), run.variables)
-
-    times = 1 if is_there else PLAIN
-    if run.cpus == 1:
-        ((line_ns, (seen, *_)),) = line.while_short(lambda: apart(noted), 1)
-        all_plain = line.while_short(lambda: apart(plainly), times)
-    else:
-        ((line_ns, seen),) = line.while_short(noted, 1)
-        all_plain = line.while_short(lambda: [plainly()], times)
-    plain_ns, least = min(all_plain, key=lambda pair: cpu_ns_per_op(pair[1]))
-    plain = least[0]
+def figures(together: Sequence[Sequence[dict[str, Any]]]) -> dict[str, float]:
+    """Medians of plain runs, each of processes that ran at the same time."""
     return {
-        "threads": run.spec.threads,
-        "cpus": run.cpus,
-        "base": run.base,
+        "cpu_ns_per_op": median(cpu_ns_per_op(each) for each in together),
+        "faults_per_op": median(
+            sum(said["minor_faults"] for said in each) / sum(said["ops"] for said in each)
+            for each in together
+        ),
+    }
+
+
+def ledger_of(runs: list[tuple[float, Noted, Any]]) -> dict[str, Any]:
+    """What the ledger says of the middle one of some runs, each with its line's way."""
+    line_ns, seen, _ = sorted(runs, key=lambda row: row[1].cpu_s / row[1].ops)[len(runs) // 2]
+    return {
         "shards": seen.shards,
-        "ops_per_s": plain["ops_per_s"],
-        "line_ns": plain_ns,
         "ledger_line_ns": line_ns,
-        "all_cpu_ns_per_op": [round(cpu_ns_per_op(each), 1) for _, each in all_plain],
-        "cpu_ns_per_op": cpu_ns_per_op(least),
-        "cpu_share": plain["cpu_share"],
-        "faults_per_op": plain["minor_faults"] / plain["ops"],
-        "rss_peak_kb": plain["rss_peak_kb"],
         "ledger_ops_per_s": seen.ops_per_s,
         "ledger_cpu_ns_per_op": 1e9 * seen.cpu_s / seen.ops,
         "ledger_faults_per_op": seen.faults / seen.ops,
@@ -250,6 +267,41 @@ def recorded(run: Run, seconds: float, line: Line) -> dict[str, Any]:
         "locks": locks_of(seen),
         "paths": timed(seen, "paths"),
         "system_calls": timed(seen, "system_calls"),
+    }
+
+
+def recorded(run: Run, seconds: float, line: Line) -> dict[str, Any]:
+    """A run with the ledger; and but for a run apart, its plain runs and its lines."""
+    base, is_there = run.base, run.cpus > CPUS_HERE
+    seconds *= LONGER if is_there else 1
+    row = {"threads": run.spec.threads, "cpus": run.cpus, "base": base.key if base else ""}
+
+    def noted() -> Noted:
+        return run_noted(run.spec, seconds, run.variables)
+
+    def plainly(spec: WorkloadSpec) -> dict[str, Any]:
+        return run_bench(spec, seconds, artifacts.library(), run.variables)
+
+    if base is None:
+        return row | ledger_of(line.while_short(lambda: apart(noted)[0], LEDGERS))
+
+    turns = line.while_short(
+        lambda: [plainly(run.spec)],
+        1 if is_there else PLAIN,
+        beside=lambda: apart(lambda: plainly(base.spec)),
+    )
+    ways, own, beside = zip(*turns, strict=True)
+    return {
+        **row,
+        "line_ns": median(ways),
+        "apart": figures(beside),
+        **figures(own),
+        "all_cpu_ns_per_op": [
+            [round(cpu_ns_per_op(each), 1) for each in both]
+            for both in zip(beside, own, strict=True)
+        ],
+        "ways_per_op": ways_per_op(run.spec, run.variables, run.cpus),
+        **ledger_of(line.while_short(noted, 1 if is_there else LEDGERS)),
     }
 
 
@@ -263,18 +315,20 @@ def main() -> None:
     file: dict[str, Any] = {"rows": {}}
     if asked.output.exists():
         file = json.loads(asked.output.read_text())
-    file["schema"] = "hz-scale-ledger/1"
+    file["schema"] = "hz-scale-ledger/2"
     file["machine"] = asdict(Machine.here())
     with tempfile.TemporaryDirectory(prefix="hztune-line-") as folder:
         line = Line(Path(folder))
+        fault = meter("fault", Path(folder))
+        file["fault_ns"] = median(fmean(apart(fault)) for _ in range(FAULTS))
         for run in runs(asked.again):
             if run.key in file["rows"] and not asked.again:
                 continue
             row = file["rows"][run.key] = recorded(run, asked.seconds, line)
             file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
             asked.output.write_text(json.dumps(file, indent=1) + "\n")
-            said = f"{row['ops_per_s']:.4g} operations/s, a line {row['line_ns']:.0f} ns"
-            print(f"{run.key}: {said}", flush=True)
+            said = f"{row['ledger_ops_per_s']:.4g} operations/s with the ledger"
+            print(f"{run.key}: {said}, a line {row['ledger_line_ns']:.0f} ns", flush=True)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,16 @@ def test_lines_of_the_depots_move_only_where_blocks_do(run: Run) -> None:
     assert taken["50"]["rows"] == 0
 
 
+def test_threads_that_share_a_cpu_wait_for_no_line(run: Run) -> None:
+    short = {"HZ_LINES_SKIP": "2000", "HZ_LINES_CALLS": "1000"}
+    awaited = {}
+    for cpus in ("1", "2"):
+        words = ["mstress", "--threads", "4", "--ops", "20000"]
+        _, told = run("lines", *words, **short, HZ_LINES_CPUS=cpus)
+        awaited[cpus] = sum(row["awaited"] for row in told["symbols"])
+    assert awaited["1"] == 0 < awaited["2"]
+
+
 MAY_CALL = {"arena", "extension of the arena", "decay", "purge", "start", "worker at rest"}
 """Locks that are held while the system works. For the arena's a thread waits only where it needs
 the system itself; those of decay, purge and worker malloc and free try, and do not wait for."""

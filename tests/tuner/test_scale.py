@@ -114,12 +114,23 @@ def test_many_threads_are_as_fast_as_the_busiest_lock_lets_them() -> None:
     assert answer.used[0][0] == "slow"
 
 
+LINE_NS, FAULT_NS = 40.0, 2000.0
+
+
+def ns_per_op(base: dict[str, Any], run: dict[str, Any], cpus: int = 1) -> float:
+    """What the model says that an operation of a thread costs."""
+    speed = MODEL["predicted"](base, run, cpus, LINE_NS, FAULT_NS).ops_per_ns
+    return float(min(cpus, run["threads"]) / speed)
+
+
 def a_run(**changed: Any) -> dict[str, Any]:
     """A run of the ledger with one lock and one slow path."""
     lock = {"name": "depot", "class": 1, "shard": 0, "per_op": 0.01, "ns": 100.0}
     return {
         "threads": 1,
-        "cpu_ns_per_op": 50.0,
+        "apart": {"cpu_ns_per_op": 50.0, "faults_per_op": 0.01},
+        "faults_per_op": 0.01,
+        "ways_per_op": {"program": 0.0, "hz": 0.0},
         "clock_ns": 0.0,
         "locks": [lock],
         "paths": {"hz_magazine_pop": {"per_op": 0.01, "ns": 500.0}},
@@ -130,19 +141,30 @@ def a_run(**changed: Any) -> dict[str, Any]:
 
 def test_the_run_that_a_prediction_starts_from_is_predicted_as_it_was() -> None:
     base = a_run()
-    answer = MODEL["predicted"](base, base, 1, 40.0)
-    assert 1 / answer.ops_per_ns == pytest.approx(50.0)
+    assert ns_per_op(base, base) == pytest.approx(50.0)
 
 
 def test_more_slow_calls_cost_what_the_ledger_says() -> None:
     paths = {"hz_magazine_pop": {"per_op": 0.05, "ns": 500.0}}
-    answer = MODEL["predicted"](a_run(), a_run(paths=paths), 1, 40.0)
-    assert 1 / answer.ops_per_ns == pytest.approx(50.0 + 0.04 * 500.0)
+    assert ns_per_op(a_run(), a_run(paths=paths)) == pytest.approx(50.0 + 0.04 * 500.0)
+
+
+def test_more_page_faults_cost_what_one_takes() -> None:
+    run = a_run(faults_per_op=0.03)
+    assert ns_per_op(a_run(), run) == pytest.approx(50.0 + 0.02 * FAULT_NS)
+
+
+def test_a_line_from_another_cpu_takes_half_of_what_a_pass_to_and_fro_does() -> None:
+    ways = {"program": 0.2, "hz": 0.1}
+    few, many = (a_run(locks=[], ways_per_op=ways, threads=threads) for threads in (2, 64))
+    assert ns_per_op(a_run(), few, 1) == pytest.approx(50.0)
+    assert ns_per_op(a_run(), few, 2) == pytest.approx(50.0 + 0.2 * LINE_NS / 2)
+    assert ns_per_op(a_run(), many, 64) == pytest.approx(50.0 + 0.3 * LINE_NS / 2)
 
 
 def test_on_many_cpus_the_way_of_its_line_makes_a_lock_the_limit() -> None:
     run = a_run(threads=64)
-    answer = MODEL["predicted"](a_run(), run, 64, 40.0)
-    demand = 0.01 * 140.0
+    answer = MODEL["predicted"](a_run(), run, 64, LINE_NS, FAULT_NS)
+    demand = 0.01 * (100.0 + LINE_NS)
     assert dict(answer.used)["depot class 1 shard 0"] == pytest.approx(answer.ops_per_ns * demand)
     assert answer.ops_per_ns == pytest.approx(1 / demand, rel=0.02)
