@@ -35,7 +35,7 @@ static uint32_t period_us(void)
     return (uint32_t)hz_live(background_period_us);
 }
 
-static bool is_wanted(void)
+static bool background_is_wanted(void)
 {
     return period_us() > 0 && hz_atomic_get(&is_over) == 0;
 }
@@ -44,9 +44,9 @@ static bool is_wanted(void)
  * another one was started. */
 static bool worker_may_end(void)
 {
-    if (is_wanted()) return false;
+    if (background_is_wanted()) return false;
     (void)hz_atomic_swap(&is_there, 0);
-    return !is_wanted() || hz_atomic_swap(&is_there, 1) != 0;
+    return !background_is_wanted() || hz_atomic_swap(&is_there, 1) != 0;
 }
 
 static void *worker_run(void *unused)

@@ -44,7 +44,7 @@ enum {
     REQUEST_BYTES = 4096,
     ANSWER_BYTES = 128 * 1024,
     WHY_BYTES = 256,
-    LINE_BYTES = 64, /* of a file of the kernel */
+    FILE_LINE_BYTES = 64, /* of a file of the kernel */
     USUAL_NOBODY = 65534,
     STACK_BYTES = 256 * 1024,
 };
@@ -193,10 +193,10 @@ static bool is_worth_another_try(int error)
 }
 
 /* The first line of a file; "" where it cannot be read. */
-static void line_read(const char *path, char line[LINE_BYTES])
+static void line_read(const char *path, char line[FILE_LINE_BYTES])
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = read(file, line, LINE_BYTES - 1);
+    const ssize_t length = read(file, line, FILE_LINE_BYTES - 1);
     line[length > 0 ? length : 0] = '\0';
     (void)close(file);
 }
@@ -205,7 +205,7 @@ static void line_read(const char *path, char line[LINE_BYTES])
  * that of the process. Only a process with one thread may change its namespace. */
 static uid_t nobody_here(void)
 {
-    char map[LINE_BYTES], nobody[LINE_BYTES];
+    char map[FILE_LINE_BYTES], nobody[FILE_LINE_BYTES];
     unsigned inside = 1, outside = 1, count = 0, number = USUAL_NOBODY;
     line_read("/proc/self/uid_map", map);
     (void)sscanf(map, "%u %u %u", &inside, &outside, &count);

@@ -90,6 +90,14 @@ PGBENCH = f"{POSTGRES}/pgbench -h {{{{dir}}}} -p {{{{port}}}} -U postgres postgr
 IS_ROOT = os.geteuid() == 0
 """PostgreSQL refuses to run as root."""
 
+DB_BENCH = (
+    "d=$(mktemp -d) && db_bench --benchmarks=fillrandom,readrandom,readseq --num={size} --db=$d "
+    "--disable_wal=1 --compression_type=none --seed=1 --write_buffer_size=1000000 "
+    "--cache_size=4000000 --max_background_jobs=1 2> /dev/null | grep -o '[0-9]* of [0-9]* found'; "
+    "rm -r $d"
+)
+"""Its own report has times, which differ from run to run."""
+
 OWN = "chown postgres" if IS_ROOT else "true"
 AS_POSTGRES = "chroot --userspec=postgres / " if IS_ROOT else ""
 CLUSTER = (
@@ -255,6 +263,8 @@ COMPARED = (
          needs=(("perl", "perl"),)),
     Case("jq", command=("jq", "-c", JQ, "{work}/records.json"), needs=(("jq", "jq"),)),
     Case("yosys", command=("yosys", "-Q", "-T", "-p", YOSYS), needs=(("yosys", "yosys"),)),
+    Case("db_bench", command=("sh", "-c", DB_BENCH), size=60_000, short=2_000,
+         variables=(("TMPDIR", "/dev/shm"),), needs=(("db_bench", "rocksdb-tools"),)),
     Case(
         "rust",
         command=("{work}/words-rust", "{size}"),

@@ -132,8 +132,9 @@ def test_lines_of_the_depots_move_only_where_blocks_do(run: Run) -> None:
         assert told["threads"] == 4
         assert told["calls"] == 4 * 5000
         taken[share] = {row["name"]: row["taken"] for row in told["symbols"]}
-    assert taken["50"]["depot"] > 100
-    assert taken["50"]["depot"] > 10 * taken["0"].get("depot", 0)
+    few = 30  # alone on two CPUs 175 to 378, and 0 to 29 where no block changes threads
+    assert taken["50"]["depot"] > few
+    assert taken["50"]["depot"] > 3 * taken["0"].get("depot", 0)
     assert taken["50"]["rows"] == 0
 
 
