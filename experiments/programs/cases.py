@@ -101,13 +101,14 @@ DB_BENCH = (
 OWN = "chown postgres" if IS_ROOT else "true"
 AS_POSTGRES = "chroot --userspec=postgres / " if IS_ROOT else ""
 CLUSTER = (
-    f"chmod a+x {{work}} && mkdir {{work}}/pg && {OWN} {{work}}/pg && "
-    f"{AS_POSTGRES}{POSTGRES}/initdb -D {{work}}/pg/data -U postgres --no-sync -A trust "
-    f"--wal-segsize=1 > {{work}}/pg.log && "
-    f"{AS_POSTGRES}{POSTGRES}/pg_ctl -D {{work}}/pg/data -w -s "
-    "-o \"-k {work}/pg -c listen_addresses=''\" start > {work}/pg.log && "
-    f"{POSTGRES}/pgbench -q -i -h {{work}}/pg -U postgres postgres && "
-    f"{AS_POSTGRES}{POSTGRES}/pg_ctl -D {{work}}/pg/data -w -s -m fast stop"
+    "work=$(realpath {work}) && "
+    f"chmod a+x $work && mkdir $work/pg && {OWN} $work/pg && "
+    f"{AS_POSTGRES}{POSTGRES}/initdb -D $work/pg/data -U postgres --no-sync -A trust "
+    f"--wal-segsize=1 > $work/pg.log && "
+    f"{AS_POSTGRES}{POSTGRES}/pg_ctl -D $work/pg/data -w -s "
+    "-o \"-k $work/pg -c listen_addresses=''\" start > $work/pg.log && "
+    f"{POSTGRES}/pgbench -q -i -h $work/pg -U postgres postgres && "
+    f"{AS_POSTGRES}{POSTGRES}/pg_ctl -D $work/pg/data -w -s -m fast stop"
 )
 """Makes the tables that each run of the server has a copy of."""
 
@@ -263,7 +264,7 @@ COMPARED = (
          needs=(("perl", "perl"),)),
     Case("jq", command=("jq", "-c", JQ, "{work}/records.json"), needs=(("jq", "jq"),)),
     Case("yosys", command=("yosys", "-Q", "-T", "-p", YOSYS), needs=(("yosys", "yosys"),)),
-    Case("db_bench", command=("sh", "-c", DB_BENCH), size=60_000, short=2_000,
+    Case("db-bench", command=("sh", "-c", DB_BENCH), size=60_000, short=2_000,
          variables=(("TMPDIR", "/dev/shm"),), needs=(("db_bench", "rocksdb-tools"),)),
     Case(
         "rust",
