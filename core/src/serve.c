@@ -192,7 +192,7 @@ static bool is_worth_another_try(int error)
     return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EPERM;
 }
 
-/* The first line of a file; "" where it cannot be read. */
+/* The beginning of a file; "" where it cannot be read. hz_os_read_file is not in the agent. */
 static void line_read(const char *path, char line[FILE_LINE_BYTES])
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);

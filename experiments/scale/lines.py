@@ -27,6 +27,7 @@ from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
 SKIP, CALLS = 80_000, 10_000
+NOTED = {"HZ_LINES_SKIP": str(SKIP), "HZ_LINES_CALLS": str(CALLS)}
 OPS = 120_000
 SLOWER = 4
 """How much slower the library is than hz, about."""
@@ -101,9 +102,6 @@ def noted(library: Path, command: Sequence[str], variables: Mapping[str, str]) -
         subprocess.run(command, env=ours, check=True, stdout=subprocess.DEVNULL, timeout=170)
         found: dict[str, Any] = json.loads(path.read_text())
         return found
-
-
-NOTED = {"HZ_LINES_SKIP": str(SKIP), "HZ_LINES_CALLS": str(CALLS)}
 
 
 def ways_per_op(spec: WorkloadSpec, variables: Mapping[str, str], cpus: int) -> dict[str, float]:

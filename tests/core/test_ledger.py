@@ -124,17 +124,16 @@ def test_a_holder_of_a_lock_sleeps_as_often_as_is_asked_for(run: Run) -> None:
 
 
 def test_lines_of_the_depots_move_only_where_blocks_do(run: Run) -> None:
-    short = {"HZ_LINES_SKIP": "20000", "HZ_LINES_CALLS": "5000"}
+    short = {"HZ_LINES_SKIP": "20000", "HZ_LINES_CALLS": "20000"}
     words = ["--threads", "4", "--seconds", "0.3", "--warmup", "0.1"]
     taken = {}
     for share in ("0", "50"):
         _, told = run("lines", "remote", "--remote", share, *words, **short)
         assert told["threads"] == 4
-        assert told["calls"] == 4 * 5000
+        assert told["calls"] == 4 * 20000
         taken[share] = {row["name"]: row["taken"] for row in told["symbols"]}
-    few = 30  # alone on two CPUs 175 to 378, and 0 to 29 where no block changes threads
-    assert taken["50"]["depot"] > few
-    assert taken["50"]["depot"] > 3 * taken["0"].get("depot", 0)
+    assert taken["50"]["depot"] > 100
+    assert taken["50"]["depot"] > 10 * taken["0"].get("depot", 0)
     assert taken["50"]["rows"] == 0
 
 
