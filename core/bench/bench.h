@@ -5,13 +5,14 @@
  *
  *   workload   a shape of allocation: a table of parameters and some functions, of which a step
  *              is the heart
- *   worker     one of the threads' roles; larson hands a worker on from thread to thread
- *   step       a bounded piece of a worker's work that never blocks: it returns how many
- *              operations it completed, and 0 when it has to wait for another worker. The harness
+ *   player     plays the part of one thread in the workload; larson hands a player on from thread
+ *              to thread
+ *   step       a bounded piece of a player's work that never blocks: it returns how many
+ *              operations it completed, and 0 when it has to wait for another player. The harness
  *              does the waiting, the counting and the parking, so a turn can end after any step.
  *   operation  what a workload's documentation says it counts; usually one malloc and one free,
  *              or one of the two
- *   request    one call of malloc, realloc or free as decided by a worker's random numbers: the
+ *   request    one call of malloc, realloc or free as decided by a player's random numbers: the
  *              same sequence for the same seed, whatever the allocator
  *
  * Blocks under test come from hz_take() and go through hz_give() (see blocks.h). The harness's own
@@ -39,7 +40,7 @@
 #define HZ_MAX_PARAMS 12
 #define HZ_LINE 64
 
-struct hz_worker;
+struct hz_player;
 struct hz_run;
 struct hz_options;
 
@@ -65,32 +66,32 @@ typedef struct hz_bench_setting {
 /*
  * A workload. Of the functions, begin, step and end are a must.
  *
- *   prepare  checks the parameters together and makes what the workers share
- *   begin    in the worker's thread: makes its state and fills its live set
+ *   prepare  checks the parameters together and makes what the players share
+ *   begin    in the player's thread: makes its state and fills its live set
  *   step     does at most `most` operations: see the glossary
- *   drain    when the worker has done its own work: serves what others hand over, adding to *done
+ *   drain    when the player has done its own work: serves what others hand over, adding to *done
  *            the operations that this completed, and hands over what it still owes; true when it
  *            owes nothing any more
- *   end      in the worker's thread, when all have stopped: frees everything
- *   quota    operations of a worker in a run of fixed work; else every worker does the same
+ *   end      in the player's thread, when all have stopped: frees everything
+ *   quota    operations of a player in a run of fixed work; else every player does the same
  *   report   writes the members of the result that are its own
  *   print    writes its own lines for people
  *
  * Four more make a workload that replays a file, chosen as NAME:FILE:
  *
- *   open     reads and checks the file before anything else; returns how many workers it needs
+ *   open     reads and checks the file before anything else; returns how many players it needs
  *   describe writes members about the opened file for --list
- *   arm      in the worker's thread, after many steps that had to wait: sees to it that hz_wake()
- * is called for this worker when it can go on; false when it can go on already. With it a waiting
- * worker sleeps, and counts as parked meanwhile, instead of looking again
- *   between  whether a turn of whole rounds may end here: all other workers wait for this one,
+ *   arm      in the player's thread, after many steps that had to wait: sees to it that hz_wake()
+ * is called for this player when it can go on; false when it can go on already. With it a waiting
+ * player sleeps, and counts as parked meanwhile, instead of looking again
+ *   between  whether a turn of whole rounds may end here: all other players wait for this one,
  * before the first round or after one
  */
 typedef struct hz_workload {
     const char *name;                 /* on the command line */
     const char *doc;                  /* the shape, and what one operation is */
     const char *source;               /* where the shape comes from */
-    unsigned min_threads;             /* fewest workers it works with */
+    unsigned min_threads;             /* fewest players it works with */
     bool steady;                      /* every second is like the other: turns may measure it */
     unsigned batch;                   /* most operations of one step */
     const hz_bench_param *params;     /* table of parameters */
@@ -98,17 +99,17 @@ typedef struct hz_workload {
     const hz_bench_setting *settings; /* named settings */
     size_t setting_count;             /* its rows */
     void (*prepare)(struct hz_run *run);
-    void (*begin)(struct hz_worker *w);
-    size_t (*step)(struct hz_worker *w, size_t most);
-    bool (*drain)(struct hz_worker *w, size_t *done);
-    void (*end)(struct hz_worker *w);
+    void (*begin)(struct hz_player *p);
+    size_t (*step)(struct hz_player *p, size_t most);
+    bool (*drain)(struct hz_player *p, size_t *done);
+    void (*end)(struct hz_player *p);
     uint64_t (*quota)(const struct hz_run *run, unsigned index);
     void (*report)(const struct hz_run *run, hz_json *json);
     void (*print)(const struct hz_run *run);
     unsigned (*open)(struct hz_options *options);
     void (*describe)(const struct hz_options *options, hz_json *json);
-    bool (*arm)(struct hz_worker *w);
-    bool (*between)(const struct hz_worker *w);
+    bool (*arm)(struct hz_player *p);
+    bool (*between)(const struct hz_player *p);
 } hz_workload;
 
 /* --- what was asked for ---------------------------------------------------------------------- */
@@ -122,10 +123,10 @@ typedef struct hz_options {
     const char *file;              /* of a workload that replays one, or NULL */
     const void *opened;            /* what its `open` has made of it */
     int64_t values[HZ_MAX_PARAMS]; /* the parameters, in the order of the table */
-    unsigned threads;              /* workers */
+    unsigned threads;              /* players */
     double seconds;                /* length of the counted window */
     double warmup;                 /* seconds before the window */
-    uint64_t ops;                  /* fixed work over all workers; 0: a fixed time instead */
+    uint64_t ops;                  /* fixed work over all players; 0: a fixed time instead */
     uint64_t seed;                 /* of every random number */
     hz_touch touch;                /* what is written into new blocks */
     int turns_fd;                  /* memory of a conductor, or -1 */
@@ -135,7 +136,7 @@ typedef struct hz_options {
     bool list;                     /* only list the workloads */
 } hz_options;
 
-/* --- a run and its workers ------------------------------------------------------------------- */
+/* --- a run and its players ------------------------------------------------------------------- */
 
 /* A block under test, with what has to be known to account for it. */
 typedef struct hz_block {
@@ -145,7 +146,7 @@ typedef struct hz_block {
 
 typedef struct hz_instruments hz_instruments;
 
-/* What a worker's `begin` has mapped, to be given back before it begins another round. */
+/* What a player's `begin` has mapped, to be given back before it begins another round. */
 typedef struct hz_mapped {
     struct {
         void *at;     /* the mapping */
@@ -154,18 +155,18 @@ typedef struct hz_mapped {
     unsigned count; /* of `parts` that are in use */
 } hz_mapped;
 
-/* One worker. The first lines are what steps use. */
-typedef struct hz_worker {
+/* One player. The first lines are what steps use. */
+typedef struct hz_player {
     _Alignas(HZ_LINE) uint64_t rng; /* random state */
     int64_t live_bytes;             /* requested less freed */
     void *state;                    /* the workload's own */
     struct hz_run *run;             /* the run it is part of */
     hz_instruments *instruments;    /* NULL in a plain run */
-    uint64_t remote_frees;          /* blocks it freed that another worker had allocated */
+    uint64_t remote_frees;          /* blocks it freed that another player had allocated */
     uint64_t local_frees;           /* its own; both only where a remote share is reported */
     hz_touch touch;                 /* a copy of the option */
     unsigned index;                 /* 0.. */
-    bool hand_over;                 /* set by a step: a new thread shall go on with this worker */
+    bool hand_over;                 /* set by a step: a new thread shall go on with this player */
 
     /* the harness's own */
     hz_turn_slot *slot;         /* where it publishes */
@@ -184,7 +185,7 @@ typedef struct hz_worker {
     bool has_previous;          /* whether there is such a one */
 
     _Alignas(HZ_LINE) _Atomic uint32_t asleep; /* futex: 1 while it sleeps until hz_wake() */
-} hz_worker;
+} hz_player;
 
 /* One run. */
 typedef struct hz_run {
@@ -194,10 +195,10 @@ typedef struct hz_run {
     unsigned threads;                /* short for options->threads */
     unsigned cpus;                   /* CPUs that this process may use */
     void *shared;                    /* the workload's own */
-    hz_worker *workers;              /* `threads` of them */
+    hz_player *players;              /* `threads` of them */
     hz_turn_page *page;              /* turns and counters */
-    hz_scatter scatter;              /* where the workers are woken */
-    _Atomic uint32_t done;           /* futex: workers that have done their quota or seen the end */
+    hz_scatter scatter;              /* where the players are woken */
+    _Atomic uint32_t done;           /* futex: players that have done their quota or seen the end */
     pthread_barrier_t stopped;       /* where all meet before blocks are freed */
     unsigned rests_left;             /* rounds that still end with a rest */
     _Atomic int64_t live_peak_bytes; /* highest sum of live bytes that was seen */
@@ -206,7 +207,7 @@ typedef struct hz_run {
                        of every figure */
 } hz_run;
 
-/* What a run came to, apart from what stands in the workers. */
+/* What a run came to, apart from what stands in the players. */
 typedef struct hz_result {
     double seconds;        /* length of the counted window */
     double cpu_s;          /* CPU time used in it */
@@ -254,7 +255,7 @@ void hz_instruments_report(const hz_run *run, hz_json *json);
 /* runner.c */
 void hz_run_init(hz_run *run, const hz_options *options);
 void hz_run_execute(hz_run *run, hz_result *result);
-void hz_wake(hz_worker *w);
+void hz_wake(hz_player *p);
 
 /* report.c */
 int hz_report_run(const hz_run *run, const hz_result *result);

@@ -45,82 +45,82 @@ static inline void hz_touch_block(hz_touch touch, unsigned char *block, size_t s
 }
 
 /* A new block of `size` bytes, accounted for but not touched yet. */
-static inline void *hz_take_untouched(hz_worker *w, size_t size)
+static inline void *hz_take_untouched(hz_player *p, size_t size)
 {
     void *block;
-    if (HZ_LIKELY(w->instruments == NULL)) {
+    if (HZ_LIKELY(p->instruments == NULL)) {
         block = malloc(size);
     } else {
-        hz_note_take(w->instruments, size);
-        block = hz_take_timed(w->instruments, NULL, size);
+        hz_note_take(p->instruments, size);
+        block = hz_take_timed(p->instruments, NULL, size);
     }
     if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
-    w->live_bytes += (int64_t)size;
+    p->live_bytes += (int64_t)size;
     return block;
 }
 
 /* A new block of `size` bytes, touched and accounted for. */
-static inline void *hz_take(hz_worker *w, size_t size)
+static inline void *hz_take(hz_player *p, size_t size)
 {
-    void *block = hz_take_untouched(w, size);
-    hz_touch_block(w->touch, block, size);
+    void *block = hz_take_untouched(p, size);
+    hz_touch_block(p->touch, block, size);
     return block;
 }
 
 /* The same as a struct. */
-static inline hz_block hz_take_block(hz_worker *w, uint32_t size)
+static inline hz_block hz_take_block(hz_player *p, uint32_t size)
 {
-    return (hz_block){hz_take(w, size), size};
+    return (hz_block){hz_take(p, size), size};
 }
 
-/* Frees a block that another worker decided to free: not a request of this one. */
-static inline void hz_give_foreign(hz_worker *w, hz_block block)
+/* Frees a block that another player decided to free: not a request of this one. */
+static inline void hz_give_foreign(hz_player *p, hz_block block)
 {
-    w->live_bytes -= (int64_t)block.size;
-    if (HZ_LIKELY(w->instruments == NULL))
+    p->live_bytes -= (int64_t)block.size;
+    if (HZ_LIKELY(p->instruments == NULL))
         free(block.at);
     else
-        hz_free_timed(w->instruments, block.at);
+        hz_free_timed(p->instruments, block.at);
 }
 
 /* Frees a block. */
-static inline void hz_give(hz_worker *w, hz_block block)
+static inline void hz_give(hz_player *p, hz_block block)
 {
-    w->live_bytes -= (int64_t)block.size;
-    if (HZ_LIKELY(w->instruments == NULL)) {
+    p->live_bytes -= (int64_t)block.size;
+    if (HZ_LIKELY(p->instruments == NULL)) {
         free(block.at);
     } else {
-        hz_note_give(w->instruments, block.size);
-        hz_free_timed(w->instruments, block.at);
+        hz_note_give(p->instruments, block.size);
+        hz_free_timed(p->instruments, block.at);
     }
 }
 
-/* Notes the decision to let another worker free a block. */
-static inline void hz_part_with(hz_worker *w, hz_block block)
+/* Notes the decision to let another player free a block. */
+static inline void hz_part_with(hz_player *p, hz_block block)
 {
-    if (HZ_UNLIKELY(w->instruments != NULL)) hz_note_give(w->instruments, block.size);
+    if (HZ_UNLIKELY(p->instruments != NULL)) hz_note_give(p->instruments, block.size);
 }
 
 /* Gives a block another size, by realloc. */
-static inline hz_block hz_regrow(hz_worker *w, hz_block block, uint32_t size)
+static inline hz_block hz_regrow(hz_player *p, hz_block block, uint32_t size)
 {
     void *at;
-    if (HZ_LIKELY(w->instruments == NULL)) {
+    if (HZ_LIKELY(p->instruments == NULL)) {
         at = realloc(block.at, size);
     } else {
-        hz_note_take(w->instruments, size);
-        at = hz_take_timed(w->instruments, block.at, size);
+        hz_note_take(p->instruments, size);
+        at = hz_take_timed(p->instruments, block.at, size);
     }
     if (HZ_UNLIKELY(at == NULL)) hz_fail_memory(size);
-    w->live_bytes += (int64_t)size - (int64_t)block.size;
+    p->live_bytes += (int64_t)size - (int64_t)block.size;
     return (hz_block){at, size};
 }
 
 /* Frees what is in `count` slots, at the end of a run. */
-static inline void hz_give_rest(hz_worker *w, hz_block *slots, size_t count)
+static inline void hz_give_rest(hz_player *p, hz_block *slots, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (slots[i].at != NULL) hz_give_foreign(w, slots[i]);
+        if (slots[i].at != NULL) hz_give_foreign(p, slots[i]);
 }
 
 /* --- sizes ----------------------------------------------------------------------------------- */

@@ -92,8 +92,8 @@ static void wait_until_parked(hz_conductor *conductor, hz_arm *arm, int64_t dead
 }
 
 /*
- * Stops a parked arm that has threads beside those that obey and main, such as the worker of an
- * allocator: it would go on in the turns of others, at their cost.
+ * Stops a parked arm that has threads beside those that obey and main, such as the background
+ * thread of an allocator: it would go on in the turns of others, at their cost.
  */
 static void hold(hz_arm *arm)
 {

@@ -17,9 +17,9 @@ typedef struct latency {
     uint32_t buckets[BUCKETS]; /* calls by duration */
 } latency;
 
-/* What an instrumented run keeps for one worker; a plain run does not have it. */
+/* What an instrumented run keeps for one player; a plain run does not have it. */
 struct hz_instruments {
-    uint64_t stream;           /* checksum of the worker's requests, in order */
+    uint64_t stream;           /* checksum of the player's requests, in order */
     uint64_t sizes;            /* checksum of the sizes it asked for, in any order */
     uint64_t octaves[OCTAVES]; /* how many sizes had their highest bit there */
     bool timed;                /* whether calls are timed */
@@ -153,8 +153,8 @@ static void report_latency(const hz_run *run, hz_json *json)
 {
     hz_instruments *sum = hz_instruments_new(true);
     for (unsigned i = 0; i < run->threads; i++) {
-        add_latency(&sum->take, &run->workers[i].instruments->take);
-        add_latency(&sum->give, &run->workers[i].instruments->give);
+        add_latency(&sum->take, &run->players[i].instruments->take);
+        add_latency(&sum->give, &run->players[i].instruments->give);
     }
     hz_json_object(json, "latency");
     json_latency(json, "malloc", &sum->take);
@@ -170,7 +170,7 @@ static void report_octaves(const hz_run *run, hz_json *json)
     for (unsigned octave = 0; octave < OCTAVES; octave++) {
         uint64_t count = 0;
         for (unsigned i = 0; i < run->threads; i++)
-            count += run->workers[i].instruments->octaves[octave];
+            count += run->players[i].instruments->octaves[octave];
         (void)snprintf(least, sizeof least, "%llu", 1ULL << octave);
         if (count > 0) hz_json_int(json, least, (int64_t)count);
     }
@@ -183,8 +183,8 @@ static void report_requests(const hz_run *run, hz_json *json)
     hz_json_object(json, "requests");
     hz_json_array(json, "streams");
     for (unsigned i = 0; i < run->threads; i++) {
-        hz_json_hex(json, NULL, run->workers[i].instruments->stream);
-        sizes += run->workers[i].instruments->sizes;
+        hz_json_hex(json, NULL, run->players[i].instruments->stream);
+        sizes += run->players[i].instruments->sizes;
     }
     hz_json_array_end(json);
     hz_json_hex(json, "sizes", sizes);

@@ -86,11 +86,11 @@ static void set_list(void *target, const char *name, const char *text)
 }
 
 static const hz_option common[] = {
-    {"threads", "N", set_threads, "workers (default: one per CPU, or what the workload needs)"},
+    {"threads", "N", set_threads, "threads (default: one per CPU, or what the workload needs)"},
     {"seconds", "S", set_seconds, "length of the counted window (default 1)"},
     {"warmup", "S", set_warmup, "seconds of work before the window (default 0.2)"},
     {"ops", "N", set_ops,
-     "fixed work, in operations over all workers; adds checksums of the requests"},
+     "fixed work, in operations over all threads; adds checksums of the requests"},
     {"seed", "K", set_seed, "of every random number (default 1)"},
     {"touch", "WORD", set_touch,
      "what a new block gets: none, head (64 bytes, and one in each 4 KiB; default), full"},

@@ -17,7 +17,7 @@ static int64_t peak_kb(const hz_run *run)
 
 /* --- the remote share ------------------------------------------------------------------------ */
 
-/* Frees by another worker, in percent of all; and how far from its target chance may put it. */
+/* Frees by another player, in percent of all; and how far from its target chance may put it. */
 typedef struct share {
     double percent;   /* what came out */
     double tolerance; /* what may lie between it and the target */
@@ -30,8 +30,8 @@ static share remote_share(const hz_run *run)
     double remote = 0;
     double frees = 0;
     for (unsigned i = 0; i < run->threads; i++) {
-        remote += (double)run->workers[i].remote_frees;
-        frees += (double)(run->workers[i].remote_frees + run->workers[i].local_frees);
+        remote += (double)run->players[i].remote_frees;
+        frees += (double)(run->players[i].remote_frees + run->players[i].local_frees);
     }
     const double target = run->remote_target / 100;
     const double chance = frees > 0 ? 500 * sqrt(target * (1 - target) / frees) : 100;

@@ -15,75 +15,75 @@ enum { PEACE = 20000, MEAL = 8 << 20 };
 
 static size_t operations;
 
-static void hang(hz_worker *w)
+static void hang(hz_player *p)
 {
-    (void)w;
+    (void)p;
     for (;;) (void)pause();
 }
 
-static void eat(hz_worker *w)
+static void eat(hz_player *p)
 {
-    (void)w;
+    (void)p;
     memset(malloc(MEAL), 1, MEAL);
 }
 
-static void crash(hz_worker *w)
+static void crash(hz_player *p)
 {
-    (void)w;
+    (void)p;
     (void)raise(SIGSEGV);
 }
 
-static void give_up(hz_worker *w)
+static void give_up(hz_player *p)
 {
-    (void)w;
+    (void)p;
     abort();
 }
 
-static void leave(hz_worker *w)
+static void leave(hz_player *p)
 {
-    (void)w;
+    (void)p;
     _exit(0);
 }
 
-static void refuse(hz_worker *w)
+static void refuse(hz_player *p)
 {
-    (void)w;
+    (void)p;
     _exit(78);
 }
 
 /* A megabyte a step on stderr. */
-static void flood(hz_worker *w)
+static void flood(hz_player *p)
 {
     static char text[1 << 20];
-    (void)w;
+    (void)p;
     memset(text, 'x', sizeof text);
     (void)!write(STDERR_FILENO, text, sizeof text);
 }
 
 /* More than any reader keeps of stdout, once. */
-static void drown(hz_worker *w)
+static void drown(hz_player *p)
 {
     static char text[1 << 20];
-    (void)w;
+    (void)p;
     memset(text, '{', sizeof text);
     if (operations < 2 * PEACE) (void)!write(STDOUT_FILENO, text, sizeof text);
 }
 
-static void share(hz_worker *w)
+static void share(hz_player *p)
 {
-    w->run->remote_target = 50;
-    w->local_frees++;
+    p->run->remote_target = 50;
+    p->local_frees++;
 }
 
 static const struct {
     const char *word;
-    void (*act)(hz_worker *w);
+    void (*act)(hz_player *p);
 } mischiefs[] = {
     {"crash", crash},   {"abort", give_up}, {"hang", hang},   {"eat", eat},     {"exit", leave},
     {"refuse", refuse}, {"flood", flood},   {"drown", drown}, {"share", share},
 };
 
-static void (*chosen)(hz_worker *w);
+static void (*chosen)(hz_player *p);
 
 static void prepare(hz_run *run)
 {
@@ -93,23 +93,23 @@ static void prepare(hz_run *run)
         if (strcmp(word, mischiefs[i].word) == 0) chosen = mischiefs[i].act;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
     const char *word = getenv("HZ_MISCHIEF");
-    if (word != NULL && strcmp(word, "never_ready") == 0) hang(w);
+    if (word != NULL && strcmp(word, "never_ready") == 0) hang(p);
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    for (size_t i = 0; i < most; i++) hz_give(w, hz_take_block(w, 64));
+    for (size_t i = 0; i < most; i++) hz_give(p, hz_take_block(p, 64));
     operations += most;
-    if (chosen != NULL && operations > PEACE) chosen(w);
+    if (chosen != NULL && operations > PEACE) chosen(p);
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    (void)w;
+    (void)p;
 }
 
 const hz_workload hz_extra_workload = {

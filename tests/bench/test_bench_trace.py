@@ -307,7 +307,7 @@ def test_what_has_no_rounds_gets_no_turns_of_whole_rounds(programs: Programs) ->
     assert "kv has no rounds" in done.stdout
 
 
-def test_workers_that_wait_sleep_through_the_turns_of_others(
+def test_players_that_wait_sleep_through_the_turns_of_others(
     programs: Programs, tmp_path: Path
 ) -> None:
     """Many threads wait for one that works; they use no time while another arm has its turn."""

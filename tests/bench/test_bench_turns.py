@@ -119,15 +119,15 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_an_allocator_with_a_worker_does_not_work_in_the_turns_of_others(
+def test_an_allocator_with_a_background_thread_does_not_work_in_the_turns_of_others(
     programs: Programs, preload: Preload
 ) -> None:
     library = preload("jemalloc")["LD_PRELOAD"]
-    worker = ("--env", "MALLOC_CONF=background_thread:true", "--env", f"LD_PRELOAD={library}")
+    background = ("--env", "MALLOC_CONF=background_thread:true", "--env", f"LD_PRELOAD={library}")
     with subprocess.Popen(
         [programs.turns_path, *map(str, QUICK), "--ask", "--rounds", "2",
-         "--arm", "worker", *worker, "--arm", "none", "--env", f"LD_PRELOAD={library}", "--",
-         programs.bench_path, "lifo", "--threads", "2"],
+         "--arm", "background", *background, "--arm", "none", "--env", f"LD_PRELOAD={library}",
+         "--", programs.bench_path, "lifo", "--threads", "2"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as turns:  # fmt: skip
         assert turns.stdin is not None
@@ -136,12 +136,12 @@ def test_an_allocator_with_a_worker_does_not_work_in_the_turns_of_others(
         while not events or events[-1]["event"] != "rounds":
             events.append(json.loads(turns.stdout.readline()))
         pids = {e["arm"]: e["pid"] for e in of(events, "start")}
-        assert until(lambda: state(pids["worker"]) == "T")
+        assert until(lambda: state(pids["background"]) == "T")
         assert state(pids["none"]) == "S"
         turns.stdin.write("more 2\n")
         turns.stdin.close()
         events += map(json.loads, turns.stdout)
-    assert len(of(events, "turn", "worker")) == 4
+    assert len(of(events, "turn", "background")) == 4
     assert [e["status"] for e in of(events, "exit")] == ["ok", "ok"]
 
 

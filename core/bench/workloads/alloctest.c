@@ -48,15 +48,15 @@ static inline uint32_t draw_exponential(const alloctest_state *state, uint32_t b
     return (UINT32_C(1) << octave) + hz_scale(fraction, UINT64_C(1) << octave);
 }
 
-static inline hz_block new_block(hz_worker *w, const alloctest_state *state, uint32_t bits)
+static inline hz_block new_block(hz_player *p, const alloctest_state *state, uint32_t bits)
 {
-    return hz_take_block(w, state->exponential ? draw_exponential(state, bits)
+    return hz_take_block(p, state->exponential ? draw_exponential(state, bits)
                                                : hz_sizes_draw(state->uniform, bits));
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t items = (size_t)values[ITEMS];
     alloctest_state *state = hz_harness_alloc(sizeof *state + items * sizeof(hz_block));
     state->uniform = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
@@ -65,26 +65,26 @@ static void begin(hz_worker *w)
     state->log_count = log_of(values[MAX_SIZE]) - state->least_log + UINT64_C(1);
     state->item_count = (uint32_t)items;
     for (size_t i = 0; i < items; i++)
-        state->items[i] = new_block(w, state, hz_high(hz_random(&w->rng)));
-    w->state = state;
+        state->items[i] = new_block(p, state, hz_high(hz_random(&p->rng)));
+    p->state = state;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    alloctest_state *state = w->state;
+    alloctest_state *state = p->state;
     for (size_t i = 0; i < most; i++) {
-        const uint64_t draw = hz_random(&w->rng);
+        const uint64_t draw = hz_random(&p->rng);
         hz_block *item = &state->items[hz_scale(hz_low(draw), state->item_count)];
-        hz_give(w, *item);
-        *item = new_block(w, state, hz_high(draw));
+        hz_give(p, *item);
+        *item = new_block(p, state, hz_high(draw));
     }
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    alloctest_state *state = w->state;
-    hz_give_rest(w, state->items, state->item_count);
+    alloctest_state *state = p->state;
+    hz_give_rest(p, state->items, state->item_count);
 }
 
 const hz_workload hz_workload_alloctest = {

@@ -24,18 +24,18 @@ typedef struct app_state {
     hz_block slots[];    /* the working set */
 } app_state;
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const size_t slots = (size_t)w->run->values[WS];
+    const size_t slots = (size_t)p->run->values[WS];
     app_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
     state->slot_count = (uint32_t)slots;
     state->until_next = GROWTH_EVERY;
-    w->state = state;
+    p->state = state;
 }
 
-static uint32_t draw_size(hz_worker *w, uint32_t bits)
+static uint32_t draw_size(hz_player *p, uint32_t bits)
 {
-    const uint32_t kind = hz_scale(hz_low(hz_random(&w->rng)), 100);
+    const uint32_t kind = hz_scale(hz_low(hz_random(&p->rng)), 100);
     if (kind < SMALL_SHARE) return hz_sizes_draw(small, bits);
     return hz_sizes_draw(kind < SMALL_SHARE + MIDDLE_SHARE ? middle : large, bits);
 }
@@ -48,31 +48,31 @@ static bool growth_is_due(app_state *state)
     return true;
 }
 
-static void play(hz_worker *w, app_state *state)
+static void play(hz_player *p, app_state *state)
 {
-    const uint64_t draw = hz_random(&w->rng);
+    const uint64_t draw = hz_random(&p->rng);
     hz_block *slot = &state->slots[hz_scale(hz_low(draw), state->slot_count)];
     const bool growth = growth_is_due(state);
     if (slot->at == NULL) {
-        *slot = hz_take_block(w, draw_size(w, hz_high(draw)));
+        *slot = hz_take_block(p, draw_size(p, hz_high(draw)));
     } else if (growth) {
-        *slot = hz_regrow(w, *slot, slot->size + GROWTH);
+        *slot = hz_regrow(p, *slot, slot->size + GROWTH);
     } else {
-        hz_give(w, *slot);
+        hz_give(p, *slot);
         slot->at = NULL;
     }
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    for (size_t i = 0; i < most; i++) play(w, w->state);
+    for (size_t i = 0; i < most; i++) play(p, p->state);
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    app_state *state = w->state;
-    hz_give_rest(w, state->slots, state->slot_count);
+    app_state *state = p->state;
+    hz_give_rest(p, state->slots, state->slot_count);
 }
 
 const hz_workload hz_workload_app = {

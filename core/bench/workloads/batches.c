@@ -32,145 +32,145 @@ typedef struct batch_state {
     uint32_t drawn[BLOCKS_MAX]; /* mixed: their sizes */
 } batch_state;
 
-static bool is_plain(const hz_worker *w)
+static bool is_plain(const hz_player *p)
 {
-    return w->instruments == NULL && w->touch == HZ_TOUCH_HEAD;
+    return p->instruments == NULL && p->touch == HZ_TOUCH_HEAD;
 }
 
 /* A batch counts as live all the time, since nothing is read inside a step. */
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
     batch_state *state = hz_harness_alloc(sizeof *state);
-    state->count = (size_t)w->run->values[BLOCKS];
-    state->size = sizes[w->run->values[SIZE]];
+    state->count = (size_t)p->run->values[BLOCKS];
+    state->size = sizes[p->run->values[SIZE]];
     for (uint32_t i = 0; i < state->count; i++) {
-        const uint32_t j = hz_scale(hz_low(hz_random(&w->rng)), i + 1);
+        const uint32_t j = hz_scale(hz_low(hz_random(&p->rng)), i + 1);
         state->order[i] = state->order[j];
         state->order[j] = (uint16_t)i;
     }
-    w->live_bytes = (int64_t)(state->count * state->size);
-    w->state = state;
+    p->live_bytes = (int64_t)(state->count * state->size);
+    p->state = state;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    w->live_bytes = 0;
+    p->live_bytes = 0;
 }
 
 /* --- one block ------------------------------------------------------------------------------- */
 
 /* As hz_take, but for the account: `plain` and `touch` are known for the whole batch. */
-static inline __attribute__((always_inline)) void *batch_take(hz_worker *w, bool plain, size_t size)
+static inline __attribute__((always_inline)) void *batch_take(hz_player *p, bool plain, size_t size)
 {
-    if (!plain) return hz_take(w, size);
+    if (!plain) return hz_take(p, size);
     void *block = malloc(size);
     if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
     hz_touch_head(block, size);
     return block;
 }
 
-static inline __attribute__((always_inline)) void batch_give(hz_worker *w, bool plain, void *block,
+static inline __attribute__((always_inline)) void batch_give(hz_player *p, bool plain, void *block,
                                                              uint32_t size)
 {
     if (plain)
         free(block);
     else
-        hz_give(w, (hz_block){block, size});
+        hz_give(p, (hz_block){block, size});
 }
 
 /* --- one batch of each kind ------------------------------------------------------------------ */
 
-static inline __attribute__((always_inline)) void take_all(hz_worker *w, batch_state *state,
+static inline __attribute__((always_inline)) void take_all(hz_player *p, batch_state *state,
                                                            size_t count, bool plain, uint32_t size)
 {
-    for (size_t i = 0; i < count; i++) state->blocks[i] = batch_take(w, plain, size);
+    for (size_t i = 0; i < count; i++) state->blocks[i] = batch_take(p, plain, size);
 }
 
-static inline __attribute__((always_inline)) void lifo(hz_worker *w, batch_state *state,
+static inline __attribute__((always_inline)) void lifo(hz_player *p, batch_state *state,
                                                        size_t count, bool plain, uint32_t size)
 {
-    take_all(w, state, count, plain, size);
-    for (size_t i = count; i-- > 0;) batch_give(w, plain, state->blocks[i], size);
+    take_all(p, state, count, plain, size);
+    for (size_t i = count; i-- > 0;) batch_give(p, plain, state->blocks[i], size);
 }
 
-static inline __attribute__((always_inline)) void fifo(hz_worker *w, batch_state *state,
+static inline __attribute__((always_inline)) void fifo(hz_player *p, batch_state *state,
                                                        size_t count, bool plain, uint32_t size)
 {
-    take_all(w, state, count, plain, size);
-    for (size_t i = 0; i < count; i++) batch_give(w, plain, state->blocks[i], size);
+    take_all(p, state, count, plain, size);
+    for (size_t i = 0; i < count; i++) batch_give(p, plain, state->blocks[i], size);
 }
 
 /* Each batch swaps one pair of the order, which so becomes and stays random. */
 static inline __attribute__((always_inline)) void
-in_random_order(hz_worker *w, batch_state *state, size_t count, bool plain, uint32_t size)
+in_random_order(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
 {
-    const uint64_t draw = hz_random(&w->rng);
+    const uint64_t draw = hz_random(&p->rng);
     const uint32_t a = hz_scale(hz_low(draw), state->count);
     const uint32_t b = hz_scale(hz_high(draw), state->count);
     const uint16_t swapped = state->order[a];
     state->order[a] = state->order[b];
     state->order[b] = swapped;
-    take_all(w, state, count, plain, size);
+    take_all(p, state, count, plain, size);
     for (size_t i = 0; i < state->count; i++)
         if (HZ_LIKELY(state->order[i] < count))
-            batch_give(w, plain, state->blocks[state->order[i]], size);
+            batch_give(p, plain, state->blocks[state->order[i]], size);
 }
 
 /* After every second malloc the oldest block is freed; the rest at the end. */
 static inline __attribute__((always_inline)) void
-interleaved(hz_worker *w, batch_state *state, size_t count, bool plain, uint32_t size)
+interleaved(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
 {
     size_t oldest = 0;
     for (size_t i = 0; i < count; i++) {
-        state->blocks[i] = batch_take(w, plain, size);
-        if (i % 2 != 0) batch_give(w, plain, state->blocks[oldest++], size);
+        state->blocks[i] = batch_take(p, plain, size);
+        if (i % 2 != 0) batch_give(p, plain, state->blocks[oldest++], size);
     }
-    while (oldest < count) batch_give(w, plain, state->blocks[oldest++], size);
+    while (oldest < count) batch_give(p, plain, state->blocks[oldest++], size);
 }
 
-static void mixed(hz_worker *w, batch_state *state, size_t count, bool plain)
+static void mixed(hz_player *p, batch_state *state, size_t count, bool plain)
 {
     int64_t total = 0;
     for (size_t i = 0; i < count; i++) {
-        state->drawn[i] = sizes[hz_random(&w->rng) >> 62];
-        state->blocks[i] = batch_take(w, plain, state->drawn[i]);
+        state->drawn[i] = sizes[hz_random(&p->rng) >> 62];
+        state->blocks[i] = batch_take(p, plain, state->drawn[i]);
         total += state->drawn[i];
     }
-    for (size_t i = 0; i < count; i++) batch_give(w, plain, state->blocks[i], state->drawn[i]);
-    if (total > w->live_bytes) w->live_bytes = total;
+    for (size_t i = 0; i < count; i++) batch_give(p, plain, state->blocks[i], state->drawn[i]);
+    if (total > p->live_bytes) p->live_bytes = total;
 }
 
 /* --- steps ----------------------------------------------------------------------------------- */
 
 /* The copy of a loop that was made for the size of this run. */
-#define RUN_BATCH(kind, w, state, count)                                                           \
-    switch (!is_plain(w) ? 0 : (state)->size) {                                                    \
+#define RUN_BATCH(kind, p, state, count)                                                           \
+    switch (!is_plain(p) ? 0 : (state)->size) {                                                    \
     case 16:                                                                                       \
-        kind(w, state, count, true, 16);                                                           \
+        kind(p, state, count, true, 16);                                                           \
         break;                                                                                     \
     case 32:                                                                                       \
-        kind(w, state, count, true, 32);                                                           \
+        kind(p, state, count, true, 32);                                                           \
         break;                                                                                     \
     case 64:                                                                                       \
-        kind(w, state, count, true, 64);                                                           \
+        kind(p, state, count, true, 64);                                                           \
         break;                                                                                     \
     case 128:                                                                                      \
-        kind(w, state, count, true, 128);                                                          \
+        kind(p, state, count, true, 128);                                                          \
         break;                                                                                     \
     default:                                                                                       \
-        kind(w, state, count, false, (state)->size);                                               \
+        kind(p, state, count, false, (state)->size);                                               \
     }
 
-#define RUN_MIXED(kind, w, state, count) kind(w, state, count, is_plain(w))
+#define RUN_MIXED(kind, p, state, count) kind(p, state, count, is_plain(p))
 
 /* A workload: its step, its row. */
 #define WORKLOAD(kind, symbol, title, doc_, params_, RUN)                                          \
-    static size_t step_##kind(hz_worker *w, size_t most)                                           \
+    static size_t step_##kind(hz_player *p, size_t most)                                           \
     {                                                                                              \
-        batch_state *state = w->state;                                                             \
+        batch_state *state = p->state;                                                             \
         for (size_t done = 0, count; done < most; done += count) {                                 \
             count = most - done < state->count ? most - done : state->count;                       \
-            RUN(kind, w, state, count);                                                            \
+            RUN(kind, p, state, count);                                                            \
         }                                                                                          \
         return most;                                                                               \
     }                                                                                              \

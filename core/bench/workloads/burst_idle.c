@@ -23,9 +23,9 @@ static const hz_bench_param params[] = {
     {"idle", 10, 0, 3600, NULL, "s", "how long it idles after the last burst"},
 };
 
-/* What all workers share. */
+/* What all players share. */
 typedef struct shared {
-    _Atomic uint64_t halves;   /* halves of bursts that are done, by all workers together */
+    _Atomic uint64_t halves;   /* halves of bursts that are done, by all players together */
     pthread_barrier_t meeting; /* where they meet in and after the last burst */
     int64_t rss_kb[READINGS];  /* resident after 0 s, 1 s and the whole idling */
 } shared;
@@ -34,7 +34,7 @@ typedef struct burst_state {
     hz_sizes sizes;     /* what is asked for */
     size_t block_count; /* length of `blocks` */
     size_t live_count;  /* of them that are live */
-    uint64_t halves;    /* halves of bursts that this worker has done */
+    uint64_t halves;    /* halves of bursts that this player has done */
     bool freeing;       /* whether the burst is over and its blocks are being freed */
     hz_block blocks[];  /* the burst */
 } burst_state;
@@ -47,24 +47,24 @@ static void prepare(hz_run *run)
     run->shared = all;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
-    const size_t blocks = (size_t)values[BLOCKS] / w->run->threads + 1;
+    const int64_t *values = p->run->values;
+    const size_t blocks = (size_t)values[BLOCKS] / p->run->threads + 1;
     burst_state *state = hz_harness_alloc(sizeof *state + blocks * sizeof(hz_block));
     state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->block_count = blocks;
-    w->state = state;
+    p->state = state;
 }
 
 /* One malloc or one free: up to the top, then down to nothing. */
-static void play(hz_worker *w, burst_state *state)
+static void play(hz_player *p, burst_state *state)
 {
     if (state->freeing) {
-        hz_give(w, state->blocks[--state->live_count]);
+        hz_give(p, state->blocks[--state->live_count]);
     } else {
-        const uint32_t bits = hz_low(hz_random(&w->rng));
-        state->blocks[state->live_count++] = hz_take_block(w, hz_sizes_draw(state->sizes, bits));
+        const uint32_t bits = hz_low(hz_random(&p->rng));
+        state->blocks[state->live_count++] = hz_take_block(p, hz_sizes_draw(state->sizes, bits));
     }
     if (state->live_count == 0 || state->live_count == state->block_count)
         state->freeing = state->live_count != 0;
@@ -81,14 +81,14 @@ static bool have_all_done(const hz_run *run, uint64_t halves)
     return atomic_load_explicit(&all->halves, memory_order_acquire) >= halves * run->threads;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    burst_state *state = w->state;
-    shared *all = w->run->shared;
+    burst_state *state = p->state;
+    shared *all = p->run->shared;
     size_t done = 0;
-    if (is_between_halves(state) && !have_all_done(w->run, state->halves)) return 0;
+    if (is_between_halves(state) && !have_all_done(p->run, state->halves)) return 0;
     do {
-        play(w, state);
+        play(p, state);
         done++;
     } while (done < most && !is_between_halves(state));
     if (is_between_halves(state)) {
@@ -117,17 +117,17 @@ static void idle(const hz_run *run)
 }
 
 /* Fills a last burst, frees it, and idles with all threads alive. */
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    burst_state *state = w->state;
-    shared *all = w->run->shared;
+    burst_state *state = p->state;
+    shared *all = p->run->shared;
     state->freeing = false;
-    while (state->live_count < state->block_count) play(w, state);
+    while (state->live_count < state->block_count) play(p, state);
     (void)pthread_barrier_wait(&all->meeting);
     state->freeing = true;
-    while (state->live_count > 0) play(w, state);
+    while (state->live_count > 0) play(p, state);
     (void)pthread_barrier_wait(&all->meeting);
-    if (w->index == 0) idle(w->run);
+    if (p->index == 0) idle(p->run);
     (void)pthread_barrier_wait(&all->meeting);
 }
 

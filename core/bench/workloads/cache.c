@@ -1,9 +1,9 @@
 /*
  * cache-scratch and cache-thrash: false sharing of cache lines between threads.
  *
- * A worker allocates a small object, writes all of it many times and frees it, again and again. If
+ * A player allocates a small object, writes all of it many times and frees it, again and again. If
  * the allocator gave parts of one line to two threads, they slow each other down. In cache-scratch
- * (passive) every episode begins with an object that worker 0 allocated for the worker, beside
+ * (passive) every episode begins with an object that player 0 allocated for the player, beside
  * those for the others; an allocator that re-uses it where it was freed inherits the sharing.
  */
 #include "mailbox.h"
@@ -22,13 +22,13 @@ static const hz_bench_setting settings[] = {
 };
 
 typedef struct cache_state {
-    hz_mailbox *inbox;   /* cache-scratch: where worker 0's object comes */
-    hz_mailbox *boxes;   /* cache-scratch: of all workers; NULL in cache-thrash */
+    hz_mailbox *inbox;   /* cache-scratch: where player 0's object comes */
+    hz_mailbox *boxes;   /* cache-scratch: of all players; NULL in cache-thrash */
     uint32_t size;       /* of an object */
     uint32_t writes;     /* of each */
     uint64_t iterations; /* objects of an episode */
     uint64_t left;       /* of this episode */
-    unsigned handed_out; /* worker 0: how many have got their object of this episode */
+    unsigned handed_out; /* player 0: how many have got their object of this episode */
 } cache_state;
 
 static void prepare_scratch(hz_run *run)
@@ -36,72 +36,72 @@ static void prepare_scratch(hz_run *run)
     run->shared = hz_mailboxes_new(run->threads, 2, true);
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     cache_state *state = hz_harness_alloc(sizeof *state);
-    state->boxes = w->run->shared;
-    state->inbox = state->boxes == NULL ? NULL : &state->boxes[w->index];
+    state->boxes = p->run->shared;
+    state->inbox = state->boxes == NULL ? NULL : &state->boxes[p->index];
     state->size = (uint32_t)values[SIZE];
     state->writes = (uint32_t)values[WRITES];
     state->iterations = (uint64_t)values[ITERATIONS];
-    w->live_bytes = state->size; /* one object at a time; nothing is read inside a step */
-    w->state = state;
+    p->live_bytes = state->size; /* one object at a time; nothing is read inside a step */
+    p->state = state;
 }
 
 /* One object. The writes are volatile: they are the point. */
-static void play(hz_worker *w, const cache_state *state)
+static void play(hz_player *p, const cache_state *state)
 {
-    const hz_block object = hz_take_block(w, state->size);
+    const hz_block object = hz_take_block(p, state->size);
     volatile unsigned char *bytes = object.at;
     for (uint32_t round = 0; round < state->writes; round++)
         for (uint32_t i = 0; i < state->size; i++) bytes[i] = (unsigned char)(bytes[i] + round);
-    hz_give(w, object);
+    hz_give(p, object);
 }
 
-/* Worker 0 allocates an object for each worker; false when it has to wait. */
-static bool hand_out(hz_worker *w, cache_state *state)
+/* Player 0 allocates an object for each player; false when it has to wait. */
+static bool hand_out(hz_player *p, cache_state *state)
 {
-    while (state->handed_out < w->run->threads) {
+    while (state->handed_out < p->run->threads) {
         hz_mailbox *box = &state->boxes[state->handed_out];
         if (hz_mailbox_is_full(box)) return false;
-        const hz_block object = hz_take_block(w, state->size);
-        hz_part_with(w, object);
+        const hz_block object = hz_take_block(p, state->size);
+        hz_part_with(p, object);
         (void)hz_mailbox_send(box, object);
         state->handed_out++;
     }
     return true;
 }
 
-/* Begins an episode with the object that worker 0 has allocated; false when it has not. */
-static bool begin_episode(hz_worker *w, cache_state *state)
+/* Begins an episode with the object that player 0 has allocated; false when it has not. */
+static bool begin_episode(hz_player *p, cache_state *state)
 {
     hz_block object;
     if (state->boxes != NULL) {
-        if (w->index == 0 && !hand_out(w, state)) return false;
+        if (p->index == 0 && !hand_out(p, state)) return false;
         if (!hz_mailbox_receive(state->inbox, &object)) return false;
-        hz_give_foreign(w, object);
+        hz_give_foreign(p, object);
         state->handed_out = 0;
     }
     state->left = state->iterations;
     return true;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    cache_state *state = w->state;
-    if (state->left == 0 && !begin_episode(w, state)) return 0;
+    cache_state *state = p->state;
+    if (state->left == 0 && !begin_episode(p, state)) return 0;
     const size_t count = most < state->left ? most : (size_t)state->left;
-    for (size_t i = 0; i < count; i++) play(w, state);
+    for (size_t i = 0; i < count; i++) play(p, state);
     state->left -= count;
     return count;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    cache_state *state = w->state;
-    if (state->inbox != NULL) hz_empty_inbox(w, state->inbox);
-    w->live_bytes -= state->size;
+    cache_state *state = p->state;
+    if (state->inbox != NULL) hz_empty_inbox(p, state->inbox);
+    p->live_bytes -= state->size;
 }
 
 const hz_workload hz_workload_cache_scratch = {

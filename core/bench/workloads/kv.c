@@ -35,22 +35,22 @@ static void prepare(hz_run *run)
     (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t keys = (size_t)values[KEYS];
     kv_state *state = hz_harness_alloc(sizeof *state + keys * sizeof(hz_block));
     state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->key_count = (uint32_t)keys;
     state->list_most = (uint32_t)values[LIST];
-    w->state = state;
+    p->state = state;
 }
 
 /* A string "value:0123abcd", padded to its drawn length. */
-static hz_block new_string(hz_worker *w, const kv_state *state, uint32_t bits)
+static hz_block new_string(hz_player *p, const kv_state *state, uint32_t bits)
 {
     static const char digits[] = "0123456789abcdef";
-    const hz_block string = hz_take_block(w, hz_sizes_draw(state->sizes, bits));
+    const hz_block string = hz_take_block(p, hz_sizes_draw(state->sizes, bits));
     char *text = string.at;
     memcpy(text, "value:", 6);
     for (int i = 0; i < 8; i++) text[6 + i] = digits[(bits >> (28 - 4 * i)) & 15];
@@ -59,11 +59,11 @@ static hz_block new_string(hz_worker *w, const kv_state *state, uint32_t bits)
     return string;
 }
 
-static void store_value(hz_worker *w, kv_state *state, uint32_t key, uint32_t bits)
+static void store_value(hz_player *p, kv_state *state, uint32_t key, uint32_t bits)
 {
     const hz_block old = state->table[key];
-    state->table[key] = new_string(w, state, bits);
-    if (old.at != NULL) hz_give(w, old);
+    state->table[key] = new_string(p, state, bits);
+    if (old.at != NULL) hz_give(p, old);
 }
 
 static void read_value(kv_state *state, uint32_t key)
@@ -72,52 +72,52 @@ static void read_value(kv_state *state, uint32_t key)
     if (value.at != NULL) state->sum += (uint32_t)strlen(value.at);
 }
 
-static void pop(hz_worker *w, kv_state *state)
+static void pop(hz_player *p, kv_state *state)
 {
     node *last = state->list;
     if (last == NULL) return;
     state->list = last->next;
     state->list_count--;
-    hz_give(w, last->string);
-    hz_give(w, (hz_block){last, sizeof *last});
+    hz_give(p, last->string);
+    hz_give(p, (hz_block){last, sizeof *last});
 }
 
 /* A full list loses a node first. */
-static void push(hz_worker *w, kv_state *state, uint32_t bits)
+static void push(hz_player *p, kv_state *state, uint32_t bits)
 {
-    if (state->list_count == state->list_most) pop(w, state);
-    node *first = hz_take(w, sizeof *first);
-    *first = (node){state->list, new_string(w, state, bits)};
+    if (state->list_count == state->list_most) pop(p, state);
+    node *first = hz_take(p, sizeof *first);
+    *first = (node){state->list, new_string(p, state, bits)};
     state->list = first;
     state->list_count++;
 }
 
-static void play(hz_worker *w, kv_state *state)
+static void play(hz_player *p, kv_state *state)
 {
-    const uint64_t draw = hz_random(&w->rng);
-    const uint32_t kind = hz_scale(hz_low(hz_random(&w->rng)), 100);
+    const uint64_t draw = hz_random(&p->rng);
+    const uint32_t kind = hz_scale(hz_low(hz_random(&p->rng)), 100);
     const uint32_t key = hz_scale(hz_low(draw), state->key_count);
     if (kind < SET_SHARE)
-        store_value(w, state, key, hz_high(draw));
+        store_value(p, state, key, hz_high(draw));
     else if (kind < SET_SHARE + GET_SHARE)
         read_value(state, key);
     else if (kind < SET_SHARE + GET_SHARE + PUSH_SHARE)
-        push(w, state, hz_high(draw));
+        push(p, state, hz_high(draw));
     else
-        pop(w, state);
+        pop(p, state);
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    for (size_t i = 0; i < most; i++) play(w, w->state);
+    for (size_t i = 0; i < most; i++) play(p, p->state);
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    kv_state *state = w->state;
-    while (state->list != NULL) pop(w, state);
-    hz_give_rest(w, state->table, state->key_count);
+    kv_state *state = p->state;
+    while (state->list != NULL) pop(p, state);
+    hz_give_rest(p, state->table, state->key_count);
 }
 
 const hz_workload hz_workload_kv = {

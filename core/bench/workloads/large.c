@@ -32,21 +32,21 @@ static void prepare(hz_run *run)
     (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t slots = (size_t)values[SLOTS];
     large_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
     state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->slot_count = (uint32_t)slots;
     for (int64_t size = values[MIN_SIZE]; 2 * size <= values[MAX_SIZE]; size *= 2) state->octaves++;
-    w->state = state;
+    p->state = state;
 }
 
 /* Every doubling of the size is equally likely, and so is every size within it. */
-static uint32_t draw_size(hz_worker *w, const large_state *state)
+static uint32_t draw_size(hz_player *p, const large_state *state)
 {
-    const uint64_t draw = hz_random(&w->rng);
+    const uint64_t draw = hz_random(&p->rng);
     const uint64_t base = (uint64_t)state->sizes.least
                           << hz_scale(hz_low(draw), state->octaves + UINT64_C(1));
     const uint64_t top = state->sizes.least + state->sizes.count - 1;
@@ -61,43 +61,43 @@ static void read_parts(large_state *state, hz_block buffer)
 }
 
 /* Replaces the buffer of a random slot; the new one is written by the operations that follow. */
-static void replace(hz_worker *w, large_state *state)
+static void replace(hz_player *p, large_state *state)
 {
-    hz_block *slot = &state->slots[hz_scale(hz_low(hz_random(&w->rng)), state->slot_count)];
+    hz_block *slot = &state->slots[hz_scale(hz_low(hz_random(&p->rng)), state->slot_count)];
     if (slot->at != NULL) {
         read_parts(state, *slot);
-        hz_give(w, *slot);
+        hz_give(p, *slot);
     }
-    const uint32_t size = draw_size(w, state);
-    *slot = (hz_block){hz_take_untouched(w, size), size};
+    const uint32_t size = draw_size(p, state);
+    *slot = (hz_block){hz_take_untouched(p, size), size};
     state->present = slot;
     state->at = 0;
 }
 
 /* Writes the next HZ_TOUCH_STEP bytes as --touch asks for. */
-static void write_part(const hz_worker *w, large_state *state)
+static void write_part(const hz_player *p, large_state *state)
 {
     unsigned char *part = (unsigned char *)state->present->at + state->at;
     const uint32_t left = state->present->size - state->at;
     const uint32_t size = left < HZ_TOUCH_STEP ? left : HZ_TOUCH_STEP;
-    hz_touch_block(w->touch, part, size);
+    hz_touch_block(p->touch, part, size);
     state->at += size;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    large_state *state = w->state;
+    large_state *state = p->state;
     for (size_t i = 0; i < most; i++) {
-        if (state->present == NULL || state->at == state->present->size) replace(w, state);
-        write_part(w, state);
+        if (state->present == NULL || state->at == state->present->size) replace(p, state);
+        write_part(p, state);
     }
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    large_state *state = w->state;
-    hz_give_rest(w, state->slots, state->slot_count);
+    large_state *state = p->state;
+    hz_give_rest(p, state->slots, state->slot_count);
 }
 
 const hz_workload hz_workload_large = {

@@ -1,5 +1,5 @@
 /*
- * larson: a server. Each worker owns an array of live blocks and replaces a random one by one of
+ * larson: a server. Each player owns an array of live blocks and replaces a random one by one of
  * random size; after a round a newly born thread goes on with the array, so that it frees blocks
  * which another thread allocated.
  */
@@ -36,43 +36,43 @@ static void prepare(hz_run *run)
     (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t slots = (size_t)values[SLOTS];
     larson_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
     state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->slot_count = (uint32_t)slots;
     state->left = state->life = slots * (uint64_t)values[ROUNDS];
     for (size_t i = 0; i < slots; i++) {
-        const uint64_t draw = hz_random(&w->rng);
-        state->slots[i] = hz_take_block(w, hz_sizes_draw(state->sizes, hz_high(draw)));
+        const uint64_t draw = hz_random(&p->rng);
+        state->slots[i] = hz_take_block(p, hz_sizes_draw(state->sizes, hz_high(draw)));
     }
-    w->state = state;
+    p->state = state;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    larson_state *state = w->state;
+    larson_state *state = p->state;
     const size_t count = most < state->left ? most : (size_t)state->left;
     for (size_t i = 0; i < count; i++) {
-        const uint64_t draw = hz_random(&w->rng);
+        const uint64_t draw = hz_random(&p->rng);
         hz_block *victim = &state->slots[hz_scale(hz_low(draw), state->slot_count)];
-        hz_give(w, *victim);
-        *victim = hz_take_block(w, hz_sizes_draw(state->sizes, hz_high(draw)));
+        hz_give(p, *victim);
+        *victim = hz_take_block(p, hz_sizes_draw(state->sizes, hz_high(draw)));
     }
     state->left -= count;
     if (state->left == 0) {
         state->left = state->life;
-        w->hand_over = true;
+        p->hand_over = true;
     }
     return count;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    larson_state *state = w->state;
-    hz_give_rest(w, state->slots, state->slot_count);
+    larson_state *state = p->state;
+    hz_give_rest(p, state->slots, state->slot_count);
 }
 
 const hz_workload hz_workload_larson = {

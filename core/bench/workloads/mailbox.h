@@ -1,5 +1,5 @@
 /*
- * How workers hand blocks to each other: bounded mailboxes without locks.
+ * How players hand blocks to each other: bounded mailboxes without locks.
  *
  * Every cell carries a sequence number: `n` when it is free for the n-th message, `n + 1` when that
  * message is in it. A sender reserves the next cell with one compare-and-swap (a plain store when
@@ -23,7 +23,7 @@ typedef struct hz_mailbox_cell {
 typedef struct hz_mailbox {
     _Alignas(HZ_LINE) hz_mailbox_cell *cells; /* the ring */
     uint32_t mask;                            /* cells less one; a power of two less one */
-    bool sole_sender;                         /* whether only one worker ever sends */
+    bool sole_sender;                         /* whether only one player ever sends */
     _Alignas(HZ_LINE) _Atomic uint32_t tail;  /* messages that were reserved */
     _Alignas(HZ_LINE) _Atomic uint32_t head;  /* messages that were received */
     hz_mailbox_cell *awaited;                 /* a sole receiver's: where the next one will be */
@@ -95,10 +95,10 @@ static inline bool hz_mailbox_is_full(hz_mailbox *box)
 }
 
 /* Sends a block, or keeps it in `unsent` and returns false. The decision counts as a request. */
-static __attribute__((noinline, unused)) bool hz_post(hz_worker *w, hz_unsent *unsent,
+static __attribute__((noinline, unused)) bool hz_post(hz_player *p, hz_unsent *unsent,
                                                       hz_mailbox *to, hz_block block)
 {
-    hz_part_with(w, block);
+    hz_part_with(p, block);
     if (HZ_LIKELY(hz_mailbox_send(to, block))) return true;
     *unsent = (hz_unsent){block, to};
     return false;
@@ -156,10 +156,10 @@ static inline bool hz_mailbox_receive_shared(hz_mailbox *box, hz_block *block)
 }
 
 /* Frees what others have sent. Not inlined: loops that look into a mailbox mostly find nothing. */
-static __attribute__((noinline, unused)) void hz_empty_inbox(hz_worker *w, hz_mailbox *inbox)
+static __attribute__((noinline, unused)) void hz_empty_inbox(hz_player *p, hz_mailbox *inbox)
 {
-    for (hz_block block; hz_mailbox_receive(inbox, &block); w->remote_frees++)
-        hz_give_foreign(w, block);
+    for (hz_block block; hz_mailbox_receive(inbox, &block); p->remote_frees++)
+        hz_give_foreign(p, block);
 }
 
 #endif

@@ -22,7 +22,7 @@ static const hz_bench_param params[] = {
 /* The start of every block. */
 typedef struct head {
     uint32_t size;  /* as requested */
-    uint32_t owner; /* index of the worker that allocated it */
+    uint32_t owner; /* index of the player that allocated it */
 } head;
 
 /* What is in the shared array: pointers to blocks, or NULL. */
@@ -44,53 +44,53 @@ static void prepare(hz_run *run)
     run->shared = hz_harness_alloc((size_t)run->values[TRANSFERS] * sizeof(transfer));
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t length = (size_t)values[SCALE] * LENGTH_PER_SCALE;
     mstress_state *state = hz_harness_alloc(sizeof *state + length * sizeof(head *));
-    state->transfers = w->run->shared;
+    state->transfers = p->run->shared;
     state->transfer_count = (uint32_t)values[TRANSFERS];
     state->length = state->left = length;
     state->large = values[LARGE] != 0;
-    w->state = state;
+    p->state = state;
 }
 
 /* Whether a chance of `percent` comes true. */
-static bool chance(hz_worker *w, uint32_t percent)
+static bool chance(hz_player *p, uint32_t percent)
 {
-    return hz_scale(hz_low(hz_random(&w->rng)), 100) < percent;
+    return hz_scale(hz_low(hz_random(&p->rng)), 100) < percent;
 }
 
 /* 1 to 16 words; one in a hundred times that much, one in ten thousand a thousand times. */
-static uint32_t draw_size(hz_worker *w, const mstress_state *state)
+static uint32_t draw_size(hz_player *p, const mstress_state *state)
 {
-    uint32_t words = 1 + hz_scale(hz_low(hz_random(&w->rng)), 16);
-    if (HZ_UNLIKELY(chance(w, 1))) words *= state->large && chance(w, 1) ? 1000 : 100;
+    uint32_t words = 1 + hz_scale(hz_low(hz_random(&p->rng)), 16);
+    if (HZ_UNLIKELY(chance(p, 1))) words *= state->large && chance(p, 1) ? 1000 : 100;
     return words * WORD;
 }
 
-static head *new_block(hz_worker *w, const mstress_state *state)
+static head *new_block(hz_player *p, const mstress_state *state)
 {
-    const uint32_t size = draw_size(w, state);
-    head *block = hz_take(w, size);
-    *block = (head){size, w->index};
+    const uint32_t size = draw_size(p, state);
+    head *block = hz_take(p, size);
+    *block = (head){size, p->index};
     return block;
 }
 
-static void count_free(hz_worker *w, const head *block)
+static void count_free(hz_player *p, const head *block)
 {
-    if (block->owner == w->index)
-        w->local_frees++;
+    if (block->owner == p->index)
+        p->local_frees++;
     else
-        w->remote_frees++;
+        p->remote_frees++;
 }
 
-static void free_block(hz_worker *w, head *block)
+static void free_block(hz_player *p, head *block)
 {
     if (block == NULL) return;
-    count_free(w, block);
-    hz_give_foreign(w, (hz_block){block, block->size});
+    count_free(p, block);
+    hz_give_foreign(p, (hz_block){block, block->size});
 }
 
 /* Takes block `at` out of the short-lived ones, moving the last one there. */
@@ -102,9 +102,9 @@ static head *take_out(mstress_state *state, size_t at)
 }
 
 /* Exchanges a random short-lived block with whatever is at a random place of the shared array. */
-static void exchange(hz_worker *w, mstress_state *state)
+static void exchange(hz_player *p, mstress_state *state)
 {
-    const uint64_t draw = hz_random(&w->rng);
+    const uint64_t draw = hz_random(&p->rng);
     transfer *place = &state->transfers[hz_scale(hz_high(draw), state->transfer_count)];
     if (state->live_count == 0) return;
     head *mine = take_out(state, hz_scale(hz_low(draw), state->live_count));
@@ -113,43 +113,43 @@ static void exchange(hz_worker *w, mstress_state *state)
 }
 
 /* Frees what is left of the iteration. */
-static void clear(hz_worker *w, mstress_state *state)
+static void clear(hz_player *p, mstress_state *state)
 {
-    while (state->live_count > 0) free_block(w, state->blocks[--state->live_count]);
-    while (state->kept_count > 0) free_block(w, state->blocks[state->length - state->kept_count--]);
+    while (state->live_count > 0) free_block(p, state->blocks[--state->live_count]);
+    while (state->kept_count > 0) free_block(p, state->blocks[state->length - state->kept_count--]);
 }
 
 /* One allocation, and what goes with it. */
-static void play(hz_worker *w, mstress_state *state)
+static void play(hz_player *p, mstress_state *state)
 {
-    head *block = new_block(w, state);
+    head *block = new_block(p, state);
     const uint32_t victim =
-        hz_high(hz_random(&w->rng)); /* drawn in any case: see glossary, request */
-    if (chance(w, KEEP_SHARE))
+        hz_high(hz_random(&p->rng)); /* drawn in any case: see glossary, request */
+    if (chance(p, KEEP_SHARE))
         state->blocks[state->length - ++state->kept_count] = block;
     else
         state->blocks[state->live_count++] = block;
-    if (chance(w, 66) && state->live_count > 0)
-        free_block(w, take_out(state, hz_scale(victim, state->live_count)));
-    if (chance(w, 25)) exchange(w, state);
+    if (chance(p, 66) && state->live_count > 0)
+        free_block(p, take_out(state, hz_scale(victim, state->live_count)));
+    if (chance(p, 25)) exchange(p, state);
     if (--state->left > 0) return;
-    clear(w, state);
+    clear(p, state);
     state->left = state->length;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    for (size_t i = 0; i < most; i++) play(w, w->state);
+    for (size_t i = 0; i < most; i++) play(p, p->state);
     return most;
 }
 
-/* All workers share the array: each worker frees its part of it. */
-static void end(hz_worker *w)
+/* All players share the array: each player frees its part of it. */
+static void end(hz_player *p)
 {
-    mstress_state *state = w->state;
-    clear(w, state);
-    for (uint32_t i = w->index; i < state->transfer_count; i += w->run->threads)
-        free_block(w, atomic_exchange(&state->transfers[i], NULL));
+    mstress_state *state = p->state;
+    clear(p, state);
+    for (uint32_t i = p->index; i < state->transfer_count; i += p->run->threads)
+        free_block(p, atomic_exchange(&state->transfers[i], NULL));
 }
 
 const hz_workload hz_workload_mstress = {

@@ -1,5 +1,5 @@
 /*
- * pipeline: half of the workers allocate, the other half frees what they are sent.
+ * pipeline: half of the players allocate, the other half frees what they are sent.
  *
  * Every block is freed by another thread. A producer sends to the consumers in turn, each through a
  * bounded queue; when that is full it waits.
@@ -42,47 +42,47 @@ static void prepare(hz_run *run)
     run->remote_target = 100;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const hz_run *run = w->run;
+    const hz_run *run = p->run;
     const unsigned producers = producer_count(run);
     pipeline_state *state = hz_harness_alloc(sizeof *state);
     state->queues = run->shared;
     state->consumer_count = run->threads - producers;
-    state->inbox = w->index < producers ? NULL : &state->queues[w->index - producers];
+    state->inbox = p->index < producers ? NULL : &state->queues[p->index - producers];
     state->sizes = hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
-    state->next = w->index % state->consumer_count;
-    w->state = state;
+    state->next = p->index % state->consumer_count;
+    p->state = state;
 }
 
-/* Allocates one block and sends it on; false when the worker has to wait. */
-static inline bool produce(hz_worker *w, pipeline_state *state)
+/* Allocates one block and sends it on; false when the player has to wait. */
+static inline bool produce(hz_player *p, pipeline_state *state)
 {
-    const uint32_t size = hz_sizes_draw(state->sizes, hz_low(hz_random(&w->rng)));
+    const uint32_t size = hz_sizes_draw(state->sizes, hz_low(hz_random(&p->rng)));
     hz_mailbox *to = &state->queues[state->next];
     state->next = state->next + 1 == state->consumer_count ? 0 : state->next + 1;
-    return hz_post(w, &state->unsent, to, hz_take_block(w, size));
+    return hz_post(p, &state->unsent, to, hz_take_block(p, size));
 }
 
-static inline size_t consume(hz_worker *w, pipeline_state *state, size_t most)
+static inline size_t consume(hz_player *p, pipeline_state *state, size_t most)
 {
     hz_block block;
     size_t done = 0;
     for (; done < most && hz_mailbox_receive(state->inbox, &block); done++)
-        hz_give_foreign(w, block);
-    w->remote_frees += done;
+        hz_give_foreign(p, block);
+    p->remote_frees += done;
     return done;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    pipeline_state *state = w->state;
-    if (state->inbox != NULL) return consume(w, state, most);
+    pipeline_state *state = p->state;
+    if (state->inbox != NULL) return consume(p, state, most);
     size_t done = 0;
     if (HZ_UNLIKELY(!hz_post_again(&state->unsent))) return 0;
     while (done < most) {
         done++;
-        if (HZ_UNLIKELY(!produce(w, state))) break;
+        if (HZ_UNLIKELY(!produce(p, state))) break;
     }
     return done;
 }
@@ -95,18 +95,18 @@ static uint64_t quota(const hz_run *run, unsigned index)
     return index < producers ? blocks / producers + (index < blocks % producers) : 0;
 }
 
-static bool drain(hz_worker *w, size_t *done)
+static bool drain(hz_player *p, size_t *done)
 {
-    pipeline_state *state = w->state;
-    if (state->inbox != NULL) *done += consume(w, state, SIZE_MAX);
+    pipeline_state *state = p->state;
+    if (state->inbox != NULL) *done += consume(p, state, SIZE_MAX);
     return hz_post_again(&state->unsent);
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    pipeline_state *state = w->state;
-    if (state->inbox != NULL) (void)consume(w, state, SIZE_MAX);
-    hz_give_rest(w, &state->unsent.block, 1);
+    pipeline_state *state = p->state;
+    if (state->inbox != NULL) (void)consume(p, state, SIZE_MAX);
+    hz_give_rest(p, &state->unsent.block, 1);
 }
 
 const hz_workload hz_workload_pipeline = {

@@ -1,8 +1,8 @@
 /*
  * remote: a given share of the frees is done by another thread.
  *
- * A worker draws a random slot: an empty one is allocated; the block of a full one is freed, or
- * with probability R handed to another worker, which frees it. The loop is closed (see mailbox.h):
+ * A player draws a random slot: an empty one is allocated; the block of a full one is freed, or
+ * with probability R handed to another player, which frees it. The loop is closed (see mailbox.h):
  * a full mailbox makes the sender wait, it never frees the block itself instead. So the share does
  * not depend on the allocator.
  */
@@ -32,13 +32,13 @@ static const hz_bench_setting settings[] = {
 };
 
 typedef struct remote_state {
-    hz_mailbox *inbox;   /* the worker's own mailbox */
-    hz_mailbox *boxes;   /* of all workers */
+    hz_mailbox *inbox;   /* the player's own mailbox */
+    hz_mailbox *boxes;   /* of all players */
     hz_unsent unsent;    /* a block that found a full mailbox */
     hz_sizes sizes;      /* what is asked for */
     uint64_t threshold;  /* a coin below it (of 2^32) says: remote */
     uint32_t slot_count; /* length of `slots` */
-    uint32_t next;       /* index of the next worker */
+    uint32_t next;       /* index of the next player */
     bool fan_all;        /* whether the receiver is drawn */
     hz_block slots[];    /* the working set */
 } remote_state;
@@ -57,78 +57,78 @@ static void prepare(hz_run *run)
     run->remote_target = (double)values[REMOTE];
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const hz_run *run = w->run;
+    const hz_run *run = p->run;
     const int64_t *values = run->values;
     const size_t slots = (size_t)values[WS];
     remote_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
     state->boxes = run->shared;
-    state->inbox = &state->boxes[w->index];
+    state->inbox = &state->boxes[p->index];
     state->threshold = ((uint64_t)values[REMOTE] << 32) / 100;
     state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->slot_count = (uint32_t)slots;
-    state->next = (w->index + 1) % run->threads;
+    state->next = (p->index + 1) % run->threads;
     state->fan_all = values[FAN] == FAN_ALL;
-    w->state = state;
+    p->state = state;
 }
 
-static inline hz_mailbox *choose_addressee(hz_worker *w, const remote_state *state)
+static inline hz_mailbox *choose_addressee(hz_player *p, const remote_state *state)
 {
     uint32_t receiver = state->next;
     if (state->fan_all) {
-        receiver = hz_scale(hz_low(hz_random(&w->rng)), w->run->threads - 1);
-        receiver += receiver >= w->index;
+        receiver = hz_scale(hz_low(hz_random(&p->rng)), p->run->threads - 1);
+        receiver += receiver >= p->index;
     }
     return &state->boxes[receiver];
 }
 
 /* One draw: allocate into an empty slot, or free a full one here or there; false: has to wait. */
-static inline bool play(hz_worker *w, remote_state *state)
+static inline bool play(hz_player *p, remote_state *state)
 {
-    const uint64_t draw = hz_random(&w->rng);
+    const uint64_t draw = hz_random(&p->rng);
     hz_block *slot = &state->slots[hz_scale(hz_low(draw), state->slot_count)];
     const hz_block block = *slot;
     if (block.at == NULL) {
-        *slot = hz_take_block(w, hz_sizes_draw(state->sizes, hz_high(draw)));
+        *slot = hz_take_block(p, hz_sizes_draw(state->sizes, hz_high(draw)));
         return true;
     }
     slot->at = NULL;
     if (hz_high(draw) < state->threshold)
-        return hz_post(w, &state->unsent, choose_addressee(w, state), block);
-    hz_give(w, block);
-    w->local_frees++;
+        return hz_post(p, &state->unsent, choose_addressee(p, state), block);
+    hz_give(p, block);
+    p->local_frees++;
     return true;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    remote_state *state = w->state;
+    remote_state *state = p->state;
     size_t done = 0;
-    hz_empty_inbox(w, state->inbox);
+    hz_empty_inbox(p, state->inbox);
     if (HZ_UNLIKELY(!hz_post_again(&state->unsent))) return 0;
     while (done < most) {
         done++;
-        if (HZ_UNLIKELY(hz_mailbox_has_some(state->inbox))) hz_empty_inbox(w, state->inbox);
-        if (HZ_UNLIKELY(!play(w, state))) break;
+        if (HZ_UNLIKELY(hz_mailbox_has_some(state->inbox))) hz_empty_inbox(p, state->inbox);
+        if (HZ_UNLIKELY(!play(p, state))) break;
     }
     return done;
 }
 
-static bool drain(hz_worker *w, size_t *done)
+static bool drain(hz_player *p, size_t *done)
 {
-    remote_state *state = w->state;
+    remote_state *state = p->state;
     (void)done;
-    hz_empty_inbox(w, state->inbox);
+    hz_empty_inbox(p, state->inbox);
     return hz_post_again(&state->unsent);
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    remote_state *state = w->state;
-    hz_empty_inbox(w, state->inbox);
-    hz_give_rest(w, &state->unsent.block, 1);
-    hz_give_rest(w, state->slots, state->slot_count);
+    remote_state *state = p->state;
+    hz_empty_inbox(p, state->inbox);
+    hz_give_rest(p, &state->unsent.block, 1);
+    hz_give_rest(p, state->slots, state->slot_count);
 }
 
 const hz_workload hz_workload_remote = {

@@ -25,8 +25,8 @@ static const hz_bench_param params[] = {
 };
 
 typedef struct rptest_state {
-    hz_mailbox *inbox;     /* the worker's own mailbox */
-    hz_mailbox *next;      /* the next worker's */
+    hz_mailbox *inbox;     /* the player's own mailbox */
+    hz_mailbox *next;      /* the next player's */
     hz_unsent unsent;      /* a block that found a full mailbox */
     const uint32_t *table; /* sizes, evenly spaced in probability */
     uint32_t block_count;  /* length of `blocks` */
@@ -41,7 +41,7 @@ typedef struct rptest_state {
 } rptest_state;
 
 typedef struct shared {
-    hz_mailbox *boxes;            /* one for each worker */
+    hz_mailbox *boxes;            /* one for each player */
     uint32_t table[TABLE_LENGTH]; /* sizes, evenly spaced in probability */
 } shared;
 
@@ -66,92 +66,92 @@ static void prepare(hz_run *run)
     run->shared = all;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t blocks = (size_t)values[BLOCKS];
-    shared *all = w->run->shared;
+    shared *all = p->run->shared;
     rptest_state *state = hz_harness_alloc(sizeof *state + blocks * sizeof(hz_block));
-    state->inbox = &all->boxes[w->index];
-    state->next = &all->boxes[(w->index + 1) % w->run->threads];
+    state->inbox = &all->boxes[p->index];
+    state->next = &all->boxes[(p->index + 1) % p->run->threads];
     state->table = all->table;
     state->block_count = (uint32_t)blocks;
     state->loop_ops = (uint32_t)values[OPS];
     state->loops = (uint32_t)values[LOOPS];
-    state->cross = w->run->threads > 1 ? (uint32_t)values[CROSS] : 0;
-    w->state = state;
+    state->cross = p->run->threads > 1 ? (uint32_t)values[CROSS] : 0;
+    p->state = state;
 }
 
-static hz_block new_block(hz_worker *w, const rptest_state *state)
+static hz_block new_block(hz_player *p, const rptest_state *state)
 {
-    return hz_take_block(w, state->table[hz_random(&w->rng) >> (64 - TABLE_BITS)]);
+    return hz_take_block(p, state->table[hz_random(&p->rng) >> (64 - TABLE_BITS)]);
 }
 
-static void free_own(hz_worker *w, hz_block *slot)
+static void free_own(hz_player *p, hz_block *slot)
 {
     if (slot->at == NULL) return;
-    hz_give(w, *slot);
+    hz_give(p, *slot);
     slot->at = NULL;
-    w->local_frees++;
+    p->local_frees++;
 }
 
 /* Replaces the next block of the array, at a random distance from the last. */
-static void replace(hz_worker *w, rptest_state *state)
+static void replace(hz_player *p, rptest_state *state)
 {
-    state->at += 1 + hz_scale(hz_low(hz_random(&w->rng)), STRIDE_MAX);
+    state->at += 1 + hz_scale(hz_low(hz_random(&p->rng)), STRIDE_MAX);
     while (state->at >= state->block_count) state->at -= state->block_count;
-    free_own(w, &state->blocks[state->at]);
-    state->blocks[state->at] = new_block(w, state);
+    free_own(p, &state->blocks[state->at]);
+    state->blocks[state->at] = new_block(p, state);
 }
 
 /* After a loop; after the last one the array is cleared, and fills again. */
-static void next_loop(hz_worker *w, rptest_state *state)
+static void next_loop(hz_player *p, rptest_state *state)
 {
     state->op = 0;
     state->loop++;
     state->crossing = state->cross != 0 && state->loop % state->cross == 0;
     if (state->loop < state->loops) return;
     state->loop = 0;
-    for (uint32_t i = 0; i < state->block_count; i++) free_own(w, &state->blocks[i]);
+    for (uint32_t i = 0; i < state->block_count; i++) free_own(p, &state->blocks[i]);
 }
 
-/* One operation; false when the worker has to wait. */
-static bool play(hz_worker *w, rptest_state *state)
+/* One operation; false when the player has to wait. */
+static bool play(hz_player *p, rptest_state *state)
 {
     bool sent = true;
-    replace(w, state);
-    if (state->crossing) sent = hz_post(w, &state->unsent, state->next, new_block(w, state));
-    if (++state->op == state->loop_ops) next_loop(w, state);
+    replace(p, state);
+    if (state->crossing) sent = hz_post(p, &state->unsent, state->next, new_block(p, state));
+    if (++state->op == state->loop_ops) next_loop(p, state);
     return sent;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    rptest_state *state = w->state;
+    rptest_state *state = p->state;
     size_t done = 0;
-    hz_empty_inbox(w, state->inbox);
+    hz_empty_inbox(p, state->inbox);
     if (HZ_UNLIKELY(!hz_post_again(&state->unsent))) return 0;
     while (done < most) {
         done++;
-        if (HZ_UNLIKELY(!play(w, state))) break;
+        if (HZ_UNLIKELY(!play(p, state))) break;
     }
     return done;
 }
 
-static bool drain(hz_worker *w, size_t *done)
+static bool drain(hz_player *p, size_t *done)
 {
-    rptest_state *state = w->state;
+    rptest_state *state = p->state;
     (void)done;
-    hz_empty_inbox(w, state->inbox);
+    hz_empty_inbox(p, state->inbox);
     return hz_post_again(&state->unsent);
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    rptest_state *state = w->state;
-    hz_empty_inbox(w, state->inbox);
-    hz_give_rest(w, &state->unsent.block, 1);
-    hz_give_rest(w, state->blocks, state->block_count);
+    rptest_state *state = p->state;
+    hz_empty_inbox(p, state->inbox);
+    hz_give_rest(p, &state->unsent.block, 1);
+    hz_give_rest(p, state->blocks, state->block_count);
 }
 
 const hz_workload hz_workload_rptest = {

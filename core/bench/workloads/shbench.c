@@ -15,8 +15,8 @@ static const hz_bench_param params[] = {
 };
 
 typedef struct sh_state {
-    hz_mailbox *inbox;       /* sh8: the worker's own mailbox */
-    hz_mailbox *next;        /* sh8: the next worker's; NULL: blocks are freed at home */
+    hz_mailbox *inbox;       /* sh8: the player's own mailbox */
+    hz_mailbox *next;        /* sh8: the next player's; NULL: blocks are freed at home */
     hz_unsent unsent;        /* a block that found a full mailbox */
     hz_sizes sizes;          /* what is asked for */
     hz_block waiting[FREED]; /* of the last group: to be kept */
@@ -38,92 +38,92 @@ static void prepare_sh8(hz_run *run)
     run->shared = hz_mailboxes_new(run->threads, 128, true);
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t kept = (size_t)values[KEPT];
-    hz_mailbox *boxes = w->run->shared;
+    hz_mailbox *boxes = p->run->shared;
     sh_state *state = hz_harness_alloc(sizeof *state + kept * sizeof(hz_block));
     if (boxes != NULL) {
-        state->inbox = &boxes[w->index];
-        state->next = &boxes[(w->index + 1) % w->run->threads];
+        state->inbox = &boxes[p->index];
+        state->next = &boxes[(p->index + 1) % p->run->threads];
     }
     state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->kept_count = (uint32_t)kept;
-    w->state = state;
+    p->state = state;
 }
 
-/* Keeps a block in the place of the oldest, which goes; false when the worker has to wait. */
-static bool keep(hz_worker *w, sh_state *state, hz_block block)
+/* Keeps a block in the place of the oldest, which goes; false when the player has to wait. */
+static bool keep(hz_player *p, sh_state *state, hz_block block)
 {
     hz_block *place = &state->kept[state->oldest];
     const hz_block old = *place;
     *place = block;
     state->oldest = state->oldest + 1 == state->kept_count ? 0 : state->oldest + 1;
     if (old.at == NULL) return true;
-    if (state->next != NULL) return hz_post(w, &state->unsent, state->next, old);
-    hz_give(w, old);
+    if (state->next != NULL) return hz_post(p, &state->unsent, state->next, old);
+    hz_give(p, old);
     return true;
 }
 
 /* Six blocks, of which every second one is freed at once; the others are to be kept. */
-static void play_group(hz_worker *w, sh_state *state)
+static void play_group(hz_player *p, sh_state *state)
 {
     hz_block group[GROUP];
-    const uint32_t size = hz_sizes_draw(state->sizes, hz_low(hz_random(&w->rng)));
-    for (size_t i = 0; i < GROUP; i++) group[i] = hz_take_block(w, size);
+    const uint32_t size = hz_sizes_draw(state->sizes, hz_low(hz_random(&p->rng)));
+    for (size_t i = 0; i < GROUP; i++) group[i] = hz_take_block(p, size);
     for (size_t i = 0; i < FREED; i++) {
-        hz_give(w, group[2 * (state->reverse ? FREED - 1 - i : i)]);
+        hz_give(p, group[2 * (state->reverse ? FREED - 1 - i : i)]);
         state->waiting[i] = group[2 * i + 1];
     }
     state->waiting_count = FREED;
     state->reverse = !state->reverse;
-    w->local_frees += FREED;
+    p->local_frees += FREED;
 }
 
-/* Keeps what is to be kept; false when the worker has to wait. */
-static bool settle_worker(hz_worker *w, sh_state *state)
+/* Keeps what is to be kept; false when the player has to wait. */
+static bool settle_player(hz_player *p, sh_state *state)
 {
     bool free_to_go = hz_post_again(&state->unsent);
     while (free_to_go && state->waiting_count > 0)
-        free_to_go = keep(w, state, state->waiting[--state->waiting_count]);
+        free_to_go = keep(p, state, state->waiting[--state->waiting_count]);
     return free_to_go;
 }
 
-static void drain_inbox(hz_worker *w, sh_state *state)
+static void drain_inbox(hz_player *p, sh_state *state)
 {
-    if (state->inbox != NULL) hz_empty_inbox(w, state->inbox);
+    if (state->inbox != NULL) hz_empty_inbox(p, state->inbox);
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    sh_state *state = w->state;
+    sh_state *state = p->state;
     size_t done = 0;
-    drain_inbox(w, state);
-    bool free_to_go = settle_worker(w, state);
+    drain_inbox(p, state);
+    bool free_to_go = settle_player(p, state);
     while (free_to_go && done < most) {
-        play_group(w, state);
-        free_to_go = settle_worker(w, state);
+        play_group(p, state);
+        free_to_go = settle_player(p, state);
         done++;
     }
     return done;
 }
 
-static bool drain(hz_worker *w, size_t *done)
+static bool drain(hz_player *p, size_t *done)
 {
-    sh_state *state = w->state;
+    sh_state *state = p->state;
     (void)done;
-    drain_inbox(w, state);
-    return settle_worker(w, state);
+    drain_inbox(p, state);
+    return settle_player(p, state);
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    sh_state *state = w->state;
-    drain_inbox(w, state);
-    hz_give_rest(w, &state->unsent.block, 1);
-    hz_give_rest(w, state->waiting, state->waiting_count);
-    hz_give_rest(w, state->kept, state->kept_count);
+    sh_state *state = p->state;
+    drain_inbox(p, state);
+    hz_give_rest(p, &state->unsent.block, 1);
+    hz_give_rest(p, state->waiting, state->waiting_count);
+    hz_give_rest(p, state->kept, state->kept_count);
 }
 
 const hz_workload hz_workload_sh6 = {

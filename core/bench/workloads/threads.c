@@ -1,8 +1,8 @@
 /*
  * threads: short-lived threads that allocate, free most of it, leave some blocks behind and end.
  *
- * A worker starts one such thread at a time and waits for it; the blocks that are left behind stay
- * live for a few generations and are then freed by the worker.
+ * A player starts one such thread at a time and waits for it; the blocks that are left behind stay
+ * live for a few generations and are then freed by the player.
  */
 #include "blocks.h"
 
@@ -35,9 +35,9 @@ static void prepare(hz_run *run)
     (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
-    const int64_t *values = w->run->values;
+    const int64_t *values = p->run->values;
     const size_t blocks = (size_t)values[BLOCKS];
     const size_t left = blocks * (size_t)values[LEFT] / 100;
     threads_state *state = hz_harness_alloc(sizeof *state + GENERATIONS * left * sizeof(hz_block));
@@ -47,55 +47,55 @@ static void begin(hz_worker *w)
     state->blocks = hz_harness_alloc(blocks * sizeof(hz_block));
     (void)pthread_attr_init(&state->small);
     (void)pthread_attr_setstacksize(&state->small, STACK_BYTES);
-    w->state = state;
+    p->state = state;
 }
 
-/* The short life. The worker waits meanwhile, so this thread may use all that is the worker's. */
+/* The short life. The player waits meanwhile, so this thread may use all that is the player's. */
 static void *live_thread(void *argument)
 {
-    hz_worker *w = argument;
-    threads_state *state = w->state;
+    hz_player *p = argument;
+    threads_state *state = p->state;
     for (uint32_t i = 0; i < state->block_count; i++) {
-        const uint32_t bits = hz_low(hz_random(&w->rng));
-        state->blocks[i] = hz_take_block(w, hz_sizes_draw(state->sizes, bits));
+        const uint32_t bits = hz_low(hz_random(&p->rng));
+        state->blocks[i] = hz_take_block(p, hz_sizes_draw(state->sizes, bits));
     }
-    for (uint32_t i = state->left_count; i < state->block_count; i++) hz_give(w, state->blocks[i]);
-    w->local_frees += state->block_count - state->left_count;
+    for (uint32_t i = state->left_count; i < state->block_count; i++) hz_give(p, state->blocks[i]);
+    p->local_frees += state->block_count - state->left_count;
     return NULL;
 }
 
 /* Puts what was left behind in the place of the oldest, which is freed. */
-static void inherit(hz_worker *w, threads_state *state)
+static void inherit(hz_player *p, threads_state *state)
 {
     hz_block *oldest = &state->left[state->generation * state->left_count];
     for (uint32_t i = 0; i < state->left_count; i++) {
         if (oldest[i].at != NULL) {
-            hz_give(w, oldest[i]);
-            w->remote_frees++;
+            hz_give(p, oldest[i]);
+            p->remote_frees++;
         }
         oldest[i] = state->blocks[i];
     }
     state->generation = (state->generation + 1) % GENERATIONS;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    threads_state *state = w->state;
+    threads_state *state = p->state;
     for (size_t i = 0; i < most; i++) {
         pthread_t thread;
-        const int error = pthread_create(&thread, &state->small, live_thread, w);
+        const int error = pthread_create(&thread, &state->small, live_thread, p);
         if (error != 0) hz_fail("cannot start a thread: %s", strerror(error));
         (void)pthread_join(thread, NULL);
-        w->births++;
-        inherit(w, state);
+        p->births++;
+        inherit(p, state);
     }
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    threads_state *state = w->state;
-    hz_give_rest(w, state->left, GENERATIONS * state->left_count);
+    threads_state *state = p->state;
+    hz_give_rest(p, state->left, GENERATIONS * state->left_count);
 }
 
 const hz_workload hz_workload_threads = {

@@ -1,11 +1,11 @@
 /*
- * trace: replays a recorded trace, one worker for each recorded thread.
+ * trace: replays a recorded trace, one player for each recorded thread.
  *
- * Each worker reads its own words from first to last. Workers share the cells, through which blocks
+ * Each player reads its own words from first to last. Players share the cells, through which blocks
  * go from one to another, and nothing else that changes while they work (core/trace/README.md).
  *
- * A round is the whole trace, once. The course of a worker in it:
- *   UNBORN  waits until another worker has come to the spawn that names it; some start at once
+ * A round is the whole trace, once. The course of a player in it:
+ *   UNBORN  waits until another player has come to the spawn that names it; some start at once
  *   ALIVE   plays its words
  *   DEAD    waits until all have played theirs; a thread that the program joined has ended
  *   FREED   has freed what the program never did, and waits until all have
@@ -98,72 +98,72 @@ static bool is_joined(const hz_trace_state *s, unsigned index)
 /* ---- rounds --------------------------------------------------------------------------------- */
 
 /* All that were waited for have come: everything goes on. */
-static void next_phase(hz_worker *w, hz_trace_state *s)
+static void next_phase(hz_player *p, hz_trace_state *s)
 {
-    hz_run *run = w->run;
+    hz_run *run = p->run;
     atomic_store(&s->all->arrived, 0);
     atomic_store(&s->all->round_ns, 0);
     atomic_fetch_add(&s->all->phase, 1);
-    for (unsigned i = 0; i < run->threads; i++) hz_wake(&run->workers[i]);
+    for (unsigned i = 0; i < run->threads; i++) hz_wake(&run->players[i]);
 }
 
-/* Waits until all workers have come here. Each round has two such places, and one is before all. */
-static void arrive(hz_worker *w, hz_trace_state *s, hz_trace_stage next)
+/* Waits until all players have come here. Each round has two such places, and one is before all. */
+static void arrive(hz_player *p, hz_trace_state *s, hz_trace_stage next)
 {
     s->stage = next;
     hz_trace_wait(s, PHASE, 2 * s->round + (next == FREED));
-    if (atomic_fetch_add(&s->all->arrived, 1) + 1 < w->run->threads) return;
-    if (next == FREED && w->run->page->is_whole != 0) {
+    if (atomic_fetch_add(&s->all->arrived, 1) + 1 < p->run->threads) return;
+    if (next == FREED && p->run->page->is_whole != 0) {
         s->stage = LAST;
         s->cause = NOTHING;
     } else {
-        next_phase(w, s);
+        next_phase(p, s);
     }
 }
 
 /* The workload's `between`. */
-static bool is_between(const hz_worker *w)
+static bool is_between(const hz_player *p)
 {
-    return ((const hz_trace_state *)w->state)->stage == LAST;
+    return ((const hz_trace_state *)p->state)->stage == LAST;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
     hz_trace_state *s = hz_harness_alloc(sizeof *s);
-    s->all = w->run->shared;
+    s->all = p->run->shared;
     s->cells = s->all->made.cells;
-    s->slots = s->all->made.parts[w->index].slots;
+    s->slots = s->all->made.parts[p->index].slots;
     s->halted_ns = -1;
-    s->is_plain = w->instruments == NULL && w->run->values[HZ_TRACE_PACE] == 0;
-    w->state = s;
-    arrive(w, s, FREED); /* as if a round had ended */
+    s->is_plain = p->instruments == NULL && p->run->values[HZ_TRACE_PACE] == 0;
+    p->state = s;
+    arrive(p, s, FREED); /* as if a round had ended */
 }
 
-static void be_born(hz_worker *w, hz_trace_state *s)
+static void be_born(hz_player *p, hz_trace_state *s)
 {
     int64_t unset = 0;
     s->stage = ALIVE;
     s->at = s->end = NULL;
     s->chunk = 0;
-    s->old_sizes = s->all->made.parts[w->index].old_sizes;
+    s->old_sizes = s->all->made.parts[p->index].old_sizes;
     s->touch = HZ_TRACE_NO_TOUCH;
-    s->born_ns = hz_turn_clock_ns(w->run->page);
+    s->born_ns = hz_turn_clock_ns(p->run->page);
     if (!s->is_plain)
         (void)atomic_compare_exchange_strong(&s->all->round_ns, &unset, hz_clock_ns());
 }
 
-static void end_life(hz_worker *w, hz_trace_state *s)
+static void end_life(hz_player *p, hz_trace_state *s)
 {
-    const uint32_t joiner = s->all->made.parts[w->index].joiner;
-    s->alive_ns += hz_turn_clock_ns(w->run->page) - s->born_ns;
-    atomic_store(&s->all->lives[w->index].ended, s->round);
-    if (joiner != HZ_TRACE_NO_THREAD) hz_wake(&w->run->workers[joiner]);
-    w->hand_over = is_joined(s, w->index);
-    arrive(w, s, DEAD);
+    const uint32_t joiner = s->all->made.parts[p->index].joiner;
+    s->alive_ns += hz_turn_clock_ns(p->run->page) - s->born_ns;
+    atomic_store(&s->all->lives[p->index].ended, s->round);
+    if (joiner != HZ_TRACE_NO_THREAD) hz_wake(&p->run->players[joiner]);
+    p->hand_over = is_joined(s, p->index);
+    arrive(p, s, DEAD);
 }
 
 /* Frees what one thread left in its slots, some of it; true: all of it is freed. */
-static bool free_slots(hz_worker *w, hz_trace_state *s, unsigned index)
+static bool free_slots(hz_player *p, hz_trace_state *s, unsigned index)
 {
     const hz_trace_part *part = &s->all->made.parts[index];
     const uint32_t count = hz_trace_recorded(s, index)->slot_count;
@@ -173,7 +173,7 @@ static bool free_slots(hz_worker *w, hz_trace_state *s, unsigned index)
         part->slots[s->left_slot] = NULL;
     }
     if (s->left_slot < count) return false;
-    w->live_bytes -= (int64_t)part->left_bytes;
+    p->live_bytes -= (int64_t)part->left_bytes;
     s->left_slot = 0;
     return true;
 }
@@ -184,84 +184,84 @@ static void free_cells(hz_trace_state *s)
         free((void *)(atomic_exchange(&s->cells[i], 0) & ~HZ_TRACE_SLEEPER));
 }
 
-/* Whether this worker frees what a thread has left: its own, or worker 0 what the dead have. */
-static bool is_heir(const hz_worker *w, const hz_trace_state *s, unsigned index)
+/* Whether this player frees what a thread has left: its own, or player 0 what the dead have. */
+static bool is_heir(const hz_player *p, const hz_trace_state *s, unsigned index)
 {
-    return is_joined(s, index) ? w->index == 0 : w->index == index;
+    return is_joined(s, index) ? p->index == 0 : p->index == index;
 }
 
 /* Frees what the program never did, some of it at a time; true: all of it is freed. */
-static bool free_left(hz_worker *w, hz_trace_state *s)
+static bool free_left(hz_player *p, hz_trace_state *s)
 {
-    for (; s->left_thread < w->run->threads; s->left_thread++)
-        if (is_heir(w, s, s->left_thread) && !free_slots(w, s, s->left_thread)) return false;
+    for (; s->left_thread < p->run->threads; s->left_thread++)
+        if (is_heir(p, s, s->left_thread) && !free_slots(p, s, s->left_thread)) return false;
     s->left_thread = 0;
-    if (w->index != 0 || s->all->made.left_in_cells == 0) return true;
+    if (p->index != 0 || s->all->made.left_in_cells == 0) return true;
     free_cells(s);
-    w->live_bytes -= (int64_t)s->all->made.left_bytes;
+    p->live_bytes -= (int64_t)s->all->made.left_bytes;
     return true;
 }
 
-/* The round's last part. The worker has done all it was to do when it was the last round. */
-static void bury(hz_worker *w, hz_trace_state *s)
+/* The round's last part. The player has done all it was to do when it was the last round. */
+static void bury(hz_player *p, hz_trace_state *s)
 {
     if (s->round == s->all->last_round) {
-        w->quota = 0;
-    } else if (free_left(w, s)) {
-        w->hand_over =
-            hz_trace_recorded(s, w->index)->waits_for_spawn != 0 && !is_joined(s, w->index);
-        arrive(w, s, FREED);
+        p->quota = 0;
+    } else if (free_left(p, s)) {
+        p->hand_over =
+            hz_trace_recorded(s, p->index)->waits_for_spawn != 0 && !is_joined(s, p->index);
+        arrive(p, s, FREED);
     }
 }
 
-static void begin_round(const hz_worker *w, hz_trace_state *s)
+static void begin_round(const hz_player *p, hz_trace_state *s)
 {
     s->round++;
     s->stage = UNBORN;
-    if (hz_trace_recorded(s, w->index)->waits_for_spawn != 0) hz_trace_wait(s, SPAWN, w->index);
+    if (hz_trace_recorded(s, p->index)->waits_for_spawn != 0) hz_trace_wait(s, SPAWN, p->index);
 }
 
-static size_t live(hz_worker *w, hz_trace_state *s, size_t most)
+static size_t live(hz_player *p, hz_trace_state *s, size_t most)
 {
     bool ended = false;
-    const size_t done = hz_trace_play(w, s, most, &ended);
-    if (ended) end_life(w, s);
+    const size_t done = hz_trace_play(p, s, most, &ended);
+    if (ended) end_life(p, s);
     return done;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    hz_trace_state *s = w->state;
+    hz_trace_state *s = p->state;
     if (s->cause != NOTHING) {
         if (!hz_trace_is_over(s)) return 0;
-        hz_trace_go_on(w, s);
+        hz_trace_go_on(p, s);
     }
-    w->waits = 0; /* what follows is no wait of long, whatever it returns */
+    p->waits = 0; /* what follows is no wait of long, whatever it returns */
     switch (s->stage) {
     case UNBORN:
-        be_born(w, s);
-        return live(w, s, most);
+        be_born(p, s);
+        return live(p, s, most);
     case ALIVE:
-        return live(w, s, most);
+        return live(p, s, most);
     case DEAD:
-        bury(w, s);
+        bury(p, s);
         return 0;
     case LAST:
         s->stage = FREED;
-        next_phase(w, s);
+        next_phase(p, s);
         return 0;
     default:
-        begin_round(w, s);
+        begin_round(p, s);
         return 0;
     }
 }
 
 /* The run has ended, maybe within a round. */
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    hz_trace_state *s = w->state;
-    for (uint32_t i = 0; i < hz_trace_recorded(s, w->index)->slot_count; i++) free(s->slots[i]);
-    if (w->index == 0) free_cells(s);
+    hz_trace_state *s = p->state;
+    for (uint32_t i = 0; i < hz_trace_recorded(s, p->index)->slot_count; i++) free(s->slots[i]);
+    if (p->index == 0) free_cells(s);
 }
 
 /* ---- report --------------------------------------------------------------------------------- */
@@ -273,7 +273,7 @@ static double waited_share(const hz_run *run)
     int64_t alive_ns = 0;
     int64_t waited_ns = 0;
     for (unsigned i = 0; i < run->threads; i++) {
-        const hz_trace_state *s = run->workers[i].state;
+        const hz_trace_state *s = run->players[i].state;
         alive_ns += s->alive_ns + (s->stage == ALIVE ? now_ns - s->born_ns : 0);
         waited_ns += s->waited_ns + (s->halted_ns >= 0 ? now_ns - s->halted_ns : 0);
     }

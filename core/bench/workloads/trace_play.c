@@ -13,11 +13,11 @@ enum { NAP_NS = 1000000 };
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* The same for another worker's step, which counts as time spent waiting. */
-static bool halt(hz_worker *w, hz_trace_state *s, hz_trace_cause why, uint32_t what)
+/* The same for another player's step, which counts as time spent waiting. */
+static bool halt(hz_player *p, hz_trace_state *s, hz_trace_cause why, uint32_t what)
 {
     hz_trace_wait(s, why, what);
-    s->halted_ns = hz_turn_clock_ns(w->run->page);
+    s->halted_ns = hz_turn_clock_ns(p->run->page);
     return false;
 }
 
@@ -49,31 +49,31 @@ static bool mark(_Atomic uintptr_t *cell, bool is_full)
     return false;
 }
 
-bool hz_trace_arm(hz_worker *w)
+bool hz_trace_arm(hz_player *p)
 {
-    const hz_trace_state *s = w->state;
+    const hz_trace_state *s = p->state;
     if (s->cause == CELL_FULL) return mark(&s->cells[s->waits_for], false);
     if (s->cause == CELL_EMPTY) return mark(&s->cells[s->waits_for], true);
     return !hz_trace_is_over(s);
 }
 
 /* Adds what a wait took. Between turns the clock may jump back a little. */
-void hz_trace_go_on(hz_worker *w, hz_trace_state *s)
+void hz_trace_go_on(hz_player *p, hz_trace_state *s)
 {
     s->cause = NOTHING;
     if (s->halted_ns < 0) return;
-    const int64_t waited_ns = hz_turn_clock_ns(w->run->page) - s->halted_ns;
+    const int64_t waited_ns = hz_turn_clock_ns(p->run->page) - s->halted_ns;
     s->waited_ns += waited_ns > 0 ? waited_ns : 0;
     s->halted_ns = -1;
 }
 
 /* ---- cells ---------------------------------------------------------------------------------- */
 
-static hz_worker *partner(hz_worker *w, const hz_trace_state *s, uint32_t cell, bool is_taker)
+static hz_player *partner(hz_player *p, const hz_trace_state *s, uint32_t cell, bool is_taker)
 {
     const hz_trace_pair *pair = &s->all->made.pairs[cell / HZ_TRACE_CELLS_A_GROUP];
     const uint32_t index = is_taker ? pair->taker : pair->giver;
-    return index != HZ_TRACE_NO_THREAD ? &w->run->workers[index] : w;
+    return index != HZ_TRACE_NO_THREAD ? &p->run->players[index] : p;
 }
 
 static bool is_filled(const hz_trace_state *s, uint32_t cell)
@@ -82,56 +82,56 @@ static bool is_filled(const hz_trace_state *s, uint32_t cell)
 }
 
 /* Puts a block into an empty cell. */
-static void fill(hz_worker *w, hz_trace_state *s, uint32_t cell, const void *block)
+static void fill(hz_player *p, hz_trace_state *s, uint32_t cell, const void *block)
 {
     if ((atomic_exchange(&s->cells[cell], (uintptr_t)block) & SLEEPER) != 0)
-        hz_wake(partner(w, s, cell, true));
+        hz_wake(partner(p, s, cell, true));
 }
 
 /* Takes the block out of a full cell. */
-static void *replay_take_out(hz_worker *w, hz_trace_state *s, uint32_t cell)
+static void *replay_take_out(hz_player *p, hz_trace_state *s, uint32_t cell)
 {
     const uintptr_t found = atomic_exchange(&s->cells[cell], 0);
-    if ((found & SLEEPER) != 0) hz_wake(partner(w, s, cell, false));
+    if ((found & SLEEPER) != 0) hz_wake(partner(p, s, cell, false));
     return (void *)(found & ~SLEEPER);
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
 /* Touches the bytes from `from` on of what is new in a block. */
-static inline void touch(const hz_worker *w, hz_trace_state *s, void *block, size_t from,
+static inline void touch(const hz_player *p, hz_trace_state *s, void *block, size_t from,
                          size_t size)
 {
     const size_t end = HZ_LIKELY(s->touch >= size) ? size : (size_t)s->touch;
     s->touch = HZ_TRACE_NO_TOUCH;
-    if (HZ_LIKELY(from < end)) hz_touch_block(w->touch, (unsigned char *)block + from, end - from);
+    if (HZ_LIKELY(from < end)) hz_touch_block(p->touch, (unsigned char *)block + from, end - from);
 }
 
-static inline void *taken(hz_worker *w, hz_trace_state *s, void *block, size_t size)
+static inline void *taken(hz_player *p, hz_trace_state *s, void *block, size_t size)
 {
     if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
-    w->live_bytes += (int64_t)size;
-    touch(w, s, block, 0, size);
+    p->live_bytes += (int64_t)size;
+    touch(p, s, block, 0, size);
     return block;
 }
 
 /* Any block but a plain one. */
-static void *replay_take(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+static void *replay_take(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
-    hz_instruments *instruments = w->instruments;
-    if (instruments == NULL) return taken(w, s, hz_trace_take(&s->all->calls, op), op->size);
+    hz_instruments *instruments = p->instruments;
+    if (instruments == NULL) return taken(p, s, hz_trace_take(&s->all->calls, op), op->size);
     hz_note_take(instruments, op->size);
     const int64_t start_ns = hz_timer_start(instruments);
     void *block = hz_trace_take(&s->all->calls, op);
     hz_timer_take(instruments, start_ns);
-    return taken(w, s, block, op->size);
+    return taken(p, s, block, op->size);
 }
 
-static void replay_end_block(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op,
+static void replay_end_block(hz_player *p, hz_trace_state *s, const hz_trace_operation *op,
                              void *block)
 {
-    hz_instruments *instruments = w->instruments;
-    w->live_bytes -= (int64_t)op->size;
+    hz_instruments *instruments = p->instruments;
+    p->live_bytes -= (int64_t)op->size;
     if (instruments == NULL) {
         hz_trace_end(&s->all->calls, op, block);
         return;
@@ -142,43 +142,43 @@ static void replay_end_block(hz_worker *w, hz_trace_state *s, const hz_trace_ope
     hz_timer_give(instruments, start_ns);
 }
 
-static void change(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+static void change(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
     const uint64_t old_size = *s->old_sizes++;
     void **slot = &s->slots[op->operand];
-    if (w->instruments != NULL) hz_note_take(w->instruments, op->size);
-    *slot = w->instruments != NULL ? hz_take_timed(w->instruments, *slot, op->size)
+    if (p->instruments != NULL) hz_note_take(p->instruments, op->size);
+    *slot = p->instruments != NULL ? hz_take_timed(p->instruments, *slot, op->size)
                                    : realloc(*slot, op->size);
     if (HZ_UNLIKELY(*slot == NULL)) hz_fail_memory(op->size);
-    w->live_bytes += (int64_t)op->size - (int64_t)old_size;
-    touch(w, s, *slot, old_size, op->size);
+    p->live_bytes += (int64_t)op->size - (int64_t)old_size;
+    touch(p, s, *slot, old_size, op->size);
 }
 
-static void spawn(hz_worker *w, hz_trace_state *s, uint32_t child)
+static void spawn(hz_player *p, hz_trace_state *s, uint32_t child)
 {
     atomic_store(&s->all->lives[child].spawned, s->round);
-    hz_wake(&w->run->workers[child]);
+    hz_wake(&p->run->players[child]);
 }
 
 /* Steps between threads; false: this one has to wait. */
-static bool pass_on(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+static bool pass_on(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
     const uint32_t cell = (uint32_t)op->size;
     switch (op->kind) {
     case HZ_TRACE_FETCH:
-        if (!is_filled(s, cell)) return halt(w, s, CELL_FULL, cell);
-        s->slots[op->operand] = replay_take_out(w, s, cell);
+        if (!is_filled(s, cell)) return halt(p, s, CELL_FULL, cell);
+        s->slots[op->operand] = replay_take_out(p, s, cell);
         return true;
     case HZ_TRACE_HAND:
-        if (is_filled(s, cell)) return halt(w, s, CELL_EMPTY, cell);
-        fill(w, s, cell, s->slots[op->operand]);
+        if (is_filled(s, cell)) return halt(p, s, CELL_EMPTY, cell);
+        fill(p, s, cell, s->slots[op->operand]);
         s->slots[op->operand] = NULL;
         return true;
     case HZ_TRACE_JOIN:
         hz_trace_wait(s, THREAD_END, op->operand);
-        return hz_trace_is_over(s) || halt(w, s, THREAD_END, op->operand);
+        return hz_trace_is_over(s) || halt(p, s, THREAD_END, op->operand);
     case HZ_TRACE_SPAWN:
-        spawn(w, s, op->operand);
+        spawn(p, s, op->operand);
         return true;
     default:
         s->touch = op->size;
@@ -187,34 +187,34 @@ static bool pass_on(hz_worker *w, hz_trace_state *s, const hz_trace_operation *o
 }
 
 /* Does an operation that is no plain malloc or free; false: it has to wait, and comes again. */
-static __attribute__((noinline)) bool act(hz_worker *w, hz_trace_state *s,
+static __attribute__((noinline)) bool act(hz_player *p, hz_trace_state *s,
                                           const hz_trace_operation *op)
 {
     if (op->kind == HZ_TRACE_REALLOC) {
-        change(w, s, op);
+        change(p, s, op);
     } else if (!hz_trace_calls(op->kind)) {
-        return pass_on(w, s, op);
+        return pass_on(p, s, op);
     } else if (hz_trace_gives(op->kind)) {
-        if (op->is_cell && is_filled(s, op->operand)) return halt(w, s, CELL_EMPTY, op->operand);
-        void *block = replay_take(w, s, op);
+        if (op->is_cell && is_filled(s, op->operand)) return halt(p, s, CELL_EMPTY, op->operand);
+        void *block = replay_take(p, s, op);
         if (op->is_cell)
-            fill(w, s, op->operand, block);
+            fill(p, s, op->operand, block);
         else
             s->slots[op->operand] = block;
     } else {
-        if (op->is_cell && !is_filled(s, op->operand)) return halt(w, s, CELL_FULL, op->operand);
-        void *block = op->is_cell ? replay_take_out(w, s, op->operand) : s->slots[op->operand];
+        if (op->is_cell && !is_filled(s, op->operand)) return halt(p, s, CELL_FULL, op->operand);
+        void *block = op->is_cell ? replay_take_out(p, s, op->operand) : s->slots[op->operand];
         if (!op->is_cell) s->slots[op->operand] = NULL;
-        replay_end_block(w, s, op, block);
+        replay_end_block(p, s, op, block);
     }
     return true;
 }
 
 /* ---- playing -------------------------------------------------------------------------------- */
 
-static bool has_next_chunk(const hz_worker *w, hz_trace_state *s)
+static bool has_next_chunk(const hz_player *p, hz_trace_state *s)
 {
-    const hz_trace_thread *thread = hz_trace_recorded(s, w->index);
+    const hz_trace_thread *thread = hz_trace_recorded(s, p->index);
     if (s->chunk == thread->chunk_count) return false;
     const hz_trace *trace = &s->all->made.trace;
     const hz_trace_place *place = &trace->places[thread->first_place + s->chunk];
@@ -224,10 +224,10 @@ static bool has_next_chunk(const hz_worker *w, hz_trace_state *s)
     return true;
 }
 
-/* Whether it is time for an operation; before, the worker takes a nap. */
-static bool is_due(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+/* Whether it is time for an operation; before, the player takes a nap. */
+static bool is_due(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
-    const int64_t pace = w->run->values[HZ_TRACE_PACE];
+    const int64_t pace = p->run->values[HZ_TRACE_PACE];
     if (pace == 0) return true;
     const double since_ns = (double)(s->time_ns + op->delta_ns) * 100 / (double)pace;
     const int64_t left_ns = atomic_load(&s->all->round_ns) + (int64_t)since_ns - hz_clock_ns();
@@ -243,14 +243,14 @@ static bool is_due(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op
  * word.
  * Returns how many it has done, at most `most`. No touch is recorded for the next block.
  */
-static inline size_t play_plain(hz_worker *w, hz_trace_state *s, size_t most)
+static inline size_t play_plain(hz_player *p, hz_trace_state *s, size_t most)
 {
     const uint64_t *at = s->at;
     const uint64_t *const end = s->end;
     void **const slots = s->slots;
     const hz_looked_up *const calls = &s->all->calls;
-    const hz_touch how = w->touch;
-    int64_t live_bytes = w->live_bytes;
+    const hz_touch how = p->touch;
+    int64_t live_bytes = p->live_bytes;
     size_t done = 0;
     for (; done < most && at != end; done++) {
         hz_trace_operation op;
@@ -272,32 +272,32 @@ static inline size_t play_plain(hz_worker *w, hz_trace_state *s, size_t most)
         at = next;
     }
     s->at = at;
-    w->live_bytes = live_bytes;
+    p->live_bytes = live_bytes;
     return done;
 }
 
-/* The next word, whatever it is; false: the worker has to wait. */
-static bool play_one(hz_worker *w, hz_trace_state *s, size_t *done)
+/* The next word, whatever it is; false: the player has to wait. */
+static bool play_one(hz_player *p, hz_trace_state *s, size_t *done)
 {
     hz_trace_operation op;
     const uint64_t *next = hz_trace_unpack(s->at, &op);
-    if (!is_due(w, s, &op) || !act(w, s, &op)) return false;
+    if (!is_due(p, s, &op) || !act(p, s, &op)) return false;
     s->time_ns += op.delta_ns;
     s->at = next;
     *done += hz_trace_calls(op.kind);
     return true;
 }
 
-size_t hz_trace_play(hz_worker *w, hz_trace_state *s, size_t most, bool *ended)
+size_t hz_trace_play(hz_player *p, hz_trace_state *s, size_t most, bool *ended)
 {
     size_t done = 0;
     while (done < most) {
-        if (HZ_UNLIKELY(s->at == s->end) && !has_next_chunk(w, s)) {
+        if (HZ_UNLIKELY(s->at == s->end) && !has_next_chunk(p, s)) {
             *ended = true;
             break;
         }
-        if (s->is_plain && s->touch == HZ_TRACE_NO_TOUCH) done += play_plain(w, s, most - done);
-        if (done < most && s->at != s->end && !play_one(w, s, &done)) break;
+        if (s->is_plain && s->touch == HZ_TRACE_NO_TOUCH) done += play_plain(p, s, most - done);
+        if (done < most && s->at != s->end && !play_one(p, s, &done)) break;
     }
     return done;
 }

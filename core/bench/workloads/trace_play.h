@@ -1,5 +1,5 @@
 /*
- * Playing the words of a trace: what a worker of the trace workload is made of, its operations and
+ * Playing the words of a trace: what a player of the trace workload is made of, its operations and
  * its waits. See trace.c.
  */
 #ifndef HZ_BENCH_TRACE_PLAY_H
@@ -20,7 +20,7 @@ enum { HZ_TRACE_PACE, HZ_TRACE_ROUNDS };
 
 typedef enum hz_trace_stage { UNBORN, ALIVE, DEAD, FREED, LAST } hz_trace_stage;
 
-/* What a worker waits for. */
+/* What a player waits for. */
 typedef enum hz_trace_cause {
     NOTHING,
     CELL_FULL,
@@ -31,20 +31,20 @@ typedef enum hz_trace_cause {
     TIME
 } hz_trace_cause;
 
-/* What others look at of a worker; each has a line of its own. */
+/* What others look at of a player; each has a line of its own. */
 typedef struct hz_trace_life {
     _Alignas(HZ_LINE) _Atomic uint32_t spawned; /* rounds in which it was spawned */
     _Atomic uint32_t ended;                     /* rounds in which it has played its words */
 } hz_trace_life;
 
-/* What the workers share. */
+/* What the players share. */
 typedef struct hz_trace_shared {
     hz_rehearsed made;                        /* the file, and what belongs to it */
     hz_looked_up calls;                       /* functions that were looked up */
-    hz_trace_life *lives;                     /* of each worker */
+    hz_trace_life *lives;                     /* of each player */
     uint32_t last_round;                      /* the round that ends it; 0: none */
     _Alignas(HZ_LINE) _Atomic uint32_t phase; /* grows when all are FREED, and when all are DEAD */
-    _Atomic uint32_t arrived;                 /* workers that wait for that */
+    _Atomic uint32_t arrived;                 /* players that wait for that */
     _Atomic int64_t round_ns;                 /* when the present round began; 0: it has not */
 } hz_trace_shared;
 
@@ -68,9 +68,9 @@ typedef struct hz_trace_state {
 
     /* For the share of time spent waiting, by the clock of turns. */
     int64_t born_ns;   /* since when it is alive */
-    int64_t halted_ns; /* since when it waits for another worker; negative: it does not */
+    int64_t halted_ns; /* since when it waits for another player; negative: it does not */
     int64_t alive_ns;  /* in lives that have ended */
-    int64_t waited_ns; /* of that and of the present life, waiting for other workers */
+    int64_t waited_ns; /* of that and of the present life, waiting for other players */
 } hz_trace_state;
 
 /* A thread as the file has it. */
@@ -79,23 +79,23 @@ static inline const hz_trace_thread *hz_trace_recorded(const hz_trace_state *s, 
     return &s->all->made.trace.threads[index];
 }
 
-/* From now on the worker waits for that. */
+/* From now on the player waits for that. */
 static inline void hz_trace_wait(hz_trace_state *s, hz_trace_cause why, uint32_t what)
 {
     s->cause = why;
     s->waits_for = what;
 }
 
-/* Whether what the worker waits for has come. */
+/* Whether what the player waits for has come. */
 bool hz_trace_is_over(const hz_trace_state *s);
 
 /* It has come: adds what the wait took. */
-void hz_trace_go_on(hz_worker *w, hz_trace_state *s);
+void hz_trace_go_on(hz_player *p, hz_trace_state *s);
 
 /* The workload's `arm`. */
-bool hz_trace_arm(hz_worker *w);
+bool hz_trace_arm(hz_player *p);
 
-/* Plays at most `most` calls, until the worker has to wait; *ended: there are no more words. */
-size_t hz_trace_play(hz_worker *w, hz_trace_state *s, size_t most, bool *ended);
+/* Plays at most `most` calls, until the player has to wait; *ended: there are no more words. */
+size_t hz_trace_play(hz_player *p, hz_trace_state *s, size_t most, bool *ended);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * xmalloc: batches of blocks go round in a pool. Half of the workers fill batches with new blocks,
+ * xmalloc: batches of blocks go round in a pool. Half of the players fill batches with new blocks,
  * the other half frees them; full and empty batches are exchanged through two shared queues.
  */
 #include "mailbox.h"
@@ -20,7 +20,7 @@ static const hz_bench_setting settings[] = {
     {"xmalloc-test", "the batches of xmalloc-test, sizes drawn (-s -1)", "batch=4096"},
 };
 
-/* What all workers share. The messages are batches: an array, and how many blocks are in it. */
+/* What all players share. The messages are batches: an array, and how many blocks are in it. */
 typedef struct pool {
     hz_mailbox *full;  /* one queue */
     hz_mailbox *empty; /* one queue */
@@ -55,14 +55,14 @@ static void prepare(hz_run *run)
     run->remote_target = 100;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *p)
 {
     xmalloc_state *state = hz_harness_alloc(sizeof *state);
-    state->pool = w->run->shared;
-    state->producer = w->index < producer_count(w->run);
-    state->fixed = (uint32_t)w->run->values[SIZE];
-    state->batch_room = (uint32_t)w->run->values[BATCH];
-    w->state = state;
+    state->pool = p->run->shared;
+    state->producer = p->index < producer_count(p->run);
+    state->fixed = (uint32_t)p->run->values[SIZE];
+    state->batch_room = (uint32_t)p->run->values[BATCH];
+    p->state = state;
 }
 
 /* Has a batch in hand, from `queue` if necessary; false when there is none. */
@@ -84,37 +84,37 @@ static void put_down(xmalloc_state *state, hz_mailbox *queue)
     state->batch = NULL;
 }
 
-static inline uint32_t draw_size(hz_worker *w, const xmalloc_state *state)
+static inline uint32_t draw_size(hz_player *p, const xmalloc_state *state)
 {
     if (state->fixed != 0) return state->fixed;
-    return usual_sizes[hz_scale(hz_low(hz_random(&w->rng)), HZ_LENGTH(usual_sizes))];
+    return usual_sizes[hz_scale(hz_low(hz_random(&p->rng)), HZ_LENGTH(usual_sizes))];
 }
 
-static size_t produce(hz_worker *w, xmalloc_state *state, size_t most)
+static size_t produce(hz_player *p, xmalloc_state *state, size_t most)
 {
     size_t done = 0;
     if (!pick_up(state, state->pool->empty)) return 0;
     for (; done < most && state->at < state->batch_room; done++)
-        state->batch[state->at++] = hz_take_block(w, draw_size(w, state));
+        state->batch[state->at++] = hz_take_block(p, draw_size(p, state));
     if (state->at == state->batch_room) put_down(state, state->pool->full);
     return done;
 }
 
-static size_t consume(hz_worker *w, xmalloc_state *state, size_t most)
+static size_t consume(hz_player *p, xmalloc_state *state, size_t most)
 {
     size_t done = 0;
     if (!pick_up(state, state->pool->full)) return 0;
     for (; done < most && state->at < state->count; done++)
-        hz_give_foreign(w, state->batch[state->at++]);
-    w->remote_frees += done;
+        hz_give_foreign(p, state->batch[state->at++]);
+    p->remote_frees += done;
     if (state->at == state->count) put_down(state, state->pool->empty);
     return done;
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *p, size_t most)
 {
-    xmalloc_state *state = w->state;
-    return state->producer ? produce(w, state, most) : consume(w, state, most);
+    xmalloc_state *state = p->state;
+    return state->producer ? produce(p, state, most) : consume(p, state, most);
 }
 
 /* Fixed work is given to the producers; consumers serve them until they have done it. */
@@ -126,23 +126,23 @@ static uint64_t quota(const hz_run *run, unsigned index)
 }
 
 /* A producer lets go of what it has begun; a consumer frees what there is. */
-static bool drain(hz_worker *w, size_t *done)
+static bool drain(hz_player *p, size_t *done)
 {
-    xmalloc_state *state = w->state;
+    xmalloc_state *state = p->state;
     if (state->producer && state->batch != NULL) put_down(state, state->pool->full);
     if (!state->producer)
-        for (size_t more; (more = consume(w, state, SIZE_MAX)) > 0;) *done += more;
+        for (size_t more; (more = consume(p, state, SIZE_MAX)) > 0;) *done += more;
     return true;
 }
 
 /* A consumer frees what is left of its batch and of the pool, a producer what it has begun. */
-static void end(hz_worker *w)
+static void end(hz_player *p)
 {
-    xmalloc_state *state = w->state;
+    xmalloc_state *state = p->state;
     if (!state->producer)
-        while (consume(w, state, SIZE_MAX) > 0) continue;
+        while (consume(p, state, SIZE_MAX) > 0) continue;
     else if (state->batch != NULL)
-        hz_give_rest(w, state->batch, state->at);
+        hz_give_rest(p, state->batch, state->at);
 }
 
 const hz_workload hz_workload_xmalloc = {
