@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hztune import allocator, export
+from hztune import allocator, api, export
 from hztune import profile as profiles
 from hztune.allocator import Installed, inside, live
 from hztune.allocator import marks as marks_of
@@ -25,7 +25,7 @@ from hztune.measure.executors import program_executor
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile
 from hztune.space import machine_facts
-from hztune.tune.request import TuneRequest, understand
+from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import chosen_from
 from hztune.verify.running import examine
 from hztune.workload import WorkloadSpec
@@ -137,7 +137,9 @@ def test_a_run_tells_what_the_program_gives_to_what_is_inside(rust: Path) -> Non
     assert part.given == (("dirty_decay_ms", 500),)
 
 
-def test_what_is_in_a_library_that_is_loaded_later_is_found_in_a_run(compiled: Compile) -> None:
+@pytest.fixture
+def loads_later(compiled: Compile) -> Program:
+    """A program that loads the library with its allocator while it runs."""
     library = compiled(
         "libwheel.so", SPEAKING, '-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared",
         "-fPIC",
@@ -147,9 +149,22 @@ def test_what_is_in_a_library_that_is_loaded_later_is_found_in_a_run(compiled: C
         "#include <dlfcn.h>\n#include <unistd.h>\nint main(int n, char **word) {"
         "usleep(20000); return dlopen(word[1], RTLD_NOW) == NULL || usleep(200000) != 0; }",
     )
-    (part,) = insides.of_run(Program((str(loader), str(library))))
-    assert (part.name, part.path) == ("inside:je_wheel_jemalloc", library)
+    return Program((str(loader), str(library)))
+
+
+def test_what_is_in_a_library_that_is_loaded_later_is_found_in_a_run(loads_later: Program) -> None:
+    (part,) = insides.of_run(loads_later)
+    assert (part.name, str(part.path)) == ("inside:je_wheel_jemalloc", loads_later.argv[1])
     assert dict(part.given)["dirty_decay_ms"] == 500
+
+
+def test_a_study_is_not_refused_before_the_run_that_shows_what_is_loaded_later(
+    loads_later: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[Task] = []
+    monkeypatch.setattr("hztune.tune.session.tune", lambda task, reporter: tasks.append(task))
+    api.tune(TuneRequest(program=loads_later, allocator="inside"))
+    assert [part.name for part in tasks[0].candidates.inside] == ["inside:je_wheel_jemalloc"]
 
 
 def test_what_does_not_answer_is_no_candidate(compiled: Compile) -> None:

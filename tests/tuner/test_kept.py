@@ -212,7 +212,7 @@ def tuned(
         made = requested(
             "larson", threads=2, space=str(space), out=tmp_path / "out", prior=False, **options
         )
-        return tune(made, Quiet())
+        return tune(understand(made), Quiet())
 
     return carry_out
 

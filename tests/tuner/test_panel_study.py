@@ -31,7 +31,7 @@ from hztune.store.local import LocalStudy, samples
 from hztune.store.study import StudyAddress
 from hztune.trial import Ledger, Workbench
 from hztune.tune import shared_session
-from hztune.tune.request import TuneRequest
+from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.tune.story import Story
 from hztune.workload import WorkloadSpec
@@ -425,7 +425,8 @@ def carried_out(
         monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
         space, out = str(tmp_path / "two.toml"), tmp_path / "out"
         request = TuneRequest(LARSON, space=space, budget_s=180.0, out=out)
-        return tune(replace(request, **changes), Quiet())  # type: ignore[arg-type]
+        asked = replace(request, **changes)  # type: ignore[arg-type]
+        return tune(understand(asked), Quiet())
 
     return carry_out
 
@@ -501,7 +502,7 @@ def test_a_study_that_workers_share_has_a_panel_too(
     monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
     asked = TuneRequest(LARSON, space=str(tmp_path / "two.toml"), budget_s=180.0)
     place = StudyAddress(f"sqlite:///{tmp_path / 'shared.db'}", "shared")
-    result = shared_session.begin(place, asked, tmp_path / "out", Quiet())
+    result = shared_session.begin(place, understand(asked), tmp_path / "out", Quiet())
     assert [each.text for each in result.profile.cautions] == [
         "on others: 10 times slower (max_dirty_bytes=0)"
     ]

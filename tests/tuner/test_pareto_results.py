@@ -80,7 +80,7 @@ def tuned_on(simulate: Simulate, tmp_path: Path, made: Made) -> Callable[..., Re
             pareto="throughput,rss",
         )
         if out.exists():
-            return tune(replace(asked, **changes), Quiet())
+            return tune(understand(replace(asked, **changes)), Quiet())
         first = made.of(landscape.__name__, replace(asked, **changes))
         shutil.copytree(folder_of(first), out)
         return replace(first, folder=out)
@@ -109,7 +109,7 @@ class Made:
         key = (landscape, asked.pareto)
         if key not in self._results:
             out = self.folder / f"{len(self._results)}"
-            self._results[key] = tune(replace(asked, out=out), Quiet())
+            self._results[key] = tune(understand(replace(asked, out=out)), Quiet())
         return self._results[key]
 
 
@@ -346,7 +346,7 @@ def test_a_front_that_workers_share_leaves_what_every_front_leaves(
     larson = WorkloadSpec.from_text("larson", (), 2)
     asked = TuneRequest(workload=larson, space=str(space), budget_s=300.0, pareto="throughput,rss")
     place = StudyAddress(f"sqlite:///{tmp_path / 'study.db'}", "front")
-    first = shared_session.begin(place, asked, tmp_path / "first", Quiet())
+    first = shared_session.begin(place, understand(asked), tmp_path / "first", Quiet())
     assert first.front[-1].claim.verdict == "less_memory"
     second = shared_session.join(place, Quiet(), out=tmp_path / "second")
     assert second is not None and second.front == first.front

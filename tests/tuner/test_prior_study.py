@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hztune import report
+from hztune import api, report
 from hztune.api import program
 from hztune.blocks import Arm
 from hztune.lab.replay import Truth
@@ -24,7 +24,7 @@ from hztune.store.study import StudyAddress
 from hztune.tune import shared_session
 from hztune.tune.learned import prior_of, subject_of
 from hztune.tune.request import TuneRequest, understand
-from hztune.tune.session import plan, tune
+from hztune.tune.session import tune
 from hztune.workload import WorkloadSpec
 
 from .conftest import Listener, Simulate
@@ -64,11 +64,11 @@ def studied(asked: TuneRequest, simulate: Simulate, tmp_path: Path, listener: Li
 
     def carry_out(shared: str = "", **changes: Any) -> Result:
         simulate(spin_is_faster)
-        request = replace(asked, **changes)
+        task = understand(replace(asked, **changes))
         if not shared:
-            return tune(request, listener)
+            return tune(task, listener)
         place = StudyAddress(f"sqlite:///{tmp_path / 'shared.db'}", shared)
-        return shared_session.begin(place, request, request.out, listener)
+        return shared_session.begin(place, task, task.request.out, listener)
 
     return carry_out
 
@@ -102,8 +102,8 @@ def test_a_study_leaves_a_lesson_and_the_next_one_begins_with_it_and_says_so(
 
 def test_a_dry_run_says_with_what_a_study_would_begin(studied: Studied, asked: TuneRequest) -> None:
     studied()
-    assert any(line.startswith(f"prior: {TAKEN}") for line in plan(asked))
-    assert not any(line.startswith("prior:") for line in plan(replace(asked, prior=False)))
+    assert any(line.startswith(f"prior: {TAKEN}") for line in api.plan(asked))
+    assert not any(line.startswith("prior:") for line in api.plan(replace(asked, prior=False)))
     assert len(kept()) == 1
 
 

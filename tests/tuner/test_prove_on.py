@@ -98,7 +98,7 @@ def carry_out(
             trace, space=str(tmp_path / "one.toml"), budget_s=180.0, out=tmp_path / "out",
             panel=False, prove_on=PROGRAM,
         )  # fmt: skip
-        return tune(replace(request, **changes), reporter or Quiet())
+        return tune(understand(replace(request, **changes)), reporter or Quiet())
 
     return carried_out
 

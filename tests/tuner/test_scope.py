@@ -34,7 +34,6 @@ from hztune.result.decision import Decision, claim_of
 from hztune.trial import SmallestMemory, Workbench, smallest_memory
 from hztune.trial.smallest import CONFIRMED_BY, PRECISION
 from hztune.tune.afterwards import afterwards
-from hztune.tune.session import tune
 from hztune.tune.survival import survivors
 from hztune.verify.claim import _same_quota
 from hztune.workload import WorkloadSpec
@@ -293,7 +292,7 @@ def test_that_no_container_can_be_made_is_said_before_anything_is_measured(
     with pytest.raises(
         UsageError, match=r"^--smallest-memory: this process may not make a control"
     ):
-        tune(asked, Quiet())
+        api.tune(asked)
     assert not (tmp_path / "out").exists()
 
 

@@ -16,7 +16,7 @@ from hztune.measure.program import Program
 from hztune.prior import Prior
 from hztune.progress import Quiet
 from hztune.store.local import LocalStudy
-from hztune.tune.request import TuneRequest, understand
+from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import _story, executor_of
 
 from .conftest import tell
@@ -93,10 +93,10 @@ def test_the_metric_and_the_settings_of_the_user_tell_studies_apart(
     hztune: Hztune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def identity(*words: str) -> dict[str, str]:
-        seen: list[TuneRequest] = []
-        monkeypatch.setattr("hztune.tune.session.plan", lambda request: seen.append(request) or [])
+        seen: list[Task] = []
+        monkeypatch.setattr("hztune.tune.session.plan", lambda task: seen.append(task) or [])
         hztune("--dry-run", *words, "--", "true")
-        return understand(seen[0]).identity
+        return seen[0].identity
 
     plain = identity()
     assert identity("--metric-regex", "(1)") != identity("--metric-regex", "(2)") != plain
@@ -116,7 +116,7 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_
             tell(store, Block(pair, "aa", outcomes))
         executor = executor_of(request, machine, store)
         bench = _story(task, executor, store, Quiet(), lambda: False, None, Prior()).bench
-    assert bench.budget.spent_s == pytest.approx(900 * run_s)
+    assert bench.budget.spent_s == pytest.approx(900 * run_s + task.judged_s)
     assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)
 
 

@@ -134,10 +134,10 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     """
     from hztune.tune.request import understand
 
-    understand(asked, look=False)  # a mistake is told before the second that this import takes
+    task = understand(asked)  # a mistake is told before the second that the next import takes
     from hztune.tune.session import tune
 
-    return tune(asked, reporter or Quiet())
+    return tune(task, reporter or Quiet())
 
 
 @judged
@@ -147,9 +147,12 @@ def plan(asked: TuneRequest) -> list[str]:
     Raises:
         UsageError: The request is not legal.
     """
+    from hztune.tune.request import understand
+
+    task = understand(asked, look=False)
     from hztune.tune.session import plan
 
-    return plan(asked)
+    return plan(task)
 
 
 @judged
@@ -260,9 +263,12 @@ def tune_shared(
         UsageError: The request is not legal, or the study is another one; nothing was measured.
         HztuneError: The storage or the measuring failed; every complete block is kept.
     """
+    from hztune.tune.request import understand
+
+    task = None if asked is None else understand(asked)
     from hztune.tune import shared_session
 
-    return shared_session.begin(where, asked, out, reporter or Quiet())
+    return shared_session.begin(where, task, out, reporter or Quiet())
 
 
 @judged

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -176,8 +177,10 @@ class Task:
         request: What was asked.
         candidates: The allocators and what may be proposed for them.
         limit: The memory limit, if any.
-        max_loss: What each of several workloads may lose; None: there is one only.
         remarks: What the user should know of the target before it is measured.
+        max_loss: What each of several workloads may lose; None: there is one only.
+        judged_s: Seconds that the judging of a program took, with the run that shows which
+            allocators are inside; 0 for a workload.
     """
 
     request: TuneRequest
@@ -185,6 +188,7 @@ class Task:
     limit: MemoryLimit | None
     remarks: tuple[str, ...] = ()
     max_loss: LossLimit | None = None
+    judged_s: float = 0.0
 
     @property
     def space(self) -> AnySpace:
@@ -225,7 +229,7 @@ class Task:
 
 
 def understand(request: TuneRequest, *, look: bool = True) -> Task:
-    """Judges a request.
+    """Judges a request; a session carries out what comes of it.
 
     Args:
         request: What was asked.
@@ -234,6 +238,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     Raises:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
     """
+    started = time.monotonic()
     judge_fields(request)
     if (request.workload is None) == (request.program is None):
         raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
@@ -261,7 +266,9 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         _require_container(request)
     target, remarks = _target(request, look)
     found = candidates(request.allocators, request.space, target)
-    return Task(request, found, limit, remarks, _max_loss(request))
+    max_loss = _max_loss(request)
+    judged_s = time.monotonic() - started if request.program is not None else 0.0
+    return Task(request, found, limit, remarks, max_loss, judged_s)
 
 
 def _memory_limit(request: TuneRequest) -> MemoryLimit | None:

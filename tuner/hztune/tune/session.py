@@ -1,4 +1,4 @@
-"""One session of a study: from a request to a directory with a verdict in it."""
+"""One session of a study: from a task, which is a judged request, to a directory with a verdict."""
 
 from __future__ import annotations
 
@@ -35,25 +35,23 @@ from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.on_program import LastProof
 from hztune.tune.pareto_aim import Front
-from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
 from hztune.tune.winner import Winner
 
 
-def tune(request: TuneRequest, reporter: Reporter) -> Result:
+def tune(task: Task, reporter: Reporter) -> Result:
     """Carries out a study and writes its results.
 
     Ctrl-C (or SIGTERM) ends it with the best so far; a second one leaves at once, and then only the
     samples are there.
 
     Raises:
-        UsageError: The request is not legal; nothing was written. Or the budget is too small for
-            what is measured; what was measured by then is kept, and where that is nothing, no file.
+        UsageError: The budget is too small for what is measured; what was measured by then is kept,
+            and where that is nothing, no file. Or `out` holds another study.
         HztuneError: The measuring itself failed; the samples so far are kept.
     """
-    started = time.monotonic()
-    task = understand(request)
-    looked_s = time.monotonic() - started if request.program is not None else 0.0
+    request, started = task.request, time.monotonic() - task.judged_s
     machine = Machine.here()
     with (
         interruptible() as asked,
@@ -70,20 +68,15 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         executor = executor_of(request, machine, store, inside, reporter.say)
         panel = panel_of(request, machine, store)
         last = last_proof_of(request, machine, store, reporter.say)
-        story = _story(task, executor, store, reporter, asked.is_set, panel, prior, looked_s, last)
+        story = _story(task, executor, store, reporter, asked.is_set, panel, prior, last)
         decision = story.run()
         found = afterwards(request, story.bench, story.control, decision, machine, inside, reporter)
         return _finish(task, machine, story, decision, store, started, *found)
 
 
-def plan(request: TuneRequest) -> list[str]:
-    """What a study would do, in lines for a reader; nothing is measured or written.
-
-    Raises:
-        UsageError: The request is not legal.
-    """
-    task = understand(request, look=False)
-    searched = task.space
+def plan(task: Task) -> list[str]:
+    """What a study would do, in lines for a reader; nothing is measured or written."""
+    request, searched = task.request, task.space
     shares = (CALIBRATED_BY, SEARCHED_BY, PROVED_BY)
     division = request.division
     ends = [duration(share * division.phases_s) for share in shares]
@@ -168,12 +161,11 @@ def _story(
     stop: Stop,
     panel: Panel | None,
     prior: Prior,
-    looked_s: float = 0.0,
     last: LastProof | None = None,
 ) -> Story:
-    """The study, of which `looked_s` seconds went by while the program was looked at."""
+    """The study, of whose budget the judging and earlier sessions took their part."""
     blocks = store.replay()
-    budget = budget_of(task.request, SystemClock(), _spent(blocks) + looked_s)
+    budget = budget_of(task.request, SystemClock(), _spent(blocks) + task.judged_s)
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
     bench = Workbench(executor, ledger, budget, reporter, stop, note=store.note)

@@ -33,7 +33,7 @@ from hztune.trial import Ledger, SystemClock, Workbench
 from hztune.tune import folder
 from hztune.tune.conclusion import result_of
 from hztune.tune.learned import leave, prior_of, told_of
-from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.request import Task, understand
 from hztune.tune.session import (
     budget_of,
     chosen_from,
@@ -53,27 +53,25 @@ def directory(address: StudyAddress) -> Path:
     return Path("hztune-results") / address.study
 
 
-def begin(
-    address: StudyAddress, request: TuneRequest | None, out: Path | None, reporter: Reporter
-) -> Result:
+def begin(address: StudyAddress, task: Task | None, out: Path | None, reporter: Reporter) -> Result:
     """Begins a shared study or goes on with it, and writes its results directory at the end.
 
     Args:
         address: The study.
-        request: What to tune; None: what the study that exists was begun with.
+        task: What to tune; None: what the study that exists was begun with.
         out: The results directory; None: named after the study.
         reporter: Is told how it goes.
 
     Raises:
-        UsageError: The request is not legal, or the study is another one; nothing was measured.
+        UsageError: The study is another one; nothing was measured.
         HztuneError: The storage or the measuring failed; every block that was entered is kept.
     """
     out = out or directory(address)
     with address.opened() as storage:
-        if request is None:
+        if task is None:
             study = address.found(storage)
         else:
-            task, asked = understand(request), written(request)
+            asked = written(task.request)
             begun = {**asked, LEARNED: prior_of(task, Machine.here()).plain()}
             study = StoredStudy.begin(storage, address.study, task.identity, begun)
             there = {name: value for name, value in study.request.items() if name != LEARNED}
