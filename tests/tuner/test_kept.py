@@ -31,7 +31,7 @@ from hztune.measure.types import Around
 from hztune.profile import Claim, MemoryClaim, Objective, Profile
 from hztune.progress import Quiet
 from hztune.report import words
-from hztune.rests import Rested, RestPlan, Round, slope
+from hztune.rests import Rested, RestPlan, RestRound, slope
 from hztune.result import Result
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
@@ -52,7 +52,7 @@ SCATTER = 0.03
 def rested(kept_kb: float, *, leak_kb: float = 0.0, speed: float = 1e6, rounds: int = 4) -> Rested:
     """A process that keeps so much, and each round more."""
     seen = tuple(
-        Round(100 * n, 100 * n + 50, 100 * n + 100, round(kept_kb + n * leak_kb), 64)
+        RestRound(100 * n, 100 * n + 50, 100 * n + 100, round(kept_kb + n * leak_kb), 64)
         for n in range(rounds)
     )
     return Rested(speed, ((10, 900, 0), (60, 1000, 64)), seen)
@@ -126,7 +126,8 @@ def test_what_is_kept_is_that_of_the_last_rest() -> None:
 
 def test_a_slope_leaves_out_the_first_round_and_needs_three() -> None:
     filled = replace(
-        rested(1000, leak_kb=100), rounds=(Round(0, 1, 2, 1, 0), *rested(500, leak_kb=100).rounds)
+        rested(1000, leak_kb=100),
+        rounds=(RestRound(0, 1, 2, 1, 0), *rested(500, leak_kb=100).rounds),
     )
     assert filled.slope_kb == pytest.approx(100)
     assert rested(1000, rounds=2).slope_kb is None

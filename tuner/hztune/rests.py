@@ -68,7 +68,7 @@ class RestPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RestRound:
     """One load and the rest behind it; times are milliseconds since the start of the process.
 
     Attributes:
@@ -101,7 +101,7 @@ class Rested:
 
     speed: float
     points: tuple[tuple[int, int, int], ...]
-    rounds: tuple[Round, ...]
+    rounds: tuple[RestRound, ...]
 
     @property
     def kept_kb(self) -> int:
@@ -127,7 +127,7 @@ class Rested:
         return cls(
             stored["speed"],
             tuple((at, kb, lazy) for at, kb, lazy in stored["points"]),
-            tuple(Round(*values) for values in stored["rounds"]),
+            tuple(RestRound(*values) for values in stored["rounds"]),
         )
 
 

@@ -15,7 +15,7 @@ from hztune.allocator import live
 from hztune.errors import HztuneError
 from hztune.measure.alongside import alongside
 from hztune.measure.scope import Scope
-from hztune.rests import Rested, RestPlan, Round
+from hztune.rests import Rested, RestPlan, RestRound
 
 _FIGURES = re.compile(r"^(Pss|Pss_Anon|Pss_Shmem|LazyFree): +(\d+) kB$", re.M)
 _PAUSE_S = 0.02
@@ -80,7 +80,7 @@ class MemoryWatch:
         self._plan = plan
         self._began_s = time.monotonic()
         self._points: list[tuple[int, int, int]] = []
-        self._rounds: list[Round] = []
+        self._rounds: list[RestRound] = []
         self._load_ms = 0
 
     @property
@@ -134,7 +134,7 @@ class MemoryWatch:
             )
         held = sorted(seen, key=lambda each: each.kept_kb)[_READINGS // 2]
         self._rounds.append(
-            Round(
+            RestRound(
                 self._load_ms,
                 rest_ms,
                 self._now_ms(),

@@ -20,7 +20,7 @@ from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program
-from hztune.measure.rounds import limit_of_rounds, rest_once, use_in_rounds
+from hztune.measure.rest_rounds import limit_with_rests, rest_once, use_and_rest
 from hztune.measure.server import (
     LOAD_PATIENCE_S,
     LOAD_SPAN_S,
@@ -227,5 +227,5 @@ def _way_to_run(
     if program.service is None:
         return rest_once if resting else time_once
     if resting:
-        return partial(serve_once, use=use_in_rounds, most_s=limit_of_rounds(program, limit_s))
+        return partial(serve_once, use=use_and_rest, most_s=limit_with_rests(program, limit_s))
     return partial(serve_once, standing=standing)

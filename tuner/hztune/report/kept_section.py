@@ -8,7 +8,7 @@ from hztune.measure.live_share import LiveReading
 from hztune.report import words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.report.shapes import PlotScale, drawing, lettering, rectangle, segment, time_ticks
-from hztune.rests import Rested, Round
+from hztune.rests import Rested, RestRound
 from hztune.result.figures import Figures
 from hztune.result.kept import Ends, Keeper, KeptMemory, slope_words
 
@@ -137,7 +137,7 @@ def _curve(rested: Rested, x: PlotScale, y: PlotScale, kind: str) -> Html:
     return tag("path", tag("title", told), d="M" + "L".join(points), class_=kind)
 
 
-def _bands(rounds: Sequence[Round], x: PlotScale, bottom: float) -> Iterator[Html]:
+def _bands(rounds: Sequence[RestRound], x: PlotScale, bottom: float) -> Iterator[Html]:
     loads = [(x(one.load_ms * 1e-3), x(one.rest_ms * 1e-3)) for one in rounds]
     narrowest = min(end - begin for begin, end in loads)
     named = "load " if len(rounds) == 1 or narrowest > 48.0 else ""

@@ -16,7 +16,7 @@ from hztune.blocks import Arm
 from hztune.search.proposer import Proposer
 from hztune.sparse import SparseModel
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.grid import Row
+from hztune.sparse.grid import LevelRow
 from hztune.sparse.sampler import PRICE
 from hztune.stats import normal_tail
 
@@ -35,8 +35,8 @@ out up to three."""
 
 
 def shortest(
-    proposer: Proposer, top: Arm, refused: Collection[Row], *, is_control: bool
-) -> Row | None:
+    proposer: Proposer, top: Arm, refused: Collection[LevelRow], *, is_control: bool
+) -> LevelRow | None:
     """The row that changes least and is within one standard error of the best.
 
     The rule of Breiman, Friedman, Olshen & Stone (Classification and Regression Trees, 1984), with
@@ -51,7 +51,7 @@ def shortest(
     """
     model = proposer.model()
     assert model is not None  # or nothing would promise anything
-    row = proposer.row(top)
+    row = proposer.level_row(top)
     rows = [each for each in _parts(row) if each not in refused and _is_legal(proposer, each)]
     measured = proposer.known().modelled
     seen = {*rows}
@@ -71,7 +71,7 @@ def shortest(
 
 
 def chain(
-    proposer: Proposer, row: Row, refused: Collection[Row], *, is_control: bool, most: int
+    proposer: Proposer, row: LevelRow, refused: Collection[LevelRow], *, is_control: bool, most: int
 ) -> Chain:
     """The chain that leads to a row, the strongest parameter first, and what may be added to it.
 
@@ -93,7 +93,7 @@ def chain(
     return tuple(arm for each in rows if (arm := proposer.arm(each)) is not None)
 
 
-def _parts(row: Row) -> Iterator[Row]:
+def _parts(row: LevelRow) -> Iterator[LevelRow]:
     """A row without some of its changes."""
     changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
     most = len(changed) if len(changed) <= _MOST_CHANGED else 3
@@ -102,15 +102,17 @@ def _parts(row: Row) -> Iterator[Row]:
             yield tuple(UNCHANGED if axis in left_out else v for axis, v in enumerate(row))
 
 
-def _steps(proposer: Proposer, model: SparseModel, row: Row, *, is_control: bool) -> list[Row]:
+def _steps(
+    proposer: Proposer, model: SparseModel, row: LevelRow, *, is_control: bool
+) -> list[LevelRow]:
     """From the first parameter to all of them, by what each is expected to add; `row` is the last.
 
     A configuration that is not expected to be better than the one before it is left out: its
     parameter comes together with the next one.
     """
     left = [axis for axis, level in enumerate(row) if level != UNCHANGED]
-    reached: Row = (UNCHANGED,) * len(row)
-    best, found = 0.0, list[Row]()
+    reached: LevelRow = (UNCHANGED,) * len(row)
+    best, found = 0.0, list[LevelRow]()
     if not is_control and (not left or _worth(model, reached) > PRICE):
         best, found = _worth(model, reached), [reached]
     while left:
@@ -126,8 +128,8 @@ def _steps(proposer: Proposer, model: SparseModel, row: Row, *, is_control: bool
 
 
 def _addition(
-    proposer: Proposer, model: SparseModel, row: Row, refused: Collection[Row]
-) -> Row | None:
+    proposer: Proposer, model: SparseModel, row: LevelRow, refused: Collection[LevelRow]
+) -> LevelRow | None:
     """The row with the one parameter more that promises most; None: none is likely to add."""
     axes, failed = proposer.known().axes, proposer.known().failed
     likely = model.matters()
@@ -147,7 +149,7 @@ def _addition(
 
 
 def _gain(
-    proposer: Proposer, model: SparseModel, row: Row, options: Sequence[Row]
+    proposer: Proposer, model: SparseModel, row: LevelRow, options: Sequence[LevelRow]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What options add to a row, with standard errors."""
     measured = proposer.known().modelled
@@ -159,16 +161,16 @@ def _gain(
     return mean - _worth(model, row), error
 
 
-def _worth(model: SparseModel, row: Row) -> float:
+def _worth(model: SparseModel, row: LevelRow) -> float:
     """What a row is expected to come to, log units."""
     return float(model.expected(np.array([row], dtype=np.int64))[0][0])
 
 
-def _with(row: Row, axis: int, level: int) -> Row:
+def _with(row: LevelRow, axis: int, level: int) -> LevelRow:
     return (*row[:axis], level, *row[axis + 1 :])
 
 
-def _is_legal(proposer: Proposer, row: Row) -> bool:
+def _is_legal(proposer: Proposer, row: LevelRow) -> bool:
     """Whether a row may be measured, and stands for itself."""
     arm = proposer.arm(row)
-    return arm is not None and proposer.row(arm) == row
+    return arm is not None and proposer.level_row(arm) == row

@@ -18,7 +18,7 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.space import Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
 from hztune.sparse.features import Floats
-from hztune.sparse.grid import Params, Row
+from hztune.sparse.grid import LevelRow, Params
 from hztune.sparse.sampler import Known
 from hztune.stats import pair_ratio, saving_ratio
 from hztune.trial import Ledger
@@ -82,7 +82,7 @@ class Proposer:
         )
         self._blocks = 0
         self._open: dict[str, Trial] = {}
-        self._rows: dict[str, Row] = {}
+        self._level_rows: dict[str, LevelRow] = {}
 
     def suggest(
         self, count: int, *, fresh: int | None = None, out: Iterable[Arm] = ()
@@ -96,7 +96,7 @@ class Proposer:
         """
         self._catch_up()
         self._forget_unmeasured()
-        rows = {self.row(arm) for arm in out}
+        rows = {self.level_row(arm) for arm in out}
         arms = []
         for params in self.sampler.suggest(self.study, count, fresh=fresh, out=rows):
             self.study.enqueue_trial(params)
@@ -126,7 +126,7 @@ class Proposer:
         self._catch_up()
         return self.sampler.known(self.study)
 
-    def predictions(self, objective: str = SPEED) -> dict[Row, Prediction]:
+    def predictions(self, objective: str = SPEED) -> dict[LevelRow, Prediction]:
         """What is believed of every modelled configuration in an objective, by its row."""
         known = self.known()
         if not known.models:
@@ -140,13 +140,15 @@ class Proposer:
         models = self.known().models
         return models[self._objectives.index(objective)] if models else None
 
-    def row(self, arm: Arm) -> Row:
+    def level_row(self, arm: Arm) -> LevelRow:
         """An arm as the model sees it."""
-        if arm.key not in self._rows:
-            self._rows[arm.key] = self.sampler.grid(self.study).row(self._space.indices(arm.config))
-        return self._rows[arm.key]
+        if arm.key not in self._level_rows:
+            self._level_rows[arm.key] = self.sampler.grid(self.study).level_row(
+                self._space.indices(arm.config)
+            )
+        return self._level_rows[arm.key]
 
-    def arm(self, row: Row) -> Arm | None:
+    def arm(self, row: LevelRow) -> Arm | None:
         """The arm of a row; None where it is not legal."""
         config = self._space.at(self.sampler.grid(self.study).params(row))
         return None if self._space.objection(config) else self._space.arm(config)

@@ -22,7 +22,7 @@ from hztune.search.proposer import SPEED, Prediction, Proposer
 from hztune.search.prospects import Ranked, prospects
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.grid import Row
+from hztune.sparse.grid import LevelRow
 from hztune.sparse.sampler import PRICE
 from hztune.stats import NORMAL_95, Estimate
 from hztune.trial import Workbench
@@ -217,7 +217,7 @@ class Search:
         if self.bench.ledger.default_breaks_limit:
             return (self._surely_within().record.arm,)
         proposer = self._proposers[arm.allocator]
-        refused = self._rows_of(proposer, self._out())
+        refused = self._level_rows_of(proposer, self._out())
         is_control = self.space.part(arm.allocator).holds(self.control)
         row = shortest(proposer, arm, refused, is_control=is_control)
         if row is None:
@@ -266,7 +266,7 @@ class Search:
             if key in self._refused or arm.allocator not in predictions:
                 continue
             known = predictions[arm.allocator]
-            predicted = known.get(self._proposers[arm.allocator].row(arm))
+            predicted = known.get(self._proposers[arm.allocator].level_row(arm))
             found.append(Ranked(records[key], _estimate(plain, predicted, known)))
         return found
 
@@ -275,9 +275,9 @@ class Search:
         broken = [r.arm for r in self.bench.ledger.searched.values() if r.pairs and not r.feasible]
         return [*self._refused.values(), *broken]
 
-    def _rows_of(self, proposer: Proposer, arms: Sequence[Arm]) -> set[Row]:
+    def _level_rows_of(self, proposer: Proposer, arms: Sequence[Arm]) -> set[LevelRow]:
         own = proposer.allocator
-        return {proposer.row(arm) for arm in arms if arm.allocator == own}
+        return {proposer.level_row(arm) for arm in arms if arm.allocator == own}
 
     # ---- the next block --------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class Search:
             return []
         arm = best.record.arm
         proposer = self._proposers[arm.allocator]
-        row = proposer.row(arm)
+        row = proposer.level_row(arm)
         changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
         parts = [
             tuple(UNCHANGED if at == axis else level for at, level in enumerate(row))
@@ -417,7 +417,7 @@ class Search:
 
 
 def _estimate(
-    plain: Estimate, predicted: Prediction | None, known: Mapping[Row, Prediction]
+    plain: Estimate, predicted: Prediction | None, known: Mapping[LevelRow, Prediction]
 ) -> Estimate:
     """The model's estimate of a configuration; of one that it does not hold, the pooled one."""
     if predicted is not None:

@@ -22,7 +22,7 @@ MOST_LEVELS = 64
 """Values of a parameter that can be told apart."""
 
 Params = dict[str, Any]
-Row = tuple[int, ...]
+LevelRow = tuple[int, ...]
 Legal = Callable[[Params], Params | None]
 
 
@@ -55,15 +55,15 @@ class Grid:
         self.space = dict(space)
         self.axes = tuple(axis_of(name, each, defaults, odds) for name, each in space.items())
         self._legal = legal
-        self._meant: dict[Row, Row | None] = {}
-        self._rows: dict[int, Row | None] = {}
+        self._meant: dict[LevelRow, LevelRow | None] = {}
+        self._level_rows: dict[int, LevelRow | None] = {}
 
     @cached_property
-    def bare(self) -> Row:
+    def bare(self) -> LevelRow:
         """The row that changes nothing."""
         return (UNCHANGED,) * len(self.axes)
 
-    def row(self, params: Mapping[str, Any]) -> Row:
+    def level_row(self, params: Mapping[str, Any]) -> LevelRow:
         """A configuration as level numbers; what it leaves out, or leaves alone, is UNCHANGED.
 
         Raises:
@@ -80,16 +80,16 @@ class Grid:
             row.append(UNCHANGED if level == axis.default else level)
         return tuple(row)
 
-    def row_of(self, trial: FrozenTrial) -> Row | None:
+    def level_row_of(self, trial: FrozenTrial) -> LevelRow | None:
         """The row of a trial; None where it has a value that is none of the levels."""
-        if trial.number in self._rows:
-            return self._rows[trial.number]
+        if trial.number in self._level_rows:
+            return self._level_rows[trial.number]
         try:
-            row = self.row(trial.params)
+            row = self.level_row(trial.params)
         except ValueError:
             row = None
         if trial.state.is_finished():  # its parameters change no more
-            self._rows[trial.number] = row
+            self._level_rows[trial.number] = row
         return row
 
     def params(self, row: Sequence[int]) -> Params:
@@ -99,7 +99,7 @@ class Grid:
             for axis, level in zip(self.axes, row, strict=True)
         }
 
-    def meant(self, row: Row) -> Row | None:
+    def meant(self, row: LevelRow) -> LevelRow | None:
         """The row of the configuration that is meant; None where it is not legal.
 
         Raises:
@@ -111,7 +111,7 @@ class Grid:
             asked = self.params(row)
             made = self._legal(dict(asked))
             try:
-                self._meant[row] = None if made is None else self.row(made)
+                self._meant[row] = None if made is None else self.level_row(made)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"`legal` makes {made!r} of {asked!r}: {error}") from None
         return self._meant[row]

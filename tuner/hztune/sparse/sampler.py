@@ -26,7 +26,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hztune.sparse.features import UNCHANGED, Axis, Floats, Levels
-from hztune.sparse.grid import Grid, Legal, Params, Row, axis_of, checked_odds
+from hztune.sparse.grid import Grid, Legal, LevelRow, Params, axis_of, checked_odds
 from hztune.sparse.model import Measurement, SparseModel
 from hztune.sparse.told import (
     FAR,
@@ -85,11 +85,11 @@ class Known:
     """
 
     grid: Grid
-    rows: tuple[Row, ...]
+    rows: tuple[LevelRow, ...]
     models: tuple[SparseModel, ...]
     excess: SparseModel | None
-    failed: frozenset[Row]
-    open: frozenset[Row]
+    failed: frozenset[LevelRow]
+    open: frozenset[LevelRow]
     trials: int
 
     @property
@@ -98,7 +98,7 @@ class Known:
         return self.grid.axes
 
     @cached_property
-    def modelled(self) -> list[Row]:
+    def modelled(self) -> list[LevelRow]:
         """The configurations of the model, in its order."""
         return [tuple(row) for row in self.models[0].levels.tolist()] if self.models else []
 
@@ -182,7 +182,7 @@ class SparseSampler(BaseSampler):
     # ---- what else it can be asked ---------------------------------------------------------------
 
     def suggest(
-        self, study: Study, count: int, *, fresh: int | None = None, out: Collection[Row] = ()
+        self, study: Study, count: int, *, fresh: int | None = None, out: Collection[LevelRow] = ()
     ) -> list[Params]:
         """What to measure in the next block, each configuration once.
 
@@ -190,7 +190,7 @@ class SparseSampler(BaseSampler):
             study: Whose trials are known.
             count: Most configurations that are wanted.
             fresh: Most of them that were not measured before; None: any number.
-            out: Rows (see `Grid.row`) that are not to be measured.
+            out: Rows (see `Grid.level_row`) that are not to be measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials, len(known.open)))
@@ -236,7 +236,7 @@ class SparseSampler(BaseSampler):
         held = self._known
         if held is None or held[0] != finished or held[1].grid is not grid:
             held = self._known = finished, self._learn(study, grid, trials)
-        asked = {grid.row_of(t) for t in trials if t.state == TrialState.RUNNING}
+        asked = {grid.level_row_of(t) for t in trials if t.state == TrialState.RUNNING}
         return replace(held[1], open=frozenset(row for row in asked if row is not None))
 
     def grid(self, study: Study) -> Grid:
@@ -271,7 +271,7 @@ class SparseSampler(BaseSampler):
 
     def _learn(self, study: Study, grid: Grid, trials: Sequence[FrozenTrial]) -> Known:
         """What the finished trials say; those of other values than the grid's are passed over."""
-        placed = [(row, trial) for trial in trials if (row := grid.row_of(trial)) is not None]
+        placed = [(row, trial) for trial in trials if (row := grid.level_row_of(trial)) is not None]
         failed = [row for row, trial in placed if trial.state == TrialState.FAIL]
         done = [each for each in placed if each[1].state == TrialState.COMPLETE]
         # A study that is read back may have been told in another order.
@@ -310,16 +310,16 @@ class SparseSampler(BaseSampler):
         self,
         known: Known,
         rng: np.random.Generator,
-        banned: Collection[Row],
+        banned: Collection[LevelRow],
         most: int,
-    ) -> list[Row]:
+    ) -> list[LevelRow]:
         """Configurations that each change those parameters that were changed least."""
         times = np.zeros(len(known.axes))
         for row in (*known.rows, *known.open):
             times += np.array(row) != UNCHANGED
         together = min(_SCREENED_TOGETHER, max(1, len(times) // 2))
         levels = self._worth_screening(known)
-        found: list[Row] = []
+        found: list[LevelRow] = []
         for _ in range(4 * most):
             if len(found) == most or times.min(initial=_SCREENED) >= _SCREENED:
                 break
@@ -360,10 +360,10 @@ class SparseSampler(BaseSampler):
         return [[level for level in levels if next(good)] for levels in found]
 
     def _some(
-        self, known: Known, rng: np.random.Generator, banned: Collection[Row], most: int
-    ) -> list[Row]:
+        self, known: Known, rng: np.random.Generator, banned: Collection[LevelRow], most: int
+    ) -> list[LevelRow]:
         """Random sparse configurations: nothing is known yet."""
-        found: list[Row] = []
+        found: list[LevelRow] = []
         for row in self._random(known.axes, rng, 8 * most):
             meant = known.grid.meant(row)
             if meant is not None and meant not in banned and meant not in found:
@@ -374,11 +374,11 @@ class SparseSampler(BaseSampler):
         self,
         known: Known,
         rng: np.random.Generator,
-        banned: Collection[Row],
+        banned: Collection[LevelRow],
         count: int,
         fresh: int,
-        first: Sequence[Row],
-    ) -> list[Row]:
+        first: Sequence[LevelRow],
+    ) -> list[LevelRow]:
         """The best of one drawn landscape after another; every other time but the leader's."""
         measured, proposals = known.modelled, self._proposals(known, rng)
         everything = [*measured, *proposals]
@@ -417,10 +417,10 @@ class SparseSampler(BaseSampler):
         price: Floats = _EXCESS_PRICE * np.maximum(0.0, above - unsure)
         return price
 
-    def _proposals(self, known: Known, rng: np.random.Generator) -> list[Row]:
+    def _proposals(self, known: Known, rng: np.random.Generator) -> list[LevelRow]:
         """One change away from the best, from the default, and some that are anywhere."""
         bases = self._incumbents(known)
-        rows: dict[Row, None] = {}
+        rows: dict[LevelRow, None] = {}
         for base in bases:
             for axis, each in enumerate(known.axes):
                 for level in range(UNCHANGED, each.count):
@@ -431,7 +431,7 @@ class SparseSampler(BaseSampler):
         measured = {*known.modelled}
         return [row for row in rows if row not in measured]
 
-    def _incumbents(self, known: Known) -> list[Row]:
+    def _incumbents(self, known: Known) -> list[LevelRow]:
         """The default, and the configurations that promise most in any objective."""
         found = {(UNCHANGED,) * len(known.axes): None}
         measured = known.modelled
@@ -441,7 +441,7 @@ class SparseSampler(BaseSampler):
             found.update(dict.fromkeys(measured[place] for place in order[:_INCUMBENTS].tolist()))
         return [*found]
 
-    def _random(self, axes: Sequence[Axis], rng: np.random.Generator, count: int) -> list[Row]:
+    def _random(self, axes: Sequence[Axis], rng: np.random.Generator, count: int) -> list[LevelRow]:
         """Configurations that change one to _MOST_CHANGED parameters to any level."""
         found = []
         for _ in range(count):
@@ -506,12 +506,12 @@ def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Flo
     return worst * min(spans)
 
 
-def _modelled(rows: Sequence[Row]) -> list[Row]:
+def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
     """The configurations that the model is made of, in the order of their first measurement.
 
     Those that were measured most, and the newest. To take the best would be to take the lucky ones.
     """
-    times: dict[Row, int] = {}
+    times: dict[LevelRow, int] = {}
     for row in rows:
         times[row] = times.get(row, 0) + 1
     keys = [*times]

@@ -7,7 +7,7 @@ asks of the others. Only what needs no database is named here: commands that nee
 """
 
 from hztune.store.peers import Alone, EndedElsewhere, News, Peers
-from hztune.store.rows import SCHEMA, Evidence, Nowhere, Plan, Rows, Sink, blocks_of
+from hztune.store.rows import SCHEMA, Evidence, Nowhere, Plan, SampleRows, Sink, blocks_of
 
 __all__ = [
     "SCHEMA",
@@ -18,7 +18,7 @@ __all__ = [
     "Nowhere",
     "Peers",
     "Plan",
-    "Rows",
+    "SampleRows",
     "Sink",
     "blocks_of",
 ]

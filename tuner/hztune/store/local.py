@@ -40,7 +40,7 @@ from hztune.store.lines import (
     sealed,
     write_lines,
 )
-from hztune.store.rows import SCHEMA, Plan, Rows, blocks_of, lean
+from hztune.store.rows import SCHEMA, Plan, SampleRows, blocks_of, lean
 from hztune.store.study import (
     ROWS,
     STUDIES,
@@ -60,7 +60,7 @@ _WORKER = "own"
 _ROW = f"INSERT INTO {ROWS.name} (study, worker, line) VALUES ('{_NAME}', '{_WORKER}', ?)"
 
 
-class LocalStudy(Rows):
+class LocalStudy(SampleRows):
     """A study in its results directory, open for measuring by this process alone."""
 
     def __init__(

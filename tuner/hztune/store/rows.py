@@ -108,7 +108,7 @@ class Nowhere:
         """Keeps nothing."""
 
 
-class Rows(ABC):
+class SampleRows(ABC):
     """A sink that makes a row of everything it is told, and hands each on at once."""
 
     def __init__(self, study: str, machine: str) -> None:
@@ -208,8 +208,8 @@ def lean(line: bytes) -> bytes:
 
     Almost all lines are of turns, and most of what each says it repeats of its arm: decoding that,
     too, would take twice the time. What is left is found by the names around it, which stand where
-    `Rows.turn` puts them; inside of a value there is no quotation mark without a backslash, and the
-    names of an arm's parameters stand between those that are looked for from both ends.
+    `SampleRows.turn` puts them; inside of a value there is no quotation mark without a backslash,
+    and the names of an arm's parameters stand between those that are looked for from both ends.
     """
     if line.find(b',"kind":"turn",', 0, KIND_WITHIN) < 0:
         return line

@@ -17,18 +17,18 @@ from hztune.errors import HztuneError
 from hztune.store.lines import Record, packed, sealed
 from hztune.store.owners import ProcessId
 from hztune.store.peers import EndedElsewhere, News
-from hztune.store.rows import Rows, blocks_of, lean
+from hztune.store.rows import SampleRows, blocks_of, lean
 from hztune.store.study import BLOCKS, OWNERS, ROWS, STUDIES, StoredStudy
 
 _LOOK_EVERY_S = 0.5
 _PROVING = ("confirm", "ablate", "panel")
 
 
-class Buffer(Rows):
+class Buffer(SampleRows):
     """The rows of the block that is being measured, until it is complete."""
 
     def __init__(self, study: str, machine: str) -> None:
-        """Starts empty; the arguments are those of `Rows`."""
+        """Starts empty; the arguments are those of `SampleRows`."""
         super().__init__(study, machine)
         self.rows: list[Record] = []
 

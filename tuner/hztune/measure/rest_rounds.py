@@ -84,7 +84,7 @@ def _follow(
     return "\n".join([*printed, ""]), None
 
 
-def use_in_rounds(
+def use_and_rest(
     launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
 ) -> Run:
     """Waits until a server answers, and puts it under load as often as was asked."""
@@ -117,7 +117,7 @@ def use_in_rounds(
         )
 
 
-def limit_of_rounds(program: Program, timeout_s: float) -> float:
+def limit_with_rests(program: Program, timeout_s: float) -> float:
     """Seconds that a server may take for all its rounds."""
     plan = program.rest
     assert plan is not None, "not a server with rests"
