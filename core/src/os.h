@@ -83,8 +83,6 @@ static inline bool hz_os_has_cpu(const hz_os_cpu_set *cpus, size_t cpu)
 }
 uint32_t hz_os_nodes(void); /* nodes of which it may use CPUs, 1 to HZ_NODES_MAX; call it first */
 uint32_t hz_os_node(void);  /* the node of the CPU that the caller runs on, below that */
-/* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
-size_t hz_os_read_file(const char *path, char *text, size_t size);
 uint32_t hz_os_pid(void);
 uint32_t hz_os_thread(void);                  /* number of the calling thread */
 void hz_os_random(void *bytes, size_t count); /* unpredictable bytes */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "os.h"
+#include "text.h"
 
 enum { LINE_BYTES = 1024 }; /* no line that matters is longer */
 
@@ -134,7 +135,7 @@ static bool read_in(const char *directory, const char *name, char text[64])
 {
     char path[2 * LINE_BYTES + 32];
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    return hz_os_read_file(path, text, 64) > 0;
+    return hz_text_read(path, text, 64) > 0;
 }
 
 /* The quota, and the time in which it may be used up; false without one ("max" or -1). */

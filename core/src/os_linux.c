@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "atomic.h"
+#include "text.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -219,16 +220,6 @@ uint64_t hz_os_memory_bytes(void)
     return (uint64_t)info.totalram * info.mem_unit;
 }
 
-size_t hz_os_read_file(const char *path, char *text, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t length = read(fd, text, size - 1);
-    close(fd);
-    text[length > 0 ? length : 0] = '\0';
-    return length > 0 ? (size_t)length : 0;
-}
-
 /* Whether the kernel promises no more memory than there is. Then a mapping that replaces another
  * one may fail and leave a hole. */
 bool hz_os_is_commit_strict(void)
@@ -236,7 +227,7 @@ bool hz_os_is_commit_strict(void)
     static _Atomic int known = -1;
     char text[8];
     if (hz_atomic_peek(&known) < 0) {
-        const size_t length = hz_os_read_file("/proc/sys/vm/overcommit_memory", text, sizeof text);
+        const size_t length = hz_text_read("/proc/sys/vm/overcommit_memory", text, sizeof text);
         hz_atomic_poke(&known, length > 0 && *text == '2');
     }
     return hz_atomic_peek(&known) != 0;
@@ -247,7 +238,7 @@ uint64_t hz_os_address_space_left(void)
     struct rlimit limit;
     char text[64];
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
-    if (hz_os_read_file("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
+    if (hz_text_read("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
     uint64_t used = strtoull(text, NULL, 10) * (uint64_t)hz_os_page_bytes();
     return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
 }
@@ -257,7 +248,7 @@ uint32_t hz_os_mappings_most(void)
     enum { USUAL = 65530 };
     char text[32];
     const char *path = "/proc/sys/vm/max_map_count";
-    const size_t length = hz_os_read_file(path, text, sizeof text);
+    const size_t length = hz_text_read(path, text, sizeof text);
     const unsigned long most = length > 0 ? strtoul(text, NULL, 10) : USUAL;
     return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }

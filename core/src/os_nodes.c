@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "os.h"
+#include "text.h"
 #include "types.h"
 
 #define DIRECTORY "/sys/devices/system/node"
@@ -56,7 +57,7 @@ static bool node_note(unsigned long id, const hz_os_cpu_set *cpus, uint8_t numbe
     static char text[LIST_BYTES]; /* the stack of a thread may be short */
     char path[PATH_BYTES];
     snprintf(path, sizeof path, DIRECTORY "/node%lu/cpulist", id);
-    if (hz_os_read_file(path, text, sizeof text) == 0 || !is_any_usable(text, cpus)) return false;
+    if (hz_text_read(path, text, sizeof text) == 0 || !is_any_usable(text, cpus)) return false;
     const char *list = text;
     for (unsigned long cpu, end; range_next(&list, HZ_OS_CPU_IDS, &cpu, &end);) {
         for (; cpu < end; cpu++) nodes[cpu] = number;
@@ -78,9 +79,9 @@ uint32_t hz_os_nodes(void)
     static char text[LIST_BYTES];
     char start[4];
     hz_os_cpu_set cpus;
-    const size_t length = hz_os_read_file(DIRECTORY "/has_cpu", start, sizeof start);
+    const size_t length = hz_text_read(DIRECTORY "/has_cpu", start, sizeof start);
     if (length == 0 || start[1] == '\n') return 1; /* mostly one node */
-    if (hz_os_read_file(DIRECTORY "/has_cpu", text, sizeof text) == 0 || !hz_os_affinity(&cpus))
+    if (hz_text_read(DIRECTORY "/has_cpu", text, sizeof text) == 0 || !hz_os_affinity(&cpus))
         return 1;
     const uint32_t found = nodes_note(text, &cpus);
     count = found < HZ_NODES_MAX ? found : HZ_NODES_MAX;

@@ -192,25 +192,16 @@ static bool is_worth_another_try(int error)
     return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EPERM;
 }
 
-/* The beginning of a file; "" where it cannot be read. hz_os_read_file is not in the agent. */
-static void line_read(const char *path, char line[FILE_LINE_BYTES])
-{
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = read(file, line, FILE_LINE_BYTES - 1);
-    line[length > 0 ? length : 0] = '\0';
-    (void)close(file);
-}
-
 /* In a namespace of users the kernel gives all that have no number there the same one, and so maybe
  * that of the process. Only a process with one thread may change its namespace. */
 static uid_t nobody_here(void)
 {
     char map[FILE_LINE_BYTES], nobody[FILE_LINE_BYTES];
     unsigned inside = 1, outside = 1, count = 0, number = USUAL_NOBODY;
-    line_read("/proc/self/uid_map", map);
+    (void)hz_text_read("/proc/self/uid_map", map, sizeof map);
     (void)sscanf(map, "%u %u %u", &inside, &outside, &count);
     if (inside == 0 && outside == 0 && count == UINT32_MAX) return NOT_A_USER;
-    line_read("/proc/sys/kernel/overflowuid", nobody);
+    (void)hz_text_read("/proc/sys/kernel/overflowuid", nobody, sizeof nobody);
     (void)sscanf(nobody, "%u", &number);
     return (uid_t)number;
 }

@@ -1,10 +1,12 @@
 /*
- * Building texts; stands alone, so that the agent has it, too.
+ * Building texts, and reading short ones; stands alone, so that the agent has it, too.
  */
 #include "text.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 
 void hz_text_add(hz_text *text, const char *format, ...)
 {
@@ -31,4 +33,13 @@ void hz_text_add_quoted(hz_text *text, const char *string)
     hz_text_add(text, "\"");
     for (; *string != '\0'; string++) add_character(text, *string);
     hz_text_add(text, "\"");
+}
+
+size_t hz_text_read(const char *path, char *text, size_t size)
+{
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t length = read(file, text, size - 1);
+    text[length > 0 ? length : 0] = '\0';
+    if (file >= 0) (void)close(file);
+    return length > 0 ? (size_t)length : 0;
 }

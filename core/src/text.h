@@ -1,5 +1,5 @@
 /*
- * Builds texts in a buffer of the caller. Nothing here allocates.
+ * Texts in a buffer of the caller: built, or read from a file. Nothing here allocates.
  */
 #ifndef HZ_TEXT_H
 #define HZ_TEXT_H
@@ -18,6 +18,8 @@ typedef struct hz_text {
 __attribute__((format(printf, 2, 3))) void hz_text_add(hz_text *text, const char *format, ...);
 /* Appends a string as JSON has it, with its quotes. */
 void hz_text_add_quoted(hz_text *text, const char *string);
+/* The beginning of a file, terminated; returns its length: 0, with "", where it cannot be read. */
+size_t hz_text_read(const char *path, char *text, size_t size);
 
 #pragma GCC visibility pop
 
