@@ -59,6 +59,29 @@ def test_everything_that_the_system_shows_is_recorded(tmp_path: Path) -> None:
     assert (record.thp, record.governor, record.turbo) == ("madvise", "powersave", "on")
 
 
+def huge_pages(root: Path, mode: str, **sizes: str) -> str:
+    folder = "sys/kernel/mm/transparent_hugepage"
+    files = {f"{folder}/enabled": f"[{mode}]", f"{folder}/hpage_pmd_size": "2097152"}
+    for size, own in sizes.items():
+        files[f"{folder}/hugepages-{size[1:]}kB/enabled"] = f"always [{own}]"
+    return Machine.here(put(root, files)).thp
+
+
+def test_sizes_of_pages_that_have_their_usual_mode_are_not_named(tmp_path: Path) -> None:
+    sizes = {"s16": "never", "s64": "never", "s2048": "inherit"}
+    assert huge_pages(tmp_path, "madvise", **sizes) == "madvise"
+
+
+def test_sizes_of_pages_that_have_another_mode_are_named_by_it(tmp_path: Path) -> None:
+    sizes = {"s16": "never", "s32": "always", "s64": "always", "s128": "inherit", "s2048": "never"}
+    said = huge_pages(tmp_path, "madvise", **sizes)
+    assert said == "madvise, always for 32 64 KiB, madvise for 128 KiB, never for 2048 KiB"
+
+
+def test_small_huge_pages_that_inherit_an_off_switch_are_off(tmp_path: Path) -> None:
+    assert huge_pages(tmp_path, "never", s64="inherit", s2048="inherit") == "never"
+
+
 @pytest.mark.parametrize("name", ["flags", "Features"])
 def test_the_features_of_the_processor_are_recorded_whatever_their_order(
     name: str, tmp_path: Path

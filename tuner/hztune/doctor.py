@@ -114,10 +114,11 @@ def _turbo(root: Path, machine: Machine) -> Check:
 def _huge_pages(root: Path, machine: Machine) -> Check:
     """With `always` the kernel gives huge pages to some processes and not to others, and so RSS."""
     name = "transparent huge pages"
-    if machine.thp != "always":
+    if not machine.thp.startswith("always"):
         return Check(name, "ok" if machine.thp else "unknown", machine.thp or "not visible here")
     mend = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
-    return Check(name, "warn", "always: speed and memory depend on what the kernel finds", mend)
+    found = f"{machine.thp}: speed and memory depend on what the kernel finds"
+    return Check(name, "warn", found, mend)
 
 
 def _quota(root: Path, machine: Machine) -> Check:

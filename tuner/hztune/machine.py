@@ -57,7 +57,8 @@ class Machine:
         kernel: Release of the kernel.
         libc: Name and version of the C library.
         page_size: Bytes.
-        thp: Mode of transparent huge pages: always, madvise or never; "" when unknown.
+        thp: Mode of transparent huge pages: always, madvise or never; "" when unknown. Sizes of
+            pages that have another mode than usual follow: "madvise, always for 32 64 KiB".
         governor: Frequency governor of the first CPU; "" when there is none to read.
         turbo: "on", "off", or "" when it cannot be read.
         memory_gib: Memory of the machine, rounded: a few pages differ from boot to boot.
@@ -88,7 +89,7 @@ class Machine:
             kernel=platform.release(),
             libc=" ".join(platform.libc_ver()),
             page_size=os.sysconf("SC_PAGE_SIZE"),
-            thp=_chosen(text_or_empty(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+            thp=_huge_pages(root / "sys/kernel/mm/transparent_hugepage"),
             governor=text_or_empty(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             turbo=_turbo(root),
             memory_gib=_memory_gib(root),
@@ -249,6 +250,23 @@ def _turbo(root: Path) -> str:
     return {("1", ""): "on", ("0", ""): "off", ("", "0"): "on", ("", "1"): "off"}.get(
         (boost, no_turbo), ""
     )
+
+
+def _huge_pages(folder: Path) -> str:
+    """Returns the mode of transparent huge pages, and which sizes have an unusual one.
+
+    Since Linux 6.8 each size has a mode. Usually the largest has that of all, and no other is used.
+    """
+    mode = _chosen(text_or_empty(folder / "enabled"))
+    largest = text_or_empty(folder / "hpage_pmd_size")
+    unusual: dict[str, list[int]] = {}
+    for kib in sorted(int(path.name[10:-2]) for path in folder.glob("hugepages-*kB")):
+        own = _chosen(text_or_empty(folder / f"hugepages-{kib}kB/enabled"))
+        own = mode if own == "inherit" else own
+        if own not in ("", mode if largest == str(kib * 1024) else "never"):
+            unusual.setdefault(own, []).append(kib)
+    sizes = (f"{own} for {' '.join(map(str, kib))} KiB" for own, kib in unusual.items())
+    return ", ".join((mode, *sizes))
 
 
 def _chosen(text: str) -> str:
