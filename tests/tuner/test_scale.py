@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from math import factorial
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from hztune.scale import LockUse, Scaling
+from hztune.errors import HztuneError, StoppedByUser
+from hztune.scale import LockUse, Scaling, measure_scaling, scaling
 
 ROOT = Path(__file__).parents[2]
 MODEL = runpy.run_path(str(ROOT / "experiments" / "scale" / "model.py"))
@@ -60,7 +63,8 @@ def test_the_doctor_prints_the_curve_and_the_locks_and_saves_them(
     [
         (["--json"], "--json does not go with --scale"),
         (["--pid", "1"], "--pid does not go with --scale"),
-        (["--output", "/no/such/place.json"], "cannot write '/no/such/place.json'"),
+        (["--output", "/no/such/place.json"], "cannot write '/no/such/place.unfinished.json'"),
+        (["--output", "/dev/null"], "cannot write '/dev/null': it is not a regular file"),
     ],
 )
 def test_the_doctor_says_what_it_cannot_do(
@@ -69,6 +73,51 @@ def test_the_doctor_says_what_it_cannot_do(
     done = doctor(core_build, tmp_path, *words)
     assert done.returncode in (1, 2)
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised", "said"),
+    [
+        (KeyboardInterrupt(), StoppedByUser, "interrupted; 2 of 7 rows are in "),
+        (HztuneError("larson: it crashed"), HztuneError, "larson: it crashed; 2 of 7 rows are in "),
+    ],
+)
+def test_a_measurement_that_is_cut_short_keeps_its_rows_and_the_last_whole_result(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    raised: type[HztuneError],
+    said: str,
+) -> None:
+    answers = iter([ROW, ROW])
+
+    def a_row(*arguments: object) -> Scaling:
+        if (row := next(answers, None)) is None:
+            raise failure
+        return row
+
+    monkeypatch.setattr(scaling, "_row", a_row)
+    path = tmp_path / "hz-scale.json"
+    path.write_text("of last year")
+    with pytest.raises(raised) as caught:
+        measure_scaling(path, 0.05, 2)
+    unfinished = tmp_path / "hz-scale.unfinished.json"
+    assert str(caught.value) == f"{said}{unfinished}"
+    assert len(json.loads(unfinished.read_text())["rows"]) == 2
+    assert path.read_text() == "of last year"
+
+
+def test_an_interrupt_that_python_swallowed_ends_the_measurement_before_the_next_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def a_row(*arguments: object) -> Scaling:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return ROW
+
+    monkeypatch.setattr(scaling, "_row", a_row)
+    with pytest.raises(StoppedByUser, match="1 of 7 rows"):
+        measure_scaling(tmp_path / "hz-scale.json", 0.05, 2)
 
 
 def test_a_row_says_how_often_and_how_long_each_lock_is_held() -> None:

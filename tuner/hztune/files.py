@@ -89,6 +89,29 @@ def may_be_replaced(path: Path) -> bool:
     return path.is_file() or not path.exists()
 
 
+def require_replaceable(path: Path) -> None:
+    """Refuses a place that no file may take.
+
+    Raises:
+        HztuneError: Something else than a file is there.
+    """
+    if not may_be_replaced(path):
+        kind = "it is a directory" if path.is_dir() else "it is not a regular file"
+        raise HztuneError(f"cannot write {str(path)!r}: {kind}")
+
+
+def publish(unfinished: Path, path: Path) -> None:
+    """Makes a file that is whole now take its place.
+
+    Raises:
+        HztuneError: The file system refused.
+    """
+    try:
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
 def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 
@@ -99,8 +122,7 @@ def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
         HztuneError: the file system refused, or `path` is something else than a file.
     """
     try:
-        if not (may_be_replaced(path) or path.is_dir()):
-            raise HztuneError(f"cannot write {str(path)!r}: it is not a regular file")
+        require_replaceable(path)
         _write_whole(path, content.encode(), 0o777 if executable else 0o666)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

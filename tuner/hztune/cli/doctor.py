@@ -52,8 +52,8 @@ def doctor_command(
 
     With --scale: runs four workloads with 1, 2, 4, ... threads, up to the CPUs, once unchanged and
     once with every lock of hz recorded. It prints the speed and the cost of each lock, and saves
-    both with the machine's record. hz's authors would like to see that file of a machine with many
-    CPUs.
+    both with the machine's record when all is measured. Until then the rows are in a file beside it
+    (hz-scale.unfinished.json). hz's authors would like to see that of a machine with many CPUs.
     """
     if scales:
         _refuse_beside_scale(as_json=as_json, strict=strict, pid=pid is not None)

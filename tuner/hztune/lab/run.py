@@ -7,7 +7,6 @@ experiment asks for, so that results stay small enough to be committed.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -262,8 +261,5 @@ def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Effort:
 def _publish(unfinished: Path) -> Path:
     """Makes a complete record the results."""
     results = unfinished.with_name(RESULTS)
-    try:
-        os.replace(unfinished, results)
-    except OSError as error:
-        raise HztuneError(f"cannot write {str(results)!r}: {error.strerror}") from None
+    files.publish(unfinished, results)
     return results

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hztune import artifacts, files
+from hztune.errors import HztuneError, StoppedByUser
+from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.scale.lock_uses import LockUse
 from hztune.scale.noted import run_bench, run_noted
@@ -82,26 +84,53 @@ def measure_scaling(
 ) -> tuple[Scaling, ...]:
     """Runs every workload with 1, 2, 4, ... threads, each once plain and once with the ledger.
 
+    The rows are in a file beside `path` until the last one is there; `path` keeps what it has
+    until then.
+
     Args:
-        path: The file that gets the machine and all rows; it is written after each row.
+        path: The file that gets the machine and all rows.
         seconds: Length of each run's counted window.
         cpus: The highest number of threads; None: the CPUs that this process may use.
         tell: Called with each row in words, when it is measured.
 
     Raises:
-        UsageError: The file cannot be written.
-        HztuneError: A library was not built, or a run failed.
+        StoppedByUser: The user interrupted; the text says where the rows are.
+        HztuneError: A file cannot be written, a library was not built, or a run failed.
     """
+    files.require_replaceable(path)
+    unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
+    specs = _specs(cpus or Machine.here().cores)
     rows: list[Scaling] = []
-    files.write_whole(path, _document(rows, seconds))
-    for name, overrides in _WORKLOADS:
-        first = len(rows)
-        for threads in _threads_up_to(cpus or Machine.here().cores):
-            if threads >= _least_threads(name, overrides):
-                rows.append(_row(WorkloadSpec.from_text(name, overrides, threads), seconds))
-                files.write_whole(path, _document(rows, seconds))
-                tell(rows[-1].words(rows[first]))
+    files.write_whole(unfinished, _document(rows, seconds))
+    try:
+        with interruptible() as asked:
+            for spec in specs:
+                if asked.is_set():
+                    raise KeyboardInterrupt
+                rows.append(_row(spec, seconds))
+                files.write_whole(unfinished, _document(rows, seconds))
+                first = next(row for row in rows if row.workload == rows[-1].workload)
+                tell(rows[-1].words(first))
+    except KeyboardInterrupt:
+        raise StoppedByUser(f"interrupted; {_kept(rows, specs, unfinished)}") from None
+    except HztuneError as error:
+        raise HztuneError(f"{error}; {_kept(rows, specs, unfinished)}") from error
+    files.publish(unfinished, path)
     return tuple(rows)
+
+
+def _kept(rows: Sequence[Scaling], specs: Sequence[WorkloadSpec], unfinished: Path) -> str:
+    return f"{len(rows)} of {len(specs)} rows are in {unfinished}"
+
+
+def _specs(cpus: int) -> list[WorkloadSpec]:
+    """Returns what is run: each workload with every number of threads that it works with."""
+    return [
+        WorkloadSpec.from_text(name, overrides, threads)
+        for name, overrides in _WORKLOADS
+        for threads in _threads_up_to(cpus)
+        if threads >= _least_threads(name, overrides)
+    ]
 
 
 def _threads_up_to(cpus: int) -> tuple[int, ...]:
