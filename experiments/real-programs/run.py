@@ -26,7 +26,7 @@ from pathlib import Path
 from hztune.compare import conduct
 from hztune.compare.contenders import Contender
 from hztune.compare.targets import ProgramSpec
-from hztune.errors import HztuneError
+from hztune.errors import HztuneError, StoppedByUser
 from hztune.lab import definition
 from hztune.lab.definition import Experiment
 from hztune.lab.run import Ran, further, run
@@ -102,14 +102,21 @@ def main(words: Sequence[str] | None = None) -> int:
                 status = 1
                 continue
             anew = False
+            kept = f"{len(ran.record.rows)} of {ran.rows} rows are in {ran.path}"
             if ran.stopped:
-                return 130
-            print(f"{case.name}: {len(ran.record.rows)} of {ran.rows} rows are in {ran.path}")
+                raise StoppedByUser(f"interrupted; {kept}, and the next call goes on")
+            print(f"{case.name}: {kept}")
     return status
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (CaseError, HztuneError) as error:
+    except KeyboardInterrupt:
+        print("run.py: interrupted", file=sys.stderr)
+        sys.exit(StoppedByUser.exit_status)
+    except HztuneError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except CaseError as error:
         sys.exit(f"run.py: {error}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hztune import params
+from hztune.errors import StoppedByUser
 from hztune.lab import chart, definition
 from hztune.lab.definition import Experiment
 from hztune.lab.findings import examine
@@ -82,6 +85,20 @@ def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.Mo
     (found,) = [each for each in committed() if each.programs]
     assert found.name == "real-programs" and len(found.programs) >= 16
     assert all(known[name].is_program for name in found.programs)
+
+
+def test_an_interrupted_run_over_programs_says_where_its_rows_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(EXPERIMENTS / "programs")
+    monkeypatch.chdir(tmp_path)  # the run changes to a folder of its own
+    main = runpy.run_path(str(EXPERIMENTS / "real-programs" / "run.py"))["main"]
+    stopped = SimpleNamespace(record=SimpleNamespace(rows=[1]), rows=23, path="x", stopped=True)
+    monkeypatch.setitem(main.__globals__, "missing", lambda case: [])
+    monkeypatch.setitem(main.__globals__, "build", lambda *words: None)
+    monkeypatch.setitem(main.__globals__, "measure", lambda *words, anew: stopped)
+    with pytest.raises(StoppedByUser, match="1 of 23 rows are in x, and the next call goes on"):
+        main(["--only", "jq"])
 
 
 def test_the_curves_of_servers_are_drawn_from_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
