@@ -207,6 +207,18 @@ def test_of_a_forks_child_the_parent_is_named_while_it_answers(
     os.kill(child, signal.SIGKILL)
 
 
+def test_a_forks_child_whose_variables_are_overwritten_is_told_of_its_parent(
+    start: Start, on_hz: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = start(FORK, **on_hz)
+    assert program.stdout is not None
+    child = int(program.stdout.readline())
+    monkeypatch.setattr(Process, "variables", lambda process: {})
+    with pytest.raises(UsageError, match=f"over its variables.*ask its parent, .* {program.pid}$"):
+        api.process_statistics(child)
+    os.kill(child, signal.SIGKILL)
+
+
 def test_a_process_whose_main_thread_has_ended_is_said_to(
     start: Start, on_hz: dict[str, str]
 ) -> None:

@@ -23,6 +23,7 @@ _PROTOCOL = 1
 _MOST_BYTES = 1 << 18
 _CREDENTIALS = struct.Struct("iII")
 _SWITCH = "HZ_CONTROL"
+_PRELOAD = "LD_PRELOAD"
 _LISTENS_SOON_S = 2.0
 """How long after the start of a process its thread may take to listen."""
 
@@ -55,13 +56,17 @@ def ask_process(process: Process, *lines: str, patience_s: float = ANSWER_PATIEN
             raise HztuneError(f"process {process.pid} ended while it was asked") from None
 
 
+def _name(process: Process) -> str:
+    return f"\0hz-control-{process.inner_pid}"
+
+
 def _connect(connection: socket.socket, process: Process) -> None:
     """Connects, at once or as soon as a process that has just begun listens."""
     patience_s = connection.gettimeout() or 0.0
     began = time.monotonic()
     while True:
         try:
-            connection.connect(f"\0hz-control-{process.inner_pid}")
+            connection.connect(_name(process))
             return
         except (BlockingIOError, TimeoutError):  # as many wait as may
             if time.monotonic() - began > patience_s:
@@ -128,13 +133,19 @@ def _silence(process: Process, patience_s: float) -> str:
 def _is_meant_to_listen(process: Process) -> bool:
     """Whether its variables say that it takes requests, or will in a moment."""
     variables = process.variables()
-    return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get("LD_PRELOAD", "")
+    return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get(_PRELOAD, "")
+
+
+def _listens(process: Process) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(ANSWER_PATIENCE_S)
+        return connection.connect_ex(_name(process)) == 0
 
 
 def _instead_of(process: Process) -> str:
     """What to do where a process is the child of a fork, as a clause."""
     parent = process.parent()
-    if parent is not None and _is_meant_to_listen(parent):
+    if parent is not None and _listens(parent):
         return f"ask its parent, process {parent.pid}"
     return "if it is a daemon, start it so that it stays in the foreground"
 
@@ -167,4 +178,10 @@ def _why_deaf(process: Process) -> str:
             f"of a fork, where no thread of hz lives on ({_instead_of(process)}), or it said on "
             "stderr why"
         )
-    return f"{what} takes no requests: {how_to_start(process)}"
+    deaf = f"{what} takes no requests: {how_to_start(process)}"
+    if process.has_mapped("libhz.so") and "libhz.so" not in process.variables().get(_PRELOAD, ""):
+        return (
+            f"{deaf}; if it was, it is the child of a fork that has written its title over its "
+            f"variables, as redis-server and nginx do: {_instead_of(process)}"
+        )
+    return deaf
