@@ -1,26 +1,12 @@
 /*
- * START HERE: allocation, the fast path first.
- *
- * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
- * its seal. A block without a seal is not handed out. One branch checks that, for three cases:
- *
- * 1. The magazine is empty, or the thread has no heap yet. Then the pop finds a block that never
- * has a seal, and the slow path gets blocks.
- *
- * 2. A block was freed twice, and its second copy is popped while the first is in use. The program
- * is ended if the owner has not written to the second word since; if it has, hz cannot tell this
- * from case 3. The second free does not check for that, as it would have to wait for a read of the
- * block.
- *
- * 3. The block's second word was written to while it was free. The program may have freed it once
- * and written to it later, which other allocators let pass: the block stays out of use, and the
- * program runs on.
+ * START HERE: allocation, the fast path first. A pop takes the block; it is in pop.h.
  */
 #include <hz/hz.h>
 
 #include <errno.h>
 
 #include "internal.h"
+#include "pop.h"
 
 static void *class_alloc_slow(const hz_stack *stack);
 static void *alloc_slow(size_t size, size_t align);
@@ -28,13 +14,8 @@ static void *alloc_slow(size_t size, size_t align);
 HZ_FAST void *stack_alloc(size_t at)
 {
     hz_stack *stack = hz_stack_at(hz_home_row_mine, at);
-    void **top = stack->top;
-    void *block = top[-1];
-    if (HZ_UNLIKELY(!hz_is_sealed(block, stack->key))) return class_alloc_slow(stack);
-    stack->top = top - 1;
-    __builtin_prefetch(top[-2], 1); /* the next one: another CPU may have its line */
-    hz_unseal(block);
-    return block;
+    void *block = hz_stack_pop(stack);
+    return HZ_LIKELY(block != NULL) ? block : class_alloc_slow(stack);
 }
 
 HZ_FAST void *class_alloc(uint32_t class_)

@@ -210,6 +210,12 @@ HZ_FAST size_t hz_step_stack(uint64_t step)
     return (uint16_t)step;
 }
 
+/* The class whose stack a step names; HZ_CLASS_NONE of an empty page and of long blocks. */
+HZ_FAST uint32_t hz_step_class(uint64_t step)
+{
+    return (uint32_t)(hz_step_stack(step) % HZ_ROW_OFFSET(1) / HZ_STACK_OFFSET(1));
+}
+
 /*
  * The class of the block that starts at `block`, be it live or free; HZ_CLASS_NONE when none does.
  * The bytes before the first block of a span belong to no block. The entry cannot tell, but the

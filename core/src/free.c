@@ -27,6 +27,7 @@
 #include "internal.h"
 
 static void free_slow(void *block, hz_stack *stack, uint64_t remainder);
+static void free_sized_slow(void *block, hz_stack *stack, uint64_t remainder, size_t size);
 
 /* Puts a block into its magazine. False when there is no room, when no block starts there, or, if
  * `reads`, when the block has its seal already. */
@@ -41,8 +42,6 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t remainder, bool reads)
     return true;
 }
 
-/* If `is_sized`, the program says that it asked for `size` bytes. Only hardening checks that; under
- * it the rows never have room, so put() fails. */
 HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
     const hz_page_entry *entry = hz_entry_at(block);
@@ -50,8 +49,10 @@ HZ_FAST void free_any(void *block, bool is_sized, size_t size)
     hz_stack *stack = hz_stack_at(hz_rows_mine, hz_step_stack(step));
     const uint64_t remainder = hz_remainder(entry, step, block);
     if (HZ_LIKELY(put(stack, block, remainder, false))) return;
-    if (is_sized && hz_is_hardened()) hz_harden_require_size(block, size);
-    free_slow(block, stack, remainder);
+    if (is_sized)
+        free_sized_slow(block, stack, remainder, size);
+    else
+        free_slow(block, stack, remainder);
 }
 
 void hz_free(void *block)
@@ -150,6 +151,15 @@ __attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, ui
     if (block != NULL) free_elsewhere(block);
 }
 
+/* The program says that it asked for `size` bytes. Only hardening checks that; under it the rows
+ * never have room, so every free comes here. Apart, as it needs a frame and put() does not. */
+__attribute__((noinline)) static void free_sized_slow(void *block, hz_stack *stack,
+                                                      uint64_t remainder, size_t size)
+{
+    if (hz_is_hardened()) hz_harden_require_size(block, size);
+    free_slow(block, stack, remainder);
+}
+
 /* ---- live or free --------------------------------------------------------------------------- */
 
 /* A seal in the block is only a reason to search for it: the program may have stored it there. */
@@ -165,11 +175,25 @@ size_t hz_usable_of(const void *block, uint32_t class_)
     return class_ == HZ_CLASS_LARGE ? hz_large_bytes(block) : hz_class_bytes[class_];
 }
 
-size_t hz_usable_size(const void *block)
+__attribute__((noinline)) static size_t usable_of_any(const void *block)
 {
     return hz_usable_of(block, hz_class_at(block));
+}
+
+/* Redis asks for each block that it makes and frees. The entry of a short block's page names its
+ * class: only then is the stack one that a block can lie in. */
+size_t hz_usable_size(const void *block)
+{
+    const hz_page_entry *entry = hz_entry_at(block);
+    const uint64_t step = hz_atomic_peek(&entry->step);
+    const uint32_t class_ = hz_step_class(step);
+    const bool is_start = hz_remainder(entry, step, block) < HZ_REMAINDER_MAX;
+    if (HZ_LIKELY(is_start && class_ != HZ_CLASS_NONE && !hz_is_fenced()))
+        return hz_class_bytes[class_];
+    return usable_of_any(block);
 }
 
 HZ_DROP_IN_NAME(free, hz_free);
 HZ_DROP_IN_NAME(__libc_free, hz_free);
 HZ_DROP_IN_NAME(cfree, hz_free);
+HZ_DROP_IN_NAME(malloc_usable_size, hz_usable_size);

@@ -55,11 +55,6 @@ DROP_IN void *reallocarray(void *block, size_t count, size_t size)
     return hz_realloc(block, bytes);
 }
 
-DROP_IN size_t malloc_usable_size(void *block)
-{
-    return hz_usable_size(block);
-}
-
 DROP_IN void free_sized(void *block, size_t size)
 {
     hz_free_sized(block, size);

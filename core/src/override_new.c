@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "override.h"
+#include "pop.h"
 
 /* As the standard says: call the new handler until an allocation succeeds; without one, throw. */
 static void *new_slow(size_t align, size_t size)
@@ -21,10 +22,17 @@ static void *new_slow(size_t align, size_t size)
     abort();
 }
 
-DROP_IN void *_Znwm(size_t size) /* operator new(size_t) */
+/* Whatever a pop did not get. Apart, as it needs a frame and the pop does not. */
+__attribute__((noinline)) static void *new_any(size_t size)
 {
     void *block = hz_malloc(size);
-    return __builtin_expect(block != NULL, 1) ? block : new_slow(1, size);
+    return HZ_LIKELY(block != NULL) ? block : new_slow(1, size);
+}
+
+DROP_IN void *_Znwm(size_t size) /* operator new(size_t) */
+{
+    void *block = hz_pop_small(size);
+    return HZ_LIKELY(block != NULL) ? block : new_any(size);
 }
 
 DROP_IN void *_ZnwmSt11align_val_t(size_t size,

@@ -359,14 +359,6 @@ static uint64_t *span_bit(const hz_page_info *span, const void *block, uint64_t 
     return span_bits(span) + granule / HZ_WORD_BITS;
 }
 
-static void span_mark_free(hz_page_info *span, uint64_t *word, uint64_t bit)
-{
-    const size_t at = (size_t)(word - span_bits(span));
-    *word |= bit;
-    span->free_count++;
-    if (at < span->scan_word) span->scan_word = (uint32_t)at;
-}
-
 /* Puts a span that got blocks back into the right list, or among the dead. */
 static void span_settle(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
 {
@@ -388,13 +380,6 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
     return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;
 }
 
-/* The same for an address on a page of `span`, which is of this bin. */
-static bool is_start_in(const hz_page_info *span, const void *address)
-{
-    const size_t offset = (uintptr_t)address - (uintptr_t)hz_info_address(span);
-    return offset >= span->colour && hz_is_start(hz_entry_at(address), address);
-}
-
 static bool is_back(const void *block)
 {
     uint64_t bit;
@@ -407,40 +392,52 @@ static void prefetch_seals(void *const *blocks, size_t count)
     for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
 }
 
-/* What a bin takes back, and what it finds wrong. Blocks that were freed one after the other often
- * lie on one page, so what is known of the last block's page is kept. */
+/* What a bin takes back, and what it finds wrong. */
 typedef struct intake {
     hz_bin *bin;
-    hz_page_info *span;  /* that of the last block; NULL: it lay in none */
-    size_t page;         /* the page of the last block */
     hz_page_info *dead;  /* spans that became empty and are not kept */
     const void *twice;   /* a block that was freed twice */
     const void *spoiled; /* a block without its seal */
 } intake;
 
-/* Puts the span into the right list after all blocks of a page were taken in. */
-static void intake_leave_page(intake *in)
+/* Takes the first blocks, as far as they lie on one page; returns how many. Blocks that were freed
+ * one after the other often do, so what the page and the span tell is looked up once. */
+static size_t intake_take_page(intake *in, uint32_t shard, uint32_t class_, void *const *blocks,
+                               size_t count)
 {
-    if (in->span != NULL && in->span->free_count > 0) span_settle(in->bin, in->span, &in->dead);
-}
-
-static void intake_take(intake *in, uint32_t shard, uint32_t class_, void *block)
-{
-    bool is_start = true;
-    if (in->span != NULL && in->page == hz_page_of(block)) {
-        is_start = is_start_in(in->span, block);
-    } else {
-        intake_leave_page(in);
-        in->page = hz_page_of(block);
-        in->span = is_of_bin(shard, class_, block) ? hz_span_of(block) : NULL;
+    if (HZ_UNLIKELY(!is_of_bin(shard, class_, blocks[0]))) {
+        in->twice = blocks[0];
+        return 1;
     }
-    uint64_t bit = 0, *word = in->span != NULL ? span_bit(in->span, block, &bit) : NULL;
-    if (HZ_UNLIKELY(word == NULL || !is_start || (*word & bit) != 0))
-        in->twice = block;
-    else if (HZ_UNLIKELY(!hz_is_sealed(block, hz_map.keys[class_])))
-        in->spoiled = block;
-    else
-        span_mark_free(in->span, word, bit);
+    const size_t page = hz_page_of(blocks[0]);
+    const hz_page_entry *entry = hz_entry_at(blocks[0]);
+    const uint64_t step = hz_atomic_peek(&entry->step), key = hz_map.keys[class_];
+    hz_page_info *span = hz_span_of(blocks[0]);
+    const uintptr_t start = (uintptr_t)hz_info_address(span), first = start + span->colour;
+    uint64_t *bits = span_bits(span);
+    size_t scan_word = span->scan_word, taken = 0;
+    uint32_t freed = 0;
+    do {
+        void *block = blocks[taken];
+        const size_t granule = ((uintptr_t)block - start) >> HZ_GRANULE_SHIFT;
+        const size_t at = granule / HZ_WORD_BITS;
+        const uint64_t bit = UINT64_C(1) << (granule % HZ_WORD_BITS);
+        const bool is_start =
+            (uintptr_t)block >= first && hz_remainder(entry, step, block) < HZ_REMAINDER_MAX;
+        if (HZ_UNLIKELY(!is_start || (bits[at] & bit) != 0)) {
+            in->twice = block;
+        } else if (HZ_UNLIKELY(!hz_is_sealed(block, key))) {
+            in->spoiled = block;
+        } else {
+            bits[at] |= bit;
+            freed++;
+            if (at < scan_word) scan_word = at;
+        }
+    } while (++taken < count && hz_page_of(blocks[taken]) == page);
+    span->scan_word = (uint32_t)scan_word;
+    span->free_count += freed;
+    if (span->free_count > 0) span_settle(in->bin, span, &in->dead);
+    return taken;
 }
 
 /* A block without its seal is the second copy of one that is in use, or was written to after its
@@ -450,8 +447,7 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
     intake in = {.bin = bin_of(shard, class_)};
     prefetch_seals(blocks, count);
     hz_lock_take(&in.bin->lock);
-    for (size_t i = 0; i < count; i++) intake_take(&in, shard, class_, blocks[i]);
-    intake_leave_page(&in);
+    for (size_t i = 0; i < count;) i += intake_take_page(&in, shard, class_, blocks + i, count - i);
     hz_lock_release(&in.bin->lock);
     destroy_all(in.dead, class_);
     if (HZ_UNLIKELY(in.twice != NULL)) hz_die("a block was freed twice", in.twice);
