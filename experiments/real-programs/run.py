@@ -4,6 +4,7 @@
     run.py --only lua z3        some of them
     run.py --for 170            begin no row after so many seconds; the next call goes on
     run.py --with mimalloc3=/path/to/libmimalloc.so       a further allocator, several times
+    run.py --experiment experiments/huge-pages            the rows of another experiment
     run.py --missing            say which programs are not here, and where they come from
 
 How a program is started stands in ../programs/cases.py. A row is kept in results.unfinished.json
@@ -61,11 +62,12 @@ def measure(
         )
 
 
-def arguments(words: Sequence[str] | None, names: Sequence[str]) -> argparse.Namespace:
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--only", nargs="+", metavar="NAME", choices=names, default=names)
+    add("--experiment", type=Path, default=HERE, metavar="FOLDER", help="whose rows; this one's")
+    add("--only", nargs="+", metavar="NAME", default=[])
     add("--for", type=float, default=math.inf, metavar="S", dest="span_s",
         help="begin no row after so many seconds")  # fmt: skip
     add("--with", action="append", default=[], metavar="NAME=/path/lib.so", dest="libraries",
@@ -77,9 +79,11 @@ def arguments(words: Sequence[str] | None, names: Sequence[str]) -> argparse.Nam
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measures what is asked for; 1 when a program is missing or a row cannot be measured."""
-    experiment = definition.load(HERE)
-    asked = arguments(words, experiment.programs)
-    chosen = [BY_NAME[name] for name in experiment.programs if name in asked.only]
+    asked = arguments(words)
+    experiment = definition.load(asked.experiment.resolve())
+    for name in sorted({*asked.only} - {*experiment.programs}):
+        raise CaseError(f"--only {name}: its rows are {', '.join(experiment.programs)}")
+    chosen = [BY_NAME[name] for name in asked.only or experiment.programs]
     lacking = {case.name: said for case in chosen if (said := missing(case))}
     status = 1 if lacking else 0
     for name, said in lacking.items():

@@ -82,9 +82,9 @@ def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(EXPERIMENTS / "programs")
     cases = importlib.import_module("cases")
     known = {case.name: case for case in (*cases.CASES, *cases.COMPARED)}
-    (found,) = [each for each in committed() if each.programs]
-    assert found.name == "real-programs" and len(found.programs) >= 16
-    assert all(known[name].is_program for name in found.programs)
+    found = {each.name: each.programs for each in committed() if each.programs}
+    assert set(found) == {"real-programs", "huge-pages"} and len(found["real-programs"]) >= 16
+    assert all(known[name].is_program for names in found.values() for name in names)
 
 
 def test_an_interrupted_run_over_programs_says_where_its_rows_are(
