@@ -18,7 +18,6 @@ import argparse
 import math
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -32,6 +31,7 @@ from hztune.lab import definition
 from hztune.lab.definition import Experiment
 from hztune.lab.run import Ran, further, run
 from hztune.progress import Plain
+from hztune.scratch import scratch_folder
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "programs"))
@@ -92,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return status
     until_s, anew = time.monotonic() + asked.span_s, asked.anew
     extra = further(asked.libraries)
-    with tempfile.TemporaryDirectory(prefix="hztune-programs-") as folder:
+    with scratch_folder() as folder:
         os.chdir(folder)  # so that a program's words are the same each time
         here = [case for case in chosen if case.name not in lacking]
         build(Path(), here)
