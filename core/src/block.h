@@ -66,9 +66,9 @@
  *                                          steps of longer blocks name the stack of no class, so
  *                                          that their frees take the slow path, which compares
  *                                          with HZ_REMAINDER_MAX
- *     COLOUR    i * n bytes below first:   remainder is small. The slow path looks at the colour
- *                                          (hz_class_at); the fast path lets the address pass
- *                                          (SECURITY.md, promise 3)
+ *     COLOUR    i * n bytes below first:   remainder is small. The slow paths look at the colour
+ *                                          (hz_class_at); those of free and of hz_usable_size that
+ *                                          are fast let the address pass (SECURITY.md, promise 3)
  *     FAR       shares only the entry:     remainder >= the arena's end, except for one address in
  *                                          2^17 (2^16 above 2^47). No two pages of the arena in
  *                                          use share an entry
@@ -219,7 +219,7 @@ HZ_FAST uint32_t hz_step_class(uint64_t step)
 /*
  * The class of the block that starts at `block`, be it live or free; HZ_CLASS_NONE when none does.
  * The bytes before the first block of a span belong to no block. The entry cannot tell, but the
- * span's colour does. The fast path of a free does not ask it: see COLOUR.
+ * span's colour does. The fast paths do not ask it: see COLOUR.
  */
 HZ_FAST uint32_t hz_class_at(const void *block)
 {

@@ -318,8 +318,8 @@ void hz_harden_require_size(const void *block, size_t size)
         hz_die("a free with a size that is not the block's", block);
 }
 
-/* Opens malloc's fast path, except under `full`; gives malloc(0) a class, except under
- * hardening. */
+/* Opens the fast path of malloc and operator new, except under `full`; gives malloc(0) a class,
+ * except under hardening. */
 void hz_fast_path_open(void)
 {
     if (!hz_is_hardened()) hz_small_stacks[0] = HZ_STACK_OFFSET(1);
