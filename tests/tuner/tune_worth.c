@@ -28,7 +28,7 @@ static void prepare(hz_run *run)
     if (mode == SLOWER) spins = PLAIN_SPINS * 2;
 }
 
-static void begin(hz_worker *w)
+static void begin(hz_player *w)
 {
     (void)w;
 }
@@ -53,7 +53,7 @@ static void misbehave(void)
     if (mode == GREEDY) eat();
 }
 
-static size_t step(hz_worker *w, size_t most)
+static size_t step(hz_player *w, size_t most)
 {
     for (size_t i = 0; i < most; i++) {
         hz_give(w, hz_take_block(w, 64));
@@ -64,7 +64,7 @@ static size_t step(hz_worker *w, size_t most)
     return most;
 }
 
-static void end(hz_worker *w)
+static void end(hz_player *w)
 {
     (void)w;
 }
