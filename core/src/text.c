@@ -38,8 +38,11 @@ void hz_text_add_quoted(hz_text *text, const char *string)
 size_t hz_text_read(const char *path, char *text, size_t size)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = read(file, text, size - 1);
+    ssize_t length = 0;
+    if (file >= 0) {
+        length = read(file, text, size - 1);
+        (void)close(file);
+    }
     text[length > 0 ? length : 0] = '\0';
-    if (file >= 0) (void)close(file);
     return length > 0 ? (size_t)length : 0;
 }
