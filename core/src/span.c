@@ -350,13 +350,12 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 
 /* ---- giving blocks back --------------------------------------------------------------------- */
 
-/* The word of free_bits that a block's bit stands in, and that bit. */
-static uint64_t *span_bit(const hz_page_info *span, const void *block, uint64_t *bit)
+/* Which word of a span's free_bits a block's bit stands in, and that bit. */
+static size_t bit_word(uintptr_t span_start, const void *block, uint64_t *bit)
 {
-    const size_t offset = (uintptr_t)block - (uintptr_t)hz_info_address(span);
-    const size_t granule = offset >> HZ_GRANULE_SHIFT;
+    const size_t granule = ((uintptr_t)block - span_start) >> HZ_GRANULE_SHIFT;
     *bit = UINT64_C(1) << (granule % HZ_WORD_BITS);
-    return span_bits(span) + granule / HZ_WORD_BITS;
+    return granule / HZ_WORD_BITS;
 }
 
 /* Puts a span that got blocks back into the right list, or among the dead. */
@@ -383,7 +382,9 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 static bool is_back(const void *block)
 {
     uint64_t bit;
-    return (*span_bit(hz_span_of(block), block, &bit) & bit) != 0;
+    const hz_page_info *span = hz_span_of(block);
+    const size_t at = bit_word((uintptr_t)hz_info_address(span), block, &bit);
+    return (span_bits(span)[at] & bit) != 0;
 }
 
 /* Fetches the blocks' seals before the lock is taken, under which they are read. */
@@ -419,9 +420,8 @@ static size_t intake_take_page(intake *in, uint32_t shard, uint32_t class_, void
     uint32_t freed = 0;
     do {
         void *block = blocks[taken];
-        const size_t granule = ((uintptr_t)block - start) >> HZ_GRANULE_SHIFT;
-        const size_t at = granule / HZ_WORD_BITS;
-        const uint64_t bit = UINT64_C(1) << (granule % HZ_WORD_BITS);
+        uint64_t bit;
+        const size_t at = bit_word(start, block, &bit);
         const bool is_start =
             (uintptr_t)block >= first && hz_remainder(entry, step, block) < HZ_REMAINDER_MAX;
         if (HZ_UNLIKELY(!is_start || (bits[at] & bit) != 0)) {
