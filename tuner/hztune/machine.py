@@ -260,7 +260,8 @@ def _huge_pages(folder: Path) -> str:
     mode = _chosen(text_or_empty(folder / "enabled"))
     largest = text_or_empty(folder / "hpage_pmd_size")
     unusual: dict[str, list[int]] = {}
-    for kib in sorted(int(path.name[10:-2]) for path in folder.glob("hugepages-*kB")):
+    names = (path.name for path in folder.glob("hugepages-*kB"))
+    for kib in sorted(int(name.removeprefix("hugepages-").removesuffix("kB")) for name in names):
         own = _chosen(text_or_empty(folder / f"hugepages-{kib}kB/enabled"))
         own = mode if own == "inherit" else own
         if own not in ("", mode if largest == str(kib * 1024) else "never"):
