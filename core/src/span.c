@@ -11,6 +11,7 @@
 
 enum {
     WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
+    WORD_COVERS = HZ_WORD_BITS * HZ_GRANULE_BYTES, /* bytes that a word of free_bits is about */
     COLOURS = 16,    /* a first block starts at one of these lines; a span loses half on average */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     CUT_BYTES = 16 * 1024,    /* are touched ahead at most, */
@@ -170,7 +171,7 @@ static const void *unseal_all(const hz_page_info *span, uint32_t class_)
     const uint64_t key = hz_map.keys[class_];
     const void *unsealed = NULL;
     unsigned char *block = (unsigned char *)hz_info_address(span) + span->colour;
-    for (uint32_t i = 0; i < span->cut; i++, block += bytes) {
+    for (const unsigned char *end = block + span->cut * bytes; block < end; block += bytes) {
         if (HZ_LIKELY(hz_is_sealed(block, key)))
             hz_unseal(block);
         else
@@ -258,18 +259,26 @@ static size_t bytes_to_touch(const unsigned char *first, size_t bytes)
 }
 
 /* The last block in `out` has the lowest address, as it is popped first. */
+static void seal_row(unsigned char *block, uint32_t class_, void **out, size_t count)
+{
+    const uint64_t key = hz_map.keys[class_];
+    const size_t bytes = hz_class_bytes[class_];
+    for (void **at = out + count; at > out; block += bytes) {
+        hz_seal(block, key);
+        *--at = block;
+    }
+}
+
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
 {
     size_t bytes = hz_class_bytes[class_];
     size_t most = lease->blocks > 0 ? (bytes_to_touch(lease->first, bytes) + bytes - 1) / bytes : 0;
     if (most > lease->blocks) most = lease->blocks;
     if (want > most) want = most;
-    for (size_t i = 0; i < want; i++) {
-        void *block = lease->first + i * bytes;
-        if (hz_is_fenced()) hz_harden_cut(block, class_);
-        hz_seal(block, hz_map.keys[class_]);
-        out[want - 1 - i] = block;
+    if (hz_is_fenced()) {
+        for (size_t i = 0; i < want; i++) hz_harden_cut(lease->first + i * bytes, class_);
     }
+    seal_row(lease->first, class_, out, want);
     if (want > 0) note_cut(class_, lease->first, lease->first + want * bytes);
     lease->first += want * bytes;
     lease->blocks -= (uint32_t)want;
@@ -350,14 +359,6 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 
 /* ---- giving blocks back --------------------------------------------------------------------- */
 
-/* Which word of a span's free_bits a block's bit stands in, and that bit. */
-static size_t bit_word(uintptr_t span_start, const void *block, uint64_t *bit)
-{
-    const size_t granule = ((uintptr_t)block - span_start) >> HZ_GRANULE_SHIFT;
-    *bit = UINT64_C(1) << (granule % HZ_WORD_BITS);
-    return granule / HZ_WORD_BITS;
-}
-
 /* Puts a span that got blocks back into the right list, or among the dead. */
 static void span_settle(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
 {
@@ -381,15 +382,14 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 
 static bool is_back(const void *block)
 {
-    uint64_t bit;
-    const hz_page_info *span = hz_span_of(block);
-    const size_t at = bit_word((uintptr_t)hz_info_address(span), block, &bit);
-    return (span_bits(span)[at] & bit) != 0;
+    const size_t granule = hz_granule_of(block);
+    return (hz_map.free_bits[granule / HZ_WORD_BITS] >> granule % HZ_WORD_BITS & 1) != 0;
 }
 
 /* Fetches the blocks' seals before the lock is taken, under which they are read. */
 static void prefetch_seals(void *const *blocks, size_t count)
 {
+#pragma GCC unroll 8
     for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
 }
 
@@ -401,43 +401,56 @@ typedef struct intake {
     const void *spoiled; /* a block without its seal */
 } intake;
 
-/* Takes the first blocks, as far as they lie on one page; returns how many. Blocks that were freed
- * one after the other often do, so what the page and the span tell is looked up once. */
-static size_t intake_take_page(intake *in, uint32_t shard, uint32_t class_, void *const *blocks,
-                               size_t count)
+/* Marks the first blocks as back, as far as they lie on the page of the first one and nothing is
+ * wrong with them; returns how many. Blocks that were freed one after the other often lie on one
+ * page, so what the page tells is looked up once. */
+static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t key,
+                                                  void *const *blocks, size_t count)
 {
-    if (HZ_UNLIKELY(!is_of_bin(shard, class_, blocks[0]))) {
-        in->twice = blocks[0];
-        return 1;
-    }
     const size_t page = hz_page_of(blocks[0]);
+    const size_t colour = hz_map.infos[page].colour, room = HZ_PAGE_BYTES - colour;
+    const uintptr_t first = (uintptr_t)hz_page_address(page) + colour;
     const hz_page_entry *entry = hz_entry_at(blocks[0]);
-    const uint64_t step = hz_atomic_peek(&entry->step), key = hz_map.keys[class_];
-    hz_page_info *span = hz_span_of(blocks[0]);
-    const uintptr_t start = (uintptr_t)hz_info_address(span), first = start + span->colour;
-    uint64_t *bits = span_bits(span);
-    size_t scan_word = span->scan_word, taken = 0;
-    uint32_t freed = 0;
+    const uint64_t step = hz_atomic_peek(&entry->step);
+    uint64_t *bits = hz_map.free_bits + page * WORDS_PER_PAGE;
+    size_t lowest = room, taken = 0;
     do {
         void *block = blocks[taken];
-        uint64_t bit;
-        const size_t at = bit_word(start, block, &bit);
-        const bool is_start =
-            (uintptr_t)block >= first && hz_remainder(entry, step, block) < HZ_REMAINDER_MAX;
-        if (HZ_UNLIKELY(!is_start || (bits[at] & bit) != 0)) {
-            in->twice = block;
-        } else if (HZ_UNLIKELY(!hz_is_sealed(block, key))) {
-            in->spoiled = block;
-        } else {
-            bits[at] |= bit;
-            freed++;
-            if (at < scan_word) scan_word = at;
-        }
-    } while (++taken < count && hz_page_of(blocks[taken]) == page);
-    span->scan_word = (uint32_t)scan_word;
-    span->free_count += freed;
-    if (span->free_count > 0) span_settle(in->bin, span, &in->dead);
+        const size_t offset = (uintptr_t)block - first;
+        if (offset >= room) break; /* on another page, or below the span's first block */
+        if (HZ_UNLIKELY(hz_remainder(entry, step, block) / HZ_REMAINDER_MAX != 0)) break;
+        if (HZ_UNLIKELY(!hz_is_sealed(block, key))) break;
+        uint64_t *word = &bits[(uintptr_t)block % HZ_PAGE_BYTES / WORD_COVERS];
+        const uint64_t bit = UINT64_C(1) << ((uintptr_t)block / HZ_GRANULE_BYTES % HZ_WORD_BITS);
+        if (HZ_UNLIKELY((*word & bit) != 0)) break;
+        *word |= bit;
+        if (offset < lowest) lowest = offset;
+    } while (++taken < count);
+    const size_t word = (size_t)(bits - span_bits(span)) + (colour + lowest) / WORD_COVERS;
+    if (word < span->scan_word) span->scan_word = (uint32_t)word;
+    span->free_count += (uint32_t)taken;
     return taken;
+}
+
+/* Takes the first blocks, as far as they lie on one page, or notes what is wrong with the first
+ * one; returns how many it dealt with. */
+static size_t intake_take(intake *in, uint32_t shard, uint32_t class_, void *const *blocks,
+                          size_t count)
+{
+    if (HZ_LIKELY(is_of_bin(shard, class_, blocks[0]))) {
+        hz_page_info *span = hz_span_of(blocks[0]);
+        const size_t taken = mark_back(span, hz_map.keys[class_], blocks, count);
+        if (HZ_LIKELY(taken > 0)) {
+            span_settle(in->bin, span, &in->dead);
+            return taken;
+        }
+        if (!is_back(blocks[0])) {
+            in->spoiled = blocks[0];
+            return 1;
+        }
+    }
+    in->twice = blocks[0];
+    return 1;
 }
 
 /* A block without its seal is the second copy of one that is in use, or was written to after its
@@ -447,7 +460,7 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
     intake in = {.bin = bin_of(shard, class_)};
     prefetch_seals(blocks, count);
     hz_lock_take(&in.bin->lock);
-    for (size_t i = 0; i < count;) i += intake_take_page(&in, shard, class_, blocks + i, count - i);
+    for (size_t i = 0; i < count;) i += intake_take(&in, shard, class_, blocks + i, count - i);
     hz_lock_release(&in.bin->lock);
     destroy_all(in.dead, class_);
     if (HZ_UNLIKELY(in.twice != NULL)) hz_die("a block was freed twice", in.twice);
