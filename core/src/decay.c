@@ -34,8 +34,10 @@ static struct {
 static bool go_on_with_depots(void)
 {
     while (depots.next < hz_map.shards * HZ_CLASSES) {
-        const uint32_t at = depots.next++;
-        if (hz_depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1)) return true;
+        const uint32_t at = depots.next;
+        const hz_decayed decayed = hz_depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1);
+        if (decayed != HZ_DECAYED_PART) depots.next++;
+        if (decayed != HZ_DECAYED_NOTHING) return true;
     }
     depots.next = 0;
     hz_atomic_poke(&depots.seen_ms, hz_os_now_ms());

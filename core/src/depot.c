@@ -3,13 +3,17 @@
  * time.
  *
  * Under the policies `mutex` and `spin` a depot is an array of pointers under a lock that is held
- * while one batch is copied. Under `lockfree` it is a stack of batches. Its head has a generation
+ * while one batch is copied; it grows where a program frees and allocates more blocks in turn than
+ * it holds. Under `lockfree` it is a stack of batches. Its head has a generation
  * number, so that a thread notices if the head was popped and pushed again meanwhile. Batches are
  * never unmapped, so a thread may read one that is no longer in the stack.
  */
 #include "internal.h"
 
-enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the classes of long blocks */
+enum {
+    DEPOT_BYTES = 4 << 20, /* most that a depot keeps; it bounds the classes of long blocks */
+    GROWTH_MOST = 16,      /* and most times its first capacity */
+};
 _Static_assert(HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
                "a depot's capacity fits 32 bits");
 
@@ -19,6 +23,13 @@ static uint32_t capacity_for(uint32_t class_)
     int64_t fitting = DEPOT_BYTES / (int64_t)hz_class_bytes[class_];
     if (blocks > fitting) blocks = fitting;
     return (uint32_t)(blocks > 1 ? blocks : 1);
+}
+
+static uint32_t grown_capacity_for(uint32_t class_)
+{
+    const uint32_t most = GROWTH_MOST * capacity_for(class_);
+    const uint32_t fitting = DEPOT_BYTES / hz_class_bytes[class_];
+    return most < fitting ? most : fitting;
 }
 
 static void depot_lock(hz_depot *depot)
@@ -52,6 +63,26 @@ static bool stack_make(hz_depot *depot, uint32_t class_)
     }
     hz_lock_release(&depot->lock);
     return true;
+}
+
+/* Doubles the capacity. The first growth makes an array for all later ones, whose memory the system
+ * gives as it fills. If two threads do it at the same time, one array stays unused, as above. */
+static void stack_grow(hz_depot *depot, uint32_t class_)
+{
+    const uint32_t most = grown_capacity_for(class_), now = hz_atomic_peek(&depot->capacity);
+    const bool is_first = now == capacity_for(class_);
+    if (now >= most) return;
+    void **array = is_first ? hz_meta_alloc(most * sizeof(void *)) : NULL;
+    if (is_first && array == NULL) return;
+    depot_lock(depot);
+    if (hz_atomic_peek(&depot->capacity) == now) {
+        if (is_first) {
+            memcpy(array, depot->blocks, hz_atomic_peek(&depot->count) * sizeof(void *));
+            hz_plain_put(&depot->blocks, array); /* after what is in it */
+        }
+        hz_atomic_put(&depot->capacity, 2 * now < most ? 2 * now : most); /* after the array */
+    }
+    hz_lock_release(&depot->lock);
 }
 
 static size_t stack_take(hz_depot *depot, void **out, size_t want)
@@ -185,6 +216,17 @@ static size_t depot_push(hz_depot *depot, uint32_t class_, void *const *blocks, 
     return stack_give(depot, class_, blocks, count);
 }
 
+/* A depot that has been full, and is empty now, was too small: its blocks went to their spans, and
+ * are to be fetched from there. */
+static void note_miss(hz_depot *depot, uint32_t class_)
+{
+    hz_count(HZ_STAT_depot_misses, 1);
+    hz_atomic_poke(&depot->misses, 1);
+    if (HZ_LIKELY(!hz_atomic_peek(&depot->was_full))) return;
+    hz_atomic_poke(&depot->was_full, false);
+    if (hz_cfg.depot_lock != HZ_DEPOT_LOCK_LOCKFREE) stack_grow(depot, class_);
+}
+
 size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
@@ -194,17 +236,18 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, h
         hz_count(HZ_STAT_depot_hits, 1);
         return got;
     }
-    hz_count(HZ_STAT_depot_misses, 1);
-    hz_atomic_poke(&depot->misses, 1);
+    note_miss(depot, class_);
     got = hz_span_take(shard, class_, out, want, lease);
     return got > 0 || lease == NULL ? got : hz_span_cut(lease, class_, out, want);
 }
 
 void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
-    size_t given = depot_push(&hz_shards[shard].depots[class_], class_, blocks, count);
+    hz_depot *depot = &hz_shards[shard].depots[class_];
+    size_t given = depot_push(depot, class_, blocks, count);
     if (given == count) return;
     hz_count(HZ_STAT_depot_overflows, 1);
+    hz_atomic_poke(&depot->was_full, true);
     hz_span_give(shard, class_, blocks + given, count - given);
 }
 
@@ -247,17 +290,18 @@ static uint32_t unneeded(hz_depot *depot)
     return unasked - unasked / 2;
 }
 
-bool hz_depot_decay(uint32_t shard, uint32_t class_)
+hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_)
 {
     enum { MOST = 1024 }; /* takes some ten microseconds, for which a malloc waits */
     hz_depot *depot = &hz_shards[shard].depots[class_];
-    const uint32_t most = unneeded(depot);
+    const uint32_t due = unneeded(depot);
     const bool was_asked_in_vain = hz_atomic_peek(&depot->least) == 0;
-    hz_atomic_poke(&depot->least, UINT32_MAX);
-    if (was_asked_in_vain) return false;
-    const uint32_t gone = depot_give_up(shard, class_, most < MOST ? most : MOST);
+    hz_atomic_poke(&depot->least, due > MOST ? 2 * (due - MOST) : UINT32_MAX); /* half is due */
+    if (was_asked_in_vain) return HZ_DECAYED_NOTHING;
+    const uint32_t gone = depot_give_up(shard, class_, due < MOST ? due : MOST);
     hz_count(HZ_STAT_decayed_blocks, gone);
-    return hz_span_trim(shard, class_) || gone > 0;
+    if (due > MOST) return HZ_DECAYED_PART;
+    return hz_span_trim(shard, class_) || gone > 0 ? HZ_DECAYED_ALL : HZ_DECAYED_NOTHING;
 }
 
 void hz_depot_trim(void)

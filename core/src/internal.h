@@ -106,9 +106,15 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
-/* Moves half of the blocks that no request has needed since the last call to their spans, and frees
- * the empty spans that are kept; false when there was nothing to do. */
-bool hz_depot_decay(uint32_t shard, uint32_t class_);
+typedef enum hz_decayed {
+    HZ_DECAYED_NOTHING = 0, /* there was nothing to do */
+    HZ_DECAYED_PART,        /* the next call for the same depot goes on */
+    HZ_DECAYED_ALL,
+} hz_decayed;
+
+/* Moves half of the blocks that no request has needed since the last call to their spans, a part in
+ * each call if they are many, and frees the empty spans that are kept. */
+hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_);
 /* Whether a block lies in the depot of its class and shard. */
 bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
 

@@ -216,6 +216,7 @@ typedef struct hz_depot {
     _Atomic uint32_t count;       /* blocks it holds */
     _Atomic uint32_t least;       /* fewest blocks that a request has left there since the last
                                      hz_depot_decay; UINT32_MAX: no request came. At first 0 */
+    _Atomic bool was_full;        /* whether blocks found no room since a request found none */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */

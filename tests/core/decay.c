@@ -136,6 +136,18 @@ static void one_call_takes_from_one_depot(void)
     require(both < one, "the second call took nothing");
 }
 
+static void one_call_takes_a_part_of_what_many_blocks_owe(void)
+{
+    enum { A_PART = 1024 };
+    const uint32_t before = fill_the_depot(SIZE);
+    require(before / 2 > A_PART, "the depot holds only %u blocks", before);
+    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    require(hz_decay(), "nothing is due");
+    require(before - in_depot(SIZE) <= A_PART, "%u at once", before - in_depot(SIZE));
+    let_decay();
+    require(in_depot(SIZE) == before / 2, "%u of %u blocks stay", in_depot(SIZE), before);
+}
+
 static void what_a_depot_gave_up_goes_back_to_the_system(void)
 {
     (void)fill_the_depot(SIZE);
@@ -168,6 +180,8 @@ static const check checks[] = {
     {"a depot that ran dry keeps everything", a_depot_that_ran_dry_keeps_everything, 0},
     {"nothing goes before the delay has passed", nothing_goes_before_the_delay_has_passed, 0},
     {"one call takes from one depot", one_call_takes_from_one_depot, 0},
+    {"one call takes a part of what many blocks owe", one_call_takes_a_part_of_what_many_blocks_owe,
+     0},
     {"frees of large blocks let depots decay", frees_of_large_blocks_let_depots_decay, 0},
     {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,
      0},
