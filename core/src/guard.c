@@ -127,12 +127,16 @@ _Static_assert(QUARANTINE_BYTES_EACH <= QUARANTINE_BYTES, "each block has room o
 void *hz_guard_alloc(size_t size, size_t align)
 {
     bool zeroed = false;
-    unsigned char *block = hz_large_alloc_retrying(size + HZ_EDGE_BYTES, align, &zeroed);
-    if (block == NULL) return NULL;
-    if (!zeroed) memset(block, 0, size);
-    memset(block + size, hz_fence_byte(HZ_CLASS_LARGE), HZ_EDGE_BYTES);
-    hz_info_at(block)->asked_bytes = size;
+    void *block = hz_large_alloc_retrying(size + HZ_EDGE_BYTES, align, &zeroed);
+    if (block != NULL && !zeroed) memset(block, 0, size);
     return block;
+}
+
+void hz_guard_fence(void *block, size_t bytes)
+{
+    const size_t size = bytes - HZ_EDGE_BYTES;
+    memset((unsigned char *)block + size, hz_fence_byte(HZ_CLASS_LARGE), HZ_EDGE_BYTES);
+    hz_info_at(block)->asked_bytes = size;
 }
 
 size_t hz_guard_asked(const void *block)

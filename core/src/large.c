@@ -41,6 +41,7 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     void *block = hz_info_address(run);
     run->class_ = HZ_CLASS_LARGE;
     run->shard = HZ_SHARDS_MAX;
+    if (hz_is_fenced()) hz_guard_fence(block, size);
     hz_entry_set(hz_entry_at(block), hz_class_step(HZ_CLASS_LARGE, 0), block);
     hz_count(HZ_STAT_large_allocs, 1);
     return block;

@@ -373,9 +373,31 @@ static void the_block_got_last_may_go_at_any_time(void)
     (void)pthread_join(thread, NULL);
 }
 
+/* Gets and frees large blocks, so that other threads get them. */
+static void *pass_large_blocks_on(void *unused)
+{
+    enum { PASSES = 1500 };
+    for (int i = 0; i < PASSES; i++) {
+        free(fresh(200000 + (size_t)i % 4 * 50000));
+        if (i % 16 == 0) (void)sched_yield();
+    }
+    return unused;
+}
+
+/* A call looks at the block that its thread got last, though another thread has it by now. */
+static void the_block_got_last_may_become_another_threads(void)
+{
+    pthread_t threads[12];
+    for (size_t i = 0; i < COUNT(threads); i++)
+        require(pthread_create(&threads[i], NULL, pass_large_blocks_on, NULL) == 0, "no thread");
+    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
+}
+
 static const check checks[] = {
     {"the block that a thread got last may go at any time", the_block_got_last_may_go_at_any_time,
      60},
+    {"the block that a thread got last may become another thread's",
+     the_block_got_last_may_become_another_threads, 60},
     {"every act that is promised to end the program does", every_act_ends_the_program, 240},
     {"large blocks that wait in the quarantine are bounded", large_blocks_that_wait_are_bounded,
      30},
