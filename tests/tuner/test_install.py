@@ -276,3 +276,25 @@ def test_pkg_config_gives_flags_that_link(
     back = ["-Wl,-Bdynamic"] if linking == "static" else []
     run(["cc", tmp_path / "main.c", *how, *flags, *back, "-o", tmp_path / "main"], **outside)
     assert run([tmp_path / "main"], **outside) == answer
+
+
+def test_a_project_that_adds_hz_as_a_folder_builds_its_own_configuration_in(
+    root: Path, tmp_path: Path, outside: dict[str, object]
+) -> None:
+    (tmp_path / "hz_config.h").touch()
+    (tmp_path / "main.c").write_text(CONSUMER_C)
+    (tmp_path / "CMakeLists.txt").write_text(f"""
+        cmake_minimum_required(VERSION 3.20)
+        project(consumer C)
+        set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+        set(HZ_CONFIG_HEADER hz_config.h)
+        add_subdirectory({root / "core"} hz)
+        add_executable(program main.c)
+        target_link_libraries(program PRIVATE hz::static hz::prefixed hz::shared)
+    """)
+    run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"], **outside)
+    built = json.loads((tmp_path / "build" / "compile_commands.json").read_text())
+    commands = [each["command"] for each in built]
+    (command,) = [each for each in commands if "hz_static.dir/src/alloc.c" in each]
+    assert str(tmp_path / "hz_config.h") in command
+    assert not [each["file"] for each in built if "/core/bench/" in each["file"]]
