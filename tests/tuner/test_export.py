@@ -14,7 +14,7 @@ import yaml
 
 from hztune import export
 from hztune.errors import UsageError
-from hztune.profile import AllocatorId, Objective, Profile
+from hztune.profile import AllocatorId, Claim, Objective, Profile
 from hztune.verify.running import examine
 
 from .conftest import TUNED
@@ -87,6 +87,11 @@ def test_a_file_says_what_the_gain_is_to(
 ) -> None:
     made = make_profile(objective=Objective("wall_s", (), control))
     assert f"14.0 % better in ops_per_s than {said}" in export.render(made, "sh")
+
+
+def test_a_gain_in_run_time_is_called_faster(make_profile: MakeProfile) -> None:
+    made = make_profile(claim=Claim("wall_s", 1.14, 1.09, 1.19, 14, "improved"))
+    assert "14.0 % faster than the default" in export.render(made, "sh")
 
 
 @pytest.mark.parametrize(("allocator", "name"), CASES)

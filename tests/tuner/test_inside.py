@@ -204,6 +204,13 @@ def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
     assert "serves the whole program" in task.remarks[0]
 
 
+def test_glibc_is_left_out_if_the_program_is_linked_with_another_malloc(compiled: Compile) -> None:
+    task = study(linked(compiled, "jemalloc"), "any")
+    assert "glibc" not in [each.name for each in task.candidates.installed]
+    why = "left out: glibc (the program's malloc is that of libjemalloc.so.2)"
+    assert why in chosen_from(task)
+
+
 @pytest.mark.parametrize("family", ["mimalloc", "tcmalloc"])
 def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
     family: str, compiled: Compile, tmp_path: Path
@@ -213,8 +220,7 @@ def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
     program = compiled("linked", BUSY, "-Wl,--no-as-needed", build, f"-Wl,-rpath,{tmp_path}")
     shutil.copy(build, tmp_path / LINKED[family].name)
     task = study(program, "any")
-    assert task.candidates.left_out == (family,)
-    assert f"left out: {family} " in "\n".join(chosen_from(task))
+    assert f"{family} (inside, too" in "\n".join(chosen_from(task))
     names = [each.name for each in task.candidates.installed]
     assert f"inside:{family}" in names
     assert family not in names

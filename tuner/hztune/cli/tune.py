@@ -162,7 +162,12 @@ _EXIT_STATUS: dict[Verdict, int] = {
     metavar="DAYS",
     help="After that many days `hztune verify --all --due` measures the profile again.",
 )
-@click.option("--out", type=Place(), metavar="DIR", help="Results directory.")
+@click.option(
+    "--out",
+    type=Place(),
+    metavar="DIR",
+    help="Results directory.  [default: a new one in hztune-results]",
+)
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
 @click.option("--study", default="", metavar="NAME", help="Name of the study in --storage.")
@@ -187,7 +192,7 @@ def tune_command(
     """Search for the best configuration, and prove it on fresh data.
 
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
-    hz_config.h, report.html and every sample.
+    for hz also hz_config.h, report.html and every sample.
     """
     shared = _shares(storage, study)
     asked = None if shared and _names_no_target(options) else _request(**options)

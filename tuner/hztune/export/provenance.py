@@ -42,7 +42,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
     if profile.found_on is not None:
         lines.append(f"found on {profile.found_on.label}, proved on its program itself")
     if workload.kind == "program":
-        lines.append("measured on a program of the user's, whose words are not recorded")
+        lines.append("measured on a program of your own, whose command is not recorded")
     if profile.allocator.name != "none":
         lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
     if how := allocator.get(profile.adapter.family).check_advice:
@@ -66,8 +66,9 @@ def claim(profile: Profile) -> str:
         return f"{result.verdict}: nothing was proved"
     interval = f"95 % interval {result.ci_low:.3f} to {result.ci_high:.3f}, {result.pairs} pairs"
     control = _CONTROLS.get(profile.objective.control, "the default")
+    better = "faster" if result.metric == "wall_s" else f"better in {result.metric}"
     words = {
-        "improved": f"{100 * (result.ratio - 1):.1f} % better in {result.metric} than {control}",
+        "improved": f"{100 * (result.ratio - 1):.1f} % {better} than {control}",
         "within_limit": f"keeps {_limits(profile)}, which {control} does not, "
         f"at {result.ratio:.3f} times its {result.metric}",
         "less_memory": f"{result.metric} {result.ratio:.3f} times that of {control}",

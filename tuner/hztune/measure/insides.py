@@ -69,8 +69,7 @@ def sentence(part: Installed) -> str:
     adapter = _adapter(part)
     what = f"{adapter.family} {part.version}".rstrip() + f" inside {part.path.name}"
     variable = f", which reads {adapter.variables()[0]}" if adapter.family == "jemalloc" else ""
-    file = elf.read(part.path)
-    assert file is not None, "it was found in a file of this form"
+    file = _file_of(part)
     is_static = file.interpreter is None and not file.needed
     serves = (
         "it serves the whole program"
@@ -80,6 +79,19 @@ def sentence(part: Installed) -> str:
     given = " ".join(f"{name}={value}" for name, value in part.given)
     kept = f", and the program gives it {given}" if given else ""
     return f"{part.name} is {what}{variable}: {serves}{kept}"
+
+
+def provider_of(program: Program, parts: Sequence[Installed]) -> Installed | None:
+    """Returns the one of `parts` that the program is linked with and has its malloc from."""
+    found = [part for part in parts if "malloc" in _file_of(part).defines]
+    linked = {path.resolve() for path in _files(program)} if found else set()
+    return next((part for part in found if part.path.resolve() in linked), None)
+
+
+def _file_of(part: Installed) -> elf.Elf:
+    file = elf.read(part.path)
+    assert file is not None, "it was found in a file of this form"
+    return file
 
 
 def _files(program: Program) -> tuple[Path, ...]:

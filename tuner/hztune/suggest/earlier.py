@@ -112,5 +112,5 @@ def _lessons(machine: str) -> list[Earlier]:
     )
     named = ", ".join(f"{text} in {count}" for text, count in gains.most_common(_MOST_NAMED))
     studies = f"{len(lessons)} earlier stud{'y' if len(lessons) == 1 else 'ies'} on this machine"
-    said = f"of them mattered {named}" if named else "no parameter was proved to matter"
+    said = f"what mattered is {named}" if named else "no parameter was proved to matter"
     return [Earlier(f"{studies}: {said}; a new study begins with that")]

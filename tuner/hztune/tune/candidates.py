@@ -25,7 +25,7 @@ class AllocatorChoice:
         installed: Each as it was found, in the order in which they are first measured.
         missing: Those that might have been among them, each with how to get it.
         space: What may be proposed.
-        left_out: Those that are installed and cannot be told apart from what is inside.
+        left_out: Those that are installed and cannot be measured on this program, each with why.
     """
 
     installed: tuple[Installed, ...]
@@ -67,12 +67,14 @@ class TuneTarget:
         threads: Of the target; ranges are narrowed by them.
         inside: The allocators that the program brings.
         obstacle: Why no other one can be put under it, in a sentence; None: one can.
+        provider: That one of `inside` which its malloc comes from; None: from the C library.
         rests: Whether memory at rest is judged.
     """
 
     threads: int
     inside: tuple[Installed, ...] = ()
     obstacle: str | None = None
+    provider: Installed | None = None
     rests: bool = False
 
 
@@ -95,8 +97,9 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
     """
     if is_any := tuple(wanted) == (ANY_ALLOCATOR,):
         installed, missing = _all(target)
-        left_out = _left_out(target, installed)
-        installed = tuple(each for each in installed if each.name not in left_out)
+        reasons = _left_out(target, installed)
+        installed = tuple(each for each in installed if each.name not in reasons)
+        left_out = tuple(f"{name} ({why})" for name, why in reasons.items())
     else:
         installed, missing, left_out = _named(wanted, target), (), ()
     if not is_any and len(wanted) == len(installed) == 1:
@@ -108,14 +111,21 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
     return AllocatorChoice(chosen, missing, Choice(tuple(parts)), left_out)
 
 
-def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> tuple[str, ...]:
-    """Those whose variables would reach a build of the same allocator that is inside, as well."""
+def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, str]:
+    """Those that would not be measured alone, each with the reason.
+
+    The variables of a preloaded one may reach a build of it that is inside, as well. glibc is not
+    preloaded, so it does not take the place of a library that the program is linked with.
+    """
     brought = {name for part in target.inside for name in allocator.get(part.name).variables()}
-    return tuple(
-        each.name
-        for each in installed
-        if each.preload and brought & set(allocator.get(each.name).variables())
-    )
+    reasons = {}
+    for each in installed:
+        adapter = allocator.get(each.name)
+        if each.preload and brought & set(adapter.variables()):
+            reasons[each.name] = "inside, too: variables would reach both"
+        elif each.name == "glibc" and target.provider is not None:
+            reasons[each.name] = f"the program's malloc is that of {target.provider.path.name}"
+    return reasons
 
 
 def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:

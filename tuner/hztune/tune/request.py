@@ -420,9 +420,10 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
     seen = [_program_target(each, request.allocators, look) for each in request.programs]
     first, *others = (each for each, _ in seen)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
+    provider = next((each.provider for each, _ in seen if each.provider is not None), None)
     obstacle = next((each.obstacle for each, _ in seen if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in seen for line in lines))
-    return TuneTarget(_MANY_THREADS, parts, obstacle, request.needs_rest), remarks
+    return TuneTarget(_MANY_THREADS, parts, obstacle, provider, request.needs_rest), remarks
 
 
 def _of_traces(request: TuneRequest) -> Iterator[str]:
@@ -458,7 +459,8 @@ def _program_target(
     remarks = found.remarks()
     if parts:
         remarks = (*found.of_scripts(), *map(insides.sentence, parts))
-    return TuneTarget(_MANY_THREADS, parts, found.obstacle()), remarks
+    provider = insides.provider_of(program, parts)
+    return TuneTarget(_MANY_THREADS, parts, found.obstacle(), provider), remarks
 
 
 def _target_identity(request: TuneRequest) -> str:

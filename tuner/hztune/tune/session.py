@@ -113,8 +113,7 @@ def chosen_from(task: Task) -> list[str]:
     if task.candidates.missing:
         lines.append(f"not installed: {', '.join(task.candidates.missing)}")
     if task.candidates.left_out:
-        names = ", ".join(task.candidates.left_out)
-        lines.append(f"left out: {names} (inside, too: variables would reach both)")
+        lines.append(f"left out: {', '.join(task.candidates.left_out)}")
     return lines
 
 
