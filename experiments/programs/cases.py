@@ -245,6 +245,14 @@ CASES = (
 COMPARED = (
     Case("lua-trees", command=("lua5.4", "{here}/trees.lua", "{size}"), size=300, short=5,
          needs=(("lua5.4", "lua5.4"),)),
+    Case(
+        "cpp-trees",
+        command=("{work}/trees", "{size}"),
+        size=200,
+        short=20,
+        needs=(("g++", "g++"),),
+        build=(*CPP, "{here}/trees.cpp", "-o", "{work}/trees"),
+    ),
     Case("cfrac", command=("cfrac", "{size}"), size=17545186520507317056371138836327483,
          short=1000730021, needs=(("cfrac", SUITE),)),
     Case("espresso", command=("espresso", "{work}/cover.pla"), needs=(("espresso", SUITE),)),
