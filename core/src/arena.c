@@ -333,7 +333,7 @@ bool hz_arena_reuse(size_t first, size_t pages)
 
 static bool meta_refill(size_t bytes)
 {
-    size_t unit = bytes > META_BYTES / 4 ? round_up(bytes, HZ_PAGE_BYTES) : META_BYTES;
+    size_t unit = META_BYTES;
     unsigned char *fresh = hz_os_map(unit);
     if (fresh == NULL) {
         unit = round_up(bytes, HZ_PAGE_BYTES);
@@ -345,9 +345,11 @@ static bool meta_refill(size_t bytes)
     return true;
 }
 
+/* A long array is mapped by itself: what is left of the unit serves smaller structs. */
 void *hz_meta_alloc(size_t bytes)
 {
     void *result = NULL;
+    if (bytes > META_BYTES / 4) return hz_os_map(round_up(bytes, HZ_PAGE_BYTES));
     bytes = round_up(bytes, HZ_CACHE_LINE_BYTES);
     hz_lock_take(&arena.lock);
     if (bytes <= arena.meta_left || meta_refill(bytes)) {

@@ -26,13 +26,15 @@ enum { TICK_CALLS = 64 };
 static struct {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest */
     uint32_t next;                   /* number of the next depot, counted over all shards */
-    _Atomic uint32_t seen_ms;        /* when the last of them was visited */
+    _Atomic uint32_t seen_ms;        /* when any of them was visited last */
+    _Atomic uint32_t round_ms;       /* when all of them had been */
 } depots;
 
 /* Visits depots until one has given something up, and stops there, as a malloc or a free waits;
  * false when all have been visited. */
 static bool go_on_with_depots(void)
 {
+    hz_atomic_poke(&depots.seen_ms, hz_os_now_ms());
     while (depots.next < hz_map.shards * HZ_CLASSES) {
         const uint32_t at = depots.next;
         const hz_decayed decayed = hz_depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1);
@@ -40,13 +42,13 @@ static bool go_on_with_depots(void)
         if (decayed != HZ_DECAYED_NOTHING) return true;
     }
     depots.next = 0;
-    hz_atomic_poke(&depots.seen_ms, hz_os_now_ms());
+    hz_atomic_poke(&depots.round_ms, hz_atomic_peek(&depots.seen_ms));
     return false;
 }
 
 static bool is_time_for_depots(void)
 {
-    const uint32_t passed_ms = hz_os_now_ms() - hz_atomic_peek(&depots.seen_ms);
+    const uint32_t passed_ms = hz_os_now_ms() - hz_atomic_peek(&depots.round_ms);
     return passed_ms > 0 && passed_ms >= (uint32_t)hz_live(decay_ms);
 }
 

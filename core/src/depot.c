@@ -3,33 +3,27 @@
  * time.
  *
  * Under the policies `mutex` and `spin` a depot is an array of pointers under a lock that is held
- * while one batch is copied; it grows where a program frees and allocates more blocks in turn than
- * it holds. Under `lockfree` it is a stack of batches. Its head has a generation
- * number, so that a thread notices if the head was popped and pushed again meanwhile. Batches are
- * never unmapped, so a thread may read one that is no longer in the stack.
+ * while one batch is copied. It grows where a program frees and allocates more blocks in turn than
+ * it holds. Under `lockfree` it is a stack of batches. Its head has a generation number, so that a
+ * thread notices if the head was popped and pushed again meanwhile. Batches are never unmapped, so
+ * a thread may read one that is no longer in the stack.
  */
 #include "internal.h"
 
 enum {
-    DEPOT_BYTES = 4 << 20, /* most that a depot keeps; it bounds the classes of long blocks */
-    GROWTH_MOST = 16,      /* and most times its first capacity */
+    DEPOT_BYTES = 4 << 20, /* most that a depot keeps: the limit of all but the smallest classes */
+    GROWTH_MOST = 16,      /* how many times as many blocks as at first it may keep */
 };
-_Static_assert(HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
+_Static_assert(GROWTH_MOST *HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
                "a depot's capacity fits 32 bits");
 
-static uint32_t capacity_for(uint32_t class_)
+/* Blocks that a depot keeps which has grown to so many times what it kept at first. */
+static uint32_t capacity_for(uint32_t class_, int64_t times)
 {
-    int64_t blocks = hz_cfg.depot_slots * hz_cfg.flush_batch;
+    int64_t blocks = times * hz_cfg.depot_slots * hz_cfg.flush_batch;
     int64_t fitting = DEPOT_BYTES / (int64_t)hz_class_bytes[class_];
     if (blocks > fitting) blocks = fitting;
     return (uint32_t)(blocks > 1 ? blocks : 1);
-}
-
-static uint32_t grown_capacity_for(uint32_t class_)
-{
-    const uint32_t most = GROWTH_MOST * capacity_for(class_);
-    const uint32_t fitting = DEPOT_BYTES / hz_class_bytes[class_];
-    return most < fitting ? most : fitting;
 }
 
 static void depot_lock(hz_depot *depot)
@@ -53,7 +47,7 @@ static void note_left(hz_depot *depot, uint32_t count)
  * the same time, one of the two stays unused and untouched. */
 static bool stack_make(hz_depot *depot, uint32_t class_)
 {
-    const uint32_t capacity = capacity_for(class_);
+    const uint32_t capacity = capacity_for(class_, 1);
     void **blocks = hz_meta_alloc(capacity * sizeof(void *));
     if (blocks == NULL) return false;
     depot_lock(depot);
@@ -69,9 +63,10 @@ static bool stack_make(hz_depot *depot, uint32_t class_)
  * gives as it fills. If two threads do it at the same time, one array stays unused, as above. */
 static void stack_grow(hz_depot *depot, uint32_t class_)
 {
-    const uint32_t most = grown_capacity_for(class_), now = hz_atomic_peek(&depot->capacity);
-    const bool is_first = now == capacity_for(class_);
-    if (now >= most) return;
+    const uint32_t now = hz_atomic_peek(&depot->capacity);
+    const uint32_t most = capacity_for(class_, GROWTH_MOST);
+    const bool is_first = now == capacity_for(class_, 1);
+    if (now == 0 || now >= most) return;
     void **array = is_first ? hz_meta_alloc(most * sizeof(void *)) : NULL;
     if (is_first && array == NULL) return;
     depot_lock(depot);
@@ -150,7 +145,7 @@ static void batch_push(const hz_depot *depot, _Atomic uint64_t *stack, uint32_t 
 /* Called with depot->lock held. A reader looks at the capacity first, and it is written last. */
 static void batches_make(hz_depot *depot, uint32_t class_)
 {
-    uint32_t batches = capacity_for(class_) / (uint32_t)hz_cfg.flush_batch;
+    uint32_t batches = capacity_for(class_, 1) / (uint32_t)hz_cfg.flush_batch;
     if (batches == 0) batches = 1;
     depot->batches = hz_meta_alloc(batches * batch_bytes());
     if (depot->batches == NULL) return;
@@ -216,15 +211,15 @@ static size_t depot_push(hz_depot *depot, uint32_t class_, void *const *blocks, 
     return stack_give(depot, class_, blocks, count);
 }
 
-/* A depot that has been full, and is empty now, was too small: its blocks went to their spans, and
- * are to be fetched from there. */
+/* A depot that was full, and then ran empty without giving up blocks that nobody asked for, is too
+ * small: what it had no room for went to the spans, and is now fetched from there. */
 static void note_miss(hz_depot *depot, uint32_t class_)
 {
     hz_count(HZ_STAT_depot_misses, 1);
     hz_atomic_poke(&depot->misses, 1);
     if (HZ_LIKELY(!hz_atomic_peek(&depot->was_full))) return;
-    hz_atomic_poke(&depot->was_full, false);
-    if (hz_cfg.depot_lock != HZ_DEPOT_LOCK_LOCKFREE) stack_grow(depot, class_);
+    if (hz_atomic_swap(&depot->was_full, false) && hz_cfg.depot_lock != HZ_DEPOT_LOCK_LOCKFREE)
+        stack_grow(depot, class_);
 }
 
 size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
@@ -272,19 +267,20 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     enum { PART = 64 };
     void *blocks[PART];
     uint32_t gone = 0;
+    hz_depot *depot = &hz_shards[shard].depots[class_];
     for (size_t got = 1; got > 0 && gone < most; gone += (uint32_t)got) {
         const size_t part = most - gone < PART ? most - gone : PART;
-        got = depot_pop(&hz_shards[shard].depots[class_], blocks, part);
+        got = depot_pop(depot, blocks, part);
         hz_span_give(shard, class_, blocks, got);
     }
+    if (gone > 0) hz_atomic_poke(&depot->was_full, false);
     return gone;
 }
 
-/* How many blocks a depot gives up: half of those that no request needed. A program that allocates
- * and frees in turn needs the rest soon. */
-static uint32_t unneeded(hz_depot *depot)
+/* How many blocks a depot is to give up of which no request needed `least`: half. A program that
+ * allocates and frees in turn needs the rest soon. */
+static uint32_t due_of(hz_depot *depot, uint32_t least)
 {
-    const uint32_t least = hz_atomic_peek(&depot->least);
     const uint32_t count = hz_atomic_peek(&depot->count);
     const uint32_t unasked = least < count ? least : count;
     return unasked - unasked / 2;
@@ -294,13 +290,12 @@ hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_)
 {
     enum { MOST = 1024 }; /* takes some ten microseconds, for which a malloc waits */
     hz_depot *depot = &hz_shards[shard].depots[class_];
-    const uint32_t due = unneeded(depot);
-    const bool was_asked_in_vain = hz_atomic_peek(&depot->least) == 0;
-    hz_atomic_poke(&depot->least, due > MOST ? 2 * (due - MOST) : UINT32_MAX); /* half is due */
-    if (was_asked_in_vain) return HZ_DECAYED_NOTHING;
+    const uint32_t least = hz_atomic_peek(&depot->least), due = due_of(depot, least);
+    hz_atomic_poke(&depot->least, due > MOST ? 2 * (due - MOST) : UINT32_MAX);
+    if (least == 0) return HZ_DECAYED_NOTHING; /* a request found nothing: it is not too full */
     const uint32_t gone = depot_give_up(shard, class_, due < MOST ? due : MOST);
     hz_count(HZ_STAT_decayed_blocks, gone);
-    if (due > MOST) return HZ_DECAYED_PART;
+    if (due > MOST && gone == MOST) return HZ_DECAYED_PART;
     return hz_span_trim(shard, class_) || gone > 0 ? HZ_DECAYED_ALL : HZ_DECAYED_NOTHING;
 }
 

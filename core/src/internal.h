@@ -355,7 +355,7 @@ hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, uint32_t node, bo
 void hz_guard_pages_free(hz_page_info *run);
 void *hz_guard_alloc(size_t size, size_t align);
 /* Fences a large block of this many bytes, the fence included, before its page's entry shows it: a
- * thread that got a block at this address last checks it from then on. */
+ * thread whose last block lay at this address may check it from then on. */
 void hz_guard_fence(void *block, size_t bytes);
 void hz_guard_free(void *block);
 size_t hz_guard_asked(const void *block);

@@ -11,7 +11,6 @@
 
 enum {
     WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
-    WORD_COVERS = HZ_WORD_BITS * HZ_GRANULE_BYTES, /* bytes that a word of free_bits is about */
     COLOURS = 16,    /* a first block starts at one of these lines; a span loses half on average */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     CUT_BYTES = 16 * 1024,    /* are touched ahead at most, */
@@ -403,7 +402,8 @@ typedef struct intake {
 
 /* Marks the first blocks as back, as far as they lie on the page of the first one and nothing is
  * wrong with them; returns how many. Blocks that were freed one after the other often lie on one
- * page, so what the page tells is looked up once. */
+ * page, so what the page tells is looked up once. Not inlined: what the loop needs fits the
+ * processor's registers. */
 static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t key,
                                                   void *const *blocks, size_t count)
 {
@@ -412,22 +412,22 @@ static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t k
     const uintptr_t first = (uintptr_t)hz_page_address(page) + colour;
     const hz_page_entry *entry = hz_entry_at(blocks[0]);
     const uint64_t step = hz_atomic_peek(&entry->step);
-    uint64_t *bits = hz_map.free_bits + page * WORDS_PER_PAGE;
-    size_t lowest = room, taken = 0;
+    uint64_t *const bits = hz_map.free_bits + page * WORDS_PER_PAGE;
+    uint64_t *lowest = span_bits(span) + span->scan_word;
+    size_t taken = 0;
     do {
         void *block = blocks[taken];
-        const size_t offset = (uintptr_t)block - first;
-        if (offset >= room) break; /* on another page, or below the span's first block */
-        if (HZ_UNLIKELY(hz_remainder(entry, step, block) / HZ_REMAINDER_MAX != 0)) break;
+        if ((uintptr_t)block - first >= room) break; /* on another page, or below the first block */
+        if (HZ_UNLIKELY(hz_remainder(entry, step, block) >= HZ_REMAINDER_MAX)) break;
         if (HZ_UNLIKELY(!hz_is_sealed(block, key))) break;
-        uint64_t *word = &bits[(uintptr_t)block % HZ_PAGE_BYTES / WORD_COVERS];
-        const uint64_t bit = UINT64_C(1) << ((uintptr_t)block / HZ_GRANULE_BYTES % HZ_WORD_BITS);
+        const size_t granule = (uintptr_t)block % HZ_PAGE_BYTES / HZ_GRANULE_BYTES;
+        const uint64_t bit = UINT64_C(1) << granule % HZ_WORD_BITS;
+        uint64_t *word = &bits[granule / HZ_WORD_BITS];
         if (HZ_UNLIKELY((*word & bit) != 0)) break;
         *word |= bit;
-        if (offset < lowest) lowest = offset;
+        if (word < lowest) lowest = word;
     } while (++taken < count);
-    const size_t word = (size_t)(bits - span_bits(span)) + (colour + lowest) / WORD_COVERS;
-    if (word < span->scan_word) span->scan_word = (uint32_t)word;
+    span->scan_word = (uint32_t)(lowest - span_bits(span));
     span->free_count += (uint32_t)taken;
     return taken;
 }
