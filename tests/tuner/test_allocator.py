@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from hztune.allocator.library import Library
 from hztune.allocator.mimalloc import TABLE as MIMALLOC
 from hztune.allocator.tcmalloc import TABLE as TCMALLOC
 from hztune.errors import UsageError
+from hztune.measure.ending import how_it_ended
 from hztune.params import Param, Value
 
 #: Only measured when a user has built or installed them; a stand-in shows that they would be found.
@@ -389,6 +391,18 @@ def test_processes_that_confirm_different_settings_are_noticed(name: str, find: 
     other = adapter.confirm_environment(adapter.environment({}, installed))
     with pytest.raises(WrongConfiguration):
         adapter.confirmed(said + probe.run_true(other).stderr)
+
+
+@pytest.mark.parametrize("name", CONFIRMING)
+def test_what_an_allocator_says_of_itself_is_no_last_word_of_a_program(
+    name: str, find: Find
+) -> None:
+    adapter, installed = find(name)
+    said = adapter.confirm_environment(adapter.environment({}, installed))
+    words = [sys.executable, "-I", "-S", "-c", "import sys; sys.exit('no such order')"]
+    done = process.run(words, env=said, deadline_s=30)
+    assert how_it_ended(0, done.code, done.stderr) == "exit status 1: no such order"
+    assert how_it_ended(0, 0, probe.run_true(said).stderr) == "exit status 0"
 
 
 @pytest.mark.parametrize("name", CONFIRMING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 _SERVICES = ("HZ_STRICT", "HZ_CONFIRM", "HZ_STATS")
-CONFIRMS = "HZ_CONFIRM "
+_CONFIRMS = "HZ_CONFIRM "
 """How the line begins in which hz says with which parameters it runs."""
 
 
@@ -32,6 +33,7 @@ class Hz(Adapter):
     name = "hz"
     check_advice = "start the program once with HZ_CONFIRM=1: it says on stderr what it runs with"
     confirms = True
+    chatter = re.compile(rf"^{_CONFIRMS}.*$", re.M)
 
     def installed(self) -> Installed:
         """Returns the libhz.so of this installation, after it has run once."""
@@ -132,8 +134,8 @@ def _meaning(row: Param, number: int) -> Value | None:
 
 def _confirmation(stderr: str) -> dict[str, object] | None:
     """Returns what the first process confirmed, if all that did so agree."""
-    lines = [line for line in stderr.splitlines() if line.startswith(CONFIRMS)]
-    said: list[dict[str, object]] = [json.loads(line.removeprefix(CONFIRMS)) for line in lines]
+    lines = [line for line in stderr.splitlines() if line.startswith(_CONFIRMS)]
+    said: list[dict[str, object]] = [json.loads(line.removeprefix(_CONFIRMS)) for line in lines]
     for other in said[1:]:
         if other["config"] != said[0]["config"]:
             raise WrongConfiguration(

@@ -144,6 +144,7 @@ class Jemalloc(Library):
     package = "libjemalloc2"
     sonames = (("libjemalloc.so.2", package),)
     confirms = True
+    chatter = re.compile(r"^<jemalloc>: (malloc_conf #|-- Set conf value: ).*$", re.M)
     own_auto = frozenset({"metadata_thp"})
     saying = MappingProxyType({_CONF: "confirm_conf:true"})
     table = TABLE

@@ -20,6 +20,12 @@ from hztune.params import Param, Value
 
 _PREFIX = "MIMALLOC_"
 _SAID = re.compile(r"option '(?P<option>\w+)': (?P<value>-?\d+)")
+#: Its settings at the start and its statistics at the end; a warning or an error is a reason.
+_CHATTER = re.compile(
+    r"^.*stats: +peak [\s\S]*?^mimalloc: process done.*$"
+    r"|^mimalloc: (?!warning|error|assertion).*$",
+    re.M,
+)
 #: Options of memory size: a bare number is bytes (rounded up), with K it is what is printed back.
 _KIB = "KiB"
 #: mi_version() has three to five digits: 209 is 2.0.9, 3208 is 3.2.8, 20302 is 2.3.2.
@@ -133,6 +139,7 @@ class Mimalloc(Library):
     package = "libmimalloc2.0"
     sonames = (("libmimalloc.so.3", "libmimalloc3"), ("libmimalloc.so.2", package))
     confirms = True
+    chatter = _CHATTER
     table = TABLE
     saying = MappingProxyType({_PREFIX + "VERBOSE": "1"})
     version_code = _VERSION

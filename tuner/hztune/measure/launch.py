@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hztune import artifacts, process
-from hztune.allocator.hz import CONFIRMS
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
+from hztune.measure.ending import how_it_ended, with_last_line
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.scope import Scope, entered
 from hztune.measure.watch import Look, Watcher, watching
-from hztune.process import signal_name
 from hztune.rests import Rested
 
 Wrap = Callable[[list[str]], list[str]]
@@ -54,8 +53,7 @@ def overtime(program: Program, limit_s: float, stderr: str = "") -> Fault:
         limit_s: What it was given; a larger --timeout gives it more only where that is the limit.
         stderr: What it printed; the last line may tell what it waits for.
     """
-    last = _last_line(stderr)
-    why = ": ".join([f"it did not end within {limit_s:.3g} s", *last])
+    why = with_last_line(f"it did not end within {limit_s:.3g} s", stderr)
     more = "; --timeout gives a run more, in a study up to --budget"
     return Fault("hang", why + (more if limit_s >= program.timeout_s else ""))
 
@@ -268,14 +266,5 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
         return None
     if launch["status"] == "stopped":
         return STOPPED
-    if launch["signal"]:
-        end = f"ended by {signal_name(launch['signal'])}"
-    else:
-        end = f"exit status {launch['code']}"
-    return Fault(_STATUSES[launch["status"]], ": ".join([end, *_last_line(stderr)]))
-
-
-def _last_line(stderr: str) -> list[str]:
-    """The last line that a program printed; empty: there is none. What hz confirms is no reason."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return [line for line in lines if not line.startswith(CONFIRMS)][-1:]
+    told = how_it_ended(launch["signal"], launch["code"], stderr)
+    return Fault(_STATUSES[launch["status"]], told)

@@ -20,9 +20,10 @@ from hztune.blocks import STATUSES, overall_rate
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure.disturbance import DisturbanceRule, Throttling, repeats, slept_ns
+from hztune.measure.ending import how_it_ended
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
-from hztune.process import Child, signal_name
+from hztune.process import Child
 from hztune.store import Evidence, Nowhere, Plan, Sink
 from hztune.workload import WorkloadSpec
 
@@ -325,7 +326,8 @@ class _Performance:
         if not ending:
             return Fault("hang", "hz-turns did not say how it ended")
         if ending["status"] != "ok":
-            return Fault(_status(ending["status"]), _words(ending))
+            told = how_it_ended(ending["signal"], ending["code"], ending["stderr_tail"])
+            return Fault(_status(ending["status"]), told)
         if not result:
             return Fault("bad_output", "hz-bench ended well but printed no result")
         if sum(turn.ops for turn in part.turns) <= 0:
@@ -358,13 +360,3 @@ def _status(word: str) -> Status:
         if status == word:
             return status
     raise HztuneError(f"hz-turns speaks of a status {word!r}; reinstall hztune")
-
-
-def _words(ending: Mapping[str, Any]) -> str:
-    """Returns how a process ended, in one sentence."""
-    if ending["signal"]:
-        end = f"ended by {signal_name(ending['signal'])}"
-    else:
-        end = f"exit status {ending['code']}"
-    last = ending["stderr_tail"].strip().splitlines()[-1:]
-    return f"{end}: {last[0].strip()}" if last else end

@@ -1,0 +1,30 @@
+"""How a process ended, in words: its status or signal, and the last line that it wrote itself."""
+
+from __future__ import annotations
+
+from hztune import allocator
+from hztune.process import signal_name
+
+
+def how_it_ended(signal: int, code: int, stderr: str) -> str:
+    """Returns how a process ended: "exit status 1: cannot open a.conf".
+
+    Args:
+        signal: What ended it; 0: it ended by itself.
+        code: Its exit status, if it ended by itself.
+        stderr: What it wrote there.
+    """
+    end = f"ended by {signal_name(signal)}" if signal else f"exit status {code}"
+    return with_last_line(end, stderr)
+
+
+def with_last_line(told: str, stderr: str) -> str:
+    """Returns `told` with the last line that a program wrote, if any.
+
+    What its allocator says of its settings is no reason for anything.
+    """
+    for name in allocator.names():
+        if (chatter := allocator.get(name).chatter) is not None:
+            stderr = chatter.sub("", stderr)
+    last = stderr.strip().splitlines()[-1:]
+    return f"{told}: {last[0].strip()}" if last else told
