@@ -204,11 +204,16 @@ def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
     assert "serves the whole program" in task.remarks[0]
 
 
-def test_glibc_is_left_out_if_the_program_is_linked_with_another_malloc(compiled: Compile) -> None:
-    task = study(linked(compiled, "jemalloc"), "any")
+def test_glibc_is_no_candidate_if_the_program_is_linked_with_another_malloc(
+    compiled: Compile,
+) -> None:
+    program, why = linked(compiled, "jemalloc"), "the program's malloc is that of libjemalloc.so.2"
+    task = study(program, "any")
     assert "glibc" not in [each.name for each in task.candidates.installed]
-    why = "left out: glibc (the program's malloc is that of libjemalloc.so.2)"
-    assert why in chosen_from(task)
+    assert f"left out: glibc ({why})" in chosen_from(task)
+    for wanted in ("glibc", "hz,glibc"):
+        with pytest.raises(UsageError, match=f"{why}.*--allocator inside:jemalloc"):
+            study(program, wanted)
 
 
 @pytest.mark.parametrize("family", ["mimalloc", "tcmalloc"])

@@ -114,8 +114,7 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
 def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, str]:
     """Those that would not be measured alone, each with the reason.
 
-    The variables of a preloaded one may reach a build of it that is inside, as well. glibc is not
-    preloaded, so it does not take the place of a library that the program is linked with.
+    The variables of a preloaded one may reach a build of it that is inside, as well.
     """
     brought = {name for part in target.inside for name in allocator.get(part.name).variables()}
     reasons = {}
@@ -124,8 +123,13 @@ def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, s
         if each.preload and brought & set(adapter.variables()):
             reasons[each.name] = "inside, too: variables would reach both"
         elif each.name == "glibc" and target.provider is not None:
-            reasons[each.name] = f"the program's malloc is that of {target.provider.path.name}"
+            reasons[each.name] = _whose_malloc(target.provider)
     return reasons
+
+
+def _whose_malloc(provider: Installed) -> str:
+    """Why glibc, for which nothing is preloaded, does not serve the program."""
+    return f"the program's malloc is that of {provider.path.name}"
 
 
 def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
@@ -155,6 +159,9 @@ def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
             found += _brought(name, target.inside)
         elif target.obstacle is not None and name != UNCHANGED_PROGRAM:
             raise UsageError(target.obstacle + _way_out(target.inside))
+        elif name == "glibc" and target.provider is not None:
+            why = f"{_whose_malloc(target.provider)}, which stays: nothing is preloaded for glibc"
+            raise UsageError(f"glibc cannot be measured: {why}{_way_out([target.provider])}")
         else:
             found.append(allocator.get(name).installed())
     return tuple(dict.fromkeys(found))

@@ -454,7 +454,7 @@ def _program_target(
     parts: tuple[Installed, ...] = ()
     if asks_inside(wanted):
         parts = insides.of_run(program) if look else insides.of_file(program)
-    elif found.obstacle() is not None:
+    elif found.obstacle() is not None or "glibc" in wanted:
         parts = insides.of_file(program)
     remarks = found.remarks()
     if parts:
