@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from statistics import stdev
+from typing import Any
 
 import pytest
 
@@ -65,11 +68,50 @@ def test_the_calibration_finds_the_noise(make_bench: MakeBench) -> None:
 
 
 def test_a_default_that_does_not_run_ends_the_study_with_its_reason(make_bench: MakeBench) -> None:
-    bench = make_bench(lambda arm: Truth(status="crash"))
-    with pytest.raises(HztuneError, match=r"does not run with its defaults \(crash: "):
-        calibrate(bench, Arm("hz"), share=0.1)
-    with pytest.raises(HztuneError, match=r"the unchanged program does not run \(crash: "):
-        calibrate(bench, Arm("none"), share=0.1)
+    crashing = "hz does not run with its defaults: none of 4 processes ended well (crash: "
+    with pytest.raises(HztuneError, match=re.escape(crashing)):
+        calibrate(make_bench(lambda arm: Truth(status="crash")), Arm("hz"), share=0.1)
+    with pytest.raises(HztuneError, match=r"the unchanged program does not run \(hang: "):
+        calibrate(make_bench(lambda arm: Truth(status="hang")), Arm("none"), share=0.1)
+
+
+@pytest.fixture
+def flaky(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workbench]:
+    """A bench of a whole program, of whose first block some runs fail."""
+
+    def make(*which: int) -> Workbench:
+        bench = make_bench(flat)
+        measure = bench.executor.measure
+
+        def measured(*args: Any, **more: Any) -> Block:
+            block = measure(*args, **more)
+            outcomes = [*block.outcomes]
+            for i in () if bench.ledger.blocks else which:
+                outcomes[i] = Outcome(Arm("none"), "failed", "exit status 1")
+            return replace(block, outcomes=tuple(outcomes))
+
+        monkeypatch.setattr(Workbench, "is_whole", True)
+        monkeypatch.setattr(bench.executor, "measure", measured)
+        return bench
+
+    return make
+
+
+def test_a_program_that_often_fails_is_refused_with_how_often(
+    flaky: Callable[..., Workbench],
+) -> None:
+    said = "the unchanged program does not always run: 2 of 4 runs did not end well (failed: exit"
+    with pytest.raises(HztuneError, match=re.escape(said)):
+        calibrate(flaky(1, 3), Arm("none"), share=0.1)
+
+
+def test_a_program_that_fails_once_is_calibrated_all_the_same(
+    flaky: Callable[..., Workbench],
+) -> None:
+    bench = flaky(0)
+    calibrate(bench, Arm("none"), share=0.1)
+    assert len(bench.ledger.void) == 1
+    assert bench.ledger.calibration
 
 
 # ---- batches -------------------------------------------------------------------------------------

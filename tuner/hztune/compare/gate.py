@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hztune.arguments import margin
-from hztune.blocks import Block, Outcome, Status
+from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
 from hztune.stats import Interval, log_rss_ratio, pair_ratio, planned_interval, planned_looks
 from hztune.trial import LossLimit
 
@@ -34,7 +34,6 @@ MOST_TIMES = 100.0
 """No advice is given to measure longer than so many times."""
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
-_MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
 FAILING_PAIRS = 3
 """Pairs before a contender that fails is judged."""
 
@@ -199,7 +198,7 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
     failures = [*_failures(blocks, 0), *_failures(blocks, 1)]
     if not failures:
         return False
-    return len(blocks) >= FAILING_PAIRS or any(f.status not in _MAY_BE_CHANCE for f in failures)
+    return len(blocks) >= FAILING_PAIRS or any(f.status not in MAY_BE_CHANCE for f in failures)
 
 
 def _failures(blocks: Sequence[Block], index: int) -> list[Outcome]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hztune.blocks import UNCHANGED_PROGRAM, Arm, Outcome
+from hztune.blocks import MAY_BE_CHANCE, UNCHANGED_PROGRAM, Arm, Outcome
 from hztune.errors import HztuneError
 from hztune.progress import percent
 from hztune.stats import (
@@ -31,6 +31,9 @@ PAIRS = 10
 FOUND = 1.5
 """A gain of one parameter that nine studies in ten find and prove, in gains of a finalist that nine
 proofs in ten prove: simulated, experiments/engine/studies.py --gain."""
+
+_TOO_OFTEN = 0.25
+"""Share of the default's measurements that fail from which on a study would come to nothing."""
 
 BISTABLE_PAIRS = 20
 """Fresh pairs that a claim needs where the default itself has two speeds."""
@@ -96,7 +99,7 @@ def calibrate(
         judge: Is asked before each block, and may raise; None: nothing is asked.
 
     Raises:
-        HztuneError: The default does not run.
+        HztuneError: The default does not run, or fails too often.
     """
     most_s = bench.budget.total_s * share / USUAL_BLOCKS
     rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
@@ -106,20 +109,61 @@ def calibrate(
             return
         if judge is not None:
             judge(bench)
-        block = bench.measure([control] * COPIES, "aa", rounds)
-        if not block.control.ok and not bench.ledger.calibration:
-            raise HztuneError(_refusal(block.control))
+        bench.measure([control] * COPIES, "aa", rounds)
+        _refuse_failing(bench)
         rounds = bench.rounds(COPIES, most_s)
         bench.tell("calibrate")
 
 
-def _refusal(control: Outcome) -> str:
-    """Why there is nothing to compare with, in one sentence."""
-    name = control.arm.allocator
-    told = f"{name} does not run with its defaults"
-    if name == UNCHANGED_PROGRAM:
-        told = "the unchanged program does not run"
-    return f"{told} ({control.status}: {control.detail})"
+def _refuse_failing(bench: Workbench) -> None:
+    """Sees to it that there is something to compare with.
+
+    Raises:
+        HztuneError: The default fails too often; one failure may be chance.
+    """
+    blocks = (block for block in bench.ledger.own_blocks() if block.role == "aa")
+    outcomes = [outcome for block in blocks for outcome in block.outcomes]
+    failed = [outcome for outcome in outcomes if not outcome.ok]
+    if len(failed) >= max(2, _TOO_OFTEN * len(outcomes)):
+        raise HztuneError(_refusal(failed[-1], *_counted(outcomes, bench.is_whole), bench.is_whole))
+
+
+def _counted(outcomes: Sequence[Outcome], is_whole: bool) -> tuple[int, int]:
+    """How many runs failed, of how many; of what is no whole program, how many processes.
+
+    Of one measurement, no run follows the one that failed.
+    """
+    parts = [part for outcome in outcomes for part in outcome.parts or (outcome,)]
+    failed = sum(not part.ok for part in parts)
+    return failed, failed + sum(len(p.turns) if is_whole else p.ok for p in parts)
+
+
+def _refusal(last: Outcome, failed: int, runs: int, is_whole: bool) -> str:
+    """Why there is nothing to compare with, in one sentence.
+
+    Args:
+        last: The default as it failed last.
+        failed: How many runs or processes did.
+        runs: Of how many.
+        is_whole: Whether they are runs of a program.
+    """
+    name = last.arm.allocator
+    is_own, always = name == UNCHANGED_PROGRAM, failed == runs
+    told = "the unchanged program" if is_own else name
+    told += " does not run" if always else " does not always run"
+    told += "" if is_own else " with its defaults"
+    why = f" ({last.status}: {last.detail})"
+    if last.status not in MAY_BE_CHANCE:
+        return told + why
+    what = "runs" if is_whole else "processes"
+    count = f"none of {runs} {what} ended" if always else f"{failed} of {runs} {what} did not end"
+    told += f": {count} well{why}"
+    if not is_whole:
+        return told
+    return (
+        f"{told}; a run counts only if it ends with exit status 0 and prints what is read: start "
+        "it by hand several times, which shows all that it prints, and mend it first"
+    )
 
 
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
