@@ -19,6 +19,7 @@ import pytest
 
 from hztune import profile
 from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.cli import status_of
 from hztune.compare import comparison, conduct, plot, table
 from hztune.compare import contenders as field
 from hztune.compare.comparison import Comparison
@@ -453,6 +454,40 @@ def test_bad_input_is_one_sentence_and_status_2(words: list[str], said: str, hzt
     done = hztune("compare", "--workload", "lifo", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "status", "said"),
+    [
+        ((0, 0, 2), 0, ""),
+        ((0, 3, 6), 6, "not enough data: larson T=2: b failed in 3 of 6 pairs (failed: exit 1); "
+                       "larson T=2: c failed in each of 6 pairs (failed: exit 1): start it by"),
+        ((5, 5, 0), 6, "not enough data: larson T=2: a failed in 5 of 6 pairs (failed: exit 1); "),
+        ((6, 0, 0), 1, "nothing could be compared: a never ran (failed: exit 1)"),
+    ],
+    ids=["seldom", "half and always", "both often", "the first always"],
+)  # fmt: skip
+def test_a_comparison_of_which_too_many_runs_failed_is_no_success(
+    failures: tuple[int, ...],
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    record = measured()
+    blocks = tuple(
+        replace(block, outcomes=tuple(
+            Outcome(outcome.arm, "failed", "exit 1") if block.number < most else outcome
+            for outcome, most in zip(block.outcomes, failures, strict=True)
+        ))
+        for block in record.rows[0].blocks
+    )  # fmt: skip
+    record = replace(record, rows=(replace(record.rows[0], blocks=blocks),))
+    monkeypatch.setattr("hztune.api.compare", lambda *args, **more: (record, False))
+    words = ["compare", "none", "none", "--out", str(tmp_path / "kept"), "--", "true"]
+    assert status_of(words) == status
+    assert said in capsys.readouterr().err
 
 
 def test_real_allocators_are_compared_and_proved(

@@ -30,6 +30,12 @@ class UnfitError(HztuneError):
     exit_status = 5
 
 
+class NotEnoughDataError(HztuneError):
+    """What was measured does not answer the question."""
+
+    exit_status = 6
+
+
 class StoppedByUser(HztuneError):
     """The user interrupted; what was measured so far is saved."""
 

@@ -122,6 +122,17 @@ def ruling(found: Comparison) -> str:
 
 
 @judged
+def failing(found: Comparison) -> list[str]:
+    """Which contenders failed in half of the pairs of a row or more, each with how often and how.
+
+    Ratios are of the pairs in which both ended well: where that is so, they say little.
+    """
+    from hztune.compare import match
+
+    return [told for row in found.rows for told in match.failing(found.contenders, row)]
+
+
+@judged
 def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
     """A comparison for people, or as a table for a Markdown document."""
     from hztune.compare import table

@@ -21,7 +21,7 @@ from hztune.cli.program import (
     about_program,
     refuse_without_program,
 )
-from hztune.errors import HztuneError, StoppedByUser, UsageError
+from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
 from hztune.progress import Plain, Quiet
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _STATUS = {"no worse": 0, "worse": 4, "not enough data": 6}
 _PLACE = "{}"
+_MOST_NAMED = 3
+"""Failing contenders that one sentence names."""
+
 _HELP = """Measure allocators, configurations or programs side by side.
 
 The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. Each
@@ -56,14 +59,18 @@ hztune compare ./old ./new --command small='{} a.txt' --command large='{} b.txt'
 After a row, each contender runs once more for its live memory (used by the program) and its held
 memory (of the allocator); not with --no-worse.
 
+A ratio is of the pairs in which both contenders ended well; the table says how often one failed.
+
 With --no-worse 2%, the answer is whether the second of two contenders is more than 2 % slower than
 the first one on any row. The number of pairs is planned from the time; an early look may end it.
 
 \b
-exit status   0  no worse: a greater loss is excluded on every row
+exit status   0  compared; with --no-worse: a greater loss is excluded on every row
+              1  the first contender never ran: nothing was compared
+              6  not enough data: a contender failed in half of the pairs of a row or more
+with --no-worse
               4  worse: the loss is greater on some row; or the second contender always fails
               6  not enough data: neither is shown; or a contender fails in some runs only
-              1  the first contender never ran: nothing was compared
 """
 
 
@@ -199,6 +206,7 @@ def compare_command(
             _require_ratios(found)
         return _STATUS[answer]
     _require_ratios(found)
+    _require_runs(found)
     return 0
 
 
@@ -329,6 +337,21 @@ def _require_ratios(found: Comparison) -> None:
             f"nothing could be compared: {found.contenders[0].name} never ran "
             f"({last.status}: {last.detail})"
         )
+
+
+def _require_runs(found: Comparison) -> None:
+    """Sees to it that a script does not take the ratios of a few lucky runs for those of all.
+
+    Raises:
+        NotEnoughDataError: A contender failed in half of the pairs of a row or more.
+    """
+    if not (often := api.failing(found)):
+        return
+    more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
+    raise NotEnoughDataError(
+        f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}: start it by hand several times, "
+        "which shows all that it prints, and mend it, or leave that contender out"
+    )
 
 
 def _print(found: Comparison, form: str, *, counters: bool) -> None:

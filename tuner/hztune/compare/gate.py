@@ -114,13 +114,13 @@ class Gate:
                 label, answer, why, speed, memory, len(blocks), horizon.planned, round(times, 1)
             )
 
-        if failures := _failures(blocks, 0):
-            return ruling("not enough data", f"the base failed{_of(failures, len(blocks))}")
-        if failures := _failures(blocks, 1):
+        if failures := failures_of(blocks, 0):
+            return ruling("not enough data", f"the base failed{how_often(failures, len(blocks))}")
+        if failures := failures_of(blocks, 1):
             if failures[0].status in _NOT_AS_ASKED:
                 why = f"the new one cannot be used ({_told(failures[0])})"
                 return ruling("not enough data", why)
-            why = f"the new one failed{_of(failures, len(blocks))}"
+            why = f"the new one failed{how_often(failures, len(blocks))}"
             always = len(failures) == len(blocks)
             return ruling("worse" if always else "not enough data", why)
         pairs = [pair_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
@@ -195,18 +195,19 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
 
     A program that fails now and then fails on either side. Three pairs tell one that always does.
     """
-    failures = [*_failures(blocks, 0), *_failures(blocks, 1)]
+    failures = [*failures_of(blocks, 0), *failures_of(blocks, 1)]
     if not failures:
         return False
     return len(blocks) >= FAILING_PAIRS or any(f.status not in MAY_BE_CHANCE for f in failures)
 
 
-def _failures(blocks: Sequence[Block], index: int) -> list[Outcome]:
+def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:
+    """Returns how a contender failed, an outcome for each block in which it did."""
     return [b.outcomes[index] for b in blocks if not b.outcomes[index].ok]
 
 
-def _of(failures: Sequence[Outcome], pairs: int) -> str:
-    """How often a contender failed, and how."""
+def how_often(failures: Sequence[Outcome], pairs: int) -> str:
+    """Returns how often a contender failed, and how at first: " in 5 of 6 pairs (failed: ...)"."""
     told = f" ({_told(failures[0])})"
     if pairs == 1:
         return told

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 
 from hztune.blocks import Arm, Block
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import Gate, Horizon, Ruling, is_gate_look, is_settled_by_failure
+from hztune.compare.gate import (
+    Gate,
+    Horizon,
+    Ruling,
+    failures_of,
+    how_often,
+    is_gate_look,
+    is_settled_by_failure,
+)
 from hztune.compare.targets import ComparedRow
 from hztune.errors import UsageError
 from hztune.measure import Executor
@@ -357,13 +365,22 @@ def _is_hopeless(blocks: Sequence[Block]) -> bool:
     return len(blocks) >= _HOPELESS_BLOCKS and not any(block.control.ok for block in blocks)
 
 
-def _failures(contenders: Sequence[Contender], blocks: Sequence[Block]) -> list[str]:
-    """Returns one line for each contender that failed, with how often and how at last."""
-    lines = []
-    for index, contender in enumerate(contenders):
-        failed = [b.outcomes[index] for b in blocks if not b.outcomes[index].ok]
-        if failed:
-            last = failed[-1]
-            told = f"{last.status}: {last.detail}" if last.detail else last.status
-            lines.append(f"{contender.name} failed in {len(failed)} of {len(blocks)} ({told})")
-    return lines
+def _failures(
+    contenders: Sequence[Contender], blocks: Sequence[Block], least: int = 1
+) -> list[str]:
+    """Returns how often each contender failed that did so in `least` blocks or more, and how."""
+    failed = [failures_of(blocks, index) for index in range(len(contenders))]
+    return [
+        f"{contender.name} failed{how_often(failures, len(blocks))}"
+        for contender, failures in zip(contenders, failed, strict=True)
+        if len(failures) >= least
+    ]
+
+
+def failing(contenders: Sequence[Contender], row: Measured) -> list[str]:
+    """Returns how often each contender failed on a row that did so in half of its pairs or more.
+
+    A ratio is of the pairs in which both ended well: of so few of all it says little.
+    """
+    least = max(1, (len(row.blocks) + 1) // 2)
+    return [f"{row.spec.label}: {told}" for told in _failures(contenders, row.blocks, least)]
