@@ -98,6 +98,22 @@ def test_the_time_that_another_hztune_took_is_told(make_result: MakeResult) -> N
     assert line == alone_line + "; for 12 s another hztune measured"
 
 
+def test_what_the_search_saw_of_an_allocator_has_its_scatter(make_result: MakeResult) -> None:
+    made = make_result("improved")
+    seen = {"glibc": 1.09, "hz": 1.31, "tbb": "crash"}
+    before, after = (
+        replace(made, account=replace(made.account, as_they_come=seen, seen_within=within))
+        for within in ({}, {"glibc": 0.12, "hz": 0.10})
+    )
+    assert (
+        "with their defaults, in the search: glibc 1.09x ± 12.7 %, hz 1.31x ± 10.5 %, tbb crash"
+    ) in summary_lines(after)
+    assert "with their defaults, in the search: glibc 1.09x, hz 1.31x, tbb crash" in summary_lines(
+        before
+    )
+    assert summary_json(after)["seen_within"] == {"glibc": 0.12, "hz": 0.10}
+
+
 def test_an_interval_that_may_be_too_narrow_is_told(make_result: MakeResult) -> None:
     made = make_result("improved")
     assert not any("like those before them" in line for line in summary_lines(made))

@@ -77,6 +77,8 @@ def claim(profile: Profile) -> str:
         "interrupted": f"interrupted; so far {result.metric} {result.ratio:.3f} times that of "
         f"{control}",
     }
+    if result.verdict == "no_gain":
+        interval = f"{control} against itself: {interval}"
     told = [f"{words[result.verdict]} ({interval})"]
     if (memory := result.memory) is not None:
         ends = f"95 % interval {memory.ci_low:.3f} to {memory.ci_high:.3f}"

@@ -9,7 +9,7 @@ study is a view of it: the profile's file and its exports, the summary for peopl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
@@ -171,6 +171,8 @@ class Account:
             workload that ends so; None: not measured.
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
+        seen_within: Half of the 95 % interval of each such ratio, log units; empty in a study that
+            ended before that was kept.
         outliers: Pairs of processes that lie far from the others of their kind.
         follow_on: Correlation of the winner's fresh pairs with those before them; None: no more
             than chance brings.
@@ -206,10 +208,11 @@ class Account:
     live: tuple[LiveMemory, ...] = ()
     follow_on: float | None = None
     waited_s: float = 0.0
+    seen_within: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""
-        for name in ("failures", "as_they_come"):
+        for name in ("failures", "as_they_come", "seen_within"):
             object.__setattr__(self, name, fixed(getattr(self, name)))
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from hztune.blocks import Arm
 from hztune.measure.live_share import common_silence
 from hztune.profile import Profile, Share, Verdict, ratio_text
-from hztune.progress import duration
+from hztune.progress import duration, percent
 from hztune.rests import MEMORIES, RestPlan
 from hztune.result import Account, Addition, Result, front_file
 from hztune.result.kept import Ends, KeptMemory, slope_words
@@ -33,7 +33,7 @@ def summary_json(result: Result) -> dict[str, Any]:
     are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, stored_form(result.account)
-    for name in ("kept", "survivors", "live", "waited_s"):  # only where there is something
+    for name in ("kept", "survivors", "live", "waited_s", "seen_within"):  # only what is there
         if not account[name]:
             del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out")}
@@ -240,7 +240,10 @@ def _base(result: Result) -> str:
 def _account_lines(result: Result) -> Iterator[str]:
     account = result.account
     if account.as_they_come:
-        seen = [f"{name} {_seen(one)}" for name, one in account.as_they_come.items()]
+        within = account.seen_within
+        seen = [
+            f"{name} {_seen(one, within.get(name))}" for name, one in account.as_they_come.items()
+        ]
         yield f"with their defaults, in the search: {', '.join(seen)}"
     failed = ", ".join(f"{count} {status}" for status, count in sorted(account.failures.items()))
     trials = result.profile.search.trials
@@ -288,9 +291,11 @@ def _proved(result: Result) -> str:
     return f"a gain of {100 * (claim.ratio - 1):.1f} % was proved, and "
 
 
-def _seen(ratio: float | str) -> str:
-    """A ratio or a failure in words."""
-    return ratio if isinstance(ratio, str) else f"{ratio:.2f}x"
+def _seen(ratio: float | str, within: float | None) -> str:
+    """A ratio with half of its interval, if that is known, or a failure, in words."""
+    if isinstance(ratio, str):
+        return ratio
+    return f"{ratio:.2f}x" + ("" if within is None else f" ± {percent(within, sign=False)}")
 
 
 def _outlier_line(result: Result, pair: Outlier) -> str:

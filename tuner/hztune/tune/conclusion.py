@@ -40,7 +40,7 @@ from hztune.result import (
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
-from hztune.stats import follow_on, pool_plain
+from hztune.stats import NORMAL_95, follow_on, pool_plain
 from hztune.strictjson import as_word, ascii_text
 from hztune.trace import sidecar
 from hztune.trial import (
@@ -226,6 +226,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         used += story.panel.accounting
     wall = max(wall_s, 1e-9)
     record = bench.ledger.fresh_by_arm.get(decision.arm.key)
+    seen, within = _as_they_come(story)
     return Account(
         why=decision.why,
         failures=bench.ledger.failures(),
@@ -242,7 +243,8 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
         rss_ratio=_rss_ratio(record, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
-        as_they_come=_as_they_come(story),
+        as_they_come=seen,
+        seen_within=within,
         outliers=tuple(outlying_pairs(bench.ledger)),
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=tuple(_elsewhere(decision)),
@@ -299,19 +301,26 @@ def _elsewhere(decision: Decision) -> Iterator[PanelRatios]:
         )
 
 
-def _as_they_come(story: Story) -> dict[str, float | str]:
-    """What the search saw of each allocator with its defaults; nothing where there is one only."""
+def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float]]:
+    """What the search saw of each allocator with its defaults; nothing where there is one only.
+
+    Returns:
+        By name, the ratio to the control or how it failed; and half of the 95 % interval of each
+        ratio, log units.
+    """
+    seen: dict[str, float | str] = {}
+    within: dict[str, float] = {}
     if story.space.holds(story.control):
-        return {}
+        return seen, within
     ledger = story.bench.ledger
-    records = (ledger.searched.get(Arm(part.allocator).key) for part in story.space.parts)
-    return {
-        record.arm.allocator: record.failures[-1].status
-        if record.failures
-        else math.exp(pool_plain(record.pairs, ledger.noises())[0])
-        for record in records
-        if record is not None and (record.failures or record.pairs)
-    }
+    for name in (part.allocator for part in story.space.parts):
+        record = ledger.searched.get(Arm(name).key)
+        if record is not None and record.failures:
+            seen[name] = record.failures[-1].status
+        elif record is not None and record.pairs:
+            mean, error = pool_plain(record.pairs, ledger.noises())
+            seen[name], within[name] = math.exp(mean), NORMAL_95 * error
+    return seen, within
 
 
 def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
