@@ -54,8 +54,10 @@ void hz_log_open(hz_log_writer *writer, const char *path, uint32_t clock, bool i
     header.stamp = hz_stamp(clock);
     header.checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &header, sizeof header / 8);
     struct iovec part = {&header, sizeof header};
-    if (!write_whole(writer, &part, 1))
+    if (!write_whole(writer, &part, 1)) {
+        (void)unlink(path);
         hz_refuse("cannot write %s: %s", path, strerror(writer->failure));
+    }
 }
 
 bool hz_log_append(hz_log_writer *writer, hz_log_frame *frame, const void *content)

@@ -294,6 +294,19 @@ def test_a_full_disk_ends_the_recording_and_not_the_program(recorder: Recorder) 
     assert blocks_of(recorder, "full.trace") > 10_000
 
 
+def test_where_there_is_no_room_to_begin_no_log_is_left(recorder: Recorder) -> None:
+    (recorder.folder / "full").mkdir()
+    outside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+    fill = "mount -t tmpfs -o size=4k none full && head -c 4096 /dev/zero >full/other"
+    if recorder.run(*outside, fill).returncode != 0:
+        pytest.skip("this process may not mount a file system of its own")
+    words = recorder.words("full/a.trace", "--", "/bin/true")
+    done = recorder.run(*outside, f'{fill}; "$@"; status=$?; ls full; exit $status', "sh", *words)
+    assert done.returncode == 2
+    assert "cannot write full/a.trace.recording: No space left" in done.stderr
+    assert done.stdout == "other\n"
+
+
 def test_of_a_recorder_that_is_killed_the_log_can_be_read(recorder: Recorder) -> None:
     words = recorder.words("killed.trace", "--", recorder.program("program"), "go_on")
     log = recorder.folder / "killed.trace.recording"
