@@ -20,6 +20,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.profile import TERM_DAYS, Profile
 from hztune.progress import Plain
+from hztune.rests import DEFAULT_IDLE_S
 from hztune.tune.request import DEFAULT_BUDGET_S
 
 MakeProfile = Callable[..., Profile]
@@ -223,8 +224,10 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(hztune_here: Run, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_budget_and_the_term_in_the_help_are_those_that_are_used() -> None:
-    options = {option.name: option.default for option in cli_tune.tune_command.params}
+def test_the_defaults_in_the_help_are_those_that_are_used() -> None:
+    params = {option.name: option for option in cli_tune.tune_command.params}
+    options = {name: option.default for name, option in params.items()}
+    assert f"[default: {DEFAULT_IDLE_S:g} where" in str(getattr(params["idle_s"], "help", ""))
     assert arguments.parse_duration(str(options["budget"])) == DEFAULT_BUDGET_S
     assert options["term_days"] == TERM_DAYS
 

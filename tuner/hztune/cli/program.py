@@ -86,9 +86,11 @@ _OPTIONS = (
     click.option("--ready-timeout", type=Quantity(), default=60.0, show_default=True,
                  metavar="SECONDS", help="A server that takes longer to answer has failed."),
     click.option("--idle-s", type=Quantity(), default=0.0, metavar="SECONDS",
-                 help="Read the memory again this long after the load; see --objective kept."),
+                 help="Read the memory again this long after the load; see --objective kept.  "
+                      "[default: 2 where memory at rest is asked for, else 0]"),
     click.option("--rounds", type=int, metavar="N",
-                 help="Repeat load and rest N times, for kept memory and its growth."),
+                 help="Repeat load and rest N times, for kept memory and its growth.  "
+                      "[default: 1]"),
     click.option("--cpus", type=Quantity(), metavar="N",
                  help="Measure in a container with a quota of N CPUs."),
     click.option("--memory", default="", metavar="SIZE",

@@ -92,7 +92,12 @@ _EXIT_STATUS: dict[Verdict, int] = {
     metavar="TIME",
     help="Time for the whole study: 90s, 5m, 1h.",
 )
-@click.option("--trials", type=int, metavar="N", help="Try at most N configurations.")
+@click.option(
+    "--trials",
+    type=int,
+    metavar="N",
+    help="Try at most N configurations.  [default: as many as there is time for]",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
