@@ -106,7 +106,7 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
-typedef enum hz_decayed {
+typedef enum {
     HZ_DECAYED_NOTHING = 0, /* there was nothing to do */
     HZ_DECAYED_PART,        /* the next call for the same depot goes on */
     HZ_DECAYED_ALL,
