@@ -3,24 +3,19 @@
  * time.
  *
  * Under the policies `mutex` and `spin` a depot is an array of pointers under a lock that is held
- * while one batch is copied. It grows where a program frees and allocates more blocks in turn than
- * it holds. Under `lockfree` it is a stack of batches. Its head has a generation number, so that a
- * thread notices if the head was popped and pushed again meanwhile. Batches are never unmapped, so
- * a thread may read one that is no longer in the stack.
+ * while one batch is copied. Under `lockfree` it is a stack of batches. Its head has a generation
+ * number, so that a thread notices if the head was popped and pushed again meanwhile. Batches are
+ * never unmapped, so a thread may read one that is no longer in the stack.
  */
 #include "internal.h"
 
-enum {
-    DEPOT_BYTES = 4 << 20, /* most that a depot keeps: the limit of all but the smallest classes */
-    GROWTH_MOST = 16,      /* how many times as many blocks as at first it may keep */
-};
-_Static_assert(GROWTH_MOST *HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
+enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the classes of long blocks */
+_Static_assert(HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
                "a depot's capacity fits 32 bits");
 
-/* Blocks that a depot keeps which has grown to so many times what it kept at first. */
-static uint32_t capacity_for(uint32_t class_, int64_t times)
+static uint32_t capacity_for(uint32_t class_)
 {
-    int64_t blocks = times * hz_cfg.depot_slots * hz_cfg.flush_batch;
+    int64_t blocks = hz_cfg.depot_slots * hz_cfg.flush_batch;
     int64_t fitting = DEPOT_BYTES / (int64_t)hz_class_bytes[class_];
     if (blocks > fitting) blocks = fitting;
     return (uint32_t)(blocks > 1 ? blocks : 1);
@@ -47,7 +42,7 @@ static void note_left(hz_depot *depot, uint32_t count)
  * the same time, one of the two stays unused and untouched. */
 static bool stack_make(hz_depot *depot, uint32_t class_)
 {
-    const uint32_t capacity = capacity_for(class_, 1);
+    const uint32_t capacity = capacity_for(class_);
     void **blocks = hz_meta_alloc(capacity * sizeof(void *));
     if (blocks == NULL) return false;
     depot_lock(depot);
@@ -57,27 +52,6 @@ static bool stack_make(hz_depot *depot, uint32_t class_)
     }
     hz_lock_release(&depot->lock);
     return true;
-}
-
-/* Doubles the capacity. The first growth makes an array for all later ones, whose memory the system
- * gives as it fills. If two threads do it at the same time, one array stays unused, as above. */
-static void stack_grow(hz_depot *depot, uint32_t class_)
-{
-    const uint32_t now = hz_atomic_peek(&depot->capacity);
-    const uint32_t most = capacity_for(class_, GROWTH_MOST);
-    const bool is_first = now == capacity_for(class_, 1);
-    if (now == 0 || now >= most) return;
-    void **array = is_first ? hz_meta_alloc(most * sizeof(void *)) : NULL;
-    if (is_first && array == NULL) return;
-    depot_lock(depot);
-    if (hz_atomic_peek(&depot->capacity) == now) {
-        if (is_first) {
-            memcpy(array, depot->blocks, hz_atomic_peek(&depot->count) * sizeof(void *));
-            hz_plain_put(&depot->blocks, array); /* after what is in it */
-        }
-        hz_atomic_put(&depot->capacity, 2 * now < most ? 2 * now : most); /* after the array */
-    }
-    hz_lock_release(&depot->lock);
 }
 
 static size_t stack_take(hz_depot *depot, void **out, size_t want)
@@ -145,7 +119,7 @@ static void batch_push(const hz_depot *depot, _Atomic uint64_t *stack, uint32_t 
 /* Called with depot->lock held. A reader looks at the capacity first, and it is written last. */
 static void batches_make(hz_depot *depot, uint32_t class_)
 {
-    uint32_t batches = capacity_for(class_, 1) / (uint32_t)hz_cfg.flush_batch;
+    uint32_t batches = capacity_for(class_) / (uint32_t)hz_cfg.flush_batch;
     if (batches == 0) batches = 1;
     depot->batches = hz_meta_alloc(batches * batch_bytes());
     if (depot->batches == NULL) return;
@@ -211,17 +185,6 @@ static size_t depot_push(hz_depot *depot, uint32_t class_, void *const *blocks, 
     return stack_give(depot, class_, blocks, count);
 }
 
-/* A depot that was full, and then ran empty without giving up blocks that nobody asked for, is too
- * small: what it had no room for went to the spans, and is now fetched from there. */
-static void note_miss(hz_depot *depot, uint32_t class_)
-{
-    hz_count(HZ_STAT_depot_misses, 1);
-    hz_atomic_poke(&depot->misses, 1);
-    if (HZ_LIKELY(!hz_atomic_peek(&depot->was_full))) return;
-    if (hz_atomic_swap(&depot->was_full, false) && hz_cfg.depot_lock != HZ_DEPOT_LOCK_LOCKFREE)
-        stack_grow(depot, class_);
-}
-
 size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
@@ -231,18 +194,17 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, h
         hz_count(HZ_STAT_depot_hits, 1);
         return got;
     }
-    note_miss(depot, class_);
+    hz_count(HZ_STAT_depot_misses, 1);
+    hz_atomic_poke(&depot->misses, 1);
     got = hz_span_take(shard, class_, out, want, lease);
     return got > 0 || lease == NULL ? got : hz_span_cut(lease, class_, out, want);
 }
 
 void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
-    hz_depot *depot = &hz_shards[shard].depots[class_];
-    size_t given = depot_push(depot, class_, blocks, count);
+    size_t given = depot_push(&hz_shards[shard].depots[class_], class_, blocks, count);
     if (given == count) return;
     hz_count(HZ_STAT_depot_overflows, 1);
-    hz_atomic_poke(&depot->was_full, true);
     hz_span_give(shard, class_, blocks + given, count - given);
 }
 
@@ -267,13 +229,11 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     enum { PART = 64 };
     void *blocks[PART];
     uint32_t gone = 0;
-    hz_depot *depot = &hz_shards[shard].depots[class_];
     for (size_t got = 1; got > 0 && gone < most; gone += (uint32_t)got) {
         const size_t part = most - gone < PART ? most - gone : PART;
-        got = depot_pop(depot, blocks, part);
+        got = depot_pop(&hz_shards[shard].depots[class_], blocks, part);
         hz_span_give(shard, class_, blocks, got);
     }
-    if (gone > 0) hz_atomic_poke(&depot->was_full, false);
     return gone;
 }
 

@@ -211,14 +211,12 @@ typedef struct hz_batch {
 
 typedef struct hz_depot {
     HZ_ALIGNED_TO_LINE hz_lock
-        lock; /* guards count, blocks and capacity, under the policies mutex and spin */
-    _Atomic uint32_t capacity;    /* blocks it may hold by now; 0 until first used */
+        lock;                     /* guards count and blocks, under the policies mutex and spin */
+    _Atomic uint32_t capacity;    /* blocks it may hold; 0 until first used */
     _Atomic uint32_t count;       /* blocks it holds */
     _Atomic uint32_t least;       /* fewest blocks that a request has left there since the last
                                      hz_depot_decay; UINT32_MAX: no request came. At first 0.
                                      Between the parts of a decay: twice what is still to go */
-    _Atomic bool was_full;        /* whether blocks found no room since a request last found none,
-                                     and none were given up since */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
