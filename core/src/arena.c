@@ -345,7 +345,8 @@ static bool meta_refill(size_t bytes)
     return true;
 }
 
-/* A long array is mapped by itself: what is left of the unit serves smaller structs. */
+/* A long array gets a mapping of its own, so that the rest of the unit still serves smaller
+ * structs. */
 void *hz_meta_alloc(size_t bytes)
 {
     void *result = NULL;

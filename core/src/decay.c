@@ -26,8 +26,8 @@ enum { TICK_CALLS = 64 };
 static struct {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest */
     uint32_t next;                   /* number of the next depot, counted over all shards */
-    _Atomic uint32_t seen_ms;        /* when any of them was visited last */
-    _Atomic uint32_t round_ms;       /* when all of them had been */
+    _Atomic uint32_t seen_ms;        /* when one of them was visited last */
+    _Atomic uint32_t round_ms;       /* when the last round over all ended */
 } depots;
 
 /* Visits depots until one has given something up, and stops there, as a malloc or a free waits;

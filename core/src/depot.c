@@ -237,7 +237,7 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     return gone;
 }
 
-/* How many blocks a depot is to give up of which no request needed `least`: half. A program that
+/* How many blocks a depot gives up if no request needed `least` of them: half. A program that
  * allocates and frees in turn needs the rest soon. */
 static uint32_t due_of(hz_depot *depot, uint32_t least)
 {
@@ -252,7 +252,7 @@ hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_)
     hz_depot *depot = &hz_shards[shard].depots[class_];
     const uint32_t least = hz_atomic_peek(&depot->least), due = due_of(depot, least);
     hz_atomic_poke(&depot->least, due > MOST ? 2 * (due - MOST) : UINT32_MAX);
-    if (least == 0) return HZ_DECAYED_NOTHING; /* a request found nothing: it is not too full */
+    if (least == 0) return HZ_DECAYED_NOTHING; /* a request left none: nothing to spare */
     const uint32_t gone = depot_give_up(shard, class_, due < MOST ? due : MOST);
     hz_count(HZ_STAT_decayed_blocks, gone);
     if (due > MOST && gone == MOST) return HZ_DECAYED_PART;

@@ -109,11 +109,11 @@ void hz_depot_trim(void);
 typedef enum {
     HZ_DECAYED_NOTHING = 0, /* there was nothing to do */
     HZ_DECAYED_PART,        /* the next call for the same depot goes on */
-    HZ_DECAYED_ALL,
+    HZ_DECAYED_ALL,         /* all that was due is done */
 } hz_decayed;
 
-/* Moves half of the blocks that no request has needed since the last call to their spans, a part in
- * each call if they are many, and frees the empty spans that are kept. */
+/* Moves half of the blocks that no request has needed since the last decay back to their spans, a
+ * part in each call if they are many. After the last part it frees the kept empty spans. */
 hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_);
 /* Whether a block lies in the depot of its class and shard. */
 bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
@@ -354,8 +354,8 @@ void hz_quarantine_empty(hz_heap *heap);
 hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, uint32_t node, bool *zeroed);
 void hz_guard_pages_free(hz_page_info *run);
 void *hz_guard_alloc(size_t size, size_t align);
-/* Fences a large block of this many bytes, the fence included, before its page's entry shows it: a
- * thread whose last block lay at this address may check it from then on. */
+/* Fences a large block of this many bytes, the fence included. Comes before the page's entry shows
+ * the block: from then on a thread that got a block at this address before may check it. */
 void hz_guard_fence(void *block, size_t bytes);
 void hz_guard_free(void *block);
 size_t hz_guard_asked(const void *block);

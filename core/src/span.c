@@ -257,7 +257,8 @@ static size_t bytes_to_touch(const unsigned char *first, size_t bytes)
     return end - before > ahead ? end - before : ahead;
 }
 
-/* The last block in `out` has the lowest address, as it is popped first. */
+/* Seals blocks that lie side by side, and writes them to `out` from its end: the last one, which is
+ * popped first, has the lowest address. */
 static void seal_row(unsigned char *block, uint32_t class_, void **out, size_t count)
 {
     const uint64_t key = hz_map.keys[class_];
@@ -400,10 +401,9 @@ typedef struct intake {
     const void *spoiled; /* a block without its seal */
 } intake;
 
-/* Marks the first blocks as back, as far as they lie on the page of the first one and nothing is
- * wrong with them; returns how many. Blocks that were freed one after the other often lie on one
- * page, so what the page tells is looked up once. Not inlined: what the loop needs fits the
- * processor's registers. */
+/* Marks blocks as back, from blocks[0] on, until one lies on another page or is wrong; returns how
+ * many. Blocks that were freed one after the other often lie on one page, so what the page tells is
+ * looked up once. Not inlined, so that what the loop needs fits the processor's registers. */
 static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t key,
                                                   void *const *blocks, size_t count)
 {
@@ -417,7 +417,7 @@ static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t k
     size_t taken = 0;
     do {
         void *block = blocks[taken];
-        if ((uintptr_t)block - first >= room) break; /* on another page, or below the first block */
+        if ((uintptr_t)block - first >= room) break; /* on another page, or before all blocks */
         if (HZ_UNLIKELY(hz_remainder(entry, step, block) >= HZ_REMAINDER_MAX)) break;
         if (HZ_UNLIKELY(!hz_is_sealed(block, key))) break;
         const size_t granule = (uintptr_t)block % HZ_PAGE_BYTES / HZ_GRANULE_BYTES;

@@ -216,7 +216,8 @@ typedef struct hz_depot {
     _Atomic uint32_t count;       /* blocks it holds */
     _Atomic uint32_t least;       /* fewest blocks that a request has left there since the last
                                      hz_depot_decay; UINT32_MAX: no request came. At first 0.
-                                     Between the parts of a decay: twice what is still to go */
+                                     Between the parts of a decay: twice what is still to go,
+                                     as half of it is due */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */

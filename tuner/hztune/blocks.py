@@ -48,7 +48,7 @@ STATUSES: tuple[Status, ...] = (
 )
 
 MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
-"""What the next run may not show: the others come from the setting, or take their time again."""
+"""What the next run may not repeat; the others come from the setting, or take their time again."""
 
 UNCHANGED_PROGRAM = "none"
 """Stands for an allocator where there is none: the program as its user starts it today."""

@@ -123,10 +123,7 @@ def ruling(found: Comparison) -> str:
 
 @judged
 def failing(found: Comparison) -> list[str]:
-    """Which contenders failed in half of the pairs of a row or more, each with how often and how.
-
-    Ratios are of the pairs in which both ended well: where that is so, they say little.
-    """
+    """Which contenders failed in at least half of the pairs of a row, with how often and how."""
     from hztune.compare import match
 
     return [told for row in found.rows for told in match.failing(found.contenders, row)]

@@ -59,16 +59,19 @@ hztune compare ./old ./new --command small='{} a.txt' --command large='{} b.txt'
 After a row, each contender runs once more for its live memory (used by the program) and its held
 memory (of the allocator); not with --no-worse.
 
-A ratio is of the pairs in which both contenders ended well; the table says how often one failed.
+A ratio comes only from pairs in which both contenders ended well; the table says how often one
+failed.
 
 With --no-worse 2%, the answer is whether the second of two contenders is more than 2 % slower than
 the first one on any row. The number of pairs is planned from the time; an early look may end it.
 
 \b
-exit status   0  compared; with --no-worse: a greater loss is excluded on every row
+exit status   0  compared
               1  the first contender never ran: nothing was compared
-              6  not enough data: a contender failed in half of the pairs of a row or more
+              6  not enough data: a contender failed in at least half of the pairs of a row
 with --no-worse
+              0  no worse: a greater loss is excluded on every row
+              1  the first contender never ran: nothing was compared
               4  worse: the loss is greater on some row; or the second contender always fails
               6  not enough data: neither is shown; or a contender fails in some runs only
 """
@@ -343,14 +346,14 @@ def _require_runs(found: Comparison) -> None:
     """Sees to it that a script does not take the ratios of a few lucky runs for those of all.
 
     Raises:
-        NotEnoughDataError: A contender failed in half of the pairs of a row or more.
+        NotEnoughDataError: A contender failed in at least half of the pairs of a row.
     """
     if not (often := api.failing(found)):
         return
     more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
     raise NotEnoughDataError(
-        f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}: start it by hand several times, "
-        "which shows all that it prints, and mend it, or leave that contender out"
+        f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}; start each by hand several "
+        "times to see all that it prints, and mend it or leave it out"
     )
 
 

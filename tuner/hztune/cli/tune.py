@@ -197,7 +197,7 @@ def tune_command(
     """Search for the best configuration, and prove it on fresh data.
 
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
-    for hz also hz_config.h, report.html and every sample.
+    report.html, every sample and, for hz, hz_config.h.
     """
     shared = _shares(storage, study)
     asked = None if shared and _names_no_target(options) else _request(**options)

@@ -368,7 +368,7 @@ def _is_hopeless(blocks: Sequence[Block]) -> bool:
 def _failures(
     contenders: Sequence[Contender], blocks: Sequence[Block], least: int = 1
 ) -> list[str]:
-    """Returns how often each contender failed that did so in `least` blocks or more, and how."""
+    """Returns how often and how contenders failed; those that failed in `least` blocks or more."""
     failed = [failures_of(blocks, index) for index in range(len(contenders))]
     return [
         f"{contender.name} failed{how_often(failures, len(blocks))}"
@@ -378,9 +378,9 @@ def _failures(
 
 
 def failing(contenders: Sequence[Contender], row: Measured) -> list[str]:
-    """Returns how often each contender failed on a row that did so in half of its pairs or more.
+    """Returns how often and how contenders failed; those that failed in half of a row's pairs.
 
-    A ratio is of the pairs in which both ended well: of so few of all it says little.
+    A ratio comes only from pairs in which both sides ended well: from few of them it says little.
     """
     least = max(1, (len(row.blocks) + 1) // 2)
     return [f"{row.spec.label}: {told}" for told in _failures(contenders, row.blocks, least)]

@@ -33,7 +33,7 @@ FOUND = 1.5
 proofs in ten prove: simulated, experiments/engine/studies.py --gain."""
 
 _TOO_OFTEN = 0.25
-"""Share of the default's measurements that fail from which on a study would come to nothing."""
+"""A study ends at its start if this share of the default's measurements fail."""
 
 BISTABLE_PAIRS = 20
 """Fresh pairs that a claim needs where the default itself has two speeds."""
@@ -129,9 +129,9 @@ def _refuse_failing(bench: Workbench) -> None:
 
 
 def _counted(outcomes: Sequence[Outcome], is_whole: bool) -> tuple[int, int]:
-    """How many runs failed, of how many; of what is no whole program, how many processes.
+    """How many runs failed, of how many; processes, if the workload is no whole program.
 
-    Of one measurement, no run follows the one that failed.
+    A measurement ends with its first run that fails.
     """
     parts = [part for outcome in outcomes for part in outcome.parts or (outcome,)]
     failed = sum(not part.ok for part in parts)
@@ -161,8 +161,8 @@ def _refusal(last: Outcome, failed: int, runs: int, is_whole: bool) -> str:
     if not is_whole:
         return told
     return (
-        f"{told}; a run counts only if it ends with exit status 0 and prints what is read: start "
-        "it by hand several times, which shows all that it prints, and mend it first"
+        f"{told}; a run counts only if its exit status is 0 and it prints what hztune reads: start "
+        "the program by hand several times to see all that it prints, and mend it first"
     )
 
 

@@ -67,7 +67,7 @@ class TuneTarget:
         threads: Of the target; ranges are narrowed by them.
         inside: The allocators that the program brings.
         obstacle: Why no other one can be put under it, in a sentence; None: one can.
-        provider: That one of `inside` which its malloc comes from; None: from the C library.
+        provider: The one of `inside` that the program's malloc comes from; None: none of them.
         rests: Whether memory at rest is judged.
     """
 
@@ -121,7 +121,7 @@ def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, s
     for each in installed:
         adapter = allocator.get(each.name)
         if each.preload and brought & set(adapter.variables()):
-            reasons[each.name] = "inside, too: variables would reach both"
+            reasons[each.name] = "also inside the program: its variables would reach both"
         elif each.name == "glibc" and target.provider is not None:
             reasons[each.name] = _whose_malloc(target.provider)
     return reasons
@@ -160,7 +160,7 @@ def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
         elif target.obstacle is not None and name != UNCHANGED_PROGRAM:
             raise UsageError(target.obstacle + _way_out(target.inside))
         elif name == "glibc" and target.provider is not None:
-            why = f"{_whose_malloc(target.provider)}, which stays: nothing is preloaded for glibc"
+            why = f"{_whose_malloc(target.provider)}, and nothing is preloaded for glibc"
             raise UsageError(f"glibc cannot be measured: {why}{_way_out([target.provider])}")
         else:
             found.append(allocator.get(name).installed())
