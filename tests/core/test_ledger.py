@@ -101,8 +101,8 @@ def test_only_the_counted_window_is_told_of(run: Run) -> None:
 def test_a_system_call_under_a_lock_is_noted_with_its_name(run: Run) -> None:
     _, ledger = run("ledger", "larson", "--threads", "2", "--ops", "100000")
     arena = next(row for row in ledger["locks"] if row["name"] == "arena.c: &arena.lock")
-    assert arena["calls"]["hz_os_map"] == ledger["system_calls"]["hz_os_map"]["count"] > 0
-    assert arena["with_calls"] <= arena["count"]
+    assert 0 < arena["calls"]["hz_os_map"] < ledger["system_calls"]["hz_os_map"]["count"]
+    assert 0 < arena["with_calls"] <= arena["count"]
 
 
 def test_system_calls_last_longer_where_that_is_asked_for(run: Run) -> None:

@@ -461,7 +461,7 @@ def test_bad_input_is_one_sentence_and_status_2(words: list[str], said: str, hzt
     [
         ((0, 0, 2), 0, ""),
         ((0, 3, 6), 6, "not enough data: larson T=2: b failed in 3 of 6 pairs (failed: exit 1); "
-                       "larson T=2: c failed in each of 6 pairs (failed: exit 1): start it by"),
+                       "larson T=2: c failed in each of 6 pairs (failed: exit 1); start each by"),
         ((5, 5, 0), 6, "not enough data: larson T=2: a failed in 5 of 6 pairs (failed: exit 1); "),
         ((6, 0, 0), 1, "nothing could be compared: a never ran (failed: exit 1)"),
     ],

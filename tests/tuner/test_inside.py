@@ -225,7 +225,7 @@ def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
     program = compiled("linked", BUSY, "-Wl,--no-as-needed", build, f"-Wl,-rpath,{tmp_path}")
     shutil.copy(build, tmp_path / LINKED[family].name)
     task = study(program, "any")
-    assert f"{family} (inside, too" in "\n".join(chosen_from(task))
+    assert f"{family} (also inside the program" in "\n".join(chosen_from(task))
     names = [each.name for each in task.candidates.installed]
     assert f"inside:{family}" in names
     assert family not in names
