@@ -34,9 +34,22 @@ static hz_bin *bin_of(uint32_t shard, uint32_t class_)
     return &hz_shards[shard].bins[class_];
 }
 
+static uint64_t *page_bits(size_t page)
+{
+    return hz_map.free_bits + page * WORDS_PER_PAGE;
+}
+
 static uint64_t *span_bits(const hz_page_info *span)
 {
-    return hz_map.free_bits + hz_info_page(span) * WORDS_PER_PAGE;
+    return page_bits(hz_info_page(span));
+}
+
+/* The word among the bits of a block's page that has the block's bit, and that bit. */
+static uint64_t *bit_word(uint64_t *bits, const void *block, uint64_t *bit)
+{
+    const size_t granule = (uintptr_t)block % HZ_PAGE_BYTES / HZ_GRANULE_BYTES;
+    *bit = UINT64_C(1) << granule % HZ_WORD_BITS;
+    return &bits[granule / HZ_WORD_BITS];
 }
 
 hz_page_info *hz_span_of(const void *address)
@@ -382,8 +395,8 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 
 static bool is_back(const void *block)
 {
-    const size_t granule = hz_granule_of(block);
-    return (hz_map.free_bits[granule / HZ_WORD_BITS] >> granule % HZ_WORD_BITS & 1) != 0;
+    uint64_t bit;
+    return (*bit_word(page_bits(hz_page_of(block)), block, &bit) & bit) != 0;
 }
 
 /* Fetches the blocks' seals before the lock is taken, under which they are read. */
@@ -412,7 +425,7 @@ static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t k
     const uintptr_t first = (uintptr_t)hz_page_address(page) + colour;
     const hz_page_entry *entry = hz_entry_at(blocks[0]);
     const uint64_t step = hz_atomic_peek(&entry->step);
-    uint64_t *const bits = hz_map.free_bits + page * WORDS_PER_PAGE;
+    uint64_t *const bits = page_bits(page);
     uint64_t *lowest = span_bits(span) + span->scan_word;
     size_t taken = 0;
     do {
@@ -420,9 +433,7 @@ static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t k
         if ((uintptr_t)block - first >= room) break; /* on another page, or before all blocks */
         if (HZ_UNLIKELY(hz_remainder(entry, step, block) >= HZ_REMAINDER_MAX)) break;
         if (HZ_UNLIKELY(!hz_is_sealed(block, key))) break;
-        const size_t granule = (uintptr_t)block % HZ_PAGE_BYTES / HZ_GRANULE_BYTES;
-        const uint64_t bit = UINT64_C(1) << granule % HZ_WORD_BITS;
-        uint64_t *word = &bits[granule / HZ_WORD_BITS];
+        uint64_t bit, *word = bit_word(bits, block, &bit);
         if (HZ_UNLIKELY((*word & bit) != 0)) break;
         *word |= bit;
         if (word < lowest) lowest = word;
