@@ -268,6 +268,22 @@ def test_a_program_is_measured_when_its_command_is_given_again(
     assert "claimed: 60.000x, 95 % interval [50.000, 70.000], 8 pairs" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+def test_a_signal_ends_a_verification_with_a_status_and_leaves_no_temporary_folder(
+    name: str, here: Profile, tmp_path: Path, hztune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    path = saved(of_program(here, "sleep", "9"), tmp_path)
+    signals = f"test -d {{dir}} && echo {{dir}} > seen; kill -{name} $PPID; sleep 1"
+    server = ["--server", "sleep 9", "--ready", "true", "--load", "true", "--prepare", signals]
+    done = hztune("verify", path, *server)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (130, "hztune: interrupted")
+    seen = Path((tmp_path / "seen").read_text().strip())
+    assert seen.is_relative_to(temporary) and [*temporary.glob("*/*")] == []
+
+
 def test_another_command_is_measured_with_a_warning(
     here: Profile, tmp_path: Path, hztune: Run
 ) -> None:
