@@ -96,7 +96,15 @@ def line_of(row: dict[str, Any]) -> str:
     ends = "" if found["ratio"] is None else f" [{found['ci_low']:.3f}, {found['ci_high']:.3f}]"
     rss = "" if found["rss_ratio"] is None else f"  memory {found['rss_ratio']:.2f}x"
     allocator = row["profile"]["allocator"]["name"]
-    return f"{row['name']:18}{found['verdict']:13}{ratio}{ends}{rss}  {allocator} {found['params']}"
+    failed = "".join(f"  FAILED: {name} ({status})" for name, status in failing(row).items())
+    best = f"{allocator} {found['params']}{failed}"
+    return f"{row['name']:18}{found['verdict']:13}{ratio}{ends}{rss}  {best}"
+
+
+def failing(row: dict[str, Any]) -> dict[str, str]:
+    """The allocators that did not run with their defaults, each with the status of its runs."""
+    seen = row["summary"].get("as_they_come", {})
+    return {name: one for name, one in seen.items() if isinstance(one, str)}
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -112,7 +120,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Carry out the studies; 1 when one could not be measured."""
+    """Carry out the studies; 1 when one could not be measured, or an allocator did not run."""
     asked = arguments(words)
     chosen = [case for case in CASES if not asked.only or case.name in asked.only]
     if asked.list:
@@ -135,6 +143,7 @@ def main(words: Sequence[str] | None = None) -> int:
             rows[case.name] = row
             record(asked.results, rows)
             print(line_of(row), flush=True)
+            status = 1 if failing(row) else status
     return status
 
 

@@ -23,9 +23,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hztune.compare import conduct
+from hztune.compare import conduct, match
+from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.targets import ProgramSpec
+from hztune.compare.targets import ProgramSpec, glibc_obstacle
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.lab import definition
 from hztune.lab.definition import Experiment
@@ -78,7 +79,12 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measures what is asked for; 1 when a program is missing or a row cannot be measured."""
+    """Measures what is asked for.
+
+    Returns:
+        1 when a program is missing, a row cannot be measured, or an allocator failed in at least
+        half of a row's pairs; else 0.
+    """
     asked = arguments(words)
     experiment = definition.load(asked.experiment.resolve())
     for name in sorted({*asked.only} - {*experiment.programs}):
@@ -110,7 +116,23 @@ def main(words: Sequence[str] | None = None) -> int:
             if ran.stopped:
                 raise StoppedByUser(f"interrupted; {kept}, and the next call goes on")
             print(f"{case.name}: {kept}")
+            for said in failing(ran.record, case):
+                print(said, file=sys.stderr)
+                status = 1
     return status
+
+
+def failing(record: Comparison, case: Case) -> list[str]:
+    """Says how often allocators failed that failed in at least half of the pairs of a case's row.
+
+    glibc is not among them where the program is linked with another malloc, which is no surprise.
+    """
+    rows = [row for row in record.rows if row.spec.label == case.name]
+    often = [said for row in rows for said in match.failing(record.contenders, row)]
+    glibc = [said for said in often if said.startswith(f"{case.name}: glibc failed")]
+    if not glibc or not glibc_obstacle(case.program(Path(), case.size)):
+        return often
+    return [said for said in often if said not in glibc]
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hztune import params
+from hztune.compare import comparison
 from hztune.errors import StoppedByUser
 from hztune.lab import chart, definition
 from hztune.lab.definition import Experiment
@@ -87,18 +89,42 @@ def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.Mo
     assert all(known[name].is_program for names in found.values() for name in names)
 
 
-def test_an_interrupted_run_over_programs_says_where_its_rows_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+Measured = Callable[..., int]
+
+
+@pytest.fixture
+def run_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Measured:
+    """Runs real-programs/run.py over one case, of which a measurement leaves what is given."""
     monkeypatch.syspath_prepend(EXPERIMENTS / "programs")
     monkeypatch.chdir(tmp_path)  # the run changes to a folder of its own
     main = runpy.run_path(str(EXPERIMENTS / "real-programs" / "run.py"))["main"]
+
+    def over(name: str, ran: object, obstacle: str | None = None) -> int:
+        monkeypatch.setitem(main.__globals__, "missing", lambda case: [])
+        monkeypatch.setitem(main.__globals__, "build", lambda *words: None)
+        monkeypatch.setitem(main.__globals__, "measure", lambda *words, anew: ran)
+        monkeypatch.setitem(main.__globals__, "glibc_obstacle", lambda program: obstacle)
+        return int(main(["--only", name]))
+
+    return over
+
+
+def test_an_interrupted_run_over_programs_says_where_its_rows_are(run_programs: Measured) -> None:
     stopped = SimpleNamespace(record=SimpleNamespace(rows=[1]), rows=23, path="x", stopped=True)
-    monkeypatch.setitem(main.__globals__, "missing", lambda case: [])
-    monkeypatch.setitem(main.__globals__, "build", lambda *words: None)
-    monkeypatch.setitem(main.__globals__, "measure", lambda *words, anew: stopped)
     with pytest.raises(StoppedByUser, match="1 of 23 rows are in x, and the next call goes on"):
-        main(["--only", "jq"])
+        run_programs("jq", stopped)
+
+
+def test_a_row_in_which_an_allocator_always_failed_says_so_and_is_no_success(
+    run_programs: Measured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, _ = comparison.load(EXPERIMENTS / "real-programs" / "results.json")
+    ran = SimpleNamespace(record=record, rows=len(record.rows), path="x", stopped=False)
+    assert run_programs("lua", ran) == 0, "another row's failures are not its own"
+    assert run_programs("redis", ran, "its malloc is another one") == 0
+    assert capsys.readouterr().err == ""
+    assert run_programs("redis", ran) == 1
+    assert "redis: glibc failed in each of 9 pairs (wrong_allocator" in capsys.readouterr().err
 
 
 def test_the_curves_of_servers_are_drawn_from_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import pytest
 from numpy.random import Generator
 
 from hztune.blocks import Arm
-from hztune.compare import comparison, exchange, table
+from hztune.compare import comparison, exchange, plot, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import (
@@ -308,11 +308,16 @@ def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured() 
         assert told == [f"not enough data: {reason}" for reason in why]
 
 
-def test_junit_stays_xml_whatever_a_program_is_called() -> None:
+def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path: Path) -> None:
     found = compared(landscape(status="crash"), QUIET)
-    odd = replace(SIDES[1], name="<\x1b[31m&\"'\ud800")
-    root = ElementTree.fromstring(exchange.junit(replace(found, contenders=(SIDES[0], odd))))
+    odd = replace(SIDES[1], name="<\x1b[31m&\"'\udce9")
+    found = replace(found, contenders=(SIDES[0], odd))
+    root = ElementTree.fromstring(exchange.junit(found))
     assert root.find(".//failure") is not None
+    plot.write(found.standings, tmp_path / "plot.svg")
+    ElementTree.parse(tmp_path / "plot.svg")
+    exchange.write(found, tmp_path / "figures.csv", "csv")
+    assert "<?[31m&" in (tmp_path / "figures.csv").read_text(encoding="utf-8")
 
 
 def test_csv_has_a_line_for_each_row_and_contender() -> None:

@@ -216,6 +216,18 @@ def test_glibc_is_no_candidate_if_the_program_is_linked_with_another_malloc(
             study(program, wanted)
 
 
+@pytest.mark.parametrize("asked", ["glibc", "glibc:arena_max=1"])
+def test_glibc_is_no_contender_if_the_program_is_linked_with_another_malloc(
+    asked: str, compiled: Compile, tmp_path: Path
+) -> None:
+    program = Program((str(linked(compiled, "jemalloc")),))
+    sides, out = api.contenders(["none", asked]), tmp_path / "out"
+    said = f"{asked} cannot be measured under linked: the program's malloc is that of libjemalloc"
+    with pytest.raises(UsageError, match=f"{said}.*preload the C library: GLIBC=/.*libc.so.6"):
+        api.compare(sides, [program], out=out)
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("family", ["mimalloc", "tcmalloc"])
 def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
     family: str, compiled: Compile, tmp_path: Path

@@ -188,7 +188,7 @@ def test_neighbours_do_not_import_each_other_in_circles() -> None:
 
 
 def test_the_command_line_knows_the_api_and_no_room_below_it() -> None:
-    allowed = {"api", "arguments", "lab", "cli", "errors", "progress", "files", ""}
+    allowed = {"api", "arguments", "lab", "cli", "errors", "progress", "files", "interrupt", ""}
     strangers = [
         f"{path.relative_to(ROOT)}: {each.what}"
         for path in sorted((PACKAGE / "cli").glob("*.py"))

@@ -164,14 +164,14 @@ SUMMARY = {"verdict": "no_gain", "ratio": None, "rss_ratio": 1.0, "params": {}, 
 Answer = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def answering(status: int) -> Answer:
+def answering(status: int, **summary: object) -> Answer:
     """Stands for hztune: leaves a profile, prints a summary and ends with a status."""
 
     def run(line: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         out = Path(line[line.index("--out") + 1])
         out.mkdir()
         (out / "profile.json").write_text('{"allocator": {"name": "glibc"}}')
-        return subprocess.CompletedProcess(line, status, json.dumps(SUMMARY))
+        return subprocess.CompletedProcess(line, status, json.dumps({**SUMMARY, **summary}))
 
     return run
 
@@ -203,6 +203,18 @@ def test_a_study_that_failed_or_a_program_that_is_missing_is_said_and_keeps_the_
     assert RUN.main(["--only", "redis", "--results", str(results)]) == 1
     assert "(Debian's package: redis-tools)" in capsys.readouterr().err
     assert not results.exists()
+
+
+def test_a_study_in_which_an_allocator_never_ran_says_so_and_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    monkeypatch.setattr(RUN, "build", lambda work, cases: None)
+    seen = {"glibc": 1.01, "tbb": "crash"}
+    monkeypatch.setattr(RUN.subprocess, "run", answering(0, as_they_come=seen))
+    assert RUN.main(["--only", "gcc", "--results", str(results)]) == 1
+    assert "FAILED: tbb (crash)" in capsys.readouterr().out
+    assert results.exists()
 
 
 @pytest.mark.parametrize("name", ["dicts", *(case.name for case in CASES.CASES if case.options)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -98,8 +99,7 @@ def test_an_interval_that_hardly_excludes_no_gain_is_not_as_large_as_was_claimed
     assert finding.interval.low > 0.0 and finding.interval.high > math.log(1.031)
     assert finding.answer == "cannot tell"
     assert finding.why == (
-        "the gain is there, but 12 pairs do not show that it is as large as was claimed; "
-        "give more time with --budget"
+        "the gain is there, but 12 pairs do not show that it is as large as was claimed"
     )
 
 
@@ -116,13 +116,37 @@ def test_more_than_was_claimed_holds(make_profile: MakeProfile, make_bench: Make
     assert judged(make_profile, make_bench, truth(0.7)).answer == "holds"
 
 
+def advised_s(finding: Verification) -> int:
+    """The budget that an open answer advises."""
+    (seconds,) = re.findall(r"--budget (\d+)s", finding.why)
+    return int(seconds)
+
+
 @pytest.mark.parametrize("budget_s", [0.5, 1.0])
-def test_without_enough_time_nothing_can_be_told(
+def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(
     budget_s: float, make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
     finding = judged(make_profile, make_bench, truth(0.131), budget_s=budget_s)
-    assert finding.answer == "cannot tell"
-    assert "--budget" in finding.why
+    assert finding.answer == "cannot tell" and finding.interval is None
+    assert "pairs are too few; 4 are the least: give --budget" in finding.why
+    again = judged(make_profile, make_bench, truth(0.131), budget_s=advised_s(finding))
+    assert again.interval is not None
+
+
+def test_an_answer_that_stays_open_says_how_much_time_would_probably_tell(
+    make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    noise, open_, told = ModelNoise(within=0.05, between=0.12, common=0.05), 0, 0
+    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", ()))
+    claim = Promise.of(tuned)
+    for seed in range(40):
+        finding = measure(claim, make_bench(truth(0.131), noise, budget_s=5.0, seed=seed))
+        if finding.answer != "cannot tell" or finding.interval is None:
+            continue
+        open_ += 1
+        longer = make_bench(truth(0.131), noise, budget_s=advised_s(finding), seed=seed)
+        told += measure(claim, longer).answer != "cannot tell"
+    assert open_ >= 20 and told >= 0.7 * open_, f"{told} of {open_}"
 
 
 def test_a_configuration_that_crashes_here_does_not_hold(
@@ -242,6 +266,22 @@ def test_a_program_is_measured_when_its_command_is_given_again(
     assert "the claim does not hold" in done.stdout
     assert "here:    1." in done.stdout or "here:    0." in done.stdout
     assert "claimed: 60.000x, 95 % interval [50.000, 70.000], 8 pairs" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+def test_a_signal_ends_a_verification_with_a_status_and_leaves_no_temporary_folder(
+    name: str, here: Profile, tmp_path: Path, hztune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    path = saved(of_program(here, "sleep", "9"), tmp_path)
+    signals = f"test -d {{dir}} && echo {{dir}} > seen; kill -{name} $PPID; sleep 1"
+    server = ["--server", "sleep 9", "--ready", "true", "--load", "true", "--prepare", signals]
+    done = hztune("verify", path, *server)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (130, "hztune: interrupted")
+    seen = Path((tmp_path / "seen").read_text().strip())
+    assert seen.is_relative_to(temporary) and [*temporary.glob("*/*")] == []
 
 
 def test_another_command_is_measured_with_a_warning(

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the measuring in good order, the second one at once."""
+"""Signals: the first one ends what is done in good order, the second one at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ from types import FrameType
 from hztune.errors import StoppedByUser
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def end_in_order() -> None:
+    """Makes the first SIGTERM or SIGHUP a KeyboardInterrupt, as SIGINT is one already.
+
+    Without it they would leave temporary folders, and control groups, for the next hztune to
+    remove. One that the caller ignores stays ignored.
+    """
+    ends = [
+        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL
+    ]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for one in ends:
+            signal.signal(one, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    for one in ends:
+        signal.signal(one, interrupt)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hztune.errors import HztuneError, StoppedByUser
+from hztune.interrupt import end_in_order
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -112,6 +113,7 @@ def hztune() -> None:
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
     _open_streams()
+    end_in_order()
     sys.exit(status_of(sys.argv[1:]))
 
 

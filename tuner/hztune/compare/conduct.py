@@ -32,7 +32,7 @@ from hztune.compare.match import (
     play,
 )
 from hztune.compare.preload import FileIdentity
-from hztune.compare.targets import ComparedRow, ProgramSpec, require
+from hztune.compare.targets import ComparedRow, ProgramSpec, refuse_glibc, require
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
@@ -170,6 +170,7 @@ def compare(
     _refuse_numbers(len(sides), len(rows), gate)
     plan, machine = Effort(pairs, budget_s, gate), Machine.here()
     own = [row for row in rows if isinstance(row, Program)]
+    refuse_glibc(own, sides)
     for line in require(own, sides):
         reporter.say(line)
     _refuse_long_rests(own, len(sides), budget_s / len(rows))

@@ -55,7 +55,7 @@ def csv_text(found: Comparison) -> str:
             cells = [*_cells(standing, side.arm.allocator, row), answer]
             more = [*_kept_cells(standing), *_live_cells(standing)]
             writer.writerow([row.label, *cells, *more])
-    return text.getvalue()
+    return _xml(text.getvalue())
 
 
 def junit(found: Comparison) -> str:
@@ -142,5 +142,5 @@ def _seconds(row: Measured) -> float:
 
 
 def _xml(text: str) -> str:
-    """The text without what XML cannot hold."""
+    """The text without what XML cannot hold, which is no UTF-8 or steers a terminal."""
     return _NOT_XML.sub("?", text)

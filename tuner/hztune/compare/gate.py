@@ -22,16 +22,20 @@ from typing import Literal
 
 from hztune.arguments import margin
 from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
-from hztune.stats import Interval, log_rss_ratio, pair_ratio, planned_interval, planned_looks
+from hztune.stats import (
+    MOST_TIMES,
+    Interval,
+    log_rss_ratio,
+    pair_ratio,
+    planned_interval,
+    planned_looks,
+)
 from hztune.trial import LossLimit
 
 Answer = Literal["no worse", "worse", "not enough data"]
 
 GATE_ALPHA = 0.05
 """Two-sided error: each wrong answer is given in at most 2.5 % of comparisons."""
-
-MOST_TIMES = 100.0
-"""No advice is given to measure longer than so many times."""
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
 FAILING_PAIRS = 3
@@ -159,8 +163,7 @@ class Gate:
         why = f"a loss of more than {may} is neither shown nor excluded"
         if excluded > 0.0:
             why += f"; one of more than {excluded:.2g} % is excluded"
-        distance = abs(speed.estimate + self.limit.log)
-        times = (speed.half_width / distance) ** 2 if distance else math.inf
+        times = speed.times_for(abs(speed.estimate + self.limit.log))
         if times > MOST_TIMES:
             return f"{why}; it is too close to {may} to decide in a reasonable time", 0.0
         return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide", times

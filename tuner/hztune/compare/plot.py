@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from hztune import files
+from hztune.arguments import printable
 from hztune.compare.standings import Standing, Standings
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
@@ -102,5 +103,5 @@ def _mark(standing: Standing, y: float, colour: str, x_of: _XOf) -> Iterator[str
 
 
 def svg_text(x: float, y: float, text: str, anchor: str) -> str:
-    """Returns text that begins, has its middle or ends at `x`."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    """Returns text that begins, has its middle or ends at `x`, without what XML cannot hold."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(printable(text))}</text>'

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from hztune import allocator
 from hztune.allocator import loaded_program
 from hztune.compare.contenders import Contender
 from hztune.errors import UsageError
 from hztune.files import sha256_of
+from hztune.measure import insides
 from hztune.measure.program import Program
 from hztune.profile import hash_of_words
 from hztune.workload import WorkloadSpec
@@ -25,6 +27,7 @@ metric, of which more or less is better."""
 AMOUNTS: tuple[Amount, ...] = ("ops_per_s", "seconds", "higher", "lower")
 
 _UNCHANGED = "none"
+_GLIBC = "glibc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +116,26 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
             raise UsageError(obstacle)
         remarks += found.remarks()
     return tuple(dict.fromkeys(remarks))
+
+
+def refuse_glibc(programs: Sequence[Program], contenders: Sequence[Contender]) -> None:
+    """Sees to it that glibc is not put under a program that is linked with another malloc.
+
+    Raises:
+        UsageError: It is, by name or by a profile.
+    """
+    asked = [each.name for each in contenders if each.arm.allocator == _GLIBC]
+    for program in programs if asked else ():
+        if (why := glibc_obstacle(program)) is not None:
+            raise UsageError(
+                f"{asked[0]} cannot be measured under {program.label}: {why}; leave it out, or "
+                f"preload the C library: GLIBC={allocator.get(_GLIBC).installed().path}"
+            )
+
+
+def glibc_obstacle(program: Program) -> str | None:
+    """Returns why glibc cannot be measured under a program; None: it can."""
+    provider = insides.provider_of(program, insides.of_file(program))
+    if provider is None:
+        return None
+    return f"{insides.whose_malloc(provider)}, and nothing is preloaded for glibc"

@@ -88,6 +88,11 @@ def provider_of(program: Program, parts: Sequence[Installed]) -> Installed | Non
     return next((part for part in found if part.path.resolve() in linked), None)
 
 
+def whose_malloc(provider: Installed) -> str:
+    """Returns why glibc, for which nothing is preloaded, does not serve a program."""
+    return f"the program's malloc is that of {provider.path.name}"
+
+
 def _file_of(part: Installed) -> elf.Elf:
     file = elf.read(part.path)
     assert file is not None, "it was found in a file of this form"

@@ -23,6 +23,7 @@ from hztune.stats.ratios import (
 from hztune.stats.sequential import (
     FIRST_LOOK,
     LEAST_PLANNED,
+    MOST_TIMES,
     Interval,
     Spread,
     fixed_interval,
@@ -41,6 +42,7 @@ from hztune.stats.variance import (
 __all__ = [
     "FIRST_LOOK",
     "LEAST_PLANNED",
+    "MOST_TIMES",
     "NORMAL_95",
     "Estimate",
     "Interval",

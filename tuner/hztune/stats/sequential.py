@@ -64,6 +64,9 @@ PLANNED_LOOKS = 3
 ALIKE_DF = 10.0
 """What the scatter of other configurations tells at most of this one's, in degrees of freedom."""
 
+MOST_TIMES = 100.0
+"""No advice is given to measure longer than so many times."""
+
 _GRID = 301
 _NO_CROSSING_Z = 9.0
 _LEAST_TAIL = 1e-11
@@ -124,6 +127,10 @@ class Interval:
     def half_width(self) -> float:
         """Half the distance between the ends, in log units."""
         return 0.5 * (self.high - self.low)
+
+    def times_for(self, half_width: float) -> float:
+        """About how many times as many pairs make it so narrow; infinite for a width of 0."""
+        return (self.half_width / half_width) ** 2 if half_width > 0.0 else math.inf
 
     @property
     def has_zero(self) -> bool:

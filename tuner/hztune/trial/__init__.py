@@ -3,6 +3,7 @@
 from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate, warnings_about
 from hztune.trial.counters import FAULTS, CounterChange, counter_changes, fresh_outcomes
+from hztune.trial.division import HEADROOM
 from hztune.trial.ledger import ArmRecord, Ledger
 from hztune.trial.limits import OF_LOAD, LossLimit, MemoryLimit, limits_of, memory_limit
 from hztune.trial.outlying import Outlier, outlying_pairs
@@ -12,6 +13,7 @@ from hztune.trial.workbench import LONG_WAIT_S, Workbench
 
 __all__ = [
     "FAULTS",
+    "HEADROOM",
     "LEAST_SAVING",
     "LONG_WAIT_S",
     "OF_LOAD",

@@ -9,7 +9,7 @@ from hztune import allocator, space
 from hztune.allocator import Installed, inside
 from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import HztuneError, UsageError
-from hztune.measure.insides import sentence
+from hztune.measure.insides import sentence, whose_malloc
 from hztune.params import Value
 from hztune.space import AnySpace, Choice, Space
 from hztune.space.dimension import Dimension
@@ -123,13 +123,8 @@ def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, s
         if each.preload and brought & set(adapter.variables()):
             reasons[each.name] = "also inside the program: its variables would reach both"
         elif each.name == "glibc" and target.provider is not None:
-            reasons[each.name] = _whose_malloc(target.provider)
+            reasons[each.name] = whose_malloc(target.provider)
     return reasons
-
-
-def _whose_malloc(provider: Installed) -> str:
-    """Why glibc, for which nothing is preloaded, does not serve the program."""
-    return f"the program's malloc is that of {provider.path.name}"
 
 
 def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
@@ -160,7 +155,7 @@ def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
         elif target.obstacle is not None and name != UNCHANGED_PROGRAM:
             raise UsageError(target.obstacle + _way_out(target.inside))
         elif name == "glibc" and target.provider is not None:
-            why = f"{_whose_malloc(target.provider)}, and nothing is preloaded for glibc"
+            why = f"{whose_malloc(target.provider)}, and nothing is preloaded for glibc"
             raise UsageError(f"glibc cannot be measured: {why}{_way_out([target.provider])}")
         else:
             found.append(allocator.get(name).installed())
