@@ -196,6 +196,7 @@ def told(
     *,
     off_by: str = "quiet",
     clock: VirtualClock | None = None,
+    space: Space | None = None,
 ) -> tuple[Story, Decision]:
     """Tells a study from its beginning to its verdict.
 
@@ -207,12 +208,13 @@ def told(
         prior: None: the presets'.
         off_by: What processes are off by beside the noise, see `odd.ODD`.
         clock: None: one of its own.
+        space: Where it looks; None: where hztune does.
     """
-    clock = clock or VirtualClock()
+    clock, space = clock or VirtualClock(), space or hz_space()
     seen = odd.shown(landscape, off_by, seed, clock, budget_s)
     executor = ReplayExecutor(seen, noise, seed=seed, clock=clock)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    whole = Story(bench, hz_space(), seed, prior=prior or prior_of(hz_space()))
+    whole = Story(bench, space, seed, prior=prior or prior_of(space))
     return whole, whole.run()
 
 

@@ -53,6 +53,17 @@ def huge_pages(params: Mapping[str, Any]) -> float:
     return gain - 0.5 * (params["size1"] == 0) - 0.1 * (params["size2"] >= 6)
 
 
+def far_end(params: Mapping[str, Any]) -> float:
+    """One value helps, which all others of its parameter say nothing of."""
+    return 0.2 if params["size0"] == 7 else 0.0
+
+
+def far_end_beside_cliffs(params: Mapping[str, Any]) -> float:
+    """The same where ends of three other parameters halve the speed, or worse."""
+    harm = 0.7 * ((params["size1"] == 7) + (params["size2"] == 0)) + 2.0 * (params["size3"] == 7)
+    return far_end(params) - harm
+
+
 def studied(
     truth: Truth, blocks: int, seed: int, **options: Any
 ) -> tuple[optuna.Study, SparseSampler]:
@@ -91,6 +102,18 @@ def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials() -> None:
         chances = likely(*studied(huge_pages, 10, seed))
         found += chances["pages"] > 0.8
     assert found >= 4
+
+
+@pytest.mark.parametrize("truth", [far_end, far_end_beside_cliffs])
+def test_an_end_that_helps_alone_is_found_in_sixty_noisy_trials(truth: Truth) -> None:
+    found = 0
+    for seed in range(3):
+        study, sampler = studied(truth, 10, seed)
+        known = sampler.known(study)
+        means, _ = known.models[0].measured()
+        best = known.grid.params(known.modelled[int(np.argmax(means))])
+        found += best["size0"] == 7
+    assert found >= 2
 
 
 def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,12 @@ measurement then tells of several parameters, and where the next one changes the
 compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
 """
 
+_ENDS = 0.25
+"""Part of the changes of an ordered parameter in the screening that go to one of its ends. An end
+may gain where all other levels are alike; but ends do harm more often, and what is far behind tells
+little of the other parameters.
+"""
+
 _LOST = -0.05
 """Log ratio below which, a standard error above what is predicted, a level is not screened: it is
 slow, or what it was measured with failed."""
@@ -327,7 +333,7 @@ class SparseSampler(BaseSampler):
             picked = np.argsort(due, kind="stable")[:together]
             changed = [UNCHANGED] * len(known.axes)
             for axis in picked.tolist():
-                changed[axis] = _moderate(known.axes[axis], levels[axis], rng)
+                changed[axis] = _telling(known.axes[axis], levels[axis], rng)
             times[picked] += 1.0
             meant = known.grid.meant(tuple(changed))
             if meant is not None and meant not in {*known.rows, *banned, *found}:
@@ -523,12 +529,17 @@ def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
     return [row for row in keys if row in wanted]
 
 
-def _moderate(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
-    """One of some levels, none of them the default: not far from it; of words any of them."""
+def _telling(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
+    """One of some levels, none of them the default: near it, or now and then an end; of words any.
+
+    Levels near the default say nothing of an effect that begins further out.
+    """
     if not levels:
         return UNCHANGED
     if not axis.is_ordered or axis.default is None:
         return int(rng.choice(levels))
     step = max(1, axis.count // 4)
-    near = [each for each in (axis.default - step, axis.default + step) if each in levels]
-    return int(rng.choice(near or levels))
+    at_end = rng.random() < _ENDS
+    tried = (0, axis.count - 1) if at_end else (axis.default - step, axis.default + step)
+    found = [each for each in tried if each in levels]
+    return int(rng.choice(found or levels))
