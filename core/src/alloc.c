@@ -103,7 +103,7 @@ void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed)
     if (size <= PTRDIFF_MAX && align <= PTRDIFF_MAX / 2 && hz_start()) {
         block = hz_large_alloc(size, align, zeroed);
         while (block == NULL) {
-            hz_trim_shared();
+            hz_trim_in_need();
             block = hz_large_alloc(size, align, zeroed);
             if (block != NULL || !hz_may_get_memory(size)) break;
         }

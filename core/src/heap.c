@@ -338,12 +338,6 @@ void hz_heap_renounce(void)
 
 /* ---- trimming ------------------------------------------------------------------------------- */
 
-void hz_trim_shared(void)
-{
-    cool(0);
-    hz_depot_trim();
-}
-
 /* Not what waits in the quarantine: one request that cannot be met would empty it. */
 void hz_trim_in_need(void)
 {
@@ -351,7 +345,8 @@ void hz_trim_in_need(void)
         heap_settle(hz_heap_mine);
         hz_magazine_flush_all(hz_heap_mine);
     }
-    hz_trim_shared();
+    cool(0);
+    hz_depot_trim();
 }
 
 bool hz_trim(void)

@@ -137,7 +137,7 @@ static int exhaust_and_ask_for_another_size(void)
     void **list = NULL;
     (void)exhaust(&list, 16);
     free_first_ones_last(list);
-    void *small = malloc(1000), *large = malloc(2 * mebibyte);
+    void *large = malloc(2 * mebibyte), *small = malloc(1000);
     require(large != NULL && small != NULL, "NULL where all is free");
     return 0;
 }
