@@ -338,13 +338,8 @@ void hz_heap_renounce(void)
 
 /* ---- trimming ------------------------------------------------------------------------------- */
 
-/* Not what waits in the quarantine: one request that cannot be met would empty it. */
-void hz_trim_in_need(void)
+void hz_trim_shared(void)
 {
-    if (hz_heap_mine != &hz_heap_none) {
-        heap_settle(hz_heap_mine);
-        hz_magazine_flush_all(hz_heap_mine);
-    }
     cool(0);
     hz_depot_trim();
 }
@@ -353,11 +348,12 @@ bool hz_trim(void)
 {
     if (!hz_start()) return false;
     if (hz_heap_mine != &hz_heap_none) {
-        heap_settle(hz_heap_mine); /* may fill the quarantine */
+        heap_settle(hz_heap_mine);
         hz_quarantine_empty(hz_heap_mine);
+        hz_magazine_flush_all(hz_heap_mine);
     }
     hz_tick_ask(hz_heap_mine);
-    hz_trim_in_need();
+    hz_trim_shared();
     return hz_purge_all();
 }
 

@@ -317,7 +317,7 @@ static void exit_beside_cooling(unsigned me)
         give(take());
         model_thread_ends();
     } else {
-        hz_trim_in_need();
+        hz_trim_shared();
         give(take());
     }
 }
@@ -359,7 +359,7 @@ static void in_child(void)
     for (unsigned i = 0; i < 2 * BATCH; i++) give(blocks[i]);
     void *large = use(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
     hz_free(large);
-    hz_trim_in_need();
+    hz_trim_shared();
 }
 
 static void fork_beside_depot(unsigned me)
