@@ -1,8 +1,8 @@
 /*
- * The optional background worker (background_period_us). It gives depots that ran dry a batch from
+ * The optional background thread (background_period_us). It gives depots that ran dry a batch from
  * their spans, so that the next refill finds one. It also lets unused memory decay, even while the
  * program rests. A process starts and ends it as the parameter asks (hz_set). The child of a fork
- * has no worker until it makes a thread, or changes a parameter.
+ * has no background thread until it makes a thread, or changes a parameter.
  *
  * It ends, too, when the last thread that has a heap has ended: a process whose main ends by
  * pthread_exit lives until its last thread has ended. The next thread that is made brings it again.
@@ -24,7 +24,7 @@ static void round_of_refills(void)
     hz_count(HZ_STAT_background_blocks, blocks);
 }
 
-/* Whether there is a worker, or one is being started. */
+/* Whether there is a background thread, or one is being started. */
 static _Atomic uint32_t is_there;
 
 /* Whether no thread of the program has a heap any more. */
@@ -40,18 +40,18 @@ static bool background_is_wanted(void)
     return period_us() > 0 && hz_atomic_get(&is_over) == 0;
 }
 
-/* The worker ends when it is wanted no more. If it is wanted again meanwhile, it stays, unless
- * another one was started. */
-static bool worker_may_end(void)
+/* The background thread ends when it is wanted no more. If it is wanted again meanwhile, it stays,
+ * unless another one was started. */
+static bool background_may_end(void)
 {
     if (background_is_wanted()) return false;
     (void)hz_atomic_swap(&is_there, 0);
     return !background_is_wanted() || hz_atomic_swap(&is_there, 1) != 0;
 }
 
-static void *worker_run(void *unused)
+static void *background_run(void *unused)
 {
-    while (!worker_may_end()) {
+    while (!background_may_end()) {
         hz_os_sleep_us(period_us());
         round_of_refills();
         while (hz_decay()) continue;
@@ -59,12 +59,12 @@ static void *worker_run(void *unused)
     return unused;
 }
 
-static bool worker_start(void)
+static bool background_start(void)
 {
     pthread_t thread;
     sigset_t before;
     hz_own_signals_block(&before);
-    const bool is_started = pthread_create(&thread, NULL, worker_run, NULL) == 0;
+    const bool is_started = pthread_create(&thread, NULL, background_run, NULL) == 0;
     if (is_started) pthread_detach(thread);
     hz_own_signals_restore(&before);
     return is_started;
@@ -74,7 +74,7 @@ void hz_background_start(void)
 {
     if (period_us() == 0) return;
     hz_atomic_put(&is_over, 0);
-    if (hz_atomic_swap(&is_there, 1) == 0 && !worker_start()) hz_atomic_put(&is_there, 0);
+    if (hz_atomic_swap(&is_there, 1) == 0 && !background_start()) hz_atomic_put(&is_there, 0);
 }
 
 void hz_background_end(void)

@@ -1,8 +1,8 @@
 /*
  * What hz answers to other processes of the same user (HZ_CONTROL=1; serve.c has the socket):
  *
- *     stats                        counters, configuration, memory, the threads, whether a worker
- *                                  returns memory while the program rests
+ *     stats                        counters, configuration, memory, the threads, whether a
+ *                                  background thread returns memory while the program rests
  *     trim                         hz_trim
  *     set, then lines NAME=VALUE   hz_set for all of them together
  */
@@ -87,7 +87,7 @@ static void answer_stats(hz_text *answer)
     add_stats(answer);
     add_arena(answer);
     add_threads(answer);
-    hz_text_add(answer, ",\"rest_worker\":%s", hz_rest_has_worker() ? "true" : "false");
+    hz_text_add(answer, ",\"rest_worker\":%s", hz_rest_has_thread() ? "true" : "false");
     add_end(answer);
 }
 

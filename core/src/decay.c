@@ -4,15 +4,15 @@
  *
  * A tick is the call by which a slow path lets that happen. It comes while no lock is held, and one
  * tick returns at most 1 MiB of free pages to the system (under hardening=full, spans that it frees
- * also give back their guard pages, see guard.c). Only ticks and the workers (rest.c, background.c)
- * return pages because of their age, or because too many are dirty.
+ * also give back their guard pages, see guard.c). Only ticks and the background threads (rest.c,
+ * background.c) return pages because of their age, or because too many are dirty.
  *
  *     a magazine is empty: hz_tick                            magazine.c
  *     a magazine is full, a ring is full: hz_tick_of_free     magazine.c, remote.c
  *     a large block is freed, shrinks or moves: the same      free.c, alloc.c
  *
  * The fast paths never tick and never read the clock. So a program that makes no calls returns
- * nothing: while it rests, the worker of rest.c decays in its place.
+ * nothing: while it rests, the background thread of rest.c decays in its place.
  * The magazines of a thread stay as they are, as no other thread can take from them; when hz_trim
  * asks for them, a thread empties its own in its next tick. When threads
  * shrank each one that had no shortage for a second, a key-value store lost 6 % of its speed.

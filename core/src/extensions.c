@@ -81,63 +81,54 @@ DROP_IN struct mallinfo mallinfo(void)
 
 /* ---- malloc_info ---------------------------------------------------------------------------- */
 
-enum { XML_BYTES = 8192 };
-
 /* The free blocks of each class. */
-static void xml_add_sizes(hz_text *text, const hz_survey *survey)
+static void xml_add_sizes(FILE *xml, const hz_survey *survey)
 {
-    hz_text_add(text, "<sizes>\n");
+    fprintf(xml, "<sizes>\n");
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         const size_t count = survey->cached[class_] + survey->shared[class_];
         const size_t to = hz_class_bytes[class_];
         const size_t from = class_ <= HZ_SIZED_CLASSES ? hz_class_bytes[class_ - 1] + 1 : to;
         if (count == 0) continue;
-        hz_text_add(text, "  <size from=\"%zu\" to=\"%zu\" total=\"%zu\" count=\"%zu\"/>\n", from,
-                    to, count * to, count);
+        fprintf(xml, "  <size from=\"%zu\" to=\"%zu\" total=\"%zu\" count=\"%zu\"/>\n", from, to,
+                count * to, count);
     }
-    hz_text_add(text, "</sizes>\n");
+    fprintf(xml, "</sizes>\n");
 }
 
-static void xml_add_free(hz_text *text, const hz_usage *usage)
+static void xml_add_free(FILE *xml, const hz_usage *usage)
 {
-    hz_text_add(text, "<total type=\"fast\" count=\"%zu\" size=\"%zu\"/>\n", usage->cached_blocks,
-                usage->cached_bytes);
-    hz_text_add(text, "<total type=\"rest\" count=\"%zu\" size=\"%zu\"/>\n", usage->shared_blocks,
-                usage->held_bytes - usage->live_bytes - usage->cached_bytes);
+    fprintf(xml, "<total type=\"fast\" count=\"%zu\" size=\"%zu\"/>\n", usage->cached_blocks,
+            usage->cached_bytes);
+    fprintf(xml, "<total type=\"rest\" count=\"%zu\" size=\"%zu\"/>\n", usage->shared_blocks,
+            usage->held_bytes - usage->live_bytes - usage->cached_bytes);
 }
 
-static void xml_add_system(hz_text *text, const hz_usage *usage)
+static void xml_add_system(FILE *xml, const hz_usage *usage)
 {
-    hz_text_add(text, "<system type=\"current\" size=\"%zu\"/>\n", usage->held_bytes);
-    hz_text_add(text, "<system type=\"max\" size=\"%zu\"/>\n", usage->committed_bytes);
-    hz_text_add(text, "<aspace type=\"total\" size=\"%zu\"/>\n", usage->committed_bytes);
-    hz_text_add(text, "<aspace type=\"mprotect\" size=\"%zu\"/>\n", usage->committed_bytes);
+    fprintf(xml, "<system type=\"current\" size=\"%zu\"/>\n", usage->held_bytes);
+    fprintf(xml, "<system type=\"max\" size=\"%zu\"/>\n", usage->committed_bytes);
+    fprintf(xml, "<aspace type=\"total\" size=\"%zu\"/>\n", usage->committed_bytes);
+    fprintf(xml, "<aspace type=\"mprotect\" size=\"%zu\"/>\n", usage->committed_bytes);
 }
 
-/* As glibc writes it for a process with one heap. */
-static void xml_add_all(hz_text *text)
+/* As glibc writes it for a process with one heap. All is counted before the first write, which may
+ * allocate. There is no buffer: the thread's stack may be small. */
+DROP_IN int malloc_info(int options, FILE *xml)
 {
     hz_survey survey;
+    if (options != 0) return EINVAL;
     (void)hz_survey_make(&survey);
     const hz_usage usage = hz_survey_usage(&survey);
-    hz_text_add(text, "<malloc version=\"1\">\n<heap nr=\"0\">\n");
-    xml_add_sizes(text, &survey);
-    xml_add_free(text, &usage);
-    xml_add_system(text, &usage);
-    hz_text_add(text, "</heap>\n");
-    xml_add_free(text, &usage);
-    hz_text_add(text, "<total type=\"mmap\" count=\"0\" size=\"0\"/>\n");
-    xml_add_system(text, &usage);
-    hz_text_add(text, "</malloc>\n");
-}
-
-DROP_IN int malloc_info(int options, FILE *stream)
-{
-    char xml[XML_BYTES];
-    hz_text text = {xml, sizeof xml, 0};
-    if (options != 0) return EINVAL;
-    xml_add_all(&text);
-    return fputs(xml, stream) < 0 ? -1 : 0;
+    const int begun = fprintf(xml, "<malloc version=\"1\">\n<heap nr=\"0\">\n");
+    xml_add_sizes(xml, &survey);
+    xml_add_free(xml, &usage);
+    xml_add_system(xml, &usage);
+    fprintf(xml, "</heap>\n");
+    xml_add_free(xml, &usage);
+    fprintf(xml, "<total type=\"mmap\" count=\"0\" size=\"0\"/>\n");
+    xml_add_system(xml, &usage);
+    return begun < 0 || fprintf(xml, "</malloc>\n") < 0 ? -1 : 0;
 }
 
 /* ---- malloc_stats --------------------------------------------------------------------------- */

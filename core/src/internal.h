@@ -31,7 +31,7 @@
 #include "lock.h"       /* taking and releasing a lock */
 #include "magazine.h"   /* pushing a block to the thread's own magazine */
 #include "modes.h"      /* hardening, deferred frees: is it on? */
-#include "rest.h"       /* waking the worker of a program that rests */
+#include "rest.h"       /* waking the background thread of a program that rests */
 #include "rows.h"       /* where a stack lies in a thread's rows */
 #include "seal.h"       /* the seal of a free block */
 #include "size_class.h" /* the class of a size */
@@ -296,17 +296,17 @@ void hz_decay_after_fork(void);
 
 /* ---- rest.c, and rest.h: what a program that rests does not do itself ------------------------ */
 
-/* The calling thread has made a thread of the program. The first one brings the worker. */
+/* The calling thread has made a thread of the program. The first brings the background thread. */
 void hz_rest_thread_made(const hz_thread_calls *calls);
-/* Whether the program has a worker. */
-bool hz_rest_has_worker(void);
-/* Ends the worker and waits until it has ended. */
+/* Whether the program has a background thread. */
+bool hz_rest_has_thread(void);
+/* Ends the background thread and waits until it has ended. */
 void hz_rest_end(void);
 void hz_rest_after_fork(void);
 
 /* ---- background.c, fork.c, change.c --------------------------------------------------------- */
 
-/* Starts the worker if background_period_us asks for one and there is none. */
+/* Starts the background thread if background_period_us asks for one and there is none. */
 void hz_background_start(void);
 void hz_background_end(void);
 void hz_background_after_fork(void);

@@ -297,30 +297,77 @@ static bool write_all(int fd, const char *text, size_t length)
     return true;
 }
 
-/* If stderr is a pipe without a reader, a write also raises SIGPIPE, which would end the program:
- * it is blocked and removed. One that was pending before stays. */
+/* The state of a thread before hz writes something. */
+typedef struct before_write {
+    sigset_t blocked, pending; /* its signals */
+    int cancellation;          /* whether it may be cancelled */
+} before_write;
+
+/* A write that hz makes must not end what the program does: if a pipe has no reader or a file is at
+ * its limit, the write also raises a signal that would end the process; and a thread that is to be
+ * cancelled would end there, in the middle of a malloc, or before an abort. */
+static void write_begin(before_write *before)
+{
+    sigset_t raised;
+    sigemptyset(&raised);
+    sigaddset(&raised, SIGPIPE);
+    sigaddset(&raised, SIGXFSZ);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before->cancellation);
+    sigpending(&before->pending);
+    pthread_sigmask(SIG_BLOCK, &raised, &before->blocked);
+}
+
+/* Removes the signal that a failed write raised. One that was pending before stays. */
+static void signal_remove(int number, const before_write *before)
+{
+    sigset_t raised;
+    const struct timespec at_once = {0, 0};
+    if (sigismember(&before->pending, number)) return;
+    sigemptyset(&raised);
+    sigaddset(&raised, number);
+    while (sigtimedwait(&raised, NULL, &at_once) < 0 && errno == EINTR) continue;
+}
+
+/* `error` is why the write failed, or 0. */
+static void write_end(const before_write *before, int error)
+{
+    int cancellation;
+    if (error == EPIPE) signal_remove(SIGPIPE, before);
+    if (error == EFBIG) signal_remove(SIGXFSZ, before);
+    pthread_sigmask(SIG_SETMASK, &before->blocked, NULL);
+    pthread_setcancelstate(before->cancellation, &cancellation);
+}
+
 void hz_os_write_stderr(const char *text, size_t length)
 {
     const int saved = errno;
-    const struct timespec at_once = {0, 0};
-    sigset_t pipe, before, pending;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    sigpending(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipe, &before);
-    const bool is_told = write_all(STDERR_FILENO, text, length);
-    if (!is_told && errno == EPIPE && !sigismember(&pending, SIGPIPE))
-        (void)sigtimedwait(&pipe, NULL, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    before_write before;
+    write_begin(&before);
+    const bool is_written = write_all(STDERR_FILENO, text, length);
+    write_end(&before, is_written ? 0 : errno);
     errno = saved;
 }
 
+static bool file_write(const char *path, const char *text, size_t length)
+{
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    const int fd = open(path, flags, 0600);
+    if (fd < 0) return false;
+    const bool is_written = write_all(fd, text, length);
+    const int error = errno;
+    const bool is_closed = close(fd) == 0;
+    if (!is_written) errno = error;
+    return is_written && is_closed;
+}
+
+/* Waits for nothing: a pipe must have a reader, and room. */
 bool hz_os_write_file(const char *path, const char *text, size_t length)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return false;
-    bool written = write_all(fd, text, length);
-    return close(fd) == 0 && written;
+    before_write before;
+    write_begin(&before);
+    const bool is_written = file_write(path, text, length);
+    write_end(&before, is_written ? 0 : errno);
+    return is_written;
 }
 
 _Noreturn void hz_os_exit(int status)

@@ -1,9 +1,9 @@
 /*
- * The worker of a program that rests.
+ * The background thread of a program that rests.
  *
  * What was not used for a while goes back to the system on the slow paths of malloc and free, which
- * a program that rests does not take. So a program that has threads gets one more: the worker. It
- * is made by the program's own pthread_create (threads.c), and nowhere else.
+ * a program that rests does not take. So a program that has threads gets one more: the background
+ * thread. It is made by the program's own pthread_create (threads.c), and nowhere else.
  *
  *   watching   every rest_ms it looks whether a thread of the program has visited the depots since;
  *              while one has, the program sees to its memory itself
@@ -15,10 +15,10 @@
  * it. The word says so for the last rounds already: by the last one, which looks again, every store
  * of such a free is visible, and every later free wakes it.
  *
- * The worker ends when the program has no other thread than main any more, and nothing is left to
- * return. The last thread that has a heap ends it at once, and waits for that: the C library calls
- * the handlers of `exit` on the last thread of a process, which must be one of the program's. So
- * only a thread that has a heap brings it.
+ * The background thread ends when the program has no other thread than main any more, and nothing
+ * is left to return. The last thread that has a heap ends it at once, and waits for that: the C
+ * library calls the handlers of `exit` on the last thread of a process, which must be one of the
+ * program's. So only a thread that has a heap brings it.
  *
  * It has no heap and no descriptor, and no signal reaches it but those that it would cause itself.
  * It makes only system calls that frees and locks make, as the program may have closed its sandbox
@@ -45,14 +45,14 @@ enum {
 hz_rest_state hz_rest;
 
 static struct {
-    hz_lock lock;                 /* guards the rest */
-    pthread_t thread;             /* the worker, or one that has ended and was not joined yet */
+    hz_lock lock;     /* guards the rest */
+    pthread_t thread; /* the background thread, or one that has ended and was not joined yet */
     const hz_thread_calls *calls; /* that made it */
     bool is_known;                /* whether there is such a thread */
     bool is_working;              /* whether it has not decided to end */
     bool is_refused;              /* whether the system refused one: then hz tries no more */
     _Atomic uint32_t made;        /* threads that the program made; not guarded */
-} worker;
+} background;
 
 /* ---- waking and sleeping -------------------------------------------------------------------- */
 
@@ -93,47 +93,49 @@ static void sleep_for_good(void)
         hz_os_sleep_while(&hz_rest.word, HZ_REST_SLEEPS);
 }
 
-/* ---- the worker ----------------------------------------------------------------------------- */
+/* ---- the background thread ------------------------------------------------------------------ */
 
-/* Whether only main is left. Threads that never had a heap end uncounted, so that the worker may
- * stay without need; main's own end counts, so that it may end too early. */
+/* Whether only main is left. Threads that never had a heap end uncounted, so that the background
+ * thread may stay without need; main's own end counts, so that it may end too early. */
 static bool is_program_single(void)
 {
-    return (int32_t)(hz_atomic_peek(&worker.made) - hz_heap_ended()) <= 0 && hz_heap_count() <= 1;
+    return (int32_t)(hz_atomic_peek(&background.made) - hz_heap_ended()) <= 0 &&
+           hz_heap_count() <= 1;
 }
 
-/* A thread that holds the lock may be waiting for the worker's end, or making a thread. */
+/* A thread that holds the lock may be making a thread, or waiting for this one's end. */
 static bool end_if_single(void)
 {
-    if (!hz_lock_try(&worker.lock)) return false;
-    if (is_program_single()) worker.is_working = false;
-    const bool is_over = !worker.is_working;
-    hz_lock_release(&worker.lock);
+    if (!hz_lock_try(&background.lock)) return false;
+    if (is_program_single()) background.is_working = false;
+    const bool is_over = !background.is_working;
+    hz_lock_release(&background.lock);
     return is_over;
 }
 
 /* What is left of a rest that began with the last visit; where that was long ago, the whole: the
- * worker has just been made or woken, or did not see all of it. */
+ * background thread has just been made or woken, or did not see all of it. */
 static uint32_t rest_left_ms(uint32_t seen_ms)
 {
     const uint32_t rest_ms = (uint32_t)hz_cfg.rest_ms, passed_ms = hz_os_now_ms() - seen_ms;
     return passed_ms < rest_ms ? rest_ms - passed_ms : rest_ms;
 }
 
-/* Waits for a whole rest_ms in which the program does not visit the depots; false when the worker
- * is to end. It ends, too, where main has been alone from one look to the next, and at work: if
- * threads came and went between the two, the work was theirs, and what it left is to be returned.
+/* Waits for a whole rest_ms in which the program does not visit the depots; false when the
+ * background thread is to end. It ends, too, where main has been alone from one look to the next,
+ * and at work: if threads came and went between the two, the work was theirs, and what it left is
+ * to be returned.
  */
 static bool await_rest(void)
 {
     while (!is_ending()) {
         const bool was_single = is_program_single();
-        const uint32_t made = hz_atomic_peek(&worker.made);
+        const uint32_t made = hz_atomic_peek(&background.made);
         const uint32_t seen_ms = hz_decay_seen_ms();
         const bool is_whole = sleep_for(rest_left_ms(seen_ms));
         if (hz_decay_seen_ms() == seen_ms) {
             if (is_whole) return true;
-        } else if (was_single && hz_atomic_peek(&worker.made) == made && end_if_single()) {
+        } else if (was_single && hz_atomic_peek(&background.made) == made && end_if_single()) {
             return false;
         }
     }
@@ -178,22 +180,22 @@ static void *rest_run(void *unused)
 
 /* ---- its birth and its end ------------------------------------------------------------------ */
 
-static void worker_join(void)
+static void background_join(void)
 {
     int cancellation;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
-    worker.calls->join(worker.thread, NULL);
+    background.calls->join(background.thread, NULL);
     pthread_setcancelstate(cancellation, NULL);
-    worker.is_known = false;
+    background.is_known = false;
 }
 
-/* A thread gets the scheduling of the one that makes it. In real time the worker could keep the
- * program's threads from their CPU for as long as it takes to return all memory. */
+/* A thread gets the scheduling of the one that makes it. In real time the background thread could
+ * keep the program's threads from their CPU for as long as it takes to return all memory. */
 static void set_small_and_usual(pthread_attr_t *attributes)
 {
     const struct sched_param none = {0};
     const int policy = sched_getscheduler(0);
-    const hz_thread_calls *calls = worker.calls;
+    const hz_thread_calls *calls = background.calls;
     pthread_attr_init(attributes);
     const size_t least = calls->least != NULL ? calls->least(attributes) : 0;
     pthread_attr_setstacksize(attributes, REST_STACK_BYTES + least);
@@ -203,27 +205,27 @@ static void set_small_and_usual(pthread_attr_t *attributes)
     pthread_attr_setschedparam(attributes, &none);
 }
 
-static int worker_make(void)
+static int background_make(void)
 {
     pthread_attr_t attributes;
     sigset_t before;
     set_small_and_usual(&attributes);
     hz_own_signals_block(&before);
-    const int failure = worker.calls->make(&worker.thread, &attributes, rest_run, NULL);
+    const int failure = background.calls->make(&background.thread, &attributes, rest_run, NULL);
     hz_own_signals_restore(&before);
     pthread_attr_destroy(&attributes);
     return failure;
 }
 
-static void worker_bring(const hz_thread_calls *calls)
+static void background_bring(const hz_thread_calls *calls)
 {
-    if (worker.is_known) worker_join();
+    if (background.is_known) background_join();
     hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
-    worker.calls = calls;
-    worker.is_working = true;
-    worker.is_refused = worker_make() != 0;
-    worker.is_known = !worker.is_refused;
-    worker.is_working = worker.is_known;
+    background.calls = calls;
+    background.is_working = true;
+    background.is_refused = background_make() != 0;
+    background.is_known = !background.is_refused;
+    background.is_working = background.is_known;
 }
 
 /* Where no thread has a heap, the program has a malloc of its own before hz's. */
@@ -233,7 +235,7 @@ static bool has_heap(void)
     return hz_heap_first() != NULL && hz_heap_enter() != &hz_heap_none;
 }
 
-static bool is_worker_wanted(void)
+static bool is_background_wanted(void)
 {
     return hz_cfg.rest_ms != 0 && hz_live(background_period_us) == 0 && has_heap();
 }
@@ -242,42 +244,42 @@ void hz_rest_thread_made(const hz_thread_calls *calls)
 {
     if (!hz_start()) return;
     const int saved = errno;
-    hz_atomic_add(&worker.made, 1);
+    hz_atomic_add(&background.made, 1);
     hz_background_start();
-    if (is_worker_wanted()) {
-        hz_lock_take(&worker.lock);
-        if (!worker.is_working && !worker.is_refused) worker_bring(calls);
-        hz_lock_release(&worker.lock);
+    if (is_background_wanted()) {
+        hz_lock_take(&background.lock);
+        if (!background.is_working && !background.is_refused) background_bring(calls);
+        hz_lock_release(&background.lock);
     }
     errno = saved;
 }
 
-bool hz_rest_has_worker(void)
+bool hz_rest_has_thread(void)
 {
-    hz_lock_take(&worker.lock);
-    const bool has_one = worker.is_working;
-    hz_lock_release(&worker.lock);
+    hz_lock_take(&background.lock);
+    const bool has_one = background.is_working;
+    hz_lock_release(&background.lock);
     return has_one;
 }
 
 void hz_rest_end(void)
 {
     hz_background_end();
-    hz_lock_take(&worker.lock);
-    if (worker.is_known) {
+    hz_lock_take(&background.lock);
+    if (background.is_known) {
         hz_atomic_put(&hz_rest.word, HZ_REST_ENDS);
         hz_os_wake_one(&hz_rest.word);
-        worker_join();
-        worker.is_working = false;
+        background_join();
+        background.is_working = false;
     }
-    hz_lock_release(&worker.lock);
+    hz_lock_release(&background.lock);
 }
 
-/* The child has no worker; it gets one when it makes a thread. */
+/* The child has no background thread; it gets one when it makes a thread. */
 void hz_rest_after_fork(void)
 {
-    (void)hz_lock_inherit(&worker.lock);
-    worker.is_known = worker.is_working = worker.is_refused = false;
-    hz_atomic_poke(&worker.made, 0);
+    (void)hz_lock_inherit(&background.lock);
+    background.is_known = background.is_working = background.is_refused = false;
+    hz_atomic_poke(&background.made, 0);
     hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
 }

@@ -1,6 +1,6 @@
 /*
- * The worker that returns memory while a program rests (rest.c): how it is made, and what the slow
- * paths do for it: they wake it when it sleeps without a timer.
+ * The background thread that returns memory while a program rests (rest.c): how it is made, and
+ * what the slow paths do for it: they wake it when it sleeps without a timer.
  */
 #ifndef HZ_REST_H
 #define HZ_REST_H
@@ -21,10 +21,10 @@ typedef enum hz_rest_word {
 } hz_rest_word;
 
 typedef struct hz_rest_state {
-    HZ_ALIGNED_TO_LINE _Atomic uint32_t word; /* hz_rest_word: what the worker sleeps on */
+    HZ_ALIGNED_TO_LINE _Atomic uint32_t word; /* hz_rest_word: what the thread sleeps on */
 } hz_rest_state;
 
-/* How the worker is made and waited for. */
+/* How the background thread is made and waited for. */
 typedef struct hz_thread_calls {
     int (*make)(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
                 void *argument);                       /* pthread_create */

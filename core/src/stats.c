@@ -126,9 +126,11 @@ static void expand_path(const char *pattern, char *path, size_t size)
     }
 }
 
+/* Called once, at the end of the process. The texts are not on the stack: a thread whose stack has
+ * 16 KiB may call exit. */
 void hz_stats_dump(const char *path_pattern)
 {
-    char path[4096], json[16384];
+    static char path[4096], json[16384], message[4200];
     expand_path(path_pattern, path, sizeof path);
     const size_t length = hz_stats_json(json, sizeof json - 1);
     const bool is_whole = length <= sizeof json - 2;
@@ -136,7 +138,6 @@ void hz_stats_dump(const char *path_pattern)
         json[length] = '\n';
         if (hz_os_write_file(path, json, length + 1)) return;
     }
-    char message[4200];
     hz_text text = {message, sizeof message, 0};
     hz_text_add(&text, "hz: HZ_STATS: cannot write %s%s\n", path,
                 is_whole ? "" : ": the text is too long");

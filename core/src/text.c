@@ -4,6 +4,7 @@
 #include "text.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -35,14 +36,18 @@ void hz_text_add_quoted(hz_text *text, const char *string)
     hz_text_add(text, "\"");
 }
 
+/* A thread that is to be cancelled does not end here: hz may be in a malloc, with a lock. */
 size_t hz_text_read(const char *path, char *text, size_t size)
 {
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    int cancellation;
     ssize_t length = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file >= 0) {
         length = read(file, text, size - 1);
         (void)close(file);
     }
+    pthread_setcancelstate(cancellation, &cancellation);
     text[length > 0 ? length : 0] = '\0';
     return length > 0 ? (size_t)length : 0;
 }

@@ -1,6 +1,7 @@
 /*
- * pthread_create: the C library's, and after the first thread the worker of rest.c. In the shared
- * library only: in a static program nothing leads to the C library's function behind this one.
+ * pthread_create: the C library's, and after the first thread the background thread of rest.c. In
+ * the shared library only: in a static program nothing leads to the C library's function behind
+ * this one.
  */
 #include <dlfcn.h>
 #include <errno.h>

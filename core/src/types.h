@@ -222,7 +222,7 @@ typedef struct hz_depot {
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
     _Atomic uint32_t
-        misses; /* requests that found nothing since the background worker last looked */
+        misses; /* requests that found nothing since the background thread last looked */
 } hz_depot;
 
 typedef struct hz_inbox {

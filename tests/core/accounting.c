@@ -259,6 +259,25 @@ static void usable_size_of_any_contents(void)
     }
 }
 
+static void *tell_all(void *file)
+{
+    require(malloc_info(0, file) == 0, "malloc_info failed");
+    return NULL;
+}
+
+static void info_needs_little_stack(void)
+{
+    enum { LEAST_STACK = 16 << 10 };
+    pthread_t thread;
+    pthread_attr_t attributes;
+    FILE *file = fopen("/dev/null", "w");
+    pthread_attr_init(&attributes);
+    require(pthread_attr_setstacksize(&attributes, LEAST_STACK) == 0, "the stack is refused");
+    require(pthread_create(&thread, &attributes, tell_all, file) == 0, "pthread_create failed");
+    (void)pthread_join(thread, NULL);
+    (void)fclose(file);
+}
+
 static const check checks[] = {
     {"malloc_usable_size is right for a block that was never written", usable_size_of_any_contents,
      0},
@@ -270,6 +289,7 @@ static const check checks[] = {
     {"malloc_stats tells live bytes in glibc's form", stats_tell_live_bytes, 0},
     {"malloc_stats is no cancellation point", stats_are_no_cancellation_point, 0},
     {"malloc_info refuses options", info_refuses_options, 0},
+    {"malloc_info needs no more stack than the smallest has", info_needs_little_stack, 0},
     {"hz_stats_json tells the live blocks of each class", classes_tell_their_blocks, 0},
 };
 

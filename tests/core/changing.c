@@ -185,7 +185,7 @@ static void a_child_begins_with_what_its_parent_has(void)
     require(waitpid(child, &status, 0) == child && status == 0, "it has another value");
 }
 
-/* ---- the worker ----------------------------------------------------------------------------- */
+/* ---- the background thread ------------------------------------------------------------------ */
 
 static int thread_count(void)
 {
@@ -203,7 +203,7 @@ static void wait_for_threads(int count)
     require(thread_count() == count, "there are %d threads, not %d", thread_count(), count);
 }
 
-static void the_worker_comes_and_goes(void)
+static void the_background_thread_comes_and_goes(void)
 {
     for (int i = 0; i < 3; i++) {
         require_set("background_period_us", "64");
@@ -213,7 +213,7 @@ static void the_worker_comes_and_goes(void)
     }
 }
 
-static void a_child_can_start_a_worker_of_its_own(void)
+static void a_child_can_start_a_background_thread_of_its_own(void)
 {
     require_set("background_period_us", "64");
     wait_for_threads(2);
@@ -322,8 +322,9 @@ static const check checks[] = {
      threads_may_change_everything_while_others_allocate, 60},
     {"a child of a fork in a change can change", a_child_of_a_fork_in_a_change_can_change, 60},
     {"a child begins with what its parent has", a_child_begins_with_what_its_parent_has, 0},
-    {"the worker comes and goes", the_worker_comes_and_goes, 0},
-    {"a child can start a worker of its own", a_child_can_start_a_worker_of_its_own, 0},
+    {"the background thread comes and goes", the_background_thread_comes_and_goes, 0},
+    {"a child can start a background thread of its own",
+     a_child_can_start_a_background_thread_of_its_own, 0},
     {"a trim reaches the magazines of a thread that calls again",
      a_trim_reaches_the_magazines_of_a_thread_that_calls_again, 0},
     {"a hook gets the messages", a_hook_gets_the_messages, 0},

@@ -33,7 +33,7 @@ typedef struct check {
 int run_checks(const check *checks, size_t count, int argc, char **argv);
 
 /*
- * Runs one check in this very process, for what a fork would take away (a background worker, the
+ * Runs one check in this very process, for what a fork would take away (a background thread, the
  * sanitizers' view of threads). The result is main's.
  */
 int run_check_here(const check *only);

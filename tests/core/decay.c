@@ -6,7 +6,9 @@
 
 #include <hz/hz.h>
 
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -148,6 +150,22 @@ static void one_call_takes_a_part_of_what_many_blocks_owe(void)
     require(in_depot(SIZE) == before / 2, "%u of %u blocks stay", in_depot(SIZE), before);
 }
 
+static void a_child_goes_on_where_a_depot_gave_up_a_part(void)
+{
+    int status = -1;
+    const uint32_t before = fill_the_depot(SIZE);
+    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    require(hz_decay() && in_depot(SIZE) > before / 2, "nothing is left to give up");
+    const pid_t child = fork();
+    require(child != -1, "fork");
+    let_decay();
+    require(in_depot(SIZE) == before / 2, "%u of %u blocks stay", in_depot(SIZE), before);
+    for (int look = 0; look < LOOKS; look++) pass_delay();
+    require(in_depot(SIZE) == 0 && hz_usage_now().free_bytes == 0, "not all goes back");
+    if (child == 0) _exit(0);
+    require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+}
+
 static void what_a_depot_gave_up_goes_back_to_the_system(void)
 {
     (void)fill_the_depot(SIZE);
@@ -181,6 +199,8 @@ static const check checks[] = {
     {"nothing goes before the delay has passed", nothing_goes_before_the_delay_has_passed, 0},
     {"one call takes from one depot", one_call_takes_from_one_depot, 0},
     {"one call takes a part of what many blocks owe", one_call_takes_a_part_of_what_many_blocks_owe,
+     0},
+    {"a child goes on where a depot gave up a part", a_child_goes_on_where_a_depot_gave_up_a_part,
      0},
     {"frees of large blocks let depots decay", frees_of_large_blocks_let_depots_decay, 0},
     {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,

@@ -14,7 +14,8 @@
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
- *   rest              brings the worker of a program that rests, and waits until it sleeps
+ *   rest              brings the background thread of a program that rests, and waits until it
+ *                     sleeps
  *
  * The program stands between hz and the C library: it notes what hz asks of the system, and gives
  * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace`
@@ -173,7 +174,7 @@ static void go_on_in_thread(script *rest)
     (void)pthread_join(thread, NULL);
 }
 
-static void bring_the_worker(void)
+static void bring_the_background_thread(void)
 {
     static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
     hz_rest_thread_made(&calls);
@@ -260,7 +261,7 @@ static void step(script *rest)
     } else if (strcmp(verb, "thread") == 0) {
         go_on_in_thread(rest);
     } else if (strcmp(verb, "rest") == 0) {
-        bring_the_worker();
+        bring_the_background_thread();
     } else if (strcmp(verb, "meet") == 0) {
         meet(rest, hz_class_of(next_number(rest)));
     } else {

@@ -315,7 +315,7 @@ static void a_call_looks_at_few_pages_of_a_large_arena(void)
     }
 }
 
-static void a_worker_returns_everything_in_parts(void)
+static void a_background_thread_returns_everything_in_parts(void)
 {
     burst();
     clock_ms += 2 * DELAY_MS;
@@ -491,7 +491,8 @@ static const check checks[] = {
     {"a trim returns everything, in parts", a_trim_returns_everything_in_parts, 0},
     {"what is huge goes back in few parts", what_is_huge_goes_back_in_few_parts, 0},
     {"a call looks at few pages of a large arena", a_call_looks_at_few_pages_of_a_large_arena, 0},
-    {"a worker returns everything, in parts", a_worker_returns_everything_in_parts, 0},
+    {"a background thread returns everything, in parts",
+     a_background_thread_returns_everything_in_parts, 0},
     {"no free of a small block returns memory under a lock",
      no_free_of_a_small_block_returns_memory_under_a_lock, 0},
     {"no free of a large block returns memory under a lock",

@@ -1,7 +1,7 @@
 /*
- * A process that has threads and rests gives its memory back, by a worker that no program notices:
- * it changes nothing about forks, signals and the end of a process. HZ_REST_MS and HZ_DECAY_MS say
- * how long that takes. Rights, sandboxes and limits: rest_limits.c.
+ * A process that has threads and rests gives its memory back, by a background thread that no
+ * program notices: it changes nothing about forks, signals and the end of a process. HZ_REST_MS and
+ * HZ_DECAY_MS say how long that takes. Rights, sandboxes and limits: rest_limits.c.
  */
 #include "rester.h"
 
@@ -11,7 +11,7 @@
 
 enum { STATUS_OF_HANDLER = 17 };
 
-/* ---- the worker ----------------------------------------------------------------------------- */
+/* ---- the background thread ------------------------------------------------------------------ */
 
 static void a_program_without_threads_gets_none(void)
 {
@@ -25,12 +25,13 @@ static void what_a_burst_left_goes_back_while_the_threads_rest(void)
     rester self;
     rester_start(&self);
     require_that_a_burst_is_given_back(&self);
-    require_that_a_burst_is_given_back(&self); /* the worker slept meanwhile, and was woken */
-    require(threads_now() == 3, "%zu threads, not main, one and the worker", threads_now());
+    require_that_a_burst_is_given_back(&self); /* it slept meanwhile, and was woken */
+    require(threads_now() == 3, "%zu threads, not main, one and the background thread",
+            threads_now());
     rester_end(&self);
 }
 
-static void many_threads_bring_one_worker(void)
+static void many_threads_bring_one_background_thread(void)
 {
     enum { MANY = 12 };
     rester all[MANY];
@@ -39,16 +40,16 @@ static void many_threads_bring_one_worker(void)
     for (size_t i = 0; i < MANY; i++) rester_end(&all[i]);
 }
 
-static void at_rest_the_worker_sleeps_for_good(void)
+static void at_rest_the_background_thread_sleeps_for_good(void)
 {
     rester self;
     rester_start(&self);
     require_that_a_burst_is_given_back(&self);
-    long worker = 0;
+    long background = 0;
     char before[256] = "", now[256];
-    worker_seen(&worker);
+    background_seen(&background);
     for (int alike = 0; alike < LOOKS_ALIKE; alike++) {
-        status_line(worker, "voluntary_ctxt_switches:", now, sizeof now);
+        status_line(background, "voluntary_ctxt_switches:", now, sizeof now);
         if (strcmp(before, now) != 0) alike = 0;
         (void)strcpy(before, now);
         pass(LOOK_MS);
@@ -56,7 +57,7 @@ static void at_rest_the_worker_sleeps_for_good(void)
     rester_end(&self);
 }
 
-static void when_the_threads_have_ended_so_does_the_worker_and_comes_again(void)
+static void when_the_threads_have_ended_so_does_the_background_thread_and_comes_again(void)
 {
     const size_t before = resident_bytes();
     for (int round = 0; round < 3; round++) {
@@ -87,7 +88,7 @@ static void *allocate_a_little(void *unused)
     return unused;
 }
 
-static void ten_thousand_threads_come_and_go_beside_one_worker(void)
+static void ten_thousand_threads_come_and_go_beside_one_background_thread(void)
 {
     for (int i = 0; i < 10000; i++) {
         pthread_t thread;
@@ -108,7 +109,8 @@ static void act_as_a_child(void *unused)
     rester own;
     rester_start(&own);
     require_that_a_burst_is_given_back(&own);
-    require(threads_now() == 3, "%zu threads, not main, one and the worker", threads_now());
+    require(threads_now() == 3, "%zu threads, not main, one and the background thread",
+            threads_now());
     rester_end(&own);
 }
 
@@ -122,12 +124,12 @@ static void require_children(int count)
     }
 }
 
-static void a_child_has_no_worker_until_it_makes_a_thread(void)
+static void a_child_has_no_background_thread_until_it_makes_a_thread(void)
 {
     rester self;
     rester_start(&self);
     rester_burst(&self);
-    require_children(3); /* while the worker watches, and while it returns memory */
+    require_children(3); /* while the background thread watches, and while it returns memory */
     rester_end(&self);
 }
 
@@ -138,7 +140,7 @@ static void *fork_at_once(void *how_late)
     return NULL;
 }
 
-/* The first thread forks while the one that has made it makes the worker. */
+/* The first thread forks while the one that has made it makes the background thread. */
 static void fork_during_the_birth(void *how_late)
 {
     pthread_t thread;
@@ -150,7 +152,7 @@ static void fork_during_the_birth(void *how_late)
     rester_end(&self);
 }
 
-static void a_fork_while_the_worker_is_made_leaves_both_processes_whole(void)
+static void a_fork_while_the_background_thread_is_made_leaves_both_processes_whole(void)
 {
     for (int how_late = 0; how_late < 400; how_late += 20) {
         ending result;
@@ -170,7 +172,7 @@ static void handle(int signal)
     atomic_fetch_add(&handled, 1);
 }
 
-static void no_handler_runs_on_the_worker(void)
+static void no_handler_runs_on_the_background_thread(void)
 {
     sigset_t one, pending;
     (void)sigemptyset(&one);
@@ -196,7 +198,7 @@ static void exit_at_once(void *unused)
     exit(STATUS_OF_HANDLER);
 }
 
-static void exit_ends_the_process_whatever_the_worker_does(void)
+static void exit_ends_the_process_whatever_the_background_thread_does(void)
 {
     for (int i = 0; i < 20; i++) {
         ending result;
@@ -245,8 +247,8 @@ static void main_ends_first(void *ends)
     pthread_exit(NULL);
 }
 
-/* The handlers of `exit` run on the last thread: where that is the worker, or the process waits for
- * it, one of these fails. */
+/* The handlers of `exit` run on the last thread: where that is the background thread, or the
+ * process waits for it, one of these fails. */
 static void a_process_whose_main_has_ended_ends_with_its_last_thread(void)
 {
     for (how ends = IN_THE_MIDDLE; ends < HOWS; ends++) {
@@ -307,21 +309,22 @@ int main(int argc, char **argv)
         {"a program without threads gets none", a_program_without_threads_gets_none, 0},
         {"what a burst left goes back while the threads rest",
          what_a_burst_left_goes_back_while_the_threads_rest, 0},
-        {"many threads bring one worker", many_threads_bring_one_worker, 0},
-        {"at rest the worker sleeps for good", at_rest_the_worker_sleeps_for_good, 0},
-        {"when the threads have ended so does the worker, and comes again with the next",
-         when_the_threads_have_ended_so_does_the_worker_and_comes_again, 0},
-        {"ten thousand threads come and go beside one worker",
-         ten_thousand_threads_come_and_go_beside_one_worker, 60},
+        {"many threads bring one background thread", many_threads_bring_one_background_thread, 0},
+        {"at rest the background thread sleeps for good",
+         at_rest_the_background_thread_sleeps_for_good, 0},
+        {"when the threads have ended so does the background thread, and comes again with the next",
+         when_the_threads_have_ended_so_does_the_background_thread_and_comes_again, 0},
+        {"ten thousand threads come and go beside one background thread",
+         ten_thousand_threads_come_and_go_beside_one_background_thread, 60},
         {"it opens no descriptor, and survives that all are closed",
          it_opens_no_descriptor_and_survives_that_all_are_closed, 0},
-        {"a child has no worker until it makes a thread",
-         a_child_has_no_worker_until_it_makes_a_thread, 60},
-        {"a fork while the worker is made leaves both processes whole",
-         a_fork_while_the_worker_is_made_leaves_both_processes_whole, 60},
-        {"no handler runs on the worker", no_handler_runs_on_the_worker, 0},
-        {"exit ends the process, whatever the worker does",
-         exit_ends_the_process_whatever_the_worker_does, 60},
+        {"a child has no background thread until it makes a thread",
+         a_child_has_no_background_thread_until_it_makes_a_thread, 60},
+        {"a fork while the background thread is made leaves both processes whole",
+         a_fork_while_the_background_thread_is_made_leaves_both_processes_whole, 60},
+        {"no handler runs on the background thread", no_handler_runs_on_the_background_thread, 0},
+        {"exit ends the process, whatever the background thread does",
+         exit_ends_the_process_whatever_the_background_thread_does, 60},
         {"a process whose main has ended ends with its last thread",
          a_process_whose_main_has_ended_ends_with_its_last_thread, 60},
         {"a process whose last threads never allocate ends with them",

@@ -1,7 +1,7 @@
 /*
- * What the worker of a program that rests does, and when. hz is given a clock of its own, and the
- * worker's sleeps pass at once: each moves the clock by what was asked, or by much more, as in a
- * process that was stopped meanwhile.
+ * What the background thread of a program that rests does, and when. hz is given a clock of its
+ * own, and the background thread's sleeps pass at once: each moves the clock by what was asked, or
+ * by much more, as in a process that was stopped meanwhile.
  */
 #include "before_syscall.h"
 #include "check.h"
@@ -25,7 +25,7 @@ static _Atomic uint64_t clock_ms = 1000;
 static atomic_uint lateness = 1;     /* how many times as long as asked a sleep takes */
 static atomic_bool is_cut_short;     /* whether a signal ends each sleep after a millisecond */
 static atomic_uint asked_for_ms[2];  /* what the first ones were to take */
-static void (*_Atomic during)(void); /* what the program does while the worker sleeps */
+static void (*_Atomic during)(void); /* what the program does while the background thread sleeps */
 static atomic_uint sleeps;           /* sleeps with a timer so far */
 static atomic_uint sleeps_for_good;  /* sleeps without one */
 
@@ -79,7 +79,7 @@ static void visit_the_depots(void)
 
 static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
 
-static void bring_the_worker(void)
+static void bring_the_background_thread(void)
 {
     leave_much_unused();
     hz_rest_thread_made(&calls);
@@ -98,7 +98,7 @@ static void wait_until_it_sleeps_for_good(unsigned times)
 
 static void require_that_everything_is_returned(void)
 {
-    bring_the_worker();
+    bring_the_background_thread();
     wait_until_it_sleeps_for_good(1);
     require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
     require(hz_atomic_peek(&hz_shards[0].depots[hz_class_of(SIZE)].count) == 0,
@@ -115,7 +115,7 @@ static void it_returns_everything_and_then_sleeps_without_a_timer(void)
 
 static void a_slow_free_wakes_it(void)
 {
-    bring_the_worker();
+    bring_the_background_thread();
     wait_until_it_sleeps_for_good(1);
     leave_much_unused();
     while (hz_usage_now().free_bytes > 0) (void)sched_yield(); /* for ever if it is not woken */
@@ -125,7 +125,7 @@ static void a_slow_free_wakes_it(void)
 static void while_the_program_works_it_does_nothing(void)
 {
     during = visit_the_depots;
-    bring_the_worker();
+    bring_the_background_thread();
     wait_for_sleeps(SOME_SLEEPS);
     require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
     during = NULL;
@@ -145,7 +145,7 @@ static void visit_in_the_middle(void)
 static void a_rest_begins_with_the_last_visit(void)
 {
     during = visit_in_the_middle;
-    bring_the_worker();
+    bring_the_background_thread();
     wait_until_it_sleeps_for_good(1);
     require(asked_for_ms[0] == hz_cfg.rest_ms, "first it slept for %u ms", asked_for_ms[0]);
     require(asked_for_ms[1] == hz_cfg.rest_ms / 2, "then it slept for %u ms", asked_for_ms[1]);
@@ -154,7 +154,7 @@ static void a_rest_begins_with_the_last_visit(void)
 static void a_process_that_was_stopped_did_not_rest(void)
 {
     lateness = 10;
-    bring_the_worker();
+    bring_the_background_thread();
     wait_for_sleeps(SOME_SLEEPS);
     require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
     lateness = 1;
@@ -192,8 +192,8 @@ static void what_threads_between_two_looks_left_is_returned(void)
 {
     during = let_another_one_come_and_go;
     let_a_thread_come_and_go();
-    bring_the_worker();
-    while (hz_rest_has_worker()) (void)sched_yield();
+    bring_the_background_thread();
+    while (hz_rest_has_thread()) (void)sched_yield();
     require(rounds() > 0, "it ended without a round");
     require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
 }

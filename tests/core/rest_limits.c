@@ -1,6 +1,7 @@
 /*
- * The worker of a program that rests, where the program drops rights, closes its sandbox, runs in
- * real time, or may make no more threads. HZ_REST_MS and HZ_DECAY_MS say how long a rest takes.
+ * The background thread of a program that rests, where the program drops rights, closes its
+ * sandbox, runs in real time, or may make no more threads. HZ_REST_MS and HZ_DECAY_MS say how long
+ * a rest takes.
  */
 #include "rester.h"
 
@@ -25,10 +26,10 @@ static void require_rights(const char *wanted)
     wait_for_threads(3);
     (void)numbers_in("/proc/self/task", &thread);
     status_line(thread, "Uid:", ids, sizeof ids);
-    require(strstr(ids, wanted) != NULL, "the worker has the rights of %s", ids);
+    require(strstr(ids, wanted) != NULL, "the background thread has the rights of %s", ids);
 }
 
-static void the_worker_drops_its_rights_with_the_program(void)
+static void the_background_thread_drops_its_rights_with_the_program(void)
 {
     if (geteuid() != 0) return;
     rester self;
@@ -41,15 +42,16 @@ static void the_worker_drops_its_rights_with_the_program(void)
     require_that_a_burst_is_given_back(&self);
 }
 
-static void the_worker_of_a_program_in_real_time_is_not(void)
+static void the_background_thread_of_a_program_in_real_time_is_not(void)
 {
     const struct sched_param first = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) return; /* not allowed here */
     rester self;
-    long worker = 0;
+    long background = 0;
     rester_start(&self);
-    worker_seen(&worker);
-    require(sched_getscheduler((pid_t)worker) == SCHED_OTHER, "the worker is in real time, too");
+    background_seen(&background);
+    require(sched_getscheduler((pid_t)background) == SCHED_OTHER,
+            "the background thread is in real time, too");
     require(sched_getscheduler(self.tid) == SCHED_FIFO, "the program's thread is not");
     rester_end(&self);
 }
@@ -70,7 +72,7 @@ static void close_sandbox(uint32_t call, uint32_t other, uint32_t verdict)
             "seccomp: %s", strerror(errno));
 }
 
-static void a_sandbox_that_kills_new_threads_does_not_meet_the_worker(void)
+static void a_sandbox_that_kills_new_threads_does_not_meet_the_background_thread(void)
 {
     rester self;
     rester_start(&self);
@@ -80,7 +82,7 @@ static void a_sandbox_that_kills_new_threads_does_not_meet_the_worker(void)
     wait_for_threads(1);
 }
 
-static void where_no_memory_can_be_returned_the_worker_gives_up(void)
+static void where_no_memory_can_be_returned_the_background_thread_gives_up(void)
 {
     rester self;
     rester_start(&self);
@@ -95,8 +97,8 @@ static void where_no_memory_can_be_returned_the_worker_gives_up(void)
     rester_end(&self);
 }
 
-static long worker_tid;
-static atomic_size_t answered; /* system calls of the worker that a handler refused */
+static long background_tid;
+static atomic_size_t answered; /* system calls of the background thread that a handler refused */
 
 /* Refuses the system call that was trapped: its result is -EPERM. */
 static void answer(int signal, siginfo_t *info, void *context)
@@ -104,7 +106,7 @@ static void answer(int signal, siginfo_t *info, void *context)
     ucontext_t *at = context;
     (void)signal;
     (void)info;
-    atomic_fetch_add(&answered, syscall(SYS_gettid) == worker_tid ? 1 : 0);
+    atomic_fetch_add(&answered, syscall(SYS_gettid) == background_tid ? 1 : 0);
 #ifdef __x86_64__
     at->uc_mcontext.gregs[REG_RAX] = -EPERM;
 #else
@@ -112,13 +114,13 @@ static void answer(int signal, siginfo_t *info, void *context)
 #endif
 }
 
-static void a_sandbox_that_answers_by_a_signal_answers_the_worker(void)
+static void a_sandbox_that_answers_by_a_signal_answers_the_background_thread(void)
 {
     const struct sigaction action = {.sa_sigaction = answer, .sa_flags = SA_SIGINFO};
     rester self;
     require(sigaction(SIGSYS, &action, NULL) == 0, "sigaction: %s", strerror(errno));
     rester_start(&self);
-    worker_seen(&worker_tid);
+    background_seen(&background_tid);
     close_sandbox(SYS_madvise, SYS_madvise, SECCOMP_RET_TRAP);
     rester_burst(&self);
     while (atomic_load(&answered) == 0) pass(LOOK_MS);
@@ -133,7 +135,7 @@ static void *be_strict(void *is_strict)
     return NULL;
 }
 
-static void a_thread_that_shuts_itself_in_does_not_shut_the_worker_in(void)
+static void a_thread_that_shuts_itself_in_does_not_shut_the_background_thread_in(void)
 {
     static atomic_bool is_strict;
     pthread_t strict;
@@ -173,18 +175,18 @@ static void where_no_second_thread_is_allowed_the_program_gets_its_own(void)
 int main(int argc, char **argv)
 {
     static const check checks[] = {
-        {"the worker drops its rights with the program",
-         the_worker_drops_its_rights_with_the_program, 0},
-        {"the worker of a program in real time is not in real time",
-         the_worker_of_a_program_in_real_time_is_not, 0},
-        {"a sandbox that kills new threads does not meet the worker",
-         a_sandbox_that_kills_new_threads_does_not_meet_the_worker, 0},
-        {"a sandbox that answers by a signal answers the worker, too",
-         a_sandbox_that_answers_by_a_signal_answers_the_worker, 0},
-        {"a thread that shuts itself in does not shut the worker in",
-         a_thread_that_shuts_itself_in_does_not_shut_the_worker_in, 0},
-        {"where no memory can be returned the worker gives up",
-         where_no_memory_can_be_returned_the_worker_gives_up, 0},
+        {"the background thread drops its rights with the program",
+         the_background_thread_drops_its_rights_with_the_program, 0},
+        {"the background thread of a program in real time is not in real time",
+         the_background_thread_of_a_program_in_real_time_is_not, 0},
+        {"a sandbox that kills new threads does not meet the background thread",
+         a_sandbox_that_kills_new_threads_does_not_meet_the_background_thread, 0},
+        {"a sandbox that answers by a signal answers the background thread, too",
+         a_sandbox_that_answers_by_a_signal_answers_the_background_thread, 0},
+        {"a thread that shuts itself in does not shut the background thread in",
+         a_thread_that_shuts_itself_in_does_not_shut_the_background_thread_in, 0},
+        {"where no memory can be returned the background thread gives up",
+         where_no_memory_can_be_returned_the_background_thread_gives_up, 0},
         {"where no second thread is allowed the program gets its own, and hz tries no more",
          where_no_second_thread_is_allowed_the_program_gets_its_own, 0},
     };

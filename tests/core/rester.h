@@ -1,6 +1,6 @@
 /*
  * Threads that burst and rest, and what the system knows of the process: for the tests of the
- * worker of a program that rests.
+ * background thread of a program that rests.
  */
 #ifndef TEST_RESTER_H
 #define TEST_RESTER_H
@@ -145,10 +145,10 @@ static inline void require_that_a_burst_is_given_back(rester *self)
     wait_until_given_back(before);
 }
 
-static inline void worker_seen(long *worker)
+static inline void background_seen(long *background)
 {
     wait_for_threads(3);
-    (void)numbers_in("/proc/self/task", worker);
+    (void)numbers_in("/proc/self/task", background);
 }
 
 #endif

@@ -285,11 +285,31 @@ def test_each_child_process_writes_statistics_of_its_own(preload: Preload, tmp_p
     assert len(files) == 2
 
 
-def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(preload: Preload) -> None:
+def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(
+    preload: Preload, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "missing" / "stats.json")
     # Not echo: the programs of coreutils close stderr before they end.
-    done = preload("bash", "-c", "echo ran", HZ_STATS="/nonexistent/stats.json")
+    done = preload("bash", "-c", "echo ran", HZ_STATS=path)
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "HZ_STATS" in done.stderr and "/nonexistent/stats.json" in done.stderr
+    assert "HZ_STATS" in done.stderr and path in done.stderr
+
+
+def test_statistics_wait_for_no_reader_of_a_pipe(preload: Preload, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = preload("timeout", "20", "bash", "-c", "echo ran", HZ_STATS=str(tmp_path / "pipe"))
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "HZ_STATS: cannot write" in done.stderr
+
+
+def test_a_limit_of_file_sizes_does_not_end_a_program_when_hz_writes(
+    preload: Preload, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    limited = f"ulimit -f 0; exec 2>{file}; exec bash -c 'echo ran'"
+    done = preload("bash", "-c", limited, HZ_CONFIRM="1", HZ_STATS=str(tmp_path / "stats.json"))
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert file.read_text() == (tmp_path / "stats.json").read_text() == ""
 
 
 def test_statistics_never_follow_a_symbolic_link(preload: Preload, tmp_path: Path) -> None:

@@ -147,9 +147,10 @@ def test_threads_that_share_a_cpu_wait_for_no_line(run: Run) -> None:
     assert awaited["1"] == 0 < awaited["2"]
 
 
-MAY_CALL = {"arena", "extension of the arena", "decay", "purge", "start", "worker at rest"}
+MAY_CALL = {"arena", "extension of the arena", "decay", "purge", "start", "background thread"}
 """Locks that are held while the system works. For the arena's a thread waits only where it needs
-the system itself; those of decay, purge and worker malloc and free try, and do not wait for."""
+the system itself. Malloc and free try those of decay, purge and the background thread, and do not
+wait for them."""
 
 
 @pytest.mark.parametrize("shards", ["1", "4"])

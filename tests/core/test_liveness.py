@@ -185,7 +185,7 @@ CLAIMS: Mapping[str, Claim] = {
         number("met"),
     ),
     "background_period_us": Claim(
-        "sets how long the worker sleeps that fills an empty depot",
+        "sets how long the background thread sleeps that fills an empty depot",
         "take 1 64 await background_blocks 1",
         {"64": 64, "1024": 1024},
         number("sleep_us"),
@@ -210,7 +210,7 @@ CLAIMS: Mapping[str, Claim] = {
         number("passed_ms"),
     ),
     "rest_ms": Claim(
-        "sets how long the worker sleeps from one look at the program to the next",
+        "sets how long the background thread sleeps from one look at the program to the next",
         "take 1 16 rest",
         {"10": 10, "500": 500},
         number("watch_ms"),
@@ -244,7 +244,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
     (
         "refill_batch",
         Claim(
-            "sets how many blocks the worker puts into an empty depot",
+            "sets how many blocks the background thread puts into an empty depot",
             "take 1 64 await background_blocks 1",
             {"4": 4, "64": 64, "256": 256},
             number("background_blocks"),
@@ -313,7 +313,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
     (
         "background_period_us",
         Claim(
-            "sets how long the worker sleeps that returns what a program left before it rests",
+            "sets how long the thread sleeps that returns what a program left before it rests",
             "take 4096 1024 give 4096 await decayed_blocks 1 await purges 1",
             {"64": 64, "1024": 1024},
             number("sleep_us"),

@@ -58,20 +58,22 @@ def threads_of_a_pool(done: subprocess.CompletedProcess[str]) -> tuple[int, ...]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rest", "rest_limits"])
-def test_a_worker_gives_back_what_a_burst_left_and_breaks_nothing(
+def test_a_background_thread_gives_back_what_a_burst_left_and_breaks_nothing(
     name: str, core_tests: Path, preload: Preload
 ) -> None:
     done = preload(core_tests / "tests" / name, **SOON)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_worker_returns_memory_only_while_the_program_rests(core_tests: Path) -> None:
+def test_the_background_thread_returns_memory_only_while_the_program_rests(
+    core_tests: Path,
+) -> None:
     words = [str(core_tests / "tests" / "rest_inside")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-WORKERS = {
+MAKERS = {
     "by default": ({}, (1, 5)),
     "under hardening": ({"HZ_HARDENING": "full"}, (1, 5)),
     "without a time of rest": ({"HZ_REST_MS": "0"}, (1, 4)),
@@ -79,8 +81,8 @@ WORKERS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "threads"), WORKERS.values(), ids=WORKERS.keys())
-def test_a_program_that_makes_threads_gets_a_worker(
+@pytest.mark.parametrize(("settings", "threads"), MAKERS.values(), ids=MAKERS.keys())
+def test_a_program_that_makes_threads_gets_a_background_thread(
     settings: dict[str, str], threads: tuple[int, int], preload: Preload
 ) -> None:
     assert threads_of_a_pool(preload(sys.executable, "-c", POOL, **settings)) == threads
@@ -94,7 +96,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize(("first", "second", "checks"), BESIDE.values(), ids=BESIDE.keys())
-def test_the_worker_lives_beside_other_preloaded_libraries(
+def test_the_background_thread_lives_beside_other_preloaded_libraries(
     first: str, second: str, checks: str, core_tests: Path, preload: Preload
 ) -> None:
     both = f"{core_tests / first}:{core_tests / second}"
@@ -102,7 +104,7 @@ def test_the_worker_lives_beside_other_preloaded_libraries(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_program_with_a_malloc_of_its_own_gets_no_worker(
+def test_a_program_with_a_malloc_of_its_own_gets_no_background_thread(
     core_tests: Path, preload: Preload
 ) -> None:
     done = preload(core_tests / "tests" / "own_malloc")
@@ -110,7 +112,7 @@ def test_a_program_with_a_malloc_of_its_own_gets_no_worker(
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
-def test_the_worker_runs_under_valgrind(core_tests: Path, preload: Preload) -> None:
+def test_the_background_thread_runs_under_valgrind(core_tests: Path, preload: Preload) -> None:
     check = "what a burst left goes back while the threads rest"
     words = ["valgrind", "-q", "--tool=none", core_tests / "tests" / "rest", check]
     done = preload(*words, **{**SOON, "TEST_ALLOCATOR": ""}, PATH=os.environ["PATH"])

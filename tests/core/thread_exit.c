@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 4, KEYS = 40 };
+enum { ROUNDS = 4, KEYS = 40, LEAST_STACK = 16 << 10 };
+#define EXIT_IN_A_THREAD "--exit"
 
 static pthread_key_t keys[KEYS];
 static atomic_size_t destructor_runs;
@@ -258,6 +259,43 @@ static void the_first_thread_may_end_before_the_others(void)
     require(strcmp(result.said, "whole") == 0, "it said '%s'", result.said);
 }
 
+/* ---- small stacks --------------------------------------------------------------------------- */
+
+static void *exit_at_once(void *unused)
+{
+    free(malloc(100));
+    exit(0);
+    return unused;
+}
+
+static int exit_in_a_thread_with_the_least_stack(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    require(pthread_attr_setstacksize(&attributes, LEAST_STACK) == 0, "a stack of %d is refused",
+            LEAST_STACK);
+    require(pthread_create(&thread, &attributes, exit_at_once, NULL) == 0, "pthread_create failed");
+    (void)pthread_join(thread, NULL);
+    return 1;
+}
+
+static void start_with_statistics(void *unused)
+{
+    (void)unused;
+    (void)setenv("HZ_STATS", "/dev/null", 1);
+    (void)execl("/proc/self/exe", "thread_exit", EXIT_IN_A_THREAD, (char *)NULL);
+    _exit(9);
+}
+
+static void a_thread_with_the_least_stack_may_write_statistics(void)
+{
+    ending result;
+    run_apart(start_with_statistics, NULL, 10, &result);
+    require(result.signal == 0 && result.status == 0, "signal %d, status %d, it said '%.200s'",
+            result.signal, result.status, result.said);
+}
+
 static const check checks[] = {
     {"destructors of thread-specific data allocate and free in every round",
      destructors_allocate_in_every_round, 0},
@@ -274,9 +312,13 @@ static const check checks[] = {
     {"blocks can be reallocated in another thread", blocks_can_be_reallocated_in_another_thread, 0},
     {"a thread's result may be a block of its own", a_threads_result_may_be_a_block_of_its, 0},
     {"the first thread may end before the others", the_first_thread_may_end_before_the_others, 0},
+    {"a thread with the least stack may end a program that writes statistics",
+     a_thread_with_the_least_stack_may_write_statistics, 0},
 };
 
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], EXIT_IN_A_THREAD) == 0)
+        return exit_in_a_thread_with_the_least_stack();
     return run_checks(checks, COUNT(checks), argc, argv);
 }

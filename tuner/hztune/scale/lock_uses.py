@@ -22,7 +22,7 @@ LOCK_NAMES: Mapping[str, str] = {
     "purge.c: &purge.lock": "purge",
     "remote.c: &inbox->lock": "inbox",
     "repair.c: &hz_page_pool.lock": "page pool",
-    "rest.c: &worker.lock": "worker at rest",
+    "rest.c: &background.lock": "background thread",
     "span.c: &bin->lock": "bin",
     "span.c: &in.bin->lock": "bin",
     "start.c: &process.lock": "start",
