@@ -64,13 +64,13 @@ static void *class_alloc_once(uint32_t class_)
     return block;
 }
 
-/* Without memory it trims what no thread holds, and tries again; then for as long as the program's
- * hook wants that. */
+/* Without memory it trims what no other thread holds, and tries again; then for as long as the
+ * program's hook wants that. */
 void *hz_class_alloc_retrying(uint32_t class_)
 {
     void *block = class_alloc_once(class_);
     while (block == NULL && hz_start()) {
-        hz_trim_shared();
+        hz_trim_in_need();
         block = class_alloc_once(class_);
         if (block != NULL || !hz_may_get_memory(hz_class_bytes[class_])) break;
     }
@@ -103,7 +103,7 @@ void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed)
     if (size <= PTRDIFF_MAX && align <= PTRDIFF_MAX / 2 && hz_start()) {
         block = hz_large_alloc(size, align, zeroed);
         while (block == NULL) {
-            hz_trim_shared();
+            hz_trim_in_need();
             block = hz_large_alloc(size, align, zeroed);
             if (block != NULL || !hz_may_get_memory(size)) break;
         }

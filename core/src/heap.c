@@ -344,6 +344,26 @@ void hz_trim_shared(void)
     hz_depot_trim();
 }
 
+/* Whether a shortage may empty the magazines of a heap now. Not each time: near a limit the next
+ * shortage follows a few refills later, and all blocks would go there and back for each. */
+static bool may_empty(const hz_heap *heap)
+{
+    enum { CALLS_APART = 64 };
+    return heap->short_at == 0 || heap->slow_calls - heap->short_at >= CALLS_APART;
+}
+
+/* What waits in a quarantine stays: one request that cannot be met would empty it. */
+void hz_trim_in_need(void)
+{
+    hz_heap *heap = hz_heap_mine;
+    if (heap != &hz_heap_none && may_empty(heap)) {
+        heap->short_at = heap->slow_calls;
+        heap_settle(heap);
+        hz_magazine_flush_all(heap);
+    }
+    hz_trim_shared();
+}
+
 bool hz_trim(void)
 {
     if (!hz_start()) return false;

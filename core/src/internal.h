@@ -47,7 +47,7 @@
 void *hz_class_alloc_retrying(uint32_t class_);
 /* The smallest class that serves an alignment, or HZ_CLASS_NONE. */
 uint32_t hz_class_aligned(size_t align, size_t size);
-/* As hz_large_alloc; without memory it trims what no thread holds and tries again, and
+/* As hz_large_alloc; without memory it trims what no other thread holds and tries again, and
  * then for as long as the program's hook for that wants. */
 void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed);
 
@@ -273,6 +273,8 @@ uint32_t hz_heap_node(void);
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);
+/* The same, and the blocks in the calling thread's magazines: there is no memory. */
+void hz_trim_in_need(void);
 /* From now on the calling thread has no heap: what it held is lost, or passes on. */
 void hz_heap_abandon(void);
 void hz_heap_renounce(void);

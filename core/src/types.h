@@ -191,6 +191,7 @@ typedef struct hz_heap {
     _Atomic uint32_t thread; /* under HZ_CONTROL=1: the thread that has it, as the system numbers
                                 it; 0: none */
     uint32_t slow_calls;     /* calls of the slow paths, see hz_tick */
+    uint32_t short_at;       /* slow call in which a shortage last emptied its magazines; 0: none */
     uint32_t asked_before;   /* which request to empty its magazines it has met, see hz_tick_ask */
     uint32_t steal_from;     /* class whose magazine may shrink next */
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */

@@ -113,8 +113,40 @@ static int exhaust_in_threads(void)
     return exhaust_and_recover(1000, 8 * mebibyte);
 }
 
+/* Frees all blocks, at last the first ones of each 64 KiB: a magazine that keeps these holds a
+ * block of each span. */
+static void free_first_ones_last(void **list)
+{
+    void **last = NULL;
+    while (list != NULL) {
+        void **next = list[0];
+        if (((uintptr_t)list & 0xffff) < 0x1000 &&
+            (last == NULL || ((uintptr_t)list ^ (uintptr_t)last) >> 16 != 0)) {
+            list[0] = last;
+            last = list;
+        } else {
+            free(list);
+        }
+        list = next;
+    }
+    free_list(last);
+}
+
+static int exhaust_and_ask_for_another_size(void)
+{
+    void **list = NULL;
+    (void)exhaust(&list, 16);
+    free_first_ones_last(list);
+    void *large = malloc(2 * mebibyte), *small = malloc(1000);
+    require(large != NULL && small != NULL, "NULL where all is free");
+    return 0;
+}
+
 static int started(const char *word)
 {
+    if (strcmp(word, "--other") == 0) {
+        return exhaust_and_ask_for_another_size();
+    }
     if (strcmp(word, "--small") == 0) {
         return exhaust_and_recover(200, 24 * mebibyte);
     }
@@ -148,6 +180,11 @@ static void small_blocks_run_out_in_order(void)
 static void large_blocks_run_out_in_order(void)
 {
     require_runs("/proc/self/exe", "--large", 64 * mebibyte, "");
+}
+static void what_a_magazine_keeps_serves_a_request_of_another_size(void)
+{
+    (void)setenv("HZ_MAGAZINE_GROWTH", "full", 1);
+    require_runs("/proc/self/exe", "--other", 16 * mebibyte, "");
 }
 static void threads_run_out_in_order(void)
 {
@@ -195,6 +232,8 @@ static const check checks[] = {
      60},
     {"small blocks run out in order, and can be had again", small_blocks_run_out_in_order, 60},
     {"large blocks run out in order, and can be had again", large_blocks_run_out_in_order, 60},
+    {"what a thread's magazine keeps serves a request of another size",
+     what_a_magazine_keeps_serves_a_request_of_another_size, 60},
     {"four threads run out of memory in order", threads_run_out_in_order, 60},
     {"a core file holds what is resident and at most 16 MiB more", a_core_file_is_bounded, 0},
 };
