@@ -120,7 +120,9 @@ DROP_IN int malloc_info(int options, FILE *xml)
     if (options != 0) return EINVAL;
     (void)hz_survey_make(&survey);
     const hz_usage usage = hz_survey_usage(&survey);
-    const int begun = fprintf(xml, "<malloc version=\"1\">\n<heap nr=\"0\">\n");
+    flockfile(xml);
+    const bool had_error = ferror(xml) != 0;
+    fprintf(xml, "<malloc version=\"1\">\n<heap nr=\"0\">\n");
     xml_add_sizes(xml, &survey);
     xml_add_free(xml, &usage);
     xml_add_system(xml, &usage);
@@ -128,7 +130,10 @@ DROP_IN int malloc_info(int options, FILE *xml)
     xml_add_free(xml, &usage);
     fprintf(xml, "<total type=\"mmap\" count=\"0\" size=\"0\"/>\n");
     xml_add_system(xml, &usage);
-    return begun < 0 || fprintf(xml, "</malloc>\n") < 0 ? -1 : 0;
+    fprintf(xml, "</malloc>\n");
+    const bool is_written = had_error || ferror(xml) == 0;
+    funlockfile(xml);
+    return is_written ? 0 : -1;
 }
 
 /* ---- malloc_stats --------------------------------------------------------------------------- */

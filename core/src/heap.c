@@ -353,10 +353,10 @@ static bool may_empty(const hz_heap *heap)
 }
 
 /* What waits in a quarantine stays: one request that cannot be met would empty it. */
-void hz_trim_in_need(void)
+void hz_trim_in_need(bool is_hooked)
 {
     hz_heap *heap = hz_heap_mine;
-    if (heap != &hz_heap_none && may_empty(heap)) {
+    if (heap != &hz_heap_none && (is_hooked || may_empty(heap))) {
         heap->short_at = heap->slow_calls;
         heap_settle(heap);
         hz_magazine_flush_all(heap);

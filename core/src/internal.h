@@ -273,8 +273,9 @@ uint32_t hz_heap_node(void);
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);
-/* The same, and the blocks in the calling thread's magazines: there is no memory. */
-void hz_trim_in_need(void);
+/* The same, as there is no memory; and those in the calling thread's magazines: once in 64 slow
+ * calls, and whenever the program's hook says that it has freed something (`is_hooked`). */
+void hz_trim_in_need(bool is_hooked);
 /* From now on the calling thread has no heap: what it held is lost, or passes on. */
 void hz_heap_abandon(void);
 void hz_heap_renounce(void);

@@ -303,15 +303,17 @@ typedef struct before_write {
     int cancellation;          /* whether it may be cancelled */
 } before_write;
 
-/* A write that hz makes must not end what the program does: if a pipe has no reader or a file is at
- * its limit, the write also raises a signal that would end the process; and a thread that is to be
- * cancelled would end there, in the middle of a malloc, or before an abort. */
+/* A write that hz makes must not end or stop the program. If a pipe has no reader or a file is at
+ * its limit, the write also raises a signal that would end it; a terminal may stop a program that
+ * writes in the background; and a thread that is to be cancelled would end there, in the middle of
+ * a malloc, or before an abort. */
 static void write_begin(before_write *before)
 {
     sigset_t raised;
     sigemptyset(&raised);
     sigaddset(&raised, SIGPIPE);
     sigaddset(&raised, SIGXFSZ);
+    sigaddset(&raised, SIGTTOU); /* where it is blocked, the terminal takes the text */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before->cancellation);
     sigpending(&before->pending);
     pthread_sigmask(SIG_BLOCK, &raised, &before->blocked);

@@ -129,7 +129,9 @@ def ended(
 def main() -> None:
     """Tells the studies that were asked for, and prints a row of a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gain", type=float, default=25.0, help="percent; 0: nothing gains")
+    parser.add_argument(
+        "--gain", type=float, default=25.0, help="percent; 0: no value gains over 1 %%"
+    )
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of a study")
     parser.add_argument("--first", type=int, default=0, help="number of the first study")
     parser.add_argument("--count", type=int, default=40, help="studies")

@@ -102,7 +102,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def failing(row: dict[str, Any]) -> dict[str, str]:
-    """The allocators that did not run with their defaults, each with the status of its runs."""
+    """The allocators that failed at their defaults, each with the status of its last failure."""
     seen = row["summary"].get("as_they_come", {})
     return {name: one for name, one in seen.items() if isinstance(one, str)}
 
@@ -120,7 +120,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Carry out the studies; 1 when one could not be measured, or an allocator did not run."""
+    """Carry out the studies; 1 when one could not be measured, or an allocator failed."""
     asked = arguments(words)
     chosen = [case for case in CASES if not asked.only or case.name in asked.only]
     if asked.list:

@@ -439,6 +439,7 @@ static void no_thread_is_cancelled_by_what_hz_says(void)
     run_apart(run_in_thread, &body, 20, &result);
     require(result.signal == 0 && result.status == 0, "signal %d, status %d; it said '%.200s'",
             result.signal, result.status, result.said);
+    require(strstr(result.said, "written to") != NULL, "it said '%.200s'", result.said);
 }
 
 typedef struct marked {

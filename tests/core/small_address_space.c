@@ -4,9 +4,11 @@
  */
 #include "check.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,9 +115,9 @@ static int exhaust_in_threads(void)
     return exhaust_and_recover(1000, 8 * mebibyte);
 }
 
-/* Frees all blocks, at last the first ones of each 64 KiB: a magazine that keeps these holds a
- * block of each span. */
-static void free_first_ones_last(void **list)
+/* Frees all blocks but the first ones of each 64 KiB, and returns these: a magazine that keeps them
+ * holds a block of each span. */
+static void **free_but_first_ones(void **list)
 {
     void **last = NULL;
     while (list != NULL) {
@@ -129,16 +131,47 @@ static void free_first_ones_last(void **list)
         }
         list = next;
     }
-    free_list(last);
+    return last;
+}
+
+static void require_other_sizes(void)
+{
+    void *large = malloc(2 * mebibyte), *small = malloc(1000);
+    require(large != NULL && small != NULL, "NULL where all is free");
 }
 
 static int exhaust_and_ask_for_another_size(void)
 {
     void **list = NULL;
     (void)exhaust(&list, 16);
-    free_first_ones_last(list);
-    void *large = malloc(2 * mebibyte), *small = malloc(1000);
-    require(large != NULL && small != NULL, "NULL where all is free");
+    free_list(free_but_first_ones(list));
+    require_other_sizes();
+    return 0;
+}
+
+static void **reserve;
+
+static bool free_the_reserve(size_t size)
+{
+    (void)size;
+    if (reserve == NULL) return false;
+    free_list(reserve);
+    reserve = NULL;
+    return true;
+}
+
+static int exhaust_and_let_a_hook_free(void)
+{
+    void **list = NULL;
+    void (*set)(bool (*)(size_t)); /* what it returns is of no use here */
+    *(void **)&set = dlsym(RTLD_DEFAULT, "hz_on_out_of_memory");
+    require(set != NULL, "no hz");
+    (void)exhaust(&list, 16);
+    void **first_ones = free_but_first_ones(list);
+    require(malloc(64 * mebibyte) == NULL, "more than the limit");
+    reserve = first_ones;
+    set(free_the_reserve);
+    require_other_sizes();
     return 0;
 }
 
@@ -146,6 +179,9 @@ static int started(const char *word)
 {
     if (strcmp(word, "--other") == 0) {
         return exhaust_and_ask_for_another_size();
+    }
+    if (strcmp(word, "--hook") == 0) {
+        return exhaust_and_let_a_hook_free();
     }
     if (strcmp(word, "--small") == 0) {
         return exhaust_and_recover(200, 24 * mebibyte);
@@ -185,6 +221,11 @@ static void what_a_magazine_keeps_serves_a_request_of_another_size(void)
 {
     (void)setenv("HZ_MAGAZINE_GROWTH", "full", 1);
     require_runs("/proc/self/exe", "--other", 16 * mebibyte, "");
+}
+static void what_a_hook_frees_serves_a_request_of_another_size(void)
+{
+    (void)setenv("HZ_MAGAZINE_GROWTH", "full", 1);
+    require_runs("/proc/self/exe", "--hook", 16 * mebibyte, "");
 }
 static void threads_run_out_in_order(void)
 {
@@ -234,6 +275,8 @@ static const check checks[] = {
     {"large blocks run out in order, and can be had again", large_blocks_run_out_in_order, 60},
     {"what a thread's magazine keeps serves a request of another size",
      what_a_magazine_keeps_serves_a_request_of_another_size, 60},
+    {"what a hook frees serves a request of another size",
+     what_a_hook_frees_serves_a_request_of_another_size, 60},
     {"four threads run out of memory in order", threads_run_out_in_order, 60},
     {"a core file holds what is resident and at most 16 MiB more", a_core_file_is_bounded, 0},
 };

@@ -523,3 +523,25 @@ def test_run_names_what_differs_from_where_the_profile_was_proved(
     done = hztune("run", tmp_path / "p.json", "--", "true")
     assert done.returncode == 0
     assert "another number of CPUs: 4096 there" in done.stderr
+
+
+CLOSED_TERMINAL = """
+import os, signal
+from contextlib import suppress
+from hztune import interrupt
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+BEGIN
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise SystemExit("no signal came")
+    os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+@pytest.mark.parametrize(
+    "begin", ["interrupt.end_in_order()\nif True:", "with interrupt.interruptible():"]
+)
+def test_a_terminal_that_is_closed_may_send_its_signal_twice(begin: str) -> None:
+    script = CLOSED_TERMINAL.replace("BEGIN", begin)
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == 0

@@ -18,14 +18,16 @@ def end_in_order() -> None:
     """Makes the first SIGTERM or SIGHUP a KeyboardInterrupt, as SIGINT is one already.
 
     Without it they would leave temporary folders, and control groups, for the next hztune to
-    remove. One that the caller ignores stays ignored.
+    remove. One that the caller ignores stays ignored. A second signal ends the process at once,
+    but not SIGHUP: a terminal that is closed may send it twice.
     """
     ends = [
         one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL
     ]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for one in ends:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, signal.SIG_DFL)
         raise KeyboardInterrupt
 
@@ -37,6 +39,7 @@ def end_in_order() -> None:
 def interruptible() -> Iterator[Event]:
     """Makes the first signal that asks for the end a KeyboardInterrupt, and the second one the end.
 
+    A second SIGHUP is ignored, see `end_in_order`.
     Where Python swallows exceptions (in a `__del__`, for one) the KeyboardInterrupt is lost: look
     at the event that is yielded before each new measurement. It is set from the first signal on.
     Signals are the main thread's: in another one the event is never set.
@@ -49,7 +52,7 @@ def interruptible() -> Iterator[Event]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         asked.set()
         for one in before:
-            signal.signal(one, leave)
+            signal.signal(one, signal.SIG_IGN if one == signal.SIGHUP else leave)
         raise KeyboardInterrupt
 
     def leave(number: int, frame: FrameType | None) -> None:

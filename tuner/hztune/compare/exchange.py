@@ -24,7 +24,7 @@ COLUMNS = (
     "live_unknown",
 )  # fmt: skip
 
-_NOT_XML = re.compile(r"[^\t\n -\ud7ff\ue000-\ufffd]")
+_NOT_TEXT = re.compile(r"[^\t\n -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
@@ -55,7 +55,7 @@ def csv_text(found: Comparison) -> str:
             cells = [*_cells(standing, side.arm.allocator, row), answer]
             more = [*_kept_cells(standing), *_live_cells(standing)]
             writer.writerow([row.label, *cells, *more])
-    return _xml(text.getvalue())
+    return _plain(text.getvalue())
 
 
 def junit(found: Comparison) -> str:
@@ -73,7 +73,7 @@ def junit(found: Comparison) -> str:
     }
     told = {name: str(count) for name, count in counts.items()}
     root = ElementTree.Element("testsuites", told)
-    own = {"name": _xml(suite), **told, "time": f"{sum(times.values()):.3f}"}
+    own = {"name": _plain(suite), **told, "time": f"{sum(times.values()):.3f}"}
     cases = ElementTree.SubElement(root, "testsuite", own)
     for ruling in rulings:
         cases.append(_case(ruling, suite, times.get(ruling.label, 0.0)))
@@ -121,9 +121,9 @@ def _live_cells(standing: Standing) -> Iterator[str]:
 def _case(ruling: Ruling, suite: str, seconds: float) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
-        {"classname": _xml(suite), "name": _xml(ruling.label), "time": f"{seconds:.3f}"},
+        {"classname": _plain(suite), "name": _plain(ruling.label), "time": f"{seconds:.3f}"},
     )
-    told = _xml(f"{ruling.answer}: {ruling.why}")
+    told = _plain(f"{ruling.answer}: {ruling.why}")
     if ruling.answer == "worse":
         ElementTree.SubElement(case, "failure", {"type": "worse", "message": told}).text = told
     elif ruling.answer == "not enough data":
@@ -141,6 +141,6 @@ def _seconds(row: Measured) -> float:
     return 1e-9 * sum(turn.counted_ns for turn in turns)
 
 
-def _xml(text: str) -> str:
-    """The text without what XML cannot hold, which is no UTF-8 or steers a terminal."""
-    return _NOT_XML.sub("?", text)
+def _plain(text: str) -> str:
+    """The text without what is no UTF-8, what XML cannot hold and what steers a terminal."""
+    return _NOT_TEXT.sub("?", text)

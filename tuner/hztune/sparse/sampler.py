@@ -530,7 +530,9 @@ def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
 
 
 def _telling(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
-    """One of some levels, none of them the default: near it, or now and then an end; of words any.
+    """One of some levels, none of them the default: near it, or now and then an end.
+
+    Any of them, where the parameter has words, or neither of the two is among them.
 
     Levels near the default say nothing of an effect that begins further out.
     """

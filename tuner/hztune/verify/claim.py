@@ -366,7 +366,7 @@ def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verificat
         why = f"the configuration does not run here ({failure.status}: {failure.detail})"
         return _finding("does not hold", why, interval, record)
     if interval is None:
-        why = f"{len(record.pairs)} pairs are too few"
+        why = f"too few pairs ({len(record.pairs)})"
         return _finding("cannot tell", why, None, record)
     against = _against(promise, record, interval, looks)
     if against:
@@ -391,9 +391,10 @@ def _more_time(
         enough_s = math.ceil(max(least_s, needed_s))
         return f"{LEAST_PLANNED} are the least: give --budget {enough_s}s or more"
     times = _PROBABLY * _times_longer(promise, record, interval, looks)
-    if times > MOST_TIMES:
+    enough_s = max(least_s, times * spent_s)
+    if times > MOST_TIMES or enough_s > _MOST_BUDGET_S:
         return "it is too close to decide in a reasonable time"
-    return f"--budget {math.ceil(max(least_s, times * spent_s))}s would probably tell"
+    return f"--budget {math.ceil(enough_s)}s would probably tell"
 
 
 def _times_longer(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> float:
