@@ -3,9 +3,9 @@
     python experiments/engine/cliffs.py [--gain 25] [--budget 90] [--axis depot_slots]
 
 Whole studies in virtual time. One ordered parameter of hz, drawn by the study's number, gains at
-the value that is farthest from its default, or at any that is no end (`--inner`); every other value
-of every parameter adds up to 1 % either way. In every second study the far ends of three other
-parameters harm.
+the value that is farthest from its default, or at one that is no end and that the screening
+does not try near the default (`--inner`). Every other value of every parameter changes the speed by
+at most 1 %, up or down. In every second study the far ends of three other parameters harm.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def cliff(
         seed: Decides which, and whether others harm.
         gain: Log ratio.
         axis: The parameter that gains; None: any ordered one.
-        is_inner: Whether it gains at a value between its ends instead of the far one.
+        is_inner: Whether it gains at a value that the screening does not try.
     """
     rng = Random(f"cliff {seed}")
     always = [d for d in space.dimensions if d.when is None]
@@ -83,6 +83,8 @@ def cliff(
         if value != d.param.default
     }
     ordered = [d for d in always if d.is_ordered and len(d.values) > 3]
+    if is_inner:
+        ordered = [d for d in ordered if _between(d)]
     winner, *others = rng.sample(ordered, 1 + len(HARMS))
     if axis is not None:
         others = [d for d in (winner, *others) if d.name != axis][: len(HARMS)]
@@ -90,11 +92,18 @@ def cliff(
     if seed % 2:
         for speed, dimension in zip(HARMS, others, strict=True):
             effects[dimension.name, _far_end(dimension)] = math.log(speed)
-    inner = [v for v in winner.values[1:-1] if v != winner.param.default]
-    value = rng.choice(inner) if is_inner else _far_end(winner)
+    value = rng.choice(_between(winner)) if is_inner else _far_end(winner)
     if gain > 0.0:
         effects[winner.name, value] = gain
     return Landscape(effects), winner.name, value
+
+
+def _between(dimension: Dimension) -> list[Value]:
+    """The values that are no end, nor one that the screening tries near the default."""
+    values, default = dimension.values, dimension.values.index(dimension.param.default)
+    step = max(1, len(values) // 4)
+    tried = {0, len(values) - 1, default, default - step, default + step}
+    return [value for number, value in enumerate(values) if number not in tried]
 
 
 def _far_end(dimension: Dimension) -> Value:
@@ -140,11 +149,14 @@ def main() -> None:
         "--slots", type=int, nargs="+", default=_POWERS, help="values of depot_slots"
     )
     parser.add_argument(
-        "--ends", type=float, default=sampler._ENDS, help="part of the screening that goes to ends"
+        "--near", action="store_true", help="screen near the defaults only, as once"
     )
-    parser.add_argument("--inner", action="store_true", help="it gains between its ends")
+    parser.add_argument(
+        "--inner", action="store_true", help="it gains where the screening does not look"
+    )
     options = parser.parse_args()
-    sampler._ENDS = options.ends
+    if options.near:
+        sampler._ENDS = sampler._ANYWHERE = 0.0
     space, gain = space_with(options.slots), math.log1p(options.gain / 100.0)
     numbers = range(options.first, options.first + options.count)
     studies = [

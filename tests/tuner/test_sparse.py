@@ -116,6 +116,14 @@ def test_an_end_that_helps_alone_is_found_in_sixty_noisy_trials(truth: Truth) ->
     assert found >= 2
 
 
+def test_the_screening_leaves_no_value_of_a_number_out() -> None:
+    tried = set()
+    for seed in range(4):
+        study, _ = studied(nothing, 4, seed)
+        tried |= {trial.params["size0"] for trial in study.trials}
+    assert tried == set(range(8))
+
+
 def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """LAPACK refuses a finite matrix now and then; a study of hours must not end by it."""
     wanted = model._square_root(np.diag([4.0, 1.0]))

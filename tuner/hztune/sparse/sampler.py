@@ -57,10 +57,11 @@ measurement then tells of several parameters, and where the next one changes the
 compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
 """
 
-_ENDS = 0.25
-"""Part of the changes of an ordered parameter in the screening that go to one of its ends. An end
-may gain where all other levels are alike; but ends do harm more often, and what is far behind tells
-little of the other parameters.
+_ENDS, _ANYWHERE = 0.25, 0.25
+"""Parts of the changes of an ordered parameter in the screening that go to one of its ends, and to
+any of its levels; the others go near its default. A level may gain where its neighbours are alike,
+and an effect that begins far out is seen at the end. But ends do harm more often, and what is far
+behind tells little of the other parameters.
 """
 
 _LOST = -0.05
@@ -530,18 +531,19 @@ def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
 
 
 def _telling(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
-    """One of some levels, none of them the default: near it, or now and then an end.
+    """One of some levels, none of them the default: near it, at an end, or any; of words any.
 
-    Any of them, where the parameter has words, or neither of the two is among them.
-
-    Levels near the default say nothing of an effect that begins further out.
+    Any of them, too, where none of those that are meant is among them.
     """
     if not levels:
         return UNCHANGED
     if not axis.is_ordered or axis.default is None:
         return int(rng.choice(levels))
-    step = max(1, axis.count // 4)
-    at_end = rng.random() < _ENDS
-    tried = (0, axis.count - 1) if at_end else (axis.default - step, axis.default + step)
-    found = [each for each in tried if each in levels]
-    return int(rng.choice(found or levels))
+    where, step = rng.random(), max(1, axis.count // 4)
+    if where < _ENDS:
+        meant = {0, axis.count - 1}
+    elif where < _ENDS + _ANYWHERE:
+        meant = {*levels}
+    else:
+        meant = {axis.default - step, axis.default + step}
+    return int(rng.choice([each for each in levels if each in meant] or levels))
