@@ -59,7 +59,7 @@ static void *background_run(void *unused)
     return unused;
 }
 
-static bool background_start(void)
+static bool make_background_thread(void)
 {
     pthread_t thread;
     sigset_t before;
@@ -74,7 +74,7 @@ void hz_background_start(void)
 {
     if (period_us() == 0) return;
     hz_atomic_put(&is_over, 0);
-    if (hz_atomic_swap(&is_there, 1) == 0 && !background_start()) hz_atomic_put(&is_there, 0);
+    if (hz_atomic_swap(&is_there, 1) == 0 && !make_background_thread()) hz_atomic_put(&is_there, 0);
 }
 
 void hz_background_end(void)

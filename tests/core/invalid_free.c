@@ -401,47 +401,6 @@ static void a_write_after_the_only_free_is_said_and_does_no_harm(void)
             result.said);
 }
 
-/* ---- threads that are to be cancelled ------------------------------------------------------- */
-
-/* hz's message needs a write, where the C library would end the thread. */
-static void *free_no_block(void *unused)
-{
-    (void)pthread_cancel(pthread_self());
-    free((void *)0x123450);
-    return unused;
-}
-
-static void *write_after_free_until_it_is_said(void *unused)
-{
-    (void)pthread_cancel(pthread_self());
-    write_after_free(NULL);
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
-    return unused;
-}
-
-static void run_in_thread(void *body)
-{
-    pthread_t thread;
-    void *result = NULL;
-    require(pthread_create(&thread, NULL, *(void *(**)(void *))body, NULL) == 0, "pthread_create");
-    require(pthread_join(thread, &result) == 0, "pthread_join");
-    require(result != PTHREAD_CANCELED, "hz let the thread end");
-}
-
-static void no_thread_is_cancelled_by_what_hz_says(void)
-{
-    ending result;
-    void *(*body)(void *) = free_no_block;
-    run_apart(run_in_thread, &body, 20, &result);
-    require(result.signal == SIGABRT, "signal %d, status %d; it said '%.200s'", result.signal,
-            result.status, result.said);
-    body = write_after_free_until_it_is_said;
-    run_apart(run_in_thread, &body, 20, &result);
-    require(result.signal == 0 && result.status == 0, "signal %d, status %d; it said '%.200s'",
-            result.signal, result.status, result.said);
-    require(strstr(result.said, "written to") != NULL, "it said '%.200s'", result.said);
-}
-
 typedef struct marked {
     void *block;
     bool is_resized;
@@ -612,8 +571,6 @@ static const check checks[] = {
     {"only the starts of blocks pass for blocks", only_starts_of_blocks_pass, 60},
     {"a write to a block after its only free is said and does no harm",
      a_write_after_the_only_free_is_said_and_does_no_harm, 60},
-    {"no thread that is to be cancelled ends where hz says something",
-     no_thread_is_cancelled_by_what_hz_says, 60},
     {"a pointer with a mark in its top byte is refused", a_marked_pointer_is_refused, 60},
     CASES(ROW) WAITING_CASES(ROW_WAITING)};
 

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -296,6 +297,50 @@ static void a_thread_with_the_least_stack_may_write_statistics(void)
             result.signal, result.status, result.said);
 }
 
+/* ---- threads that are to be cancelled ------------------------------------------------------- */
+
+/* hz's message needs a write, where the C library would end the thread. */
+static void *free_no_block(void *unused)
+{
+    (void)pthread_cancel(pthread_self());
+    free((void *)0x123450);
+    return unused;
+}
+
+static void *write_after_free_until_it_is_said(void *unused)
+{
+    (void)pthread_cancel(pthread_self());
+    unsigned char *block = malloc(100);
+    free(block);
+    memset(block, 0x5a, 24);
+    for (int i = 0; i < 1000; i++) free(malloc(100));
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
+    return unused;
+}
+
+static void run_in_thread(void *body)
+{
+    pthread_t thread;
+    void *result = NULL;
+    require(pthread_create(&thread, NULL, *(void *(**)(void *))body, NULL) == 0, "pthread_create");
+    require(pthread_join(thread, &result) == 0, "pthread_join");
+    require(result != PTHREAD_CANCELED, "hz let the thread end");
+}
+
+static void no_thread_is_cancelled_by_what_hz_says(void)
+{
+    ending result;
+    void *(*body)(void *) = free_no_block;
+    run_apart(run_in_thread, &body, 20, &result);
+    require(result.signal == SIGABRT, "signal %d, status %d; it said '%.200s'", result.signal,
+            result.status, result.said);
+    body = write_after_free_until_it_is_said;
+    run_apart(run_in_thread, &body, 20, &result);
+    require(result.signal == 0 && result.status == 0, "signal %d, status %d; it said '%.200s'",
+            result.signal, result.status, result.said);
+    require(strstr(result.said, "written to") != NULL, "it said '%.200s'", result.said);
+}
+
 static const check checks[] = {
     {"destructors of thread-specific data allocate and free in every round",
      destructors_allocate_in_every_round, 0},
@@ -312,6 +357,8 @@ static const check checks[] = {
     {"blocks can be reallocated in another thread", blocks_can_be_reallocated_in_another_thread, 0},
     {"a thread's result may be a block of its own", a_threads_result_may_be_a_block_of_its, 0},
     {"the first thread may end before the others", the_first_thread_may_end_before_the_others, 0},
+    {"no thread that is to be cancelled ends where hz says something",
+     no_thread_is_cancelled_by_what_hz_says, 60},
     {"a thread with the least stack may end a program that writes statistics",
      a_thread_with_the_least_stack_may_write_statistics, 0},
 };
