@@ -152,7 +152,7 @@ def test_the_best_is_measured_again_and_the_worst_is_not() -> None:
 def test_what_is_proposed_differs_from_the_defaults_in_few_parameters() -> None:
     study, _ = studied(huge_pages, 12, 2)
     lengths = [len(changed(trial.params)) for trial in study.trials]
-    assert np.mean(lengths) < 4.5
+    assert np.mean(lengths) < 5.0  # of nine
 
 
 def test_every_parameter_is_tried_early() -> None:
@@ -244,10 +244,11 @@ def test_two_objectives_are_both_sought() -> None:
 
 def test_a_parameter_that_likely_matters_is_tried_more_often() -> None:
     def share(odds: Mapping[str, float]) -> float:
-        trials = [t for seed in range(3) for t in studied(nothing, 8, seed, odds=odds)[0].trials]
+        studies = [studied(nothing, 8, seed, odds=odds)[0] for seed in range(4)]
+        trials = [trial for study in studies for trial in study.trials[36:]]  # after the screening
         return sum("size5" in changed(trial.params) for trial in trials) / len(trials)
 
-    assert share({"size5": 0.6}) > share({"size5": 0.01})
+    assert share({"size5": 0.9}) > share({"size5": 0.01})
 
 
 @pytest.mark.parametrize(
