@@ -388,8 +388,8 @@ def _more_time(
     if interval is None:
         missing = LEAST_PLANNED - len(record.pairs)
         needed_s = spent_s + HEADROOM * missing * bench.executor.cost(2, looks.rounds)
-        enough_s = math.ceil(max(least_s, needed_s))
-        return f"{LEAST_PLANNED} are the least: give --budget {enough_s}s or more"
+        enough_s = max(least_s, needed_s)
+        return f"{LEAST_PLANNED} are the least: give --budget {math.ceil(enough_s)}s or more"
     times = _PROBABLY * _times_longer(promise, record, interval, looks)
     enough_s = max(least_s, times * spent_s)
     if times > MOST_TIMES or enough_s > _MOST_BUDGET_S:
