@@ -124,7 +124,8 @@ def test_a_row_in_which_an_allocator_always_failed_says_so_and_is_no_success(
     assert run_programs("redis", ran, "its malloc is another one") == 0
     assert capsys.readouterr().err == ""
     assert run_programs("redis", ran) == 1
-    assert "redis: glibc failed in each of 9 pairs (wrong_allocator" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.match(r"redis: glibc failed in each of \d+ pairs \(wrong_allocator", said)
 
 
 def test_the_curves_of_servers_are_drawn_from_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
