@@ -28,7 +28,8 @@ def end_in_order() -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, signal.SIG_DFL)
+            if signal.getsignal(one) != signal.SIG_IGN:
+                signal.signal(one, signal.SIG_DFL)
         raise KeyboardInterrupt
 
     for one in ends:
