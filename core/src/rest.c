@@ -16,9 +16,9 @@
  * of such a free is visible, and every later free wakes it.
  *
  * The background thread ends when the program has no other thread than main any more, and nothing
- * is left to return. The last thread that has a heap ends it at once, and waits for that: the C
- * library calls the handlers of `exit` on the last thread of a process, which must be one of the
- * program's. So only a thread that has a heap brings it.
+ * is left to return, or main works on alone. The last thread that has a heap ends it at once, and
+ * waits for that: the C library calls the handlers of `exit` on the last thread of a process, which
+ * must be one of the program's. So only a thread that has a heap brings it.
  *
  * It has no heap and no descriptor, and no signal reaches it but those that it would cause itself.
  * It makes only system calls that frees and locks make, as the program may have closed its sandbox
@@ -36,10 +36,11 @@
 
 enum {
     REST_STACK_BYTES = 128 << 10, /* beside what the C library puts there */
-    VAIN_MOST = 4, /* rounds that found nothing, in a row, before it sleeps. The first look at a
-                      depot only notes what it holds, and pages are due decay_ms after their free */
-    SLACK_MS = 20, /* a pause is so much and a quarter longer than decay_ms: where the program
-                      works, its own ticks come first. A sleep may be so much late, too */
+    VAIN_MOST = 4,  /* rounds that found nothing, in a row, before it sleeps. The first look at a
+                       depot only notes what it holds, and pages are due decay_ms after their free */
+    ALONE_MOST = 8, /* looks in a row that find main alone and at work, before it ends */
+    SLACK_MS = 20,  /* a pause is so much and a quarter longer than decay_ms: where the program
+                       works, its own ticks come first. A sleep may be so much late, too */
 };
 
 hz_rest_state hz_rest;
@@ -122,22 +123,23 @@ static uint32_t rest_left_ms(uint32_t seen_ms)
 }
 
 /* Waits for a whole rest_ms in which the program does not visit the depots; false when the
- * background thread is to end. It ends, too, where main has been alone from one look to the next,
- * and at work: if threads came and went between the two, the work was theirs, and what it left is
- * to be returned.
+ * background thread is to end. It ends, too, where main has been alone and at work for several
+ * looks. Fewer would not do: main may only join the threads that have ended, and then rest, and
+ * what they left is to be returned. If threads came and went between two looks, main was not alone.
  */
 static bool await_rest(void)
 {
+    uint32_t alone = 0;
     while (!is_ending()) {
         const bool was_single = is_program_single();
         const uint32_t made = hz_atomic_peek(&background.made);
         const uint32_t seen_ms = hz_decay_seen_ms();
         const bool is_whole = sleep_for(rest_left_ms(seen_ms));
-        if (hz_decay_seen_ms() == seen_ms) {
-            if (is_whole) return true;
-        } else if (was_single && hz_atomic_peek(&background.made) == made && end_if_single()) {
-            return false;
-        }
+        const bool has_worked = hz_decay_seen_ms() != seen_ms;
+        if (!has_worked && is_whole) return true;
+        const bool was_alone = was_single && hz_atomic_peek(&background.made) == made;
+        alone = has_worked && was_alone ? alone + 1 : 0;
+        if (alone >= ALONE_MOST && end_if_single()) return false;
     }
     return false;
 }

@@ -6,11 +6,14 @@
 #include "before_syscall.h"
 #include "check.h"
 
+#include <errno.h>
 #include <hz/hz.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -198,6 +201,90 @@ static void what_threads_between_two_looks_left_is_returned(void)
     require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
 }
 
+/* ---- many threads ---------------------------------------------------------------------------- */
+
+enum { MANY = 40 }; /* more than the heaps that may stay warm */
+
+static pthread_barrier_t all_have_heaps;
+
+static void *use_many_blocks(void *unused)
+{
+    void *blocks[200];
+    (void)pthread_barrier_wait(&all_have_heaps);
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        blocks[i] = hz_malloc(64);
+        memset(blocks[i], 1, 64);
+    }
+    for (size_t i = 0; i < COUNT(blocks); i++) hz_free(blocks[i]);
+    (void)pthread_barrier_wait(&all_have_heaps);
+    return unused;
+}
+
+static void let_many_threads_come_and_go(void)
+{
+    pthread_t threads[MANY];
+    require(pthread_barrier_init(&all_have_heaps, NULL, MANY) == 0, "no barrier");
+    for (size_t i = 0; i < MANY; i++)
+        require(pthread_create(&threads[i], NULL, use_many_blocks, NULL) == 0, "no thread");
+    for (size_t i = 0; i < MANY; i++) pthread_join(threads[i], NULL);
+}
+
+/* Whole pages of the slots of heaps without a thread, as far as a heap has so many. */
+static size_t resident_slot_pages(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), some = 65536 / page;
+    size_t count = 0;
+    unsigned char is_resident[16];
+    for (const hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next) {
+        void *first = (void *)(((uintptr_t)heap->arrays + page - 1) & -page);
+        if (heap == hz_heap_mine) continue;
+        require(mincore(first, some * page, is_resident) == 0, "mincore: %s", strerror(errno));
+        for (size_t i = 0; i < some; i++) count += is_resident[i] & 1;
+    }
+    return count;
+}
+
+static void the_slots_of_heaps_whose_threads_ended_cost_no_memory_and_come_again(void)
+{
+    leave_much_unused(); /* main gets a heap of its own */
+    let_many_threads_come_and_go();
+    require(resident_slot_pages() > 0, "no slots were used");
+    bring_the_background_thread();
+    while (hz_rest_has_thread()) (void)sched_yield();
+    require(resident_slot_pages() == 0, "%zu pages stay", resident_slot_pages());
+    const uint64_t born = hz_counter("heaps_born");
+    let_many_threads_come_and_go();
+    require(hz_counter("heaps_born") == born, "the heaps were not used again");
+    require(resident_slot_pages() > 0, "no slots were used again");
+}
+
+/* ---- main alone ------------------------------------------------------------------------------ */
+
+static void visit_once(void)
+{
+    during = NULL;
+    visit_the_depots();
+}
+
+static void what_threads_left_is_returned_although_main_worked_for_a_moment_after_their_end(void)
+{
+    during = visit_once;
+    let_a_thread_come_and_go();
+    bring_the_background_thread();
+    while (hz_rest_has_thread()) (void)sched_yield();
+    require(rounds() > 0, "it ended without a round");
+    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
+}
+
+static void it_ends_while_main_works_on_alone(void)
+{
+    during = visit_the_depots;
+    let_a_thread_come_and_go();
+    bring_the_background_thread();
+    while (hz_rest_has_thread()) (void)sched_yield(); /* for ever if it stays */
+    require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
+}
+
 int main(int argc, char **argv)
 {
     static const check checks[] = {
@@ -210,6 +297,11 @@ int main(int argc, char **argv)
         {"a sleep that signals cut short goes on", a_sleep_that_signals_cut_short_goes_on, 0},
         {"what threads between two looks left is returned",
          what_threads_between_two_looks_left_is_returned, 0},
+        {"what threads left is returned, although main worked for a moment after their end",
+         what_threads_left_is_returned_although_main_worked_for_a_moment_after_their_end, 0},
+        {"it ends while main works on alone", it_ends_while_main_works_on_alone, 0},
+        {"the slots of heaps whose threads ended cost no memory, and come again",
+         the_slots_of_heaps_whose_threads_ended_cost_no_memory_and_come_again, 0},
     };
     return run_checks(checks, COUNT(checks), argc, argv);
 }
