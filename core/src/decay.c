@@ -1,6 +1,7 @@
 /*
- * Decay: memory that has not been used for a while goes one step back towards the system: heaps of
- * threads that ended to the depots, blocks in depots to their spans, free pages to the system.
+ * Decay: memory that has not been used for a while goes one step back towards the system: blocks in
+ * heaps of threads that ended to the depots, those heaps' slots to the system, blocks in depots to
+ * their spans, free pages to the system.
  *
  * A tick is the call by which a slow path lets that happen. It comes while no lock is held, and one
  * tick returns at most 1 MiB of free pages to the system (under hardening=full, spans that it frees
@@ -68,8 +69,8 @@ static bool decay_depots(void)
 
 static bool decay_blocks(void)
 {
-    hz_heap_cool_old();
-    return decay_depots();
+    const bool is_stripping = hz_heap_decay();
+    return decay_depots() || is_stripping;
 }
 
 bool hz_decay(void)

@@ -4,7 +4,9 @@
  * A heap is never unmapped. When its thread ends, the heap waits for a new thread. At first it is
  * warm: it keeps the blocks in its magazines, which then pass to one thread. At most as many heaps
  * as there are CPUs stay warm, until no thread has ended for decay_ms. The blocks of the others go
- * to the depots: those heaps are cold.
+ * to the depots: those heaps are cold. When no thread has ended for decay_ms, the slots of cold
+ * heaps go back to the system, one heap after the other: then the heap is bare. So a program that
+ * once had thousands of threads does not pay for them as long as it lives.
  *
  * A thread gets a heap of a shard that belongs to the node where the thread begins, and keeps it
  * when the system moves the thread to another node.
@@ -53,7 +55,9 @@ static struct {
     hz_heap *_Atomic all;         /* every heap there ever was; only grows */
     hz_heap *warm;                /* heaps without a thread that hold blocks, newest first */
     hz_heap *cold[HZ_NODES_MAX];  /* heaps without a thread that hold none, by node */
+    hz_heap *bare[HZ_NODES_MAX];  /* the same without slots, by node */
     _Atomic uint32_t warm_count;  /* length of `warm` */
+    _Atomic uint32_t cold_count;  /* length of all `cold` together */
     uint32_t warm_most;           /* most heaps that stay warm: the CPUs, at most WARM_MOST */
     _Atomic uint32_t warmed_ms;   /* when the newest of them came */
     _Atomic uint32_t owned_count; /* heaps that have a thread */
@@ -143,9 +147,10 @@ static bool heap_fill(hz_heap *heap)
            hz_free_make(heap) && hz_quarantine_make(heap);
 }
 
-static void count_owned(uint32_t by)
+/* The lock is held. */
+static void count_up(_Atomic uint32_t *count, uint32_t by)
 {
-    hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) + by);
+    hz_atomic_poke(count, hz_atomic_peek(count) + by);
 }
 
 /* Without the lock but at its end, as the system may have to be asked for memory. */
@@ -158,7 +163,7 @@ static hz_heap *heap_make(uint32_t shard)
     hz_lock_take(&heaps.lock);
     heap->next = hz_atomic_peek(&heaps.all);
     hz_atomic_put(&heaps.all, heap);
-    count_owned(1);
+    count_up(&heaps.owned_count, 1);
     hz_lock_release(&heaps.lock);
     return heap;
 }
@@ -182,7 +187,14 @@ static hz_heap *warm_pop(uint32_t node)
     hz_heap **at = &heaps.warm;
     while (*at != NULL && hz_node_of((*at)->shard) != node) at = &(*at)->next_free;
     hz_heap *heap = heap_pop(at);
-    if (heap != NULL) hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) - 1);
+    if (heap != NULL) count_up(&heaps.warm_count, -1U);
+    return heap;
+}
+
+static hz_heap *cold_pop(uint32_t node)
+{
+    hz_heap *heap = heap_pop(&heaps.cold[node]);
+    if (heap != NULL) count_up(&heaps.cold_count, -1U);
     return heap;
 }
 
@@ -197,8 +209,9 @@ static uint32_t shard_next(uint32_t node)
 static hz_heap *heap_adopt(uint32_t node)
 {
     hz_heap *heap = warm_pop(node);
-    if (heap == NULL) heap = heap_pop(&heaps.cold[node]);
-    if (heap != NULL) count_owned(1);
+    if (heap == NULL) heap = cold_pop(node);
+    if (heap == NULL) heap = heap_pop(&heaps.bare[node]);
+    if (heap != NULL) count_up(&heaps.owned_count, 1);
     return heap;
 }
 
@@ -280,15 +293,36 @@ static void cool(uint32_t keep)
         hz_magazine_flush_all(heap);
         hz_lock_take(&heaps.lock);
         heap_push(&heaps.cold[hz_node_of(heap->shard)], heap);
+        count_up(&heaps.cold_count, 1);
         hz_lock_release(&heaps.lock);
     }
 }
 
-void hz_heap_cool_old(void)
+/* Makes one cold heap bare; false where there is none. */
+static bool strip_one(void)
 {
-    if (hz_atomic_peek(&heaps.warm_count) == 0) return;
+    hz_heap *heap = NULL;
+    if (hz_atomic_peek(&heaps.cold_count) == 0) return false;
+    hz_lock_take(&heaps.lock);
+    for (uint32_t node = 0; heap == NULL && node < hz_map.nodes; node++) heap = cold_pop(node);
+    hz_lock_release(&heaps.lock);
+    if (heap == NULL) return false;
+    const int saved = errno; /* of a malloc */
+    hz_magazine_forget_slots(heap);
+    errno = saved;
+    hz_lock_take(&heaps.lock);
+    heap_push(&heaps.bare[hz_node_of(heap->shard)], heap);
+    hz_lock_release(&heaps.lock);
+    return true;
+}
+
+bool hz_heap_decay(void)
+{
+    if (hz_atomic_peek(&heaps.warm_count) + hz_atomic_peek(&heaps.cold_count) == 0) return false;
     const uint32_t warmed_ms = hz_atomic_get(&heaps.warmed_ms); /* before the clock is read */
-    if (hz_os_now_ms() - warmed_ms >= (uint32_t)hz_live(decay_ms)) cool(0);
+    if (hz_os_now_ms() - warmed_ms < (uint32_t)hz_live(decay_ms)) return false;
+    cool(0);
+    return strip_one();
 }
 
 static void heap_leave(hz_heap *heap)
@@ -298,8 +332,8 @@ static void heap_leave(hz_heap *heap)
     hz_atomic_poke(&heap->thread, 0);
     hz_lock_take(&heaps.lock);
     heap_push(&heaps.warm, heap);
-    count_owned(-1U);
-    hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) + 1);
+    count_up(&heaps.owned_count, -1U);
+    count_up(&heaps.warm_count, 1);
     hz_atomic_poke(&heaps.warmed_ms, hz_os_now_ms());
     hz_lock_release(&heaps.lock);
     cool(heaps.warm_most);
@@ -374,22 +408,32 @@ bool hz_trim(void)
     }
     hz_tick_ask(hz_heap_mine);
     hz_trim_shared();
+    while (strip_one()) {
+    }
     return hz_purge_all();
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
+static uint32_t length(const hz_heap *heap)
+{
+    uint32_t count = 0;
+    for (; heap != NULL; heap = heap->next_free) count++;
+    return count;
+}
+
 /* Other threads' heaps stay as they were: what they held is lost. */
 void hz_heap_after_fork(void)
 {
-    uint32_t count = 0;
     hz_atomic_poke(&heaps.owned_count, hz_heap_mine == &hz_heap_none ? 0 : 1);
     hz_atomic_poke(&heaps.ended_count, 0);
     for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
         (void)hz_lock_inherit(&heap->looking);
     if (!hz_lock_inherit(&heaps.lock)) return;
-    for (const hz_heap *heap = heaps.warm; heap != NULL; heap = heap->next_free) count++;
-    hz_atomic_poke(&heaps.warm_count, count);
+    hz_atomic_poke(&heaps.warm_count, length(heaps.warm));
+    hz_atomic_poke(&heaps.cold_count, 0);
+    for (uint32_t node = 0; node < hz_map.nodes; node++)
+        count_up(&heaps.cold_count, length(heaps.cold[node]));
 }
 
 /* Skips the first key, mostly number 0: a program that forgets to make its own key uses number 0.

@@ -48,6 +48,15 @@ static uint32_t first_cap(uint32_t cap)
     return cap < FIRST_SLOTS ? cap : FIRST_SLOTS;
 }
 
+/* Slots of all first arrays. */
+static size_t first_slots(void)
+{
+    size_t slots = 0;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
+        slots += slots_for(first_cap(cap_for(class_)));
+    return slots;
+}
+
 /* Slots of the second arrays of the classes below `class_`. */
 static size_t slots_below(uint32_t class_)
 {
@@ -60,10 +69,7 @@ static size_t slots_below(uint32_t class_)
 /* Makes the first arrays, one behind the other, and then the second ones. */
 bool hz_magazine_make_all(hz_heap *heap)
 {
-    size_t slots = slots_below(HZ_CLASSES + 1);
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
-        slots += slots_for(first_cap(cap_for(class_)));
-    void **at = hz_meta_alloc(slots * sizeof(void *));
+    void **at = hz_meta_alloc((first_slots() + slots_below(HZ_CLASSES + 1)) * sizeof(void *));
     if (at == NULL) return false;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine_cold *magazine = &heap->magazines[class_];
@@ -366,19 +372,27 @@ __attribute__((no_sanitize("thread"))) uint32_t hz_magazine_count(const hz_heap 
     return (uint32_t)(end - blocks);
 }
 
+/* Purges the whole pages of the kernel among `bytes`; returns how many bytes these are, 0 where
+ * the system refuses. */
+static size_t purge_within(void *from, size_t bytes)
+{
+    const size_t page = hz_os_page_bytes();
+    const uintptr_t start = ((uintptr_t)from + page - 1) & -page;
+    const uintptr_t end = ((uintptr_t)from + bytes) & -page;
+    return start < end && hz_os_purge((void *)start, end - start) ? end - start : 0;
+}
+
 /* Keeps what shares a page of the kernel with the seal or with a neighbour. A system call, and page
  * faults when the block is used again: so only for the first block of its class that the thread
- * frees. If the system refuses, the block stays as it is. */
+ * frees. */
 void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block)
 {
     hz_magazine_cold *magazine = &heap->magazines[class_];
     if (heap == &hz_heap_none || magazine->has_freed || hz_cfg.thp == HZ_THP_ON) return;
     magazine->has_freed = true;
-    const size_t page = hz_os_page_bytes();
-    const uintptr_t start = ((uintptr_t)block + HZ_GRANULE_BYTES + page - 1) & -page;
-    const uintptr_t end = ((uintptr_t)block + hz_class_bytes[class_]) & -page;
-    if (start < end && hz_os_purge((void *)start, end - start)) /* keeps errno: free.c */
-        hz_count(HZ_STAT_hollowed_bytes, end - start);
+    const size_t hollow = purge_within((char *)block + HZ_GRANULE_BYTES, /* keeps errno: free.c */
+                                       hz_class_bytes[class_] - HZ_GRANULE_BYTES);
+    hz_count(HZ_STAT_hollowed_bytes, hollow);
 }
 
 void hz_magazine_flush_all(hz_heap *heap)
@@ -387,4 +401,17 @@ void hz_magazine_flush_all(hz_heap *heap)
         if (held(heap, class_) > 0) flush(heap, class_, held(heap, class_));
         hz_span_end_lease(heap->shard, class_, &heap->magazines[class_].lease);
     }
+}
+
+/* A magazine that has its second array keeps it: a thread that searches for a block could take
+ * everything between a first array and the top of a second one for blocks (hz_magazine_holds). */
+void hz_magazine_forget_slots(hz_heap *heap)
+{
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        hz_plain_put(&heap->home_row[class_].top, hz_heap_none.home_row[class_].top);
+        heap->magazines[class_].grown = 0;
+    }
+    heap->grown_bytes = 0;
+    void **slots = heap->arrays - first_slots();
+    (void)purge_within(slots, (first_slots() + slots_below(HZ_CLASSES + 1)) * sizeof(void *));
 }
