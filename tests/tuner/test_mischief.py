@@ -55,6 +55,16 @@ MISCHIEFS = {
         "os.kill(0, signal.SIGILL)", "crash", "ended by SIGILL"
     ),
     "fails": Mischief("sys.exit('no input file')", "failed", "exit status 1: no input file"),
+    "kills what measures it": Mischief(
+        f"os.kill(os.getppid(), signal.SIGKILL)\n{SPIN}",
+        "failed",
+        "what measures it was killed, perhaps by the program itself",
+    ),
+    "says a word and kills what measures it": Mischief(
+        f"print('a word', file=sys.stderr)\nos.kill(os.getppid(), signal.SIGKILL)\n{SPIN}",
+        "failed",
+        "what measures it was killed, perhaps by the program itself",
+    ),
     "refuses its configuration": Mischief("sys.exit(78)", "rejected", "exit status 78"),
     "loops": Mischief("while True: pass", "hang"),
     "ignores SIGTERM": Mischief("signal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)", "hang"),

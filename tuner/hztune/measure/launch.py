@@ -38,11 +38,30 @@ _STATUSES: dict[str, Status] = {
     "failed": "failed",
     "interrupted": "failed",
 }
+_LAUNCHER = "hz-launch: "
+"""How the reason begins for which a program could not be started."""
+
+_LOST: dict[str, Any] = {
+    "schema": _SCHEMA,
+    "status": "lost",
+    "signal": 0,
+    "code": 1,
+    "pid": 0,
+    "wall_ns": 0,
+    "delay_ns": 0,
+    "cpu_s": 0.0,
+    "rss_tree_peak_kb": 0,
+    "processes": 0,
+    "left": 0,
+    "allocator": None,
+}
+"""What stands for the report of a hz-launch that did not come to report."""
 
 
 STOPPED = Fault(
     "hang", "it stopped itself (by SIGSTOP or a signal like it), and nothing lets it go on"
 )
+_LOST_MEASURER = Fault("failed", "what measures it was killed, perhaps by the program itself")
 
 
 def overtime(program: Program, limit_s: float, stderr: str = "") -> Fault:
@@ -123,7 +142,8 @@ class Launch:
         Raises:
             UsageError: The program could not be started at all.
         """
-        told = report_of(self.program, self.report, done.stderr)
+        is_killed = done.code < 0  # hz-launch, or what was put before it
+        told = report_of(self.program, b"" if is_killed else self.report, done.stderr)
         run = run_of(told, self._watcher, done.stdout, done.stderr)
         if self.out_of_memory and self.program.quota is not None:
             why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
@@ -234,15 +254,16 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
 
 
 def report_of(program: Program, told: bytes, stderr: str) -> dict[str, Any]:
-    """Returns what hz-launch reports; if it reports nothing, it could not start the program.
+    """Returns what hz-launch reports; _LOST if something, such as the program itself, ended it.
 
     Raises:
-        UsageError: That is so.
+        UsageError: It could not start the program.
     """
     if not told:
-        last = stderr.strip().splitlines()[-1:] or ["it gave no reason"]
-        reason = last[0].removeprefix("hz-launch: ")
-        raise UsageError(f"cannot run {program.argv[0]}: {reason}")
+        said = [line for line in stderr.splitlines() if line.startswith(_LAUNCHER)]
+        if not said:
+            return _LOST
+        raise UsageError(f"cannot run {program.argv[0]}: {said[-1].removeprefix(_LAUNCHER)}")
     report: dict[str, Any] = json.loads(told)
     if report.get("schema") != _SCHEMA:
         raise HztuneError(
@@ -266,5 +287,7 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
         return None
     if launch["status"] == "stopped":
         return STOPPED
+    if launch["status"] == "lost":
+        return _LOST_MEASURER
     told = how_it_ended(launch["signal"], launch["code"], stderr)
     return Fault(_STATUSES[launch["status"]], told)

@@ -42,10 +42,6 @@ _FAULTS = {
     "interrupted": Fault("failed", "it was interrupted"),
     "failed": Fault("failed", "its server ended under load"),
 }
-_LAUNCHER = "hz-launch: "
-"""How the reason begins for which a program could not be started."""
-
-_ENDED_FROM_OUTSIDE = Fault("failed", "hz-launch was ended from outside")
 _NO_WATCHER = Watcher(lambda running: None, ())
 """What was seen of a load: it is not looked at."""
 
@@ -276,15 +272,10 @@ def _stint(
 ) -> Stint:
     """Returns a run as hz-alternate tells of it."""
     stdout = _printed(folder, event) if program.reads_output else ""
-    result = event["result"] or {"delay_ns": 0, "processes": 0, "code": 1}
-    if event["result"] is None and _LAUNCHER not in event["stderr"]:
-        run = Run(_ENDED_FROM_OUTSIDE)
-    else:
-        told = json.dumps(event["result"]).encode() if event["result"] else b""
-        result = report_of(program, told, event["stderr"])
-        run = run_of(result, watcher, stdout, event["stderr"])
+    told = json.dumps(event["result"]).encode() if event["result"] else b""
+    result = report_of(program, told, event["stderr"])
     run = replace(
-        run,
+        run_of(result, watcher, stdout, event["stderr"]),
         wall_s=max(1, event["active_ns"]) * 1e-9,
         server_cpu_ns=event.get("service_cpu_ns", 0),
     )

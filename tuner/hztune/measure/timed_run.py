@@ -78,7 +78,9 @@ def time_once(
             return Run(Fault("hang", "hz-launch did not end it"), stderr=done.stderr)
         done = replace(done, stderr=done.stderr.replace(_HYPERFINE_WARNING, ""))
         run, _ = launch.run(done)
-        if run.fault is None and done.truncated:
+        if run.fault is not None:
+            return run
+        if done.truncated:
             run = replace(
                 run, fault=Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
             )
