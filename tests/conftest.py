@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,12 @@ _NUMBERS = count()
 
 Build = Callable[..., Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _heeded_interrupts() -> None:
+    """Lets tests interrupt what they start, also where a shell started them all with `&`."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -545,3 +545,21 @@ def test_a_terminal_that_is_closed_may_send_its_signal_twice(begin: str) -> None
     script = CLOSED_TERMINAL.replace("BEGIN", begin)
     done = subprocess.run([sys.executable, "-c", script], check=False)
     assert done.returncode == 0
+
+
+IGNORED = """
+import os, signal
+from hztune import interrupt
+for one in ENDS:
+    signal.signal(one, signal.SIG_IGN)
+with interrupt.interruptible() as asked:
+    for one in ENDS:
+        os.kill(os.getpid(), one)
+    assert not asked.is_set()
+assert all(signal.getsignal(one) == signal.SIG_IGN for one in ENDS)
+""".replace("ENDS", "(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)")
+
+
+def test_a_signal_that_the_caller_ignores_ends_no_measurement() -> None:
+    """A shell without job control ignores SIGINT for what it starts with `&`."""
+    assert subprocess.run([sys.executable, "-c", IGNORED], check=False).returncode == 0

@@ -40,7 +40,7 @@ def end_in_order() -> None:
 def interruptible() -> Iterator[Event]:
     """Makes the first signal that asks for the end a KeyboardInterrupt, and the second one the end.
 
-    A second SIGHUP is ignored, see `end_in_order`.
+    A second SIGHUP is ignored, and so is each signal that the caller ignores, see `end_in_order`.
     Where Python swallows exceptions (in a `__del__`, for one) the KeyboardInterrupt is lost: look
     at the event that is yielded before each new measurement. It is set from the first signal on.
     Signals are the main thread's: in another one the event is never set.
@@ -59,8 +59,7 @@ def interruptible() -> Iterator[Event]:
     def leave(number: int, frame: FrameType | None) -> None:
         os._exit(StoppedByUser.exit_status)
 
-    under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    ends = [one for one in _ENDS if one != signal.SIGHUP or not under_nohup]
+    ends = [one for one in _ENDS if signal.getsignal(one) != signal.SIG_IGN]
     before = {one: signal.signal(one, interrupt) for one in ends}
     try:
         yield asked
