@@ -270,7 +270,10 @@ def split_named(text: str) -> tuple[str, str] | None:
 
 
 def printable(text: str) -> str:
-    """Returns a program's own text so that nothing of it steers a terminal."""
+    """Returns a program's own text in one line, so that nothing of it steers a terminal.
+
+    What is no UTF-8, and what XML cannot hold, is replaced, too.
+    """
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

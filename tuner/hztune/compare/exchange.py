@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
 from hztune import files
+from hztune.arguments import printable
 from hztune.compare.comparison import Comparison
 from hztune.compare.gate import Ruling
 from hztune.compare.match import Measured
@@ -23,8 +23,6 @@ COLUMNS = (
     "held_mib", "live_mib", "held_per_live", "last_held_mib", "last_live_mib", "last_held_per_live",
     "live_unknown",
 )  # fmt: skip
-
-_NOT_TEXT = re.compile(r"[^\t\n -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
@@ -54,8 +52,8 @@ def csv_text(found: Comparison) -> str:
             answer = answers.get(row.label, "") if number == 1 else ""
             cells = [*_cells(standing, side.arm.allocator, row), answer]
             more = [*_kept_cells(standing), *_live_cells(standing)]
-            writer.writerow([row.label, *cells, *more])
-    return _plain(text.getvalue())
+            writer.writerow([printable(str(cell)) for cell in (row.label, *cells, *more)])
+    return text.getvalue()
 
 
 def junit(found: Comparison) -> str:
@@ -73,7 +71,7 @@ def junit(found: Comparison) -> str:
     }
     told = {name: str(count) for name, count in counts.items()}
     root = ElementTree.Element("testsuites", told)
-    own = {"name": _plain(suite), **told, "time": f"{sum(times.values()):.3f}"}
+    own = {"name": printable(suite), **told, "time": f"{sum(times.values()):.3f}"}
     cases = ElementTree.SubElement(root, "testsuite", own)
     for ruling in rulings:
         cases.append(_case(ruling, suite, times.get(ruling.label, 0.0)))
@@ -121,9 +119,9 @@ def _live_cells(standing: Standing) -> Iterator[str]:
 def _case(ruling: Ruling, suite: str, seconds: float) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
-        {"classname": _plain(suite), "name": _plain(ruling.label), "time": f"{seconds:.3f}"},
+        {"classname": printable(suite), "name": printable(ruling.label), "time": f"{seconds:.3f}"},
     )
-    told = _plain(f"{ruling.answer}: {ruling.why}")
+    told = printable(f"{ruling.answer}: {ruling.why}")
     if ruling.answer == "worse":
         ElementTree.SubElement(case, "failure", {"type": "worse", "message": told}).text = told
     elif ruling.answer == "not enough data":
@@ -139,8 +137,3 @@ def _seconds(row: Measured) -> float:
     """What the turns or runs of a row took."""
     turns = (t for block in row.blocks for o in block.outcomes for t in o.all_turns)
     return 1e-9 * sum(turn.counted_ns for turn in turns)
-
-
-def _plain(text: str) -> str:
-    """The text without what is no UTF-8, what XML cannot hold and what steers a terminal."""
-    return _NOT_TEXT.sub("?", text)
