@@ -22,7 +22,7 @@ from studies import Landscape, hz_space, share, told
 
 from hztune.params import Value
 from hztune.space import Dimension, Space
-from hztune.sparse import sampler
+from hztune.sparse import SparseSampler, screening_step
 
 NOISE = replace(odd.QUIET, between=0.02)
 """A minute and a half has a floor of about 1.5 % with it."""
@@ -101,7 +101,7 @@ def cliff(
 def _between(dimension: Dimension) -> list[Value]:
     """The values that are no end, nor one that the screening tries near the default."""
     values, default = dimension.values, dimension.values.index(dimension.param.default)
-    step = max(1, len(values) // 4)
+    step = screening_step(len(values))
     tried = {0, len(values) - 1, default, default - step, default + step}
     return [value for number, value in enumerate(values) if number not in tried]
 
@@ -156,7 +156,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.near:
-        sampler._ENDS = sampler._ANYWHERE = 0.0
+        SparseSampler.ends = SparseSampler.anywhere = 0.0
     space, gain = space_with(options.slots), math.log1p(options.gain / 100.0)
     numbers = range(options.first, options.first + options.count)
     studies = [

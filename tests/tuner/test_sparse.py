@@ -25,6 +25,7 @@ from hztune.sparse import (
     SparseModel,
     SparseSampler,
     model,
+    screening_step,
 )
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.told import FAR
@@ -122,6 +123,18 @@ def test_the_screening_leaves_no_value_of_a_number_out() -> None:
         study, _ = studied(nothing, 4, seed)
         tried |= {trial.params["size0"] for trial in study.trials}
     assert tried == set(range(8))
+
+
+def test_without_its_far_parts_the_screening_stays_a_step_from_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparseSampler, "ends", 0.0)
+    monkeypatch.setattr(SparseSampler, "anywhere", 0.0)
+    study = optuna.create_study(direction="maximize")
+    found = SparseSampler(DEFAULTS, seed=1, space=SPACE).suggest(study, 12)
+    step = screening_step(8)
+    assert {each["size0"] for each in found} <= {3 - step, 3, 3 + step}
+    assert len({each["size0"] for each in found}) > 1
 
 
 def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,10 @@ Nothing here knows the rest of hztune: `SparseSampler` works in any Optuna study
 
 from hztune.sparse.features import Axis
 from hztune.sparse.model import Measurement, SparseModel
-from hztune.sparse.sampler import SparseSampler
+from hztune.sparse.sampler import SparseSampler, screening_step
 from hztune.sparse.told import BLOCK, EXCESS, VARIANCE
 
-__all__ = ["BLOCK", "EXCESS", "VARIANCE", "Axis", "Measurement", "SparseModel", "SparseSampler"]
+__all__ = [
+    "BLOCK", "EXCESS", "VARIANCE", "Axis", "Measurement", "SparseModel", "SparseSampler",
+    "screening_step",
+]  # fmt: skip

@@ -57,13 +57,6 @@ measurement then tells of several parameters, and where the next one changes the
 compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
 """
 
-_ENDS, _ANYWHERE = 0.25, 0.25
-"""Parts of the changes of an ordered parameter in the screening that go to one of its ends, and to
-any of its levels; the others go near its default. A level may gain where its neighbours are alike,
-and an effect that begins far out is seen at the end. But ends do harm more often, and what is far
-behind tells little of the other parameters.
-"""
-
 _LOST = -0.05
 """Log ratio below which, a standard error above what is predicted, a level is not screened: it is
 slow, or what it was measured with failed."""
@@ -115,7 +108,17 @@ class SparseSampler(BaseSampler):
 
     A parameter that the objective asks for in some branches only is tried there if `legal` gives it
     its default in all others: else its proposals change nothing.
+
+    Attributes:
+        ends: Part of the changes of an ordered parameter in the screening that go to one of its
+            ends. An effect that begins far out is seen there. But ends do harm more often, and what
+            is far behind tells little of the other parameters.
+        anywhere: Part of them that go to any of its levels, as one may gain where its neighbours
+            are alike. The others go `screening_step` levels from its default.
     """
+
+    ends = 0.25
+    anywhere = 0.25
 
     def __init__(
         self,
@@ -334,12 +337,30 @@ class SparseSampler(BaseSampler):
             picked = np.argsort(due, kind="stable")[:together]
             changed = [UNCHANGED] * len(known.axes)
             for axis in picked.tolist():
-                changed[axis] = _telling(known.axes[axis], levels[axis], rng)
+                changed[axis] = self._telling(known.axes[axis], levels[axis], rng)
             times[picked] += 1.0
             meant = known.grid.meant(tuple(changed))
             if meant is not None and meant not in {*known.rows, *banned, *found}:
                 found.append(meant)
         return found
+
+    def _telling(self, axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
+        """One of some levels, none of them the default: near it, at an end, or any; of words any.
+
+        Any of them, too, where none of those that are meant is among them.
+        """
+        if not levels:
+            return UNCHANGED
+        if not axis.is_ordered or axis.default is None:
+            return int(rng.choice(levels))
+        where, step = rng.random(), screening_step(axis.count)
+        if where < self.ends:
+            meant = {0, axis.count - 1}
+        elif where < self.ends + self.anywhere:
+            meant = {*levels}
+        else:
+            meant = {axis.default - step, axis.default + step}
+        return int(rng.choice([each for each in levels if each in meant] or levels))
 
     def _worth_screening(self, known: Known) -> list[list[int]]:
         """Of each parameter, the levels but the default that are not known to be bad.
@@ -530,20 +551,6 @@ def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
     return [row for row in keys if row in wanted]
 
 
-def _telling(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
-    """One of some levels, none of them the default: near it, at an end, or any; of words any.
-
-    Any of them, too, where none of those that are meant is among them.
-    """
-    if not levels:
-        return UNCHANGED
-    if not axis.is_ordered or axis.default is None:
-        return int(rng.choice(levels))
-    where, step = rng.random(), max(1, axis.count // 4)
-    if where < _ENDS:
-        meant = {0, axis.count - 1}
-    elif where < _ENDS + _ANYWHERE:
-        meant = {*levels}
-    else:
-        meant = {axis.default - step, axis.default + step}
-    return int(rng.choice([each for each in levels if each in meant] or levels))
+def screening_step(levels: int) -> int:
+    """How far from its default an ordered parameter of so many levels is screened first."""
+    return max(1, levels // 4)
