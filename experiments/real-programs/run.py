@@ -128,11 +128,12 @@ def failing(record: Comparison, case: Case) -> list[str]:
     glibc is not among them where the program is linked with another malloc, which is no surprise.
     """
     rows = [row for row in record.rows if row.spec.label == case.name]
-    often = [said for row in rows for said in match.failing(record.contenders, row)]
-    glibc = [said for said in often if said.startswith(f"{case.name}: glibc failed")]
-    if not glibc or not glibc_obstacle(case.program(Path(), case.size)):
-        return often
-    return [said for said in often if said not in glibc]
+    often = [each for row in rows for each in match.failing(record.contenders, row)]
+    if any(each.name == "glibc" for each in often) and glibc_obstacle(
+        case.program(Path(), case.size)
+    ):
+        often = [each for each in often if each.name != "glibc"]
+    return [f"{case.name}: {each.words}" for each in often]
 
 
 if __name__ == "__main__":

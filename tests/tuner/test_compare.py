@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from hztune import profile
+from hztune import api, profile
 from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.cli import status_of
-from hztune.compare import comparison, conduct, plot, table
+from hztune.compare import comparison, conduct, match, plot, table
 from hztune.compare import contenders as field
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
@@ -507,6 +507,16 @@ def test_real_allocators_are_compared_and_proved(
     assert "refills" in standing.of("default").counters
     assert set(standing.of("glibc").counters) == {"ops", "minor_faults"}
     assert all(each.speed and each.rss_mb > 0 for each in standing.all)
+
+
+def test_what_fails_in_half_of_the_pairs_is_named_with_its_count() -> None:
+    found = measured(failing("b"))
+    told = [(one.spec.label, b) for one in found.rows for b in match.failing(SIDES, one)]
+    assert [(label, b.name, len(b.failures), b.pairs) for label, b in told] == [
+        ("larson T=2", "b", 6, 6),
+        ("larson T=8", "b", 6, 6),
+    ]
+    assert api.failing(found) == [f"{label}: {b.words}" for label, b in told]
 
 
 def test_ctrl_c_prints_the_rows_so_far(core_build: Path, tmp_path: Path) -> None:

@@ -126,7 +126,11 @@ def failing(found: Comparison) -> list[str]:
     """Which contenders failed in at least half of the pairs of a row, with how often and how."""
     from hztune.compare import match
 
-    return [told for row in found.rows for told in match.failing(found.contenders, row)]
+    return [
+        f"{row.spec.label}: {each.words}"
+        for row in found.rows
+        for each in match.failing(found.contenders, row)
+    ]
 
 
 @judged

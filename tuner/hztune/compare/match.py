@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hztune.blocks import Arm, Block
+from hztune.blocks import Arm, Block, Outcome
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import (
     Gate,
@@ -144,6 +144,26 @@ class Unfinished:
         return "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A contender that failed in some blocks of a row.
+
+    Attributes:
+        name: Of the contender.
+        failures: An outcome for each block in which it did.
+        pairs: Blocks of the row.
+    """
+
+    name: str
+    failures: tuple[Outcome, ...]
+    pairs: int
+
+    @property
+    def words(self) -> str:
+        """How often it failed, and how at first."""
+        return f"{self.name} failed{how_often(self.failures, self.pairs)}"
+
+
 Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what will not be asked for."""
 
@@ -190,8 +210,8 @@ def play(
             except RowCut as cut:
                 yield finish(Measured(spec, cut.blocks, now()))
                 raise
-        for failure in _failures(contenders, blocks):
-            reporter.say(f"    {failure}")
+        for each in _failing(contenders, blocks):
+            reporter.say(f"    {each.words}")
         took_s = executor.accounting.wall_s
         if took_s > _MUCH_LONGER * budget_s:
             least = f"{len(blocks)} pairs took {duration(took_s)}, longer than --budget gives a row"
@@ -365,22 +385,20 @@ def _is_hopeless(blocks: Sequence[Block]) -> bool:
     return len(blocks) >= _HOPELESS_BLOCKS and not any(block.control.ok for block in blocks)
 
 
-def _failures(
+def _failing(
     contenders: Sequence[Contender], blocks: Sequence[Block], least: int = 1
-) -> list[str]:
-    """Returns how often and how contenders failed; those that failed in `least` blocks or more."""
-    failed = [failures_of(blocks, index) for index in range(len(contenders))]
-    return [
-        f"{contender.name} failed{how_often(failures, len(blocks))}"
-        for contender, failures in zip(contenders, failed, strict=True)
-        if len(failures) >= least
+) -> list[Failing]:
+    """Returns the contenders that failed in `least` blocks or more."""
+    failed = [
+        Failing(contender.name, tuple(failures_of(blocks, index)), len(blocks))
+        for index, contender in enumerate(contenders)
     ]
+    return [each for each in failed if len(each.failures) >= least]
 
 
-def failing(contenders: Sequence[Contender], row: Measured) -> list[str]:
-    """Returns how often and how contenders failed; those that failed in half of a row's pairs.
+def failing(contenders: Sequence[Contender], row: Measured) -> list[Failing]:
+    """Returns the contenders that failed in at least half of a row's pairs.
 
     A ratio comes only from pairs in which both sides ended well: from few of them it says little.
     """
-    least = max(1, (len(row.blocks) + 1) // 2)
-    return [f"{row.spec.label}: {told}" for told in _failures(contenders, row.blocks, least)]
+    return _failing(contenders, row.blocks, max(1, (len(row.blocks) + 1) // 2))
