@@ -65,6 +65,12 @@ MISCHIEFS = {
         "failed",
         "what measures it was killed, perhaps by the program itself",
     ),
+    "fails with a line that steers a terminal": Mischief(
+        "sys.exit('\\x1b[2J\\tgone')", "failed", "exit status 1: ?[2J gone"
+    ),
+    "fails with a line without end": Mischief(
+        "sys.exit('x' * 70000)", "failed", f"exit status 1: {'x' * 300} [...]"
+    ),
     "refuses its configuration": Mischief("sys.exit(78)", "rejected", "exit status 78"),
     "loops": Mischief("while True: pass", "hang"),
     "ignores SIGTERM": Mischief("signal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)", "hang"),

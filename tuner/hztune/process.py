@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from hztune import artifacts
+from hztune.arguments import printable
 from hztune.errors import HztuneError, UsageError
 
 MARK = "HZTUNE_CHILD"
@@ -40,6 +41,9 @@ _LINE_BYTES = 1 << 22
 _KILL_S = 5.0
 _HIDDEN_S = 1.0
 _INT_BYTES = 4
+_MOST_SAID = 300
+"""Characters of a program's own words in a sentence."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 _alive: set[int] = set()
@@ -82,8 +86,14 @@ class Finished:
             end = f"was ended by {signal_name(-self.code)}"
         else:
             end = f"ended with exit status {self.code}"
-        last = self.stderr.strip().splitlines()[-1:]
-        return f"{end}: {last[0].strip()}" if last else end
+        said = last_words(self.stderr)
+        return f"{end}: {said}" if said else end
+
+
+def last_words(text: str) -> str:
+    """Returns the last line of what a program wrote, as it can stand in a sentence; "": none."""
+    said = printable(" ".join("".join(text.strip().splitlines()[-1:]).split()))
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]} [...]"
 
 
 def signal_name(number: int) -> str:

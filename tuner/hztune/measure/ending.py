@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hztune import allocator
-from hztune.process import signal_name
+from hztune.process import last_words, signal_name
 
 
 def how_it_ended(signal: int, code: int, stderr: str) -> str:
@@ -26,5 +26,5 @@ def with_last_line(told: str, stderr: str) -> str:
     for name in allocator.names():
         if (chatter := allocator.get(name).chatter) is not None:
             stderr = chatter.sub("", stderr)
-    last = stderr.strip().splitlines()[-1:]
-    return f"{told}: {last[0].strip()}" if last else told
+    said = last_words(stderr)
+    return f"{told}: {said}" if said else told
