@@ -422,6 +422,11 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path, kind
         profile.load(path)
 
 
+def test_of_a_results_directory_the_file_to_give_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"it is a directory; give profile\.json in it"):
+        profile.load(tmp_path)
+
+
 def test_an_error_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text("{}")
     with pytest.raises(UsageError, match=r"p\.json' is not a valid profile: schema is missing"):

@@ -292,6 +292,8 @@ def load(path: Path) -> Profile:
     Raises:
         UsageError: it is no profile, or not a legal one; the text says where.
     """
+    if path.is_dir():
+        raise UsageError(f"cannot read {str(path)!r}: it is a directory; give profile.json in it")
     content = files.read_small(path, MOST_BYTES)
     try:
         return parse(content)
