@@ -5,7 +5,7 @@
  * warm: it keeps the blocks in its magazines, which then pass to one thread. At most as many heaps
  * as there are CPUs stay warm, until no thread has ended for decay_ms. The blocks of the others go
  * to the depots: those heaps are cold. When no thread has ended for decay_ms, the slots of cold
- * heaps go back to the system, one heap after the other: then the heap is bare. So a program that
+ * heaps go back to the system, those of one heap in each tick: it is bare then. So a program that
  * once had thousands of threads does not pay for them as long as it lives.
  *
  * A thread gets a heap of a shard that belongs to the node where the thread begins, and keeps it
@@ -54,8 +54,8 @@ static struct {
     hz_lock lock;                 /* guards the rest */
     hz_heap *_Atomic all;         /* every heap there ever was; only grows */
     hz_heap *warm;                /* heaps without a thread that hold blocks, newest first */
-    hz_heap *cold[HZ_NODES_MAX];  /* heaps without a thread that hold none, by node */
-    hz_heap *bare[HZ_NODES_MAX];  /* the same without slots, by node */
+    hz_heap *cold[HZ_NODES_MAX];  /* heaps without a thread or blocks, by node */
+    hz_heap *bare[HZ_NODES_MAX];  /* such heaps without slots, by node */
     _Atomic uint32_t warm_count;  /* length of `warm` */
     _Atomic uint32_t cold_count;  /* length of all `cold` together */
     uint32_t warm_most;           /* most heaps that stay warm: the CPUs, at most WARM_MOST */

@@ -73,8 +73,8 @@ void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
  * its class for decay_ms. */
 void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
-/* Lets the magazines of a heap that has neither a thread nor blocks begin anew, and gives the whole
- * pages of their slots back to the system. */
+/* Lets the magazines of a heap that has neither a thread nor blocks grow from nothing again, and
+ * gives the whole pages of their slots back to the system. */
 void hz_magazine_forget_slots(hz_heap *heap);
 /* Swaps the block that would be popped next with a random one of the magazine. */
 void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random);
@@ -273,7 +273,7 @@ uint32_t hz_heap_ended(void);
 /* The node that the calling thread's memory comes from: its heap's, else the one it runs on. */
 uint32_t hz_heap_node(void);
 /* When no thread has ended for decay_ms: empties the warm heaps, and makes a cold one bare; false
- * when none was cold. */
+ * when it made none so. */
 bool hz_heap_decay(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);

@@ -15,8 +15,8 @@
  * it. The word says so for the last rounds already: by the last one, which looks again, every store
  * of such a free is visible, and every later free wakes it.
  *
- * The background thread ends when the program has no other thread than main any more, and nothing
- * is left to return, or main works on alone. The last thread that has a heap ends it at once, and
+ * The background thread ends when only main is left, and either nothing is left to return, or main
+ * goes on working. The last thread that has a heap ends it at once, and
  * waits for that: the C library calls the handlers of `exit` on the last thread of a process, which
  * must be one of the program's. So only a thread that has a heap brings it.
  *
@@ -38,7 +38,7 @@ enum {
     REST_STACK_BYTES = 128 << 10, /* beside what the C library puts there */
     VAIN_MOST = 4,  /* rounds that found nothing, in a row, before it sleeps. The first look at a
                        depot only notes what it holds, and pages are due decay_ms after their free */
-    ALONE_MOST = 8, /* looks in a row that find main alone and at work, before it ends */
+    ALONE_MOST = 8, /* times in a row that it finds main alone and at work, before it ends */
     SLACK_MS = 20,  /* a pause is so much and a quarter longer than decay_ms: where the program
                        works, its own ticks come first. A sleep may be so much late, too */
 };
@@ -122,24 +122,41 @@ static uint32_t rest_left_ms(uint32_t seen_ms)
     return passed_ms < rest_ms ? rest_ms - passed_ms : rest_ms;
 }
 
-/* Waits for a whole rest_ms in which the program does not visit the depots; false when the
- * background thread is to end. It ends, too, where main has been alone and at work for several
- * looks. Fewer would not do: main may only join the threads that have ended, and then rest, and
- * what they left is to be returned. If threads came and went between two looks, main was not alone.
- */
-static bool await_rest(void)
+/* The program as the background thread sees it. */
+typedef struct look {
+    bool is_single;
+    uint32_t made;
+} look;
+
+static look look_now(void)
 {
-    uint32_t alone = 0;
+    return (look){is_program_single(), hz_atomic_peek(&background.made)};
+}
+
+/* Called where the program has worked since `before`; true when the background thread ends, as main
+ * has been alone then for several times in a row. Fewer would not do: main may only join the
+ * threads that have ended, and then rest, and what they left is to be returned. If threads came and
+ * went meanwhile, main was not alone. */
+static bool end_if_alone_again(look before, uint32_t *alone)
+{
+    const bool was_alone = before.is_single && hz_atomic_peek(&background.made) == before.made;
+    *alone = was_alone ? *alone + 1 : 0;
+    return *alone >= ALONE_MOST && end_if_single();
+}
+
+/* Waits for a whole rest_ms in which the program does not visit the depots; false when the
+ * background thread is to end. */
+static bool await_rest(uint32_t *alone)
+{
     while (!is_ending()) {
-        const bool was_single = is_program_single();
-        const uint32_t made = hz_atomic_peek(&background.made);
+        const look before = look_now();
         const uint32_t seen_ms = hz_decay_seen_ms();
         const bool is_whole = sleep_for(rest_left_ms(seen_ms));
-        const bool has_worked = hz_decay_seen_ms() != seen_ms;
-        if (!has_worked && is_whole) return true;
-        const bool was_alone = was_single && hz_atomic_peek(&background.made) == made;
-        alone = has_worked && was_alone ? alone + 1 : 0;
-        if (alone >= ALONE_MOST && end_if_single()) return false;
+        if (hz_decay_seen_ms() != seen_ms) {
+            if (end_if_alone_again(before, alone)) return false;
+        } else if (is_whole) {
+            return true;
+        }
     }
     return false;
 }
@@ -171,9 +188,11 @@ static bool return_all(void)
 static void *rest_run(void *unused)
 {
     hz_heap_renounce(); /* of a library that stands between, whose code ran before this */
-    while (await_rest()) {
+    uint32_t alone = 0;
+    while (await_rest(&alone)) {
+        const look before = look_now();
         const bool is_done = return_all();
-        if (is_done && end_if_single()) break;
+        if (is_done ? end_if_single() : end_if_alone_again(before, &alone)) break;
         if (is_done) sleep_for_good();
         (void)word_replace(HZ_REST_SLEEPS, HZ_REST_WATCHES);
     }

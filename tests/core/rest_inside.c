@@ -201,6 +201,19 @@ static void what_threads_between_two_looks_left_is_returned(void)
     require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
 }
 
+static void visit_now_and_then(void)
+{
+    if (sleeps % 3 == 0) visit_the_depots();
+}
+
+static void it_ends_while_main_works_on_alone_with_pauses(void)
+{
+    during = visit_now_and_then;
+    let_a_thread_come_and_go();
+    bring_the_background_thread();
+    while (hz_rest_has_thread()) (void)sched_yield(); /* for ever if it stays */
+}
+
 /* ---- many threads ---------------------------------------------------------------------------- */
 
 enum { MANY = 40 }; /* more than the heaps that may stay warm */
@@ -300,6 +313,8 @@ int main(int argc, char **argv)
         {"what threads left is returned, although main worked for a moment after their end",
          what_threads_left_is_returned_although_main_worked_for_a_moment_after_their_end, 0},
         {"it ends while main works on alone", it_ends_while_main_works_on_alone, 0},
+        {"it ends while main works on alone, with pauses",
+         it_ends_while_main_works_on_alone_with_pauses, 0},
         {"the slots of heaps whose threads ended cost no memory, and come again",
          the_slots_of_heaps_whose_threads_ended_cost_no_memory_and_come_again, 0},
     };

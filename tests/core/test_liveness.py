@@ -50,7 +50,7 @@ def blocks_kept(seen: Seen) -> int:
 
 
 def blocks_waiting(seen: Seen) -> int:
-    """Blocks in the quarantine, a multiple of four, beside 5 to 8 in a magazine of 8.
+    """Blocks in the quarantine, a multiple of four, without the 5 to 8 in a magazine of 8.
 
     How many the magazine holds depends on the lengths of the refills before, as the last one from
     a span is shorter. How many blocks a span has depends on its colour and so on its page, and that
