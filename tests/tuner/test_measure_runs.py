@@ -19,7 +19,7 @@ from hztune.measure import Arm, Block, runs, timed_run, whole
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import program_executor
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Run
+from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
@@ -314,6 +314,25 @@ def test_a_preparation_that_fails_stops_the_study_in_words() -> None:
 def test_a_program_that_does_not_exist_is_a_usage_error(clock: str) -> None:
     with pytest.raises(UsageError, match="cannot run /no/such/program"):
         measure(Program(("/no/such/program",)))
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code", "reason"),
+    [
+        ("busy\nhz-launch: no such file", 1, "no such file"),
+        ("Failed to start transient scope unit: Access denied", 1, "Failed to start transient"),
+        ("", 1, "it gave no reason"),
+    ],
+)
+def test_what_keeps_a_program_from_its_start_is_the_reason(
+    stderr: str, code: int, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=f"cannot run ./app: {reason}"):
+        report_of(Program(("./app",)), b"", stderr, code)
+
+
+def test_no_word_of_a_program_that_killed_its_launcher_is_taken_for_the_launchers() -> None:
+    assert report_of(Program(("./app",)), b"", "hz-launch: no such file", -9)["status"] == "lost"
 
 
 def test_words_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None:

@@ -58,12 +58,12 @@ MISCHIEFS = {
     "kills what measures it": Mischief(
         f"os.kill(os.getppid(), signal.SIGKILL)\n{SPIN}",
         "failed",
-        "what measures it was killed, perhaps by the program itself",
+        "hz-launch, which measures it, was killed, perhaps by the program itself",
     ),
     "says a word and kills what measures it": Mischief(
         f"print('a word', file=sys.stderr)\nos.kill(os.getppid(), signal.SIGKILL)\n{SPIN}",
         "failed",
-        "what measures it was killed, perhaps by the program itself",
+        "hz-launch, which measures it, was killed, perhaps by the program itself",
     ),
     "fails with a line that steers a terminal": Mischief(
         "sys.exit('\\x1b[2J\\tgone')", "failed", "exit status 1: ?[2J gone"

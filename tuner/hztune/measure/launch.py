@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -55,13 +56,15 @@ _LOST: dict[str, Any] = {
     "left": 0,
     "allocator": None,
 }
-"""What stands for the report of a hz-launch that did not come to report."""
+"""What stands for the report of a hz-launch that ended before it could report."""
 
 
 STOPPED = Fault(
     "hang", "it stopped itself (by SIGSTOP or a signal like it), and nothing lets it go on"
 )
-_LOST_MEASURER = Fault("failed", "what measures it was killed, perhaps by the program itself")
+_LOST_MEASURER = Fault(
+    "failed", "hz-launch, which measures it, was killed, perhaps by the program itself"
+)
 
 
 def overtime(program: Program, limit_s: float, stderr: str = "") -> Fault:
@@ -143,7 +146,8 @@ class Launch:
             UsageError: The program could not be started at all.
         """
         is_killed = done.code < 0  # hz-launch, or what was put before it
-        told = report_of(self.program, b"" if is_killed else self.report, done.stderr)
+        report = b"" if is_killed else self.report
+        told = report_of(self.program, report, done.stderr, done.code)
         run = run_of(told, self._watcher, done.stdout, done.stderr)
         if self.out_of_memory and self.program.quota is not None:
             why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
@@ -220,8 +224,11 @@ def _command(
 
 
 def _signal_of(report: bytes) -> int:
-    """The signal that ended a program, as hz-launch reports it; 0: none did."""
-    return int(json.loads(report)["signal"]) if report else 0
+    """The signal that ended a program, as hz-launch reports it; 0: none did.
+
+    Where there is no report hz-launch was killed, and the program with it.
+    """
+    return int(json.loads(report)["signal"]) if report else signal.SIGKILL
 
 
 def own_programs(*others: Path) -> tuple[Path, ...]:
@@ -253,17 +260,22 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
     )
 
 
-def report_of(program: Program, told: bytes, stderr: str) -> dict[str, Any]:
-    """Returns what hz-launch reports; _LOST if something, such as the program itself, ended it.
+def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict[str, Any]:
+    """Returns what hz-launch reports; _LOST if something, such as the program itself, killed it.
+
+    Args:
+        program: What was run.
+        told: The report; empty where there is none.
+        stderr: What all of them wrote.
+        code: How what was started ended, as `process.Finished` has it.
 
     Raises:
-        UsageError: It could not start the program.
+        UsageError: The program could not be started.
     """
     if not told:
-        said = [line for line in stderr.splitlines() if line.startswith(_LAUNCHER)]
-        if not said:
-            return _LOST
-        raise UsageError(f"cannot run {program.argv[0]}: {said[-1].removeprefix(_LAUNCHER)}")
+        if reason := _reason(stderr, code):
+            raise UsageError(f"cannot run {program.argv[0]}: {reason}")
+        return _LOST
     report: dict[str, Any] = json.loads(told)
     if report.get("schema") != _SCHEMA:
         raise HztuneError(
@@ -279,6 +291,16 @@ def _provider(launch: Mapping[str, Any]) -> str:
     It sees programs that are over before this process has looked.
     """
     return str((launch["allocator"] or {"path": ""})["path"])
+
+
+def _reason(stderr: str, code: int) -> str:
+    """Why a program could not be started; "" where hz-launch was killed instead."""
+    said = [line for line in stderr.splitlines() if line.startswith(_LAUNCHER)]
+    if code < 0:
+        return ""
+    if said:
+        return said[-1].removeprefix(_LAUNCHER)
+    return (process.last_words(stderr) or "it gave no reason") if code > 0 else ""
 
 
 def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
