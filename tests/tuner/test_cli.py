@@ -129,7 +129,7 @@ BAD = {
     "profile missing": (["show"], "PROFILE"),
     "profile that is not there": (["show", "absent.json"], "absent.json"),
     "profile that is none": (["show", "/etc/hostname"], "not a valid profile"),
-    "profile that is a directory": (["export", "/", "--format", "env"], "give profile.json in it"),
+    "profile that is a directory": (["export", "/", "--format", "env"], "give the profile.json of"),
     "unknown allocator": (["params", "--allocator", "jemaloc"], "did you mean jemalloc"),
     "two forms at once": (["params", "--json", "--markdown"], "exclude each other"),
     "program missing": (["run", "PROFILE"], "PROGRAM"),

@@ -423,7 +423,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path, kind
 
 
 def test_of_a_results_directory_the_file_to_give_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it is a directory; give profile\.json in it"):
+    with pytest.raises(UsageError, match=r"it is a directory; give the profile\.json of"):
         profile.load(tmp_path)
 
 

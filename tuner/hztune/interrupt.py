@@ -40,7 +40,7 @@ def end_in_order() -> None:
 def interruptible() -> Iterator[Event]:
     """Makes the first signal that asks for the end a KeyboardInterrupt, and the second one the end.
 
-    A second SIGHUP is ignored, and so is each signal that the caller ignores, see `end_in_order`.
+    A second SIGHUP is ignored, see `end_in_order`. What the caller ignores stays ignored.
     Where Python swallows exceptions (in a `__del__`, for one) the KeyboardInterrupt is lost: look
     at the event that is yielded before each new measurement. It is set from the first signal on.
     Signals are the main thread's: in another one the event is never set.

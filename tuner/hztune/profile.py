@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -292,8 +293,11 @@ def load(path: Path) -> Profile:
     Raises:
         UsageError: it is no profile, or not a legal one; the text says where.
     """
-    if path.is_dir():
-        raise UsageError(f"cannot read {str(path)!r}: it is a directory; give profile.json in it")
+    if os.path.isdir(path):
+        raise UsageError(
+            f"cannot read {str(path)!r}: it is a directory; "
+            "give the profile.json of a results directory"
+        )
     content = files.read_small(path, MOST_BYTES)
     try:
         return parse(content)

@@ -512,8 +512,8 @@ def read(folder: Path) -> Figures:
         raise UsageError(
             f"{str(folder)!r} has no {PROFILE}, so it is no finished study "
             "(an unfinished one ends with `hztune tune ... --resume --out` and that directory; "
-            "`hztune report --dashboard` shows it meanwhile; of a comparison `hztune compare ... "
-            "--resume --out` and that directory prints the table again)"
+            "`hztune report --dashboard` shows it meanwhile; if it holds a comparison, `hztune "
+            "compare ... --resume --out` and that directory prints its table again)"
         )
     samples, claimed = recording(folder), profiles.load(folder / PROFILE)
     if samples.identity.get("space") != claimed.search.space_sha256:
