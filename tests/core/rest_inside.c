@@ -99,6 +99,12 @@ static void wait_until_it_sleeps_for_good(unsigned times)
     while (sleeps_for_good < times) (void)sched_yield();
 }
 
+/* For ever if it stays. */
+static void wait_until_it_ends(void)
+{
+    while (hz_rest_has_thread()) (void)sched_yield();
+}
+
 static void require_that_everything_is_returned(void)
 {
     bring_the_background_thread();
@@ -191,27 +197,19 @@ static void let_another_one_come_and_go(void)
     hz_rest_thread_made(&calls);
 }
 
+static void require_that_it_ends_after_it_returned_everything(void)
+{
+    wait_until_it_ends();
+    require(rounds() > 0, "it ended without a round");
+    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
+}
+
 static void what_threads_between_two_looks_left_is_returned(void)
 {
     during = let_another_one_come_and_go;
     let_a_thread_come_and_go();
     bring_the_background_thread();
-    while (hz_rest_has_thread()) (void)sched_yield();
-    require(rounds() > 0, "it ended without a round");
-    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
-}
-
-static void visit_now_and_then(void)
-{
-    if (sleeps % 3 == 0) visit_the_depots();
-}
-
-static void it_ends_while_main_works_on_alone_with_pauses(void)
-{
-    during = visit_now_and_then;
-    let_a_thread_come_and_go();
-    bring_the_background_thread();
-    while (hz_rest_has_thread()) (void)sched_yield(); /* for ever if it stays */
+    require_that_it_ends_after_it_returned_everything();
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */
@@ -263,7 +261,7 @@ static void the_slots_of_heaps_whose_threads_ended_cost_no_memory_and_come_again
     let_many_threads_come_and_go();
     require(resident_slot_pages() > 0, "no slots were used");
     bring_the_background_thread();
-    while (hz_rest_has_thread()) (void)sched_yield();
+    wait_until_it_ends();
     require(resident_slot_pages() == 0, "%zu pages stay", resident_slot_pages());
     const uint64_t born = hz_counter("heaps_born");
     let_many_threads_come_and_go();
@@ -284,9 +282,7 @@ static void what_threads_left_is_returned_although_main_worked_for_a_moment_afte
     during = visit_once;
     let_a_thread_come_and_go();
     bring_the_background_thread();
-    while (hz_rest_has_thread()) (void)sched_yield();
-    require(rounds() > 0, "it ended without a round");
-    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
+    require_that_it_ends_after_it_returned_everything();
 }
 
 static void it_ends_while_main_works_on_alone(void)
@@ -294,8 +290,21 @@ static void it_ends_while_main_works_on_alone(void)
     during = visit_the_depots;
     let_a_thread_come_and_go();
     bring_the_background_thread();
-    while (hz_rest_has_thread()) (void)sched_yield(); /* for ever if it stays */
+    wait_until_it_ends();
     require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
+}
+
+static void visit_now_and_then(void)
+{
+    if (sleeps % 3 == 0) visit_the_depots();
+}
+
+static void it_ends_while_main_works_on_alone_with_pauses(void)
+{
+    during = visit_now_and_then;
+    let_a_thread_come_and_go();
+    bring_the_background_thread();
+    wait_until_it_ends();
 }
 
 int main(int argc, char **argv)
