@@ -16,9 +16,9 @@
  * of such a free is visible, and every later free wakes it.
  *
  * The background thread ends when only main is left, and either nothing is left to return, or main
- * goes on working. The last thread that has a heap ends it at once, and
- * waits for that: the C library calls the handlers of `exit` on the last thread of a process, which
- * must be one of the program's. So only a thread that has a heap brings it.
+ * goes on working. The last thread that has a heap ends it at once, and waits for that: the C
+ * library calls the handlers of `exit` on the last thread of a process, which must be one of the
+ * program's. So only a thread that has a heap brings it.
  *
  * It has no heap and no descriptor, and no signal reaches it but those that it would cause itself.
  * It makes only system calls that frees and locks make, as the program may have closed its sandbox

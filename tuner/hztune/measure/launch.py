@@ -145,9 +145,7 @@ class Launch:
         Raises:
             UsageError: The program could not be started at all.
         """
-        is_killed = done.code < 0  # hz-launch, or what was put before it
-        report = b"" if is_killed else self.report
-        told = report_of(self.program, report, done.stderr, done.code)
+        told = report_of(self.program, self.report, done.stderr, done.code)
         run = run_of(told, self._watcher, done.stdout, done.stderr)
         if self.out_of_memory and self.program.quota is not None:
             why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
@@ -272,6 +270,8 @@ def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict
     Raises:
         UsageError: The program could not be started.
     """
+    if code < 0:  # hz-launch was killed, or what was put before it
+        return _LOST
     if not told:
         if reason := _reason(stderr, code):
             raise UsageError(f"cannot run {program.argv[0]}: {reason}")
@@ -296,8 +296,6 @@ def _provider(launch: Mapping[str, Any]) -> str:
 def _reason(stderr: str, code: int) -> str:
     """Why a program could not be started; "" where hz-launch was killed instead."""
     said = [line for line in stderr.splitlines() if line.startswith(_LAUNCHER)]
-    if code < 0:
-        return ""
     if said:
         return said[-1].removeprefix(_LAUNCHER)
     return (process.last_words(stderr) or "it gave no reason") if code > 0 else ""
