@@ -21,6 +21,6 @@ redis = api.program(
     idle_s=1,
 )
 sides = api.contenders(["none", "jemalloc:dirty_decay_ms=500"])
-compared, stopped = api.compare(sides, [redis], pairs=4, budget_s=60)
+compared = api.compare(sides, [redis], pairs=4, budget_s=60)
 for one in compared.standings[0].all:
     print(one.name, one.speed, one.kept, one.keeps)

@@ -217,7 +217,9 @@ def test_a_study_in_a_thread_is_like_any_other(study: Study) -> None:
 
 def test_allocators_are_compared_from_python() -> None:
     sides, specs = api.contenders(["default", "glibc"]), api.rows("larson", "1")
-    found, stopped = api.compare(sides, specs, pairs=4, budget_s=1.0)
-    assert not stopped
+    found = api.compare(sides, specs, pairs=4, budget_s=1.0)
+    assert not found.stopped
+    speed = found.standings[0].of("glibc").speed
+    assert speed is not None and speed.ratio.low <= speed.ratio.estimate <= speed.ratio.high
     assert "glibc" in api.comparison_text(found)
     assert json.loads(api.comparison_json(found))["rows"]

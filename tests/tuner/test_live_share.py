@@ -210,17 +210,16 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("replayed")
 def test_a_comparison_asks_each_contender_of_a_program(burst: tuple[str, ...]) -> None:
-    found, stopped = api.compare(
+    found = api.compare(
         api.contenders(["none", "hz"]), [api.program(burst)], pairs=4, budget_s=600.0
     )
-    assert not stopped
     assert [each.live.allocator for each in found.standings[0].all if each.live] == ["glibc", "hz"]
 
 
 @pytest.mark.usefixtures("replayed")
 def test_a_gate_asks_nothing(burst: tuple[str, ...]) -> None:
     both = api.contenders(["none", "hz"])
-    found, _ = api.compare(both, [api.program(burst)], pairs=4, no_worse="50%")
+    found = api.compare(both, [api.program(burst)], pairs=4, no_worse="50%")
     assert [each.live for each in found.rows] == [()]
 
 
@@ -353,5 +352,5 @@ def test_a_report_shows_the_default_beside_the_tuned(make_profile: Callable[...,
 @pytest.mark.usefixtures("replayed")
 def test_contenders_that_are_commands_are_asked_as_they_run(burst: tuple[str, ...]) -> None:
     both = sides.commands([" ".join(burst), f"OTHER={' '.join(burst)}"])
-    found, _ = api.compare(both, [api.program(("{}",))], pairs=4, budget_s=600.0)
+    found = api.compare(both, [api.program(("{}",))], pairs=4, budget_s=600.0)
     assert [each.live.allocator for each in found.standings[0].all if each.live] == ["glibc"] * 2

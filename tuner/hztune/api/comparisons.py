@@ -81,7 +81,7 @@ def compare(
     out: Path | None = None,
     resume: bool = False,
     reporter: Reporter | None = None,
-) -> tuple[Comparison, bool]:
+) -> Comparison:
     """Measures contenders side by side.
 
     When a row is measured, each contender runs once more, and is asked how much of the memory that
@@ -101,8 +101,8 @@ def compare(
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
-        The rows, and whether Ctrl-C ended it before the last one; then `left` of the rows says what
-        is not finished, and how many pairs of it are kept in `out`.
+        What was measured. Where Ctrl-C ended it (`stopped`), `left` says which rows are not
+        finished, and how many pairs of each are kept in `out`.
 
     Raises:
         UsageError: Something is not legal; nothing was measured.

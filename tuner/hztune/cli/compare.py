@@ -185,7 +185,7 @@ def compare_command(
         _require_place(option, path, out)
     specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))
-    found, stopped = api.compare(
+    found = api.compare(
         sides,
         specs,
         pairs=pairs,
@@ -200,7 +200,7 @@ def compare_command(
         _write(found, plot, csv_path, junit)
     finally:  # a full disk takes the files, not the answer
         _print(found, form, counters=counters)
-    if stopped:
+    if found.stopped:
         so_far = _so_far(found, len(specs))
         raise StoppedByUser(f"{so_far}; go on with --resume --out {shlex.quote(str(out))}")
     if no_worse is not None:

@@ -70,6 +70,11 @@ class Comparison:
     left: tuple[Unfinished, ...] = ()
 
     @property
+    def stopped(self) -> bool:
+        """Whether Ctrl-C ended it before the last row was finished."""
+        return bool(self.left)
+
+    @property
     def answers(self) -> tuple[Ruling, ...]:
         """What the gate says of each row that was asked for; empty where there is none."""
         return self.rulings if self.gate is None else (*self.rulings, *map(_unanswered, self.left))

@@ -162,7 +162,7 @@ def compare(
     reporter: Reporter,
     *,
     resume: bool = False,
-) -> tuple[Comparison, bool]:
+) -> Comparison:
     """Measures contenders side by side; see `api.compare`."""
     if resume and out is None:
         raise UsageError("what is to be resumed needs its directory; give it")
@@ -207,7 +207,7 @@ def compare(
         if stopped:
             kept = study.replay() if study is not None else ()
             found = replace(found, left=unfinished_rows(specs, found.rows, gate, kept))
-        return found, stopped
+        return found
 
 
 def unfinished_rows(

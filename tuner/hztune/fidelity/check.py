@@ -179,10 +179,10 @@ def _compared(
     """
     out = asked.out / folder if asked.out is not None else None
     seconds = max(LEAST_BUDGET_S, budget_s)
-    found, stopped = compare(
+    found = compare(
         asked.sides, [row], pairs or CHECK_PAIRS, seconds, asked.seed, None, out, reporter
     )
-    if stopped:
+    if found.stopped:
         raise StoppedByUser("interrupted; nothing is judged on a part of the measurements")
     return found.rows
 

@@ -76,7 +76,7 @@ def claim_of(
     return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
 
 
-class Ratio(Protocol):
+class HasRatio(Protocol):
     """What has a ratio with its interval: a claim, an attempt, a share of one."""
 
     @property
@@ -92,7 +92,7 @@ class Ratio(Protocol):
         """Upper end."""
 
 
-def claimed_interval(claimed: Ratio | None, pairs: int) -> Interval | None:
+def claimed_interval(claimed: HasRatio | None, pairs: int) -> Interval | None:
     """What a claim says, in log units; None: it was not measured."""
     if claimed is None or not (claimed.ratio and claimed.ci_low and claimed.ci_high):
         return None

@@ -40,6 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,14 @@ class Spread:
         return 1.0 / (1.0 / self.df + 1.0 / ALIKE_DF)
 
 
+class Ratio(NamedTuple):
+    """A ratio with the ends of its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate of a log ratio with its interval.
@@ -108,9 +117,9 @@ class Interval:
     pairs: int
 
     @property
-    def ratio(self) -> tuple[float, float, float]:
-        """Estimate, lower and upper end as ratios."""
-        return math.exp(self.estimate), math.exp(self.low), math.exp(self.high)
+    def ratio(self) -> Ratio:
+        """The same as ratios, no logs."""
+        return Ratio(math.exp(self.estimate), math.exp(self.low), math.exp(self.high))
 
     @property
     def reciprocal(self) -> Interval:
