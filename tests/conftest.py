@@ -24,7 +24,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SHIPPED = (
     "hz_static", "hz_shared", "hz_prefixed", "hz_deepbind", "hz_agent", "hz-bench", "hz-turns",
-    "hz-launch", "hz-alternate", "hz_recorder", "hz-record", "hz-trace", "hz_ledger",
+    "hz-launch", "hz-alternate", "hz_recorder", "hz-record", "hz-trace",
 )  # fmt: skip
 """What is installed: the targets of the core without its tests."""
 
@@ -96,14 +96,20 @@ def build_model() -> Build:
 
 
 @pytest.fixture(scope="session")
+def build_ledger() -> Build:
+    """Builds experiments/scale/ledger: hz noting its locks, and hz-bench in core/bench."""
+    return lambda *targets: _built(
+        ROOT / "experiments" / "scale" / "ledger", {"HZ_WERROR": "ON"}, targets
+    )
+
+
+@pytest.fixture(scope="session")
 def as_it_stands(build_core: Build) -> Build:
     """Builds some targets of the core as it stands, or all, every warning an error.
 
     It is one build for all tests, so that what is in several targets is compiled once.
     """
-    return lambda *targets: build_core(
-        targets=targets, HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_LEDGER="ON"
-    )
+    return lambda *targets: build_core(targets=targets, HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """Count the cache lines that threads take from each other, by what they hold, into lines.json.
 
-    python experiments/scale/lines.py --library BUILD/ledger/libhz-lines.so
+    python experiments/scale/lines.py --library BUILD/libhz-lines.so
 
-libhz-lines.so simulates a cache for each thread (core/ledger/lines.c). No clock is read, so a busy
+libhz-lines.so simulates a cache for each thread (ledger/lines.c). No clock is read, so a busy
 machine changes little: only which thread finds which block in a depot.
 """
 
@@ -118,8 +118,8 @@ def ways_per_op(spec: WorkloadSpec, variables: Mapping[str, str], cpus: int) -> 
     _, *words = [*spec.command(seed=1), *STAY.get(spec.name, [])]
     ops = OPS * spec.threads
     found = noted(
-        artifacts.ledger().with_name("libhz-lines.so"),
-        [str(artifacts.bench().with_name("hz-bench-lines")), *words, "--ops", str(ops)],
+        artifacts.root() / "libhz-lines.so",
+        [str(artifacts.root() / "hz-bench-lines"), *words, "--ops", str(ops)],
         {**variables, **NOTED, "HZ_LINES_CPUS": str(cpus)},
     )
     calls_per_op = found["all_calls"] / ops

@@ -31,10 +31,10 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from lines import ways_per_op
+from noted import Noted, run_bench, run_noted
 
 from hztune import artifacts
 from hztune.machine import Machine
-from hztune.scale.noted import Noted, run_bench, run_noted
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent

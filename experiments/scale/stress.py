@@ -19,9 +19,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from noted import run_bench
+
 from hztune import artifacts
 from hztune.machine import Machine
-from hztune.scale.noted import run_bench
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ def one(spec: WorkloadSpec, variables: dict[str, str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hztune-stress-") as folder:
         path = Path(folder) / "ledger.json"
         noted = {**variables, "HZ_LEDGER": str(path)}
-        said = run_bench(spec, SECONDS, artifacts.ledger(), noted, ["--latency"])
+        said = run_bench(spec, SECONDS, artifacts.root() / "libhz-ledger.so", noted, ["--latency"])
         delayed = json.loads(path.read_text())["delayed"]
     return {
         "ops_per_s": said["ops"] / said["seconds"],

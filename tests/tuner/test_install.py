@@ -134,7 +134,7 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
     }
     wanted = {
         "lib/libhz.so", "lib/libhz.a", "lib/libhz_prefixed.a", "lib/libhz-deepbind.so",
-        "lib/libhz-agent.so", "lib/libhz-ledger.so",
+        "lib/libhz-agent.so",
         "lib/cmake/hz/hzConfig.cmake", "lib/pkgconfig/hz.pc",
         "bin/hz-bench", "bin/hz-turns", "bin/hz-launch", "bin/hz-alternate", *headers, *spaces,
         "lib/libhz-recorder.so", "bin/hz-record", "bin/hz-trace",

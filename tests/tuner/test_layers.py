@@ -29,7 +29,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset(
         {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
-        | {"attach", "scale", "trace"}
+        | {"attach", "trace"}
     ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),

@@ -1,142 +1,17 @@
-"""What hz would meet on more CPUs: the doctor's file, and the model of experiments/scale."""
+"""The model of experiments/scale: threads that work and wait for lines and locks."""
 
 from __future__ import annotations
 
-import json
-import os
 import runpy
-import signal
-import subprocess
-import sys
-from contextlib import suppress
-from dataclasses import replace
 from math import factorial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hztune.errors import HztuneError, StoppedByUser
-from hztune.scale import LockUse, Scaling, measure_scaling, scaling
-
 ROOT = Path(__file__).parents[2]
 MODEL = runpy.run_path(str(ROOT / "experiments" / "scale" / "model.py"))
 Station, solved = MODEL["Station"], MODEL["solved"]
-
-USE = LockUse("depot", 3, 4.0, 0.01, 0.0, 90.0, 300.0, 0.02, 0.0, {})
-ROW = Scaling("larson", 4, 1, 1, 2e6, 0.9, 1.5e6, 0.1, (USE,), {})
-
-
-def doctor(core: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`hztune doctor --scale` on two CPUs."""
-    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
-    return subprocess.run(
-        ["taskset", "-c", cpus, sys.executable, "-m", "hztune", "doctor", "--scale", *words],
-        env={**os.environ, "HZTUNE_CORE": str(core)},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def test_the_doctor_prints_the_curve_and_the_locks_and_saves_them(
-    core_build: Path, tmp_path: Path
-) -> None:
-    done = doctor(core_build, tmp_path, "--seconds", "0.05")
-    assert (done.returncode, done.stderr) == (0, "")
-    saved: dict[str, Any] = json.loads((tmp_path / "hz-scale.json").read_text())
-    assert saved["schema"] == "hztune-scale/1"
-    assert saved["machine"]["cores"] >= 1
-    found = {(row["workload"], row["threads"]) for row in saved["rows"]}
-    assert {("larson", 1), ("remote remote=0", 1), ("mstress", 1)} <= found
-    larson = next(row for row in saved["rows"] if row["workload"] == "larson")
-    assert {"depot", "heaps"} <= {lock["name"] for lock in larson["locks"]}
-    assert larson["nodes"] >= 1
-    assert done.stdout.count("million operations a second") == len(saved["rows"])
-    assert done.stdout.endswith("saved in hz-scale.json\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--json"], "--json does not go with --scale"),
-        (["--pid", "1"], "--pid does not go with --scale"),
-        (["--output", "/no/such/place.json"], "cannot write '/no/such/place.unfinished.json'"),
-        (["--output", "/dev/null"], "cannot write '/dev/null': it is not a regular file"),
-    ],
-)
-def test_the_doctor_says_what_it_cannot_do(
-    core_build: Path, tmp_path: Path, words: list[str], said: str
-) -> None:
-    done = doctor(core_build, tmp_path, *words)
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("failure", "raised", "said"),
-    [
-        (KeyboardInterrupt(), StoppedByUser, "interrupted; 2 of 7 rows are in "),
-        (HztuneError("larson: it crashed"), HztuneError, "larson: it crashed; 2 of 7 rows are in "),
-    ],
-)
-def test_a_measurement_that_is_cut_short_keeps_its_rows_and_the_last_whole_result(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: BaseException,
-    raised: type[HztuneError],
-    said: str,
-) -> None:
-    answers = iter([ROW, ROW])
-
-    def a_row(*arguments: object) -> Scaling:
-        if (row := next(answers, None)) is None:
-            raise failure
-        return row
-
-    monkeypatch.setattr(scaling, "_row", a_row)
-    path = tmp_path / "hz-scale.json"
-    path.write_text("of last year")
-    with pytest.raises(raised) as caught:
-        measure_scaling(path, 0.05, 2)
-    unfinished = tmp_path / "hz-scale.unfinished.json"
-    assert str(caught.value) == f"{said}{unfinished}"
-    assert len(json.loads(unfinished.read_text())["rows"]) == 2
-    assert path.read_text() == "of last year"
-
-
-def test_an_interrupt_that_python_swallowed_ends_the_measurement_before_the_next_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def a_row(*arguments: object) -> Scaling:
-        with suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return ROW
-
-    monkeypatch.setattr(scaling, "_row", a_row)
-    with pytest.raises(StoppedByUser, match="1 of 7 rows"):
-        measure_scaling(tmp_path / "hz-scale.json", 0.05, 2)
-
-
-def test_a_row_says_how_often_and_how_long_each_lock_is_held() -> None:
-    told = "\n".join(ROW.words(replace(ROW, threads=1, ops_per_s=1e6)))
-    assert "larson, 4 threads, 1 shard: 2.00 million operations a second, 2.00 times" in told
-    assert "lock depot: taken 4.00 times in 1000 operations" in told
-    assert "the busiest one 2.00 % of the time\n" in told
-    assert told.endswith("no lock was held across a system call")
-
-
-def test_a_row_names_the_lock_that_limits_the_speed_and_calls_under_a_lock() -> None:
-    busy = replace(USE, busiest=0.4, with_calls=3.0, calls={"hz_os_map": 3.0})
-    told = "\n".join(replace(ROW, locks=(busy,), shards=4, nodes=2).words(ROW))
-    assert "4 threads, 4 shards on 2 nodes: " in told
-    assert "40.00 % of the time (it limits the speed)" in told
-    assert "held across a system call 3.00 times in a million operations (hz_os_map 3.00)" in told
-
-
-# ---- the model -----------------------------------------------------------------------------------
 
 
 def test_one_thread_waits_for_nobody() -> None:

@@ -38,11 +38,6 @@ def agent() -> Path:
     return _find("libhz-agent.so", ("lib", "", "core"))
 
 
-def ledger() -> Path:
-    """libhz-ledger.so, hz with a ledger of its locks and system calls."""
-    return _find("libhz-ledger.so", ("lib", "ledger", "core/ledger"))
-
-
 def recorder() -> Path:
     """libhz-recorder.so, which stands in LD_PRELOAD before any allocator."""
     return _find("libhz-recorder.so", ("lib", "trace", "core/trace"))

@@ -25,24 +25,6 @@ def doctor() -> tuple[Check, ...]:
     return doctor.examine()
 
 
-def measure_scaling(
-    path: Path, seconds: float, tell: Callable[[list[str]], None] = lambda lines: None
-) -> None:
-    """Measures how hz's speed grows with threads, up to the CPUs, and notes its locks meanwhile.
-
-    Args:
-        path: The file that gets the machine and all rows.
-        seconds: Length of each run.
-        tell: Called with each row in words, when it is measured.
-
-    Raises:
-        HztuneError: The file cannot be written, or a run failed.
-    """
-    from hztune import scale
-
-    scale.measure_scaling(path, seconds, tell=tell)
-
-
 def machine() -> Machine:
     """The record of this machine that goes into results."""
     from hztune.machine import Machine

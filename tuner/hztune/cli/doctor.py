@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hztune import api
 from hztune.cli.attach import part_lines, with_ratios
-from hztune.cli.program import Place
 from hztune.errors import UnfitError, UsageError
 
 if TYPE_CHECKING:
@@ -26,20 +24,7 @@ _MIB = 1 << 20
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 @click.option("--pid", type=click.IntRange(min=1), metavar="N",
               help="Look at this process instead of the machine.")  # fmt: skip
-@click.option("--scale", "scales", is_flag=True,
-              help="Measure how hz's speed grows with threads, and its locks.")  # fmt: skip
-@click.option("--output", type=Place(), metavar="FILE",
-              help="With --scale: the file of the result (default hz-scale.json).")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0.05, 60.0), metavar="S",
-              help="With --scale: length of each run (default 1).")  # fmt: skip
-def doctor_command(
-    as_json: bool,
-    strict: bool,
-    pid: int | None,
-    scales: bool,
-    output: Path | None,
-    seconds: float | None,
-) -> None:
+def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
     """Show what disturbs measurements here, and how to fix it.
 
     The machine's record follows. Nothing is changed. --json prints an object with the keys
@@ -49,22 +34,7 @@ def doctor_command(
     settings are in effect, and what would help. A process that was started on hz with HZ_CONTROL=1,
     or with the agent preloaded (`hztune paths --agent`), reports that itself; of any other one,
     only what is visible from outside is printed.
-
-    With --scale: runs four workloads with 1, 2, 4, ... threads, up to the CPUs, once unchanged and
-    once with every lock of hz recorded. It prints the speed and the cost of each lock, and saves
-    both with the machine's record when all is measured. Until then the rows are in a file beside it
-    (hz-scale.unfinished.json). hz's authors would like to see that of a machine with many CPUs.
     """
-    if scales:
-        _refuse_beside_scale(as_json=as_json, strict=strict, pid=pid is not None)
-        path = output or Path("hz-scale.json")
-        api.measure_scaling(path, seconds or 1.0, lambda lines: click.echo("\n".join(lines)))
-        click.echo(f"saved in {path}")
-        return
-    if output is not None or seconds is not None:
-        raise UsageError(
-            "--output and --seconds belong to --scale: give it, too, or leave them out"
-        )
     if pid is not None:
         if strict:
             raise UsageError("--strict is about the machine and --pid about a process; give one")
@@ -81,18 +51,6 @@ def doctor_command(
         click.echo("\n".join(lines))
     if strict:
         require_fit(findings)
-
-
-def _refuse_beside_scale(**given: bool) -> None:
-    """Refuses options that ask for something else.
-
-    Raises:
-        UsageError: One was given.
-    """
-    names = {"as_json": "--json", "strict": "--strict", "pid": "--pid"}
-    wrong = [names[name] for name, is_given in given.items() if is_given]
-    if wrong:
-        raise UsageError(f"{wrong[0]} does not go with --scale, which saves JSON: leave it out")
 
 
 def require_fit(findings: tuple[Check, ...]) -> None:
