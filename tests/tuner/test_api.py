@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from hztune.blocks import Arm
 from hztune.cli import status_of
 from hztune.errors import UsageError
 from hztune.lab.replay import Truth
+from hztune.measure.program import ProgramOptions, described
 from hztune.result import Result
-from hztune.tune.request import TuneRequest
+from hztune.tune.request import RequestOptions, TuneRequest
 
 from .conftest import Listener, Simulate
 
@@ -29,8 +31,9 @@ OLD_NAMES = {"place"}
 MANY = 4
 
 
-def test_import_hztune_offers_the_api() -> None:
+def test_import_hztune_offers_the_api_and_the_version() -> None:
     assert hztune.api is api
+    assert hztune.__version__ == hztune.version()
 
 
 def test_the_command_line_uses_every_function_of_the_api() -> None:
@@ -69,38 +72,26 @@ def test_a_request_that_is_not_legal_is_refused_by_name(arguments: dict, said: s
 
 
 WRONG: dict[str, Callable[[], object]] = {
-    "a text for threads": lambda: api.request("larson", threads="2"),  # type: ignore[arg-type]
-    "no parameters": lambda: api.request("larson", params=None),  # type: ignore[arg-type]
-    "no number for trials": lambda: api.request("larson", trials="3"),
-    "a number for the limit": lambda: api.request("larson", max_rss=1.1),
-    "an endless budget": lambda: api.request("larson", budget=10**400),
     "an objective": lambda: api.request("larson", objective="p50"),  # type: ignore[arg-type]
-    "an unknown field": lambda: api.request("larson", trails=3),
-    "a field of its own": lambda: api.request("larson", beside=()),
-    "a request by hand": lambda: api.plan(TuneRequest(seed="1")),  # type: ignore[arg-type]
-    "no request": lambda: api.tune(None),  # type: ignore[arg-type]
     "no words": lambda: api.program(),
     "words in one": lambda: api.program("ls -l"),
-    "a NUL": lambda: api.program(("ls", "\0")),
     "no time for a run": lambda: api.program(("ls",), timeout=float("nan")),
-    "an unknown option": lambda: api.program(("ls",), warmups=3),
     "endless brackets": lambda: api.program(("ls",), metric_regex="(" * 9999 + ")" * 9999),
-    "a number for a file": lambda: api.load_profile(5),  # type: ignore[arg-type]
-    "a path for a profile": lambda: api.export("p.json", "env"),  # type: ignore[arg-type]
-    "no form": lambda: api.find_format(None),  # type: ignore[arg-type]
-    "a folder with a NUL": lambda: [*api.samples("a\0b")],
-    "a kind of samples": lambda: api.sample_columns("x", "turns"),  # type: ignore[arg-type]
-    "no place": lambda: api.join(None),  # type: ignore[arg-type]
-    "contenders of numbers": lambda: api.contenders([1, 2]),  # type: ignore[list-item]
     "one contender": lambda: api.compare(api.contenders(["none"]), [api.program(("ls",))]),
     "nothing to compare on": lambda: api.compare(api.contenders(["none", "glibc"]), []),
-    "a number for a setting": lambda: api.change_process(1, {"decay_ms": 0}),  # type: ignore[dict-item]
-    "no reporter": lambda: api.compare([], [], budget_s="1m"),  # type: ignore[arg-type]
 }
 
 
+def test_what_is_asked_by_name_is_what_requests_and_programs_have() -> None:
+    fields = {each.name for each in dataclasses.fields(TuneRequest)}
+    spelled_out = {"workload", "program", "beside", "more", "allocator", "budget_s", "out"}
+    assert set(RequestOptions.__annotations__) == fields - spelled_out
+    options = set(inspect.signature(described).parameters) - {"argv"}
+    assert set(ProgramOptions.__annotations__) == options
+
+
 @pytest.mark.parametrize("what", WRONG)
-def test_what_no_function_takes_is_a_usage_error_in_one_sentence(what: str) -> None:
+def test_what_is_not_legal_is_a_usage_error_in_one_sentence(what: str) -> None:
     with pytest.raises(UsageError) as refused:
         WRONG[what]()
     assert 10 < len(str(refused.value)) < 500 and "\n" not in str(refused.value)

@@ -140,7 +140,7 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
         "lib/libhz-recorder.so", "bin/hz-record", "bin/hz-trace",
     }  # fmt: skip
     assert {f"hztune/core/{name}" for name in wanted} <= names
-    assert "hztune/_core.abi3.so" in names
+    assert {"hztune/_core.abi3.so", "hztune/py.typed"} <= names
 
 
 def test_the_man_page_and_completions_are_installed_beside_the_command(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hztune import api as api
 
+    __version__: str
+
 
 def version() -> str:
     """The installed version, which is the core's too."""
@@ -19,6 +21,8 @@ def version() -> str:
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return version()
     if name != "api":
         raise AttributeError(f"hztune has no {name!r}; hztune.api has all that it does")
     from importlib import import_module

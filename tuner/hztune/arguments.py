@@ -1,45 +1,20 @@
-"""What people hand over: the types of arguments, and values that are written as text.
+"""The values of options as text, each form in one function: a time, a list, NAME=VALUE, a command.
 
-What Python code hands to a function is held against the annotations of that function. mypy finds a
-wrong type in code that is checked with it. Here it is found in all code, and told in one sentence
-before anything begins. Only forms that the API has are known: names joined by "|", also in one pair
-of brackets.
-
-The values of options are read here, too, each form in one function: a time, an amount of memory, a
-percentage, a list, NAME=VALUE, a command, an expression, a contender. What comes out is typed; what
-is not legal is a UsageError that says what was got and what is legal. `option` is what the text was
-given with, "" where the caller does not know it. What a name *means* is judged where it is known:
-the workloads, the allocators, the parameters have tables of their own.
+What comes out is typed; what is not legal is a UsageError that says what was got and what is legal.
+`option` is what the text was given with, "" where the caller does not know it. What a name *means*
+is judged where it is known: the workloads, the allocators, the parameters have tables of their own.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import wraps
-from inspect import Parameter, signature
-from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Literal
 
 from hztune.errors import UsageError
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-_MOST_SHOWN = 60
 _MOST_TEXT = 200
-_ELEMENTS = re.compile(r"(Sequence|tuple|Mapping)\[([^,\]]+)(?:, ([^\]]+))?.*\]")
-_OUTER_BAR = re.compile(r"\|(?![^\[]*\])")
-_WORDS = {
-    "str": "a str",
-    "int": "a whole number",
-    "float": "a finite number",
-    "bool": "True or False",
-    "Path": "a Path",
-}
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIMES = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
@@ -54,115 +29,6 @@ _MARK = re.compile(r"[@:]")
 _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
 _NAME = "1 to 40 letters, digits and _ . + -"
 _CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
-
-_FREE = ("Any", "Goal", "Reporter")
-"""What is judged where it is used, by more than its type."""
-
-
-def judged(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same function, which raises a UsageError for an argument of another type."""
-    of = signature(function)
-
-    @wraps(function)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            given = of.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise UsageError(f"{function.__name__}: {error}") from None
-        for name, value in given.items():
-            parameter = of.parameters[name]
-            if parameter.kind is not Parameter.VAR_KEYWORD:
-                judge_argument(name, value, parameter.annotation)
-        return function(*args, **kwargs)
-
-    return checked
-
-
-def judge_fields(value: Any) -> None:
-    """Holds the fields of a dataclass against their annotations.
-
-    Raises:
-        UsageError: One is of another type.
-    """
-    for field in fields(value):
-        judge_argument(field.name, getattr(value, field.name), str(field.type))
-
-
-def judge_argument(name: str, value: object, annotation: str) -> None:
-    """Holds a value against an annotation, as it is written.
-
-    Raises:
-        UsageError: It is of another type, no finite number, or a text with a NUL.
-    """
-    kinds = _kinds(annotation)
-    if not any(_is(value, kind) for kind in kinds):
-        legal = " or ".join(map(_legal, kinds))
-        raise UsageError(f"{name} is {_shown(value)}; legal is {legal}")
-
-
-def _kinds(annotation: str) -> list[str]:
-    """The parts of a union; a "|" within brackets is of what stands there."""
-    return [kind.strip() for kind in _OUTER_BAR.split(annotation)]
-
-
-def _is(value: object, kind: str) -> bool:
-    """Whether a value is of a kind; of a class that is not imported here, the name decides."""
-    if many := _ELEMENTS.fullmatch(kind):
-        return _is_many(value, *many.groups())
-    if kind in ("str", "Path"):
-        known = str if kind == "str" else Path
-        return isinstance(value, known) and "\0" not in str(value)
-    if kind == "float":
-        return _is_number(value)
-    if kind in ("int", "bool"):
-        return type(value).__name__ == kind
-    if kind == "None":
-        return value is None
-    if kind.startswith("Literal["):
-        return value in re.findall(r"['\"](.+?)['\"]", kind)
-    return kind in _FREE or any(each.__name__ == kind for each in type(value).__mro__)
-
-
-def _is_many(value: object, kind: str, of: str, to: str | None) -> bool:
-    """Whether a collection is of a kind; of a mapping `of` are the keys, and `to` the values."""
-    if kind == "Mapping":
-        return isinstance(value, Mapping) and all(
-            _is(key, of) and _is(each, to or "Any") for key, each in value.items()
-        )
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return False
-    return all(any(_is(each, one) for one in _kinds(of)) for each in value)
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _legal(kind: str) -> str:
-    """A kind, in words."""
-    many = _ELEMENTS.fullmatch(kind)
-    if many is None:
-        return _WORDS.get(kind, kind)
-    to = f" to {many[3]}" if many[1] == "Mapping" else ""
-    return f"a {many[1].lower()} of {many[2].replace(' |', ' or')}{to}"
-
-
-def _shown(value: object) -> str:
-    """The start of a value, and its type."""
-    try:
-        shown = ascii(value)
-    except ValueError:  # a number of thousands of digits
-        shown = "too long to be shown"
-    shown = shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 3] + "..."
-    return f"{shown} ({type(value).__name__})"
-
-
-# ---- values as text ------------------------------------------------------------------------------
 
 
 def parse_duration(text: str, option: str = "") -> float:

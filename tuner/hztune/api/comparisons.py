@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from hztune.arguments import judged
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from hztune.compare.comparison import Comparison
     from hztune.compare.contenders import Contender
-    from hztune.measure.program import Program
+    from hztune.measure.program import Program, ProgramOptions
     from hztune.progress import Reporter
     from hztune.workload import WorkloadSpec
 
 
-@judged
 def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contender, ...]:
     """What to compare; the first is the control. As `hztune compare --help` explains them.
 
@@ -33,8 +33,7 @@ def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Con
     return contenders.commands(texts) if are_commands else contenders.parse(texts)
 
 
-@judged
-def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
+def named_programs(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
     """Several programs of yours, each with a name of its own.
 
     Args:
@@ -49,7 +48,6 @@ def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
     return named(tuple(texts), **options)
 
 
-@judged
 def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
     """The rows of a comparison: every workload with every number of threads.
 
@@ -69,7 +67,6 @@ def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple
     return specs
 
 
-@judged
 def compare(
     sides: Sequence[Contender],
     specs: Sequence[WorkloadSpec | Program],
@@ -113,7 +110,6 @@ def compare(
     return conduct.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told, resume=resume)
 
 
-@judged
 def ruling(found: Comparison) -> str:
     """What a comparison with `no_worse` says: "no worse", "worse" or "not enough data"."""
     from hztune.compare.gate import whole
@@ -121,7 +117,6 @@ def ruling(found: Comparison) -> str:
     return whole(found.answers)
 
 
-@judged
 def failing(found: Comparison) -> list[str]:
     """Which contenders failed in at least half of the pairs of a row, with how often and how."""
     from hztune.compare import match
@@ -133,7 +128,6 @@ def failing(found: Comparison) -> list[str]:
     ]
 
 
-@judged
 def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
     """A comparison for people, or as a table for a Markdown document."""
     from hztune.compare import table
@@ -144,7 +138,6 @@ def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool
     return table.plain(rows, rulings, counters=counters)
 
 
-@judged
 def comparison_json(found: Comparison) -> str:
     """A comparison with every sample and estimate."""
     from hztune.compare import comparison
@@ -152,7 +145,6 @@ def comparison_json(found: Comparison) -> str:
     return comparison.dumps(found)
 
 
-@judged
 def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
     """Writes a comparison for other programs.
 
@@ -170,7 +162,6 @@ def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"
     exchange.write(found, path, form)
 
 
-@judged
 def draw(found: Comparison, path: str | Path) -> None:
     """Writes the ratios of a comparison as an SVG file."""
     from hztune.compare import plot

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hztune.arguments import judged
 from hztune.errors import HztuneError
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ def formats() -> tuple[Format, ...]:
     return tuple(export.FORMATS)
 
 
-@judged
 def find_format(name: str) -> Format:
     """A form of `formats` by its name.
 
@@ -79,7 +77,6 @@ def find_format(name: str) -> Format:
     return export.find(name)
 
 
-@judged
 def parameters(allocator: str = "hz") -> Sequence[Param]:
     """The parameters of an allocator that is installed here.
 

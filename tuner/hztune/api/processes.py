@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hztune.arguments import judged
-
 if TYPE_CHECKING:
     from hztune.attach.diagnosis import Diagnosis
     from hztune.attach.questions import Changed, Statistics, Trimmed
 
 
-@judged
 def process_statistics(pid: int) -> Statistics:
     """What a process holds, by its allocator's own account; it must take requests.
 
@@ -25,7 +22,6 @@ def process_statistics(pid: int) -> Statistics:
     return questions.statistics(pid)
 
 
-@judged
 def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     """Changes parameters of hz in a process, all or none: {"decay_ms": "0"}.
 
@@ -38,7 +34,6 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     return questions.set_parameters(pid, settings)
 
 
-@judged
 def trim_process(pid: int) -> Trimmed:
     """Has a process give back what it does not need.
 
@@ -51,7 +46,6 @@ def trim_process(pid: int) -> Trimmed:
     return questions.trim(pid)
 
 
-@judged
 def diagnose(pid: int) -> Diagnosis:
     """What a process's allocator holds, what is set, and what would help, in words.
 

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hztune.arguments import judged
 from hztune.errors import HztuneError
 from hztune.progress import Quiet
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from hztune.verify.running import Report
 
 
-@judged
 def load_profile(path: str | Path) -> Profile:
     """The profile in a file; every field of it was judged.
 
@@ -34,7 +32,6 @@ def load_profile(path: str | Path) -> Profile:
     return profile.load(Path(path))
 
 
-@judged
 def profile_json(tuned: Profile) -> str:
     """A profile as its file holds it."""
     from hztune import profile
@@ -42,7 +39,6 @@ def profile_json(tuned: Profile) -> str:
     return profile.dumps(tuned)
 
 
-@judged
 def profile_lines(tuned: Profile) -> list[str]:
     """What a profile claims, where it was measured, and how to check it."""
     from hztune.export.provenance import provenance
@@ -50,7 +46,6 @@ def profile_lines(tuned: Profile) -> list[str]:
     return provenance(tuned, undo="")[:-1]
 
 
-@judged
 def export(tuned: Profile, form: str) -> str:
     """A profile as a shell, a container or a compiler reads it; `formats` lists the forms.
 
@@ -62,7 +57,6 @@ def export(tuned: Profile, form: str) -> str:
     return export.render(tuned, form)
 
 
-@judged
 def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment `base` under a profile: without old settings of its allocator, with its own.
 
@@ -79,7 +73,6 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
     return {**kept, **made}
 
 
-@judged
 def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
     """What is not here as it was where a profile was proved, a sentence each.
 
@@ -100,7 +93,6 @@ def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str
     return found
 
 
-@judged
 def verify(
     tuned: Profile,
     *,
@@ -141,7 +133,6 @@ def verify(
     return finding
 
 
-@judged
 def profiles_in(folder: str | Path) -> list[Kept]:
     """The profiles of a folder, and of results directories in it, each with its command.
 
@@ -153,7 +144,6 @@ def profiles_in(folder: str | Path) -> list[Kept]:
     return collection.profiles_in(Path(folder))
 
 
-@judged
 def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
     """Why a profile should be measured again, in one sentence; empty: it need not.
 
@@ -167,7 +157,6 @@ def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
     return checks.due(tuned, own[-1] if own else None, here, datetime.now(timezone.utc))
 
 
-@judged
 def history(tuned: Profile | None = None) -> list[Recheck]:
     """What verifications of this user found, the oldest first.
 
@@ -183,7 +172,6 @@ def history(tuned: Profile | None = None) -> list[Recheck]:
     return found if tuned is None else checks.rechecks_of(tuned, found)
 
 
-@judged
 def unreadable_history() -> int:
     """How many lines of this user's history hold no check: damaged, or of another version.
 
@@ -195,7 +183,6 @@ def unreadable_history() -> int:
     return checks.unreadable()
 
 
-@judged
 def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     """What was not the same in two checks: the machine, the kernel, a library, a program."""
     from hztune.verify import history as checks
@@ -203,7 +190,6 @@ def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     return checks.changes(before, dict(after.here))
 
 
-@judged
 def draw_history(checks: Sequence[Recheck], path: str | Path) -> None:
     """Draws the ratios of checks (SVG), each with its 95 % interval and its day.
 
@@ -215,7 +201,6 @@ def draw_history(checks: Sequence[Recheck], path: str | Path) -> None:
     picture.write(checks, Path(path))
 
 
-@judged
 def write_timer(folder: str | Path, to: str | Path) -> tuple[Path, Path]:
     """Writes units for systemd that verify the profiles of `folder` once a week; their files.
 
@@ -228,7 +213,6 @@ def write_timer(folder: str | Path, to: str | Path) -> tuple[Path, Path]:
     return systemd_units.write(Path(folder), Path(to))
 
 
-@judged
 def examine(tuned: Profile, pid: int) -> Report:
     """Holds a running process against a profile: has it that allocator, with those parameters?
 

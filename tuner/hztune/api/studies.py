@@ -6,41 +6,41 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hztune.arguments import judged, parse_duration
+from hztune.arguments import parse_duration
 from hztune.errors import UsageError
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
-    from hztune.measure.program import Program
+    from typing_extensions import Unpack
+
+    from hztune.measure.program import Program, ProgramOptions
     from hztune.progress import Reporter
     from hztune.result import Result
     from hztune.store.study import StudyAddress
-    from hztune.tune.request import TuneRequest
+    from hztune.tune.request import RequestOptions, TuneRequest
     from hztune.workload import Goal
 
 
 # ---- tune ----------------------------------------------------------------------------------------
 
 
-@judged
-def program(argv: Sequence[str] = (), **options: Any) -> Program:
+def program(argv: Sequence[str] = (), **options: Unpack[ProgramOptions]) -> Program:
     """A program of yours that can be tuned, compared or verified on.
 
     Args:
         argv: Its words; () where `server` is given.
-        options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
-            cleanup, check, warmup, timeout, server, load, ready, ready_port, ready_timeout, idle_s,
-            rounds, rests, cpus, memory, by.
+        options: As those of the command line; `ProgramOptions` explains each.
 
     Raises:
         UsageError: The options exclude each other.
     """
     from hztune.measure.program import described
 
+    if isinstance(argv, str):
+        raise UsageError(f"the program {argv!r} is one text; give its words: ('ls', '-l')")
     return described(tuple(argv), **options)
 
 
-@judged
 def request(
     workload: str | None = None,
     *,
@@ -54,7 +54,8 @@ def request(
     rounds: int | None = None,
     cpus: float | None = None,
     memory: str = "",
-    **others: Any,
+    out: str | Path | None = None,
+    **others: Unpack[RequestOptions],
 ) -> TuneRequest:
     """What to tune, for `tune`; it is judged there.
 
@@ -70,8 +71,8 @@ def request(
         rounds: Of a workload: loads, each with such a rest behind it.
         cpus: Of a workload: CPUs of the container in which it is measured; None: all.
         memory: Of a workload: memory of that container, "512M"; "": all.
-        others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss,
-            max_kept, max_loss, pareto, panel, prior, prove_on, smallest_memory, term_days.
+        out: The results directory; None: a new one under hztune-results/.
+        others: Further fields of `TuneRequest`, which explains them.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
@@ -82,9 +83,7 @@ def request(
     from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget
-    if isinstance(others.get("out"), str):
-        others["out"] = Path(others["out"])
-    made = judged(TuneRequest)
+    folder = None if out is None else Path(out)
     if program is not None:
         of_workloads = dict(workload=workload, threads=threads, params=params, idle_s=idle_s,
                             rounds=rounds, cpus=cpus, memory=memory)  # fmt: skip
@@ -95,17 +94,16 @@ def request(
             )
         asked = program if isinstance(program, Sequence) else (program,)
         one, *more = (resting_program(each, objective, others) for each in asked)
-        return made(
+        return TuneRequest(
             program=one,
             more=tuple(more),
             allocator=allocator or "any",
             budget_s=budget_s,
+            out=folder,
             **others,
         )
     if workload is None:
         raise UsageError("give a workload or a program; one of them is needed")
-    if "beside" in others:
-        raise UsageError("beside is no argument; name several workloads with commas between them")
     rest = resting_plan(idle_s, rounds, objective, others)
     specs = workloads_named(workload, params, threads)
     if rest is not None:
@@ -113,16 +111,16 @@ def request(
     if (quota := Quota.of(cpus, memory)) is not None:
         specs = tuple(spec.within(quota) for spec in specs)
     first, *beside = (spec.by(objective) for spec in specs)
-    return made(
+    return TuneRequest(
         workload=first,
         beside=tuple(beside),
         allocator=allocator or "hz",
         budget_s=budget_s,
+        out=folder,
         **others,
     )
 
 
-@judged
 def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     """Searches the best configuration, proves it on fresh data and writes the results directory.
 
@@ -140,7 +138,6 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     return tune(task, reporter or Quiet())
 
 
-@judged
 def plan(asked: TuneRequest) -> list[str]:
     """What `tune` would do, in lines for a reader; nothing is measured or written.
 
@@ -155,7 +152,6 @@ def plan(asked: TuneRequest) -> list[str]:
     return plan(task)
 
 
-@judged
 def summary(result: Result) -> dict[str, Any]:
     """A result as one flat object for machines, as `hztune tune --json` prints it."""
     from hztune.result.summary import summary_json
@@ -163,7 +159,6 @@ def summary(result: Result) -> dict[str, Any]:
     return summary_json(result)
 
 
-@judged
 def summary_lines(result: Result) -> list[str]:
     """A result for people, as `hztune tune` prints it."""
     from hztune.result.summary import summary_lines
@@ -171,7 +166,6 @@ def summary_lines(result: Result) -> list[str]:
     return summary_lines(result)
 
 
-@judged
 def report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Writes the study in a results directory as one HTML page, and returns the page's path.
 
@@ -188,7 +182,6 @@ def report(folder: str | Path, out: str | Path | None = None) -> Path:
     return report.write(Path(folder), None if out is None else Path(out))
 
 
-@judged
 def samples(folder: str | Path) -> Iterator[bytes]:
     """Yields every measurement of a study as a line of JSON, also while it runs.
 
@@ -201,7 +194,6 @@ def samples(folder: str | Path) -> Iterator[bytes]:
     yield from samples(Path(folder))
 
 
-@judged
 def sample_columns(
     folder: str | Path, kind: Literal["turn", "outcome", "block"] = "turn"
 ) -> dict[str, list[Any]]:
@@ -231,7 +223,6 @@ def sample_columns(
 # ---- studies that several workers share ----------------------------------------------------------
 
 
-@judged
 def study_address(url: str, study: str) -> StudyAddress:
     """Where a shared study is: the URL of its storage, and its name there."""
     from hztune.store.study import StudyAddress
@@ -243,7 +234,6 @@ place = study_address
 """Its earlier name."""
 
 
-@judged
 def tune_shared(
     where: StudyAddress,
     asked: TuneRequest | None = None,
@@ -271,7 +261,6 @@ def tune_shared(
     return shared_session.begin(where, task, out, reporter or Quiet())
 
 
-@judged
 def join(
     where: StudyAddress,
     *,
@@ -296,7 +285,6 @@ def join(
     return shared_session.join(where, reporter or Quiet(), budget_s=budget_s, out=out)
 
 
-@judged
 def forget(where: StudyAddress, host: str) -> int:
     """Frees what workers of a host that is gone for good hold; returns how many workers.
 
@@ -308,7 +296,6 @@ def forget(where: StudyAddress, host: str) -> int:
     return shared_session.forget(where, host)
 
 
-@judged
 def optuna_storage(study: str | Path | StudyAddress, folder: Path | None = None) -> Path:
     """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hztune.arguments import judged
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from hztune.suggest.suggested import Suggested
 
 
-@judged
 def suggest(
     program: Program,
     *,
@@ -41,7 +39,6 @@ def suggest(
     return suggested.suggest(program, seconds, Path(profiles), reporter or Quiet())
 
 
-@judged
 def suggestion_text(found: Suggested) -> list[str]:
     """What `suggest` found, for people, a line each."""
     from hztune.suggest import suggested_text
@@ -49,7 +46,6 @@ def suggestion_text(found: Suggested) -> list[str]:
     return suggested_text.suggested_lines(found)
 
 
-@judged
 def suggestion_json(found: Suggested) -> dict[str, Any]:
     """What `suggest` found, as `hztune suggest --json` prints it."""
     from hztune.suggest import suggested_text

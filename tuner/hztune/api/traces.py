@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hztune.arguments import judged
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from hztune.trace.sidecar import TraceCheck
 
 
-@judged
 def recorder_command(
     output: str | Path,
     words: Sequence[str] = (),
@@ -45,7 +43,6 @@ def recorder_command(
     )
 
 
-@judged
 def trace_info(path: str | Path) -> dict[str, Any]:
     """What is in a trace, as `hztune trace info --json` prints it.
 
@@ -57,7 +54,6 @@ def trace_info(path: str | Path) -> dict[str, Any]:
     return tool.describe(Path(path))
 
 
-@judged
 def trace_text(told: Mapping[str, Any]) -> list[str]:
     """What `trace_info` tells, a line each."""
     from hztune.trace import overview
@@ -65,7 +61,6 @@ def trace_text(told: Mapping[str, Any]) -> list[str]:
     return overview.trace_lines(told)
 
 
-@judged
 def cut_trace(
     path: str | Path, output: str | Path, *, from_s: float | None = None, to_s: float | None = None
 ) -> list[str]:
@@ -87,7 +82,6 @@ def cut_trace(
     return tool.cut(Path(path), Path(output), from_s, to_s)
 
 
-@judged
 def anonymize_trace(
     path: str | Path, output: str | Path, *, round_sizes: int | None = None
 ) -> list[str]:
@@ -106,7 +100,6 @@ def anonymize_trace(
     return tool.anonymize(Path(path), Path(output), round_sizes)
 
 
-@judged
 def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") -> list[str]:
     """Writes a recording in another form; returns what is to be said.
 
@@ -118,7 +111,6 @@ def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") 
     return tool.convert(Path(path), Path(output), form)
 
 
-@judged
 def check_trace(
     path: str | Path,
     program: Program,
@@ -160,7 +152,6 @@ def check_trace(
     return check.check_fidelity(asked, reporter or Quiet())
 
 
-@judged
 def trace_check_text(check: TraceCheck, path: str | Path) -> list[str]:
     """What a check found, a line each."""
     from hztune.trace import overview

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from hztune import process
-from hztune.arguments import command_words, expression, judged, named_command, within
+from hztune.arguments import command_words, expression, named_command, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import network
@@ -24,6 +24,9 @@ from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
 from hztune.scratch import require_plain
 from hztune.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Rate = Callable[[float, str], "float | Fault"]
 """From a run's wall seconds and what it printed to its rate, or to why it has none."""
@@ -219,7 +222,54 @@ def bench_program(
     )
 
 
-@judged
+class ProgramOptions(TypedDict, total=False):
+    """What may be said about a program, as the command line names it.
+
+    Attributes:
+        metric_regex: The number in what it prints, in a group; "": its time is measured.
+        metric_cmd: A shell command that reads what it printed and prints the number.
+        lower_is_better: Whether a lower number is the better one.
+        prepare: A shell command before each run, untimed.
+        cleanup: A shell command after each run, untimed.
+        check: A shell command that reads what it printed, and fails where that is wrong.
+        warmup: Uncounted runs before the first one.
+        timeout: Seconds; a run that takes longer is hanging.
+        ready_timeout: Seconds; a server that takes longer to answer is hanging.
+        server: The command of a server, which is started afresh for each run.
+        load: What puts the server under load.
+        ready: A shell command that succeeds as soon as the server answers.
+        ready_port: Or the TCP port on which it then answers.
+        idle_s: Seconds after the load until its memory is read again.
+        rounds: Loads, each with such a rest behind it; None: one.
+        rests: What the line on stdout matches by which a program says that its load has ended.
+        cpus: CPUs of the container in which it is measured; None: all.
+        memory: Memory of that container, as written: "512M"; "": all.
+        name: How it is called; "": like its file.
+        by: "turns" or "runs"; None: as is found out.
+    """
+
+    metric_regex: str
+    metric_cmd: str
+    lower_is_better: bool
+    prepare: str
+    cleanup: str
+    check: str
+    warmup: int
+    timeout: float
+    ready_timeout: float
+    server: str
+    load: str
+    ready: str
+    ready_port: int | None
+    idle_s: float
+    rounds: int | None
+    rests: str
+    cpus: float | None
+    memory: str
+    name: str
+    by: By | None
+
+
 def described(
     argv: tuple[str, ...] = (),
     *,
@@ -242,32 +292,9 @@ def described(
     cpus: float | None = None,
     memory: str = "",
     name: str = "",
-    by: Literal["turns", "runs"] | None = None,
+    by: By | None = None,
 ) -> Program:
     """The program that words and options describe, as the command line names them.
-
-    Args:
-        argv: The program's words; () where `server` is given.
-        metric_regex: The number in what it prints, in a group; "": its time is measured.
-        metric_cmd: A shell command that reads what it printed and prints the number.
-        lower_is_better: Whether a lower number is the better one.
-        prepare: A shell command before each run, untimed.
-        cleanup: A shell command after each run, untimed.
-        check: A shell command that reads what it printed, and fails where that is wrong.
-        warmup: Uncounted runs before the first one.
-        timeout: Seconds; a run that takes longer is hanging.
-        ready_timeout: Seconds; a server that takes longer to answer is hanging.
-        server: The command of a server, which is started afresh for each run.
-        load: What puts the server under load.
-        ready: A shell command that succeeds as soon as the server answers.
-        ready_port: Or the TCP port on which it then answers.
-        idle_s: Seconds after the load until its memory is read again.
-        rounds: Loads, each with such a rest behind it; None: one.
-        rests: What the line on stdout matches by which a program says that its load has ended.
-        cpus: CPUs of the container in which it is measured; None: all.
-        memory: Memory of that container, as written: "512M"; "": all.
-        name: How it is called; "": like its file.
-        by: "turns" or "runs"; None: as is found out.
 
     Raises:
         UsageError: The options exclude each other, or the expression is none.
@@ -323,14 +350,14 @@ def described(
     return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))
 
 
-def named(texts: tuple[str, ...], **options: Any) -> tuple[Program, ...]:
+def named(texts: tuple[str, ...], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
     """The programs that NAME='./program args' describe; the options hold for each.
 
     Raises:
         UsageError: One is not so written, two have one name, or the options are not legal.
     """
     pairs = [named_command(text, "--command") for text in texts]
-    found = tuple(described(words, name=name, **options) for name, words in pairs)
+    found = tuple(replace(described(words, **options), name=name) for name, words in pairs)
     names = [program.name for program in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, loaded_program
-from hztune.arguments import judge_fields, listed
+from hztune.arguments import listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
@@ -42,6 +42,24 @@ MOST_STUDY_S = 7 * 86400.0
 _Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
 _MANY_THREADS = 1024
 """Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
+
+
+class RequestOptions(TypedDict, total=False):
+    """The fields of TuneRequest that `api.request` hands on as they are."""
+
+    space: str
+    trials: int | None
+    seed: int
+    resume: bool
+    max_rss: str
+    max_kept: str
+    max_loss: str
+    pareto: str
+    panel: bool | None
+    prior: bool
+    smallest_memory: bool
+    prove_on: Program | None
+    term_days: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +257,6 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
     """
     started = time.monotonic()
-    judge_fields(request)
     if (request.workload is None) == (request.program is None):
         raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
     if not LEAST_STUDY_S <= request.budget_s <= MOST_STUDY_S:

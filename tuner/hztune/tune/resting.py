@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from hztune.measure.program import Program
 from hztune.rests import DEFAULT_IDLE_S, RestPlan, weighed_memory
 from hztune.workload import Goal
 
 
-def needs_rest(objective: Goal, others: Mapping[str, Any]) -> bool:
+def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
     """Whether an objective, a limit or a front needs memory at rest."""
     weighed = weighed_memory(str(others.get("pareto", "")))
     return objective == "kept" or weighed == "kept" or bool(others.get("max_kept"))
 
 
 def resting_plan(
-    idle_s: float, rounds: int | None, objective: Goal, others: Mapping[str, Any]
+    idle_s: float, rounds: int | None, objective: Goal, others: Mapping[str, object]
 ) -> RestPlan | None:
     """The rounds of load and rest of a workload; None: it is not looked at while it rests.
 
@@ -36,7 +35,7 @@ def resting_plan(
     return RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds)
 
 
-def resting_program(program: Program, objective: Goal, others: Mapping[str, Any]) -> Program:
+def resting_program(program: Program, objective: Goal, others: Mapping[str, object]) -> Program:
     """A program of the user's, which is looked at while it rests where that is needed.
 
     Raises:
