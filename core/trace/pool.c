@@ -4,6 +4,7 @@
 #include "pool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
@@ -36,8 +37,9 @@ static uint32_t clock_to_use(void)
 
 hz_pool *hz_pool_make(char path[HZ_BELL_PATH_BYTES], uint64_t touch_bytes)
 {
-    const int fd = memfd_create("hz-record", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)HZ_POOL_BYTES) != 0)
+    const int fd = memfd_create("hz-record", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)HZ_POOL_BYTES) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
         hz_fail("no memory to record into: %s",
                 errno == EFBIG ? "files may not have 128 MiB (ulimit -f)" : strerror(errno));
     hz_pool *pool = mmap(NULL, HZ_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

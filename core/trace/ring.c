@@ -55,8 +55,11 @@ static FILE *open_maps(pid_t pid)
 static bool is_ringing(const hz_bell *bell)
 {
     char path[HZ_BELL_PATH_BYTES];
+    int pid, number, end = 0;
     memcpy(path, bell->pool_path, sizeof path);
-    if (memchr(path, '\0', sizeof path) == NULL || strncmp(path, "/proc/", 6) != 0) return false;
+    if (memchr(path, '\0', sizeof path) == NULL ||
+        sscanf(path, "/proc/%d/fd/%d%n", &pid, &number, &end) != 2 || path[end] != '\0')
+        return false;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return false;
     hz_pool head = {0};

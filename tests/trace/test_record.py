@@ -205,6 +205,12 @@ def test_after_its_time_the_recording_ends_and_the_program_goes_on(recorder: Rec
     assert blocks_of(recorder, "part.trace") > 10
 
 
+def test_a_file_that_took_the_place_of_the_pool_is_not_recorded_into(recorder: Recorder) -> None:
+    (recorder.folder / "other").touch()
+    variables = {"HZ_RECORD": "other", "LD_PRELOAD": str(recorder.library)}
+    assert recorder.run("ls", variables=variables).returncode == 0
+
+
 def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Recorder) -> None:
     sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
     with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -71,12 +72,23 @@ static bool make_life(void)
     return true;
 }
 
+/* Another process may have the number of an hz-record that ended, and another file in the place. */
+static bool may_be_pool(int fd)
+{
+    struct stat about;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &about) == 0 &&
+           about.st_size == (off_t)HZ_POOL_BYTES;
+}
+
 /* Maps the pool; false when it is not there any more, or closed. */
 static bool open_pool(void)
 {
-    const int fd = open(pool_path, O_RDWR | O_CLOEXEC);
+    const int fd = open(pool_path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return false;
-    void *mapped = mmap(NULL, HZ_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *mapped = MAP_FAILED;
+    if (may_be_pool(fd))
+        mapped = mmap(NULL, HZ_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     (void)close(fd);
     if (mapped == MAP_FAILED) return false;
     hz_pool *opened = mapped;
