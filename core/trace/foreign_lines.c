@@ -103,7 +103,9 @@ static uint32_t read_thread(reading *r, size_t index)
 /* Blocks of plain text have numbers; any number is as good an address as another, but not 0. */
 static uint64_t block_of(const reading *r, size_t index)
 {
-    return (read_number(r, index, "a block's number") + 1) * HZ_ADDRESS_UNIT;
+    const uint64_t number = read_number(r, index, "a block's number");
+    if (number >= UINT64_MAX / HZ_ADDRESS_UNIT) refuse_line(r, "a block's number below 2^60 - 1");
+    return (number + 1) * HZ_ADDRESS_UNIT;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -270,7 +272,7 @@ static const char *end_of_line(const reading *r, const char *at, const char *sto
     return newline != NULL ? newline : stop;
 }
 
-double hz_read_lines(hz_form form, const char *path, const hz_mapped_file *file,
+double hz_read_lines(hz_form form, const char *path, const hz_file_bytes *file,
                      hz_resolver *resolver)
 {
     reading r = {.path = path, .resolver = resolver};

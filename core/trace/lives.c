@@ -1,9 +1,13 @@
 /*
  * Which blocks live: see lives.h. Open addressing; what is taken out leaves no mark.
+ *
+ * The addresses are the words of a file. The factor that spreads them is drawn anew in each
+ * process, and the highest bits of the product decide: no file can have all of them meet.
  */
 #include "lives.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "arguments.h"
 
@@ -12,6 +16,8 @@ enum { FIRST_SLOTS = 1 << 12 };
 void hz_lives_make(hz_lives *lives)
 {
     *lives = (hz_lives){.mask = FIRST_SLOTS - 1};
+    if (getentropy(&lives->factor, sizeof lives->factor) != 0) hz_fail("no random number");
+    lives->factor |= 1;
     lives->slots = calloc(FIRST_SLOTS, sizeof *lives->slots);
     if (lives->slots == NULL) hz_fail("no memory for the blocks that live");
 }
@@ -24,8 +30,7 @@ void hz_lives_drop(hz_lives *lives)
 
 static size_t home(const hz_lives *lives, uint64_t address)
 {
-    const uint64_t mixed = address * UINT64_C(0x9e3779b97f4a7c15);
-    return (size_t)(mixed >> 20) & lives->mask;
+    return (size_t)((address * lives->factor) >> __builtin_clzll(lives->mask));
 }
 
 /* The slot of an address, or the empty one where it would stand. */
@@ -40,7 +45,7 @@ static size_t lives_slot(const hz_lives *lives, uint64_t address)
 uint64_t hz_lives_find(const hz_lives *lives, uint64_t address)
 {
     const struct hz_life *life = &lives->slots[lives_slot(lives, address)];
-    return life->address == address ? life->step : HZ_NO_STEP;
+    return life->address == address && address != 0 ? life->step : HZ_NO_STEP;
 }
 
 uint64_t hz_lives_take(hz_lives *lives, uint64_t address)
@@ -62,7 +67,8 @@ uint64_t hz_lives_take(hz_lives *lives, uint64_t address)
 
 static void lives_grow(hz_lives *lives)
 {
-    hz_lives larger = {.mask = 2 * lives->mask + 1, .count = lives->count};
+    hz_lives larger = *lives;
+    larger.mask = 2 * lives->mask + 1;
     larger.slots = calloc(larger.mask + 1, sizeof *larger.slots);
     if (larger.slots == NULL) hz_fail("no memory for %zu blocks that live", lives->count);
     for (size_t i = 0; i <= lives->mask; i++)

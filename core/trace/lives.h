@@ -15,8 +15,9 @@ typedef struct hz_lives {
         uint64_t address; /* 0: this slot is empty */
         uint64_t step;    /* that gave the block */
     } * slots;
-    size_t mask;  /* number of slots, a power of two, less one */
-    size_t count; /* blocks that live */
+    size_t mask;     /* number of slots, a power of two, less one */
+    size_t count;    /* blocks that live */
+    uint64_t factor; /* odd; spreads the addresses */
 } hz_lives;
 
 void hz_lives_make(hz_lives *lives);
