@@ -12,7 +12,7 @@
 #include "emit.h"
 #include "json.h"
 #include "log_merge.h"
-#include "map_file.h"
+#include "read_file.h"
 
 enum { WORTH_BYTES = 8192 }; /* of a log: one with less is of a program that did next to nothing */
 
@@ -158,7 +158,7 @@ bool hz_finish_log(const hz_finish *wanted)
 {
     hz_log log;
     hz_log_image largest = {0};
-    const hz_mapped_file file = hz_map_file(wanted->log);
+    const hz_file_bytes file = hz_read_file(wanted->log);
     hz_log_read(&log, wanted->log, file.bytes, file.size);
     const size_t count = find_largest(&log, &largest);
     if (largest.bytes > 0) {
@@ -167,6 +167,6 @@ bool hz_finish_log(const hz_finish *wanted)
         if (!wanted->is_quiet) say_what_is_missing(&log, wanted, left);
     }
     hz_log_drop(&log);
-    hz_unmap_file(&file);
+    hz_drop_file(&file);
     return largest.bytes > 0;
 }

@@ -34,7 +34,7 @@ hz_form hz_form_named(const char *name)
     return HZ_FORM_NONE;
 }
 
-static bool is_text(const hz_mapped_file *file)
+static bool is_text(const hz_file_bytes *file)
 {
     const size_t length = file->size < LOOK_BYTES ? file->size : LOOK_BYTES;
     for (size_t i = 0; i < length; i++) {
@@ -45,7 +45,7 @@ static bool is_text(const hz_mapped_file *file)
 }
 
 /* The first line tells: "# ...", "0 12 malloc", "12: malloc", "= Start", "@ where". */
-hz_form hz_form_of(const hz_mapped_file *file)
+hz_form hz_form_of(const hz_file_bytes *file)
 {
     if (file->size == 0) return HZ_FORM_NONE;
     if (!is_text(file)) return file->bytes[0] == WORKLOAD_START ? HZ_FORM_WORKLOAD : HZ_FORM_NONE;
@@ -59,7 +59,7 @@ hz_form hz_form_of(const hz_mapped_file *file)
     return file->bytes[at] == ':' ? HZ_FORM_AOSP : HZ_FORM_TEXT;
 }
 
-double hz_foreign_read(hz_form form, const char *path, const hz_mapped_file *file,
+double hz_foreign_read(hz_form form, const char *path, const hz_file_bytes *file,
                        hz_resolver *resolver)
 {
     double ns_per_unit = 0.0;

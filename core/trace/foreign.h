@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "map_file.h"
+#include "read_file.h"
 #include "resolve.h"
 #include "trace_read.h"
 
@@ -20,19 +20,19 @@ typedef enum hz_form {
 } hz_form;
 
 /* The form of a file by how it begins. */
-hz_form hz_form_of(const hz_mapped_file *file);
+hz_form hz_form_of(const hz_file_bytes *file);
 
 /* The form of that name; HZ_FORM_NONE: there is none. */
 hz_form hz_form_named(const char *name);
 
 /* Reads a file into steps; returns ns of one unit of time, 0 where it has no times. */
-double hz_foreign_read(hz_form form, const char *path, const hz_mapped_file *file,
+double hz_foreign_read(hz_form form, const char *path, const hz_file_bytes *file,
                        hz_resolver *resolver);
 
 /* The two kinds of files that are read. */
-double hz_read_lines(hz_form form, const char *path, const hz_mapped_file *file,
+double hz_read_lines(hz_form form, const char *path, const hz_file_bytes *file,
                      hz_resolver *resolver);
-void hz_read_workload(const char *path, const hz_mapped_file *file, hz_resolver *resolver);
+void hz_read_workload(const char *path, const hz_file_bytes *file, hz_resolver *resolver);
 
 /* Writes a trace in another form; one that is bytes cannot be written. */
 void hz_foreign_write(hz_form form, const hz_trace *trace, FILE *out);

@@ -35,7 +35,7 @@ enum {
 
 typedef struct workload {
     const char *path; /* for messages */
-    const hz_mapped_file *file;
+    const hz_file_bytes *file;
     hz_resolver *resolver; /* gets the calls */
     size_t *starts;        /* where the next operation of each thread stands; 0: it has ended */
     uint32_t thread_count;
@@ -180,7 +180,7 @@ static bool run_thread(workload *w, uint32_t thread)
     refuse_byte(w, at, "the file ends in the middle of a thread");
 }
 
-void hz_read_workload(const char *path, const hz_mapped_file *file, hz_resolver *resolver)
+void hz_read_workload(const char *path, const hz_file_bytes *file, hz_resolver *resolver)
 {
     workload w = {.path = path, .file = file, .resolver = resolver};
     w.starts = calloc(THREADS_MAX, sizeof *w.starts);

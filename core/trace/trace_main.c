@@ -16,7 +16,7 @@
 #include "foreign.h"
 #include "info.h"
 #include "log_read.h"
-#include "map_file.h"
+#include "read_file.h"
 #include "trace_salvage.h"
 #include "trace_write.h"
 
@@ -42,7 +42,7 @@ typedef struct request {
 
 /* A file that was read. */
 typedef struct loaded {
-    hz_mapped_file file;
+    hz_file_bytes file;
     hz_trace trace; /* when it is one */
     bool is_trace;
     hz_salvaged salvaged; /* when it is a damaged one */
@@ -132,7 +132,7 @@ static _Noreturn void fail_damaged(const loaded *l)
 
 static void load(loaded *l, const request *r)
 {
-    l->file = hz_map_file(r->input);
+    l->file = hz_read_file(r->input);
     l->is_trace = hz_trace_is_one(l->file.bytes, l->file.size);
     if (!l->is_trace) return;
     hz_trace_load(&l->trace, r->input, l->file.bytes, l->file.size);
@@ -176,7 +176,7 @@ static void drop(loaded *l)
     free(l->notes);
     hz_resolver_drop(&l->resolver);
     hz_salvaged_drop(&l->salvaged);
-    hz_unmap_file(&l->file);
+    hz_drop_file(&l->file);
 }
 
 /* ---- verbs ---------------------------------------------------------------------------------- */

@@ -3,9 +3,9 @@
  *
  * Nothing of the file is believed before its checksum was compared, and no offset is followed that
  * leads outside. A checksum is no proof either: no count is larger than the file has bytes for, and
- * every byte of the file belongs to something, so nothing is read that is not there. Nothing is
- * copied, as a replay calls the allocator only for what was recorded. The checksums also bring the
- * file into memory before a replay starts.
+ * every byte of the file belongs to something, so nothing is read that is not there. What
+ * was checked is a copy of the file past the allocator (read_file.h), as a replay calls that only
+ * for what was recorded.
  */
 #include "trace_read.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "arguments.h"
-#include "map_file.h"
+#include "read_file.h"
 
 enum { WORD = sizeof(uint64_t), NOTES_MAX_BYTES = 1 << 20 };
 
@@ -181,7 +181,7 @@ void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes
 hz_trace hz_trace_open(const char *path)
 {
     hz_trace trace;
-    const hz_mapped_file file = hz_map_file(path);
+    const hz_file_bytes file = hz_read_file(path);
     hz_trace_load(&trace, path, file.bytes, file.size);
     if (trace.damage[0] != '\0')
         hz_refuse("%s %s; `hztune trace cut` makes a whole trace of what stands before that", path,

@@ -1,5 +1,5 @@
 /*
- * Reading a trace: mapped as a whole, and every checksum compared. trace_salvage.h finds what a
+ * Reading a trace: copied as a whole, and every checksum compared. trace_salvage.h finds what a
  * damaged one still holds.
  */
 #ifndef HZ_TRACE_READ_H
@@ -30,7 +30,7 @@ bool hz_trace_is_one(const void *bytes, size_t size);
  */
 void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes, size_t size);
 
-/* Maps a file and reads it; refuses with a sentence what is not a whole trace. */
+/* Copies a file and reads it; refuses with a sentence what is not a whole trace. */
 hz_trace hz_trace_open(const char *path);
 
 /* The chunk at an offset; NULL: none ends before `end`, or it is damaged. */

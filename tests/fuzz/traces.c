@@ -196,7 +196,7 @@ static void write_trace(hz_resolver *resolver, const char *output)
 {
     if (resolver->steps.count == 0) return;
     (void)hz_emit(resolver, &(hz_emission){.path = output, .ns_per_unit = 1.0, .notes = "{}"});
-    const hz_mapped_file file = hz_map_file(output);
+    const hz_file_bytes file = hz_read_file(output);
     hz_trace written;
     hz_trace_load(&written, output, file.bytes, file.size);
     require(written.damage[0] == '\0', "what was written %s", written.damage);
@@ -237,7 +237,7 @@ static void read_log(const uint8_t *bytes, size_t count, const char *output)
 
 static void read_foreign(const uint8_t *bytes, size_t count, const char *output)
 {
-    const hz_mapped_file file = {bytes, count};
+    const hz_file_bytes file = {bytes, count};
     const hz_form form = hz_form_of(&file);
     hz_resolver resolver;
     if (form == HZ_FORM_NONE) return;

@@ -7,7 +7,7 @@
 
 #include "arguments.h"
 #include "digest.h"
-#include "map_file.h"
+#include "read_file.h"
 #include "trace_order.h"
 
 enum { THREADS_MAX = 64 };
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
     hz_trace trace;
     hz_ordered next;
     if (argc != 2) hz_refuse("want a trace");
-    const hz_mapped_file file = hz_map_file(argv[1]);
+    const hz_file_bytes file = hz_read_file(argv[1]);
     hz_trace_load(&trace, argv[1], file.bytes, file.size);
     if (trace.damage[0] != '\0') hz_fail("%s", trace.damage);
     p.worker_of = calloc(trace.header->thread_count, sizeof *p.worker_of);

@@ -187,7 +187,7 @@ def test_a_file_that_is_no_recording_gets_its_sentence(
     assert sorted(path.name for path in recorder.folder.iterdir()) == ["bad"]
 
 
-TEBIBYTE = 1 << 40
+HOLES = 1 << 24
 
 
 @pytest.mark.parametrize(
@@ -201,27 +201,34 @@ TEBIBYTE = 1 << 40
         (b"HZTRACE\n", "a trace of version 0"),
     ],
 )
-def test_a_tebibyte_of_holes_is_not_read_to_its_end(
+def test_what_ends_in_holes_gets_its_sentence(
     head: bytes, reason: str, recorder: Recorder
 ) -> None:
     (recorder.folder / "vast").write_bytes(head)
-    os.truncate(recorder.folder / "vast", TEBIBYTE)
+    os.truncate(recorder.folder / "vast", HOLES)
     done = recorder.trace("convert", "vast", "--output", "made.trace")
     assert done.returncode == 2
     assert reason in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_is_larger_than_the_memory_is_refused(recorder: Recorder) -> None:
+    (recorder.folder / "vast").touch()
+    os.truncate(recorder.folder / "vast", 1 << 40)
+    done = recorder.trace("info", "vast")
+    assert done.returncode == 2 and "larger than the memory of this machine" in done.stderr
 
 
 def test_a_trace_with_a_hole_in_it_is_damaged(recorder: Recorder, text_trace: Path) -> None:
     whole = text_trace.read_bytes()
     header = list(struct.unpack_from(traces.HEADER, whole))
     offset = header[4]
-    header[3:5] = TEBIBYTE + len(whole) - offset, TEBIBYTE
+    header[3:5] = HOLES + len(whole) - offset, HOLES
     packed = struct.pack(traces.HEADER, *header[:-1], 0)
     vast = recorder.folder / "vast.trace"
     with vast.open("wb") as file:
         file.write(packed[:-8] + struct.pack("<Q", traces.checksum(packed)))
         file.write(whole[len(packed) : offset])
-        file.seek(TEBIBYTE)
+        file.seek(HOLES)
         file.write(whole[offset:])
     told = recorder.info(vast)
     assert told["damage"] == "is damaged: its chunks are not all that it holds"
@@ -257,6 +264,21 @@ def test_what_is_read_is_not_overwritten(verb: str, recorder: Recorder, text_tra
         done = recorder.trace(verb, text_trace, "--output", output)
         assert done.returncode == 2 and "it is the file that is read" in done.stderr
     assert text_trace.read_bytes() == before
+
+
+@pytest.mark.parametrize("operation", ["malloc", "touch", "free"])
+def test_a_number_that_no_address_can_have_is_refused(recorder: Recorder, operation: str) -> None:
+    (recorder.folder / "far").write_text(f"0 0 {operation} {2**64 - 1} 8\n")
+    done = recorder.trace("convert", "far", "--output", "x")
+    assert done.returncode == 2 and "line 1: want a block's number below" in done.stderr
+
+
+def test_chosen_addresses_take_no_longer_than_others(recorder: Recorder) -> None:
+    """These met in one slot while the factor that spreads them was known (hours, not seconds)."""
+    known = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
+    lines = (f"1: malloc {known * (i << 44 | i) % 2**64:#x} 8\n" for i in range(1, 400_000))
+    (recorder.folder / "chosen").write_text("".join(lines))
+    assert recorder.trace("convert", "chosen", "--output", "x").returncode == 0
 
 
 def test_a_workload_whose_threads_share_their_operations_is_refused(recorder: Recorder) -> None:
