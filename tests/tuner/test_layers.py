@@ -23,7 +23,7 @@ MOST_LINES = 600
 PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__", "__init__"}),
     frozenset({"api", "lab"}),
-    frozenset({"tune", "compare", "fidelity", "verify", "report", "export", "suggest"}),
+    frozenset({"tune", "compare", "verify", "report", "export", "suggest"}),
     frozenset({"result"}),
     frozenset({"search", "confirm", "panel"}),
     frozenset({"trial"}),

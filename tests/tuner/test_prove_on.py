@@ -25,8 +25,6 @@ from hztune.result import Result
 from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.local import recording
-from hztune.trace import sidecar
-from hztune.trace.sidecar import CheckPoint, TimeShare, TraceCheck
 from hztune.trial import Ledger
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
@@ -196,32 +194,16 @@ def test_another_program_makes_another_study_and_no_storage_carries_one(
         written(proved)
 
 
-# ---- a trace that was not checked ----------------------------------------------------------------
+# ---- a trace alone -------------------------------------------------------------------------------
 
 
-def test_a_study_of_a_trace_that_was_not_checked_says_so_everywhere(
+def test_what_was_proved_on_a_trace_only_says_so_everywhere(
     carry_out: CarryOut, tmp_path: Path, listener: Listener
 ) -> None:
     result = carry_out(0.4, 0.1, prove_on=None, reporter=listener)
-    line = "trace:app.hzt was not checked: whether it may stand for its program is not known"
+    line = "trace:app.hzt: proved on a trace only, not on its program"
     assert [each.text for each in result.profile.cautions] == [line]
     assert f"  warning: {line}" in summary_lines(result)
     assert summary_json(result)["warnings"] == [line]
     assert profile.load(tmp_path / "out" / "profile.json").cautions == result.profile.cautions
     assert line in report.render(tmp_path / "out")
-
-
-def test_a_trace_that_may_stand_is_said_at_the_start_and_is_no_warning(
-    trace: WorkloadSpec, carry_out: CarryOut
-) -> None:
-    assert trace.trace is not None
-    point = CheckPoint("order", "agrees", "all alike")
-    check = TraceCheck(
-        trace.trace.digest + "0" * 52, "stands", "because", "app", ("hz",), (point,),
-        TimeShare(0.2, 0.1, 0.3), "2026-11-25T00:00:00Z", "{}",
-    )  # fmt: skip
-    sidecar.write(check, trace.trace.path)
-    assert understand(TuneRequest(trace)).remarks == (
-        "trace:app.hzt was checked: it stands for 20 % of its program's time",
-    )
-    assert carry_out(0.4, 0.1, prove_on=None).profile.cautions == ()

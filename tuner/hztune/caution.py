@@ -13,7 +13,7 @@ from hztune.strictjson import TEXT, Fields
 Trouble = Literal["speed", "memory", "failure", "known", "trace"]
 TROUBLES: tuple[Trouble, ...] = ("speed", "memory", "failure", "known", "trace")
 """Less speed, more memory, a process that failed: measured. `known`: not measured here. `trace`: it
-is not shown that the trace on which it was found may stand for its program."""
+was proved on a trace, and not on the program."""
 
 _MANY_TIMES = 0.5
 """Ratio of speed below which a loss is told as a factor."""

@@ -78,11 +78,9 @@ from hztune.api.studies import (
 from hztune.api.suggestions import suggest, suggestion_json, suggestion_text
 from hztune.api.traces import (
     anonymize_trace,
-    check_trace,
     convert_trace,
     cut_trace,
     recorder_command,
-    trace_check_text,
     trace_info,
     trace_text,
 )
@@ -93,7 +91,6 @@ __all__ = [
     "anonymize_trace",
     "change_process",
     "changes",
-    "check_trace",
     "compare",
     "comparison_json",
     "comparison_text",
@@ -142,7 +139,6 @@ __all__ = [
     "suggestion_text",
     "summary",
     "summary_lines",
-    "trace_check_text",
     "trace_info",
     "trace_text",
     "trim_process",

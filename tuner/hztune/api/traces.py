@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from hztune.progress import Quiet
-
-if TYPE_CHECKING:
-    from hztune.measure.program import Program
-    from hztune.progress import Reporter
-    from hztune.trace.sidecar import TraceCheck
+from typing import Any
 
 
 def recorder_command(
@@ -109,51 +102,3 @@ def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") 
     from hztune.trace import tool
 
     return tool.convert(Path(path), Path(output), form)
-
-
-def check_trace(
-    path: str | Path,
-    program: Program,
-    contenders: Sequence[str] = (),
-    *,
-    pairs: int | None = None,
-    budget_s: float = 120.0,
-    seed: int = 1,
-    again: bool = True,
-    out: Path | None = None,
-    reporter: Reporter | None = None,
-) -> TraceCheck:
-    """Finds out whether a trace may stand for its program, and writes that beside the trace.
-
-    Args:
-        path: The trace.
-        program: Its program, from `program`.
-        contenders: Four or more, as of `contenders`; (): all allocators that are here, and two slow
-            settings.
-        pairs: Blocks of fresh processes for each of the two; None: 8.
-        budget_s: Seconds for both together.
-        seed: Of every random choice.
-        again: Whether the program is recorded a second time; a server never is.
-        out: A directory for every sample, as soon as it exists; None: none.
-        reporter: Is told how it goes; None: nothing is shown.
-
-    Raises:
-        UsageError: Something is not legal; nothing was measured.
-        HztuneError: Too few allocators run both.
-    """
-    from hztune import trace_file
-
-    trace = trace_file.find(f"{trace_file.PREFIX}{path}")
-
-    from hztune.fidelity import check
-
-    sides = check.sides_of(contenders, program)
-    asked = check.Asked(trace, program, sides, pairs, budget_s, seed, again, out)
-    return check.check_fidelity(asked, reporter or Quiet())
-
-
-def trace_check_text(check: TraceCheck, path: str | Path) -> list[str]:
-    """What a check found, a line each."""
-    from hztune.trace import overview
-
-    return overview.check_lines(check, Path(path).name)

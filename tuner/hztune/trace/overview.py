@@ -1,4 +1,4 @@
-"""What is in a trace, and what a check of it found, for people."""
+"""What is in a trace, for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hztune.arguments import printable
-from hztune.trace.sidecar import TraceCheck
 
 _THREADS_SHOWN = 12
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
@@ -21,19 +20,6 @@ _ENDINGS = {
 def trace_lines(told: Mapping[str, Any]) -> list[str]:
     """Returns what `tool.describe` tells, a line each."""
     return [*_head(told), *_blocks(told), *_operations(told), *_threads(told)]
-
-
-def check_lines(check: TraceCheck, name: str) -> list[str]:
-    """Returns what a check found, a line each; `name` is the trace's."""
-    lines = [f"{each.name:<9} {each.state}: {each.text}" for each in check.points]
-    under = ", ".join(check.contenders)
-    if check.stands:
-        verdict = f"{name} may stand for {check.program}"
-    elif check.answer == "cannot tell":
-        verdict = f"it is not shown whether {name} may stand for {check.program} ({check.why})"
-    else:
-        verdict = f"{name} may not stand for {check.program} ({check.why})"
-    return [f"under     {under}", *lines, verdict]
 
 
 def _head(told: Mapping[str, Any]) -> Iterator[str]:

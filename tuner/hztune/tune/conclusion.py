@@ -42,7 +42,6 @@ from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
 from hztune.stats import NORMAL_95, follow_on, pool_plain
 from hztune.strictjson import as_word, ascii_text
-from hztune.trace import sidecar
 from hztune.trial import (
     ArmRecord,
     Calibration,
@@ -131,16 +130,16 @@ def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
     """What is to be told of the configuration.
 
-    That is what the panel saw, known risks that it did not, and that it was found on a trace which
-    is not shown to be like its program. The panel sees what would be emitted; a longer
-    configuration is where that is not proved.
+    That is what the panel saw, known risks that it did not, and that it was proved on a trace only.
+    The panel sees what would be emitted; a longer configuration is where that is not proved.
     """
     arm, examined = decision.arm, decision.examined
     if examined is not None:
         yield from examined.cautions(arm)
     for spec in task.request.workloads if not decision.on_program else ():
-        if spec.trace is not None and (said := sidecar.remark(spec.trace)):
-            yield Caution("trace", ascii_text(said), workload=spec.name)
+        if spec.trace is not None:
+            said = f"{ascii_text(spec.trace.name)}: proved on a trace only, not on its program"
+            yield Caution("trace", said, workload=spec.name)
     looked_at = set(examined.winner.params) if examined is not None else set()
     if task.space.holds(arm):
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):

@@ -26,7 +26,6 @@ from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
 from hztune.quota import LEAST_MEMORY_KB, Quota
 from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
-from hztune.trace import sidecar
 from hztune.trial import OF_LOAD, LossLimit, MemoryLimit, memory_limit
 from hztune.trial.division import PANEL_LEAST_S, PANEL_SHARE, Division
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
@@ -433,7 +432,12 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
         for spec in request.workloads:
             spec.check()
         found = TuneTarget(request.threads or _MANY_THREADS, rests=request.needs_rest)
-        return found, tuple(_of_traces(request))
+        only = [
+            f"{each.trace.name}: --prove-on -- ./program proves on the program what is found here"
+            for each in request.workloads
+            if each.trace is not None and request.prove_on is None
+        ]
+        return found, tuple(only)
     seen = [_program_target(each, request.allocators, look) for each in request.programs]
     first, *others = (each for each, _ in seen)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
@@ -441,20 +445,6 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
     obstacle = next((each.obstacle for each, _ in seen if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in seen for line in lines))
     return TuneTarget(_MANY_THREADS, parts, obstacle, provider, request.needs_rest), remarks
-
-
-def _of_traces(request: TuneRequest) -> Iterator[str]:
-    """What is to be said of the traces that are replayed."""
-    for spec in request.workloads:
-        if (trace := spec.trace) is None:
-            continue
-        if said := sidecar.remark(trace):
-            yield f"{said} (hztune trace check {trace.path.name} -- ./program)"
-        elif (check := sidecar.find(trace)) is not None and check.share is not None:
-            share = 100.0 * check.share.estimate
-            yield f"{trace.name} was checked: it stands for {share:.0f} % of its program's time"
-            if spec.steady and (why := check.against_rounds):
-                yield f"round after round it is not like its program ({why}); see -p rounds=1"
 
 
 def _program_target(
