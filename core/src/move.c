@@ -1,6 +1,7 @@
 /*
  * Moving the pages of a large block to another run: the kernel changes its page table, and no byte
- * is copied.
+ * is copied. It leaves a mapping without pages behind, which mlockall's lock has left, too: so that
+ * range is mapped anew.
  *
  * Moved pages are a mapping of their own, which the kernel does not join with its neighbours. A
  * process may have 65,530 mappings: so at most RUNS_MOST moved runs exist at a time, and moved
@@ -134,6 +135,6 @@ bool hz_run_move(const hz_page_info *from, const hz_page_info *to)
         length += length == 0;
         part_copy(source + at, target + at, length);
     }
-    if (is_any_moved(source, pages)) (void)renew(source, pages);
+    (void)renew(source, pages);
     return true;
 }

@@ -262,6 +262,21 @@ static void locked_pages(void)
     require_zero(calloc(1, 16 * MIB), 16 * MIB);
 }
 
+/* What mlockall asked for holds for the range that a block has left, too: it is resident at once.
+ */
+static void all_locked(void)
+{
+    unsigned char first;
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) return; /* not allowed here */
+    slot grown = {malloc(2 * MIB), 2 * MIB, 34};
+    void *pin = malloc(MIB), *old = grown.block;
+    paint(&grown, 0);
+    resize(&grown, 4 * MIB);
+    require(hz_counter("large_moved") == 1, "the block was not moved");
+    require(mincore(old, 1, &first) == 0 && (first & 1) != 0, "what it left is not locked");
+    free(pin);
+}
+
 /* A part of the block is a mapping of its own. */
 static void advised_pages(void)
 {
@@ -287,6 +302,7 @@ static const check checks[] = {
     {"a kernel that has no memory for a move makes for copies", kernel_without_memory, 60},
     {"a parent's and a child's block are two", parent_and_child, 60},
     {"locked pages keep their contents", locked_pages, 0},
+    {"after mlockall what a block has left stays locked", all_locked, 0},
     {"a block of several mappings keeps its contents", advised_pages, 60},
 };
 
