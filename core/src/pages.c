@@ -447,11 +447,13 @@ static hz_page_info *find_more(size_t pages, uint32_t node, run_taste taste)
 }
 
 /* For a request of zeroes a long dirty run must be cleared. While more than max_dirty_bytes are
- * dirty, such a run goes back to the system anyway: then a clean one is better. */
+ * dirty, such a run goes back to the system anyway: then a clean one is better, unless the system
+ * takes none back. */
 static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 {
     if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;
-    return wants_zeroes && pages >= CLEAR_PAGES && is_too_much_dirty() ? CLEAN_ONLY : DIRTY_TOO;
+    const bool is_long = wants_zeroes && pages >= CLEAR_PAGES;
+    return is_long && is_too_much_dirty() && !hz_page_pool.is_refused ? CLEAN_ONLY : DIRTY_TOO;
 }
 
 /* The first page from a run's first one on that is a multiple of `align`. */

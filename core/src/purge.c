@@ -6,6 +6,9 @@
  * one left alone will be due. While more than max_dirty_bytes are free, pages are due at once, the
  * most recently freed ones last.
  *
+ * Where the system refuses, as it does for locked memory, no one asks it again for a while: a pause
+ * that doubles with each refusal in a row.
+ *
  * One thread purges at a time. The only lock that is held during its system calls is one that
  * malloc and free try and never wait for (but see run_list_unknown in repair.c, for a child of
  * fork). What one call returns is bounded, and so is how many pages it looks at.
@@ -21,6 +24,7 @@ enum {
     /* decay_ms / SHARE_OF_DECAY is the least time between two sweeps. Of the pages beyond
      * max_dirty_bytes, those that were freed within that time go last. */
     SHARE_OF_DECAY = 8,
+    PAUSE_MOST_MS = 1024,
 };
 
 _Static_assert(HZ_PARAM_MOST(decay_ms) < UINT32_MAX / 2,
@@ -35,15 +39,32 @@ size_t hz_purge_part_pages(size_t run_pages)
 }
 
 static struct {
-    hz_lock lock;             /* guards the rest; held while the system works */
-    _Atomic bool is_behind;   /* whether more was due after the last part */
-    _Atomic uint32_t next_ms; /* when the next sweep for aged pages begins */
-    bool is_sweeping;         /* whether `aged` is under way */
-    hz_sweep aged;            /* the sweep for pages that were free for decay_ms */
-    uint64_t part_ns;         /* when it took its last part */
-    size_t excess_below;      /* how far the sweep for pages beyond max_dirty_bytes has come */
-    size_t any_below;         /* how far the search for the highest of them has come */
+    hz_lock lock;                /* guards the rest; held while the system works */
+    _Atomic bool is_behind;      /* whether more was due after the last part */
+    _Atomic uint32_t next_ms;    /* when the next sweep for aged pages begins */
+    bool is_sweeping;            /* whether `aged` is under way */
+    hz_sweep aged;               /* the sweep for pages that were free for decay_ms */
+    uint64_t part_ns;            /* when it took its last part */
+    size_t excess_below;         /* how far the sweep for pages beyond max_dirty_bytes has come */
+    size_t any_below;            /* how far the search for the highest of them has come */
+    _Atomic uint32_t refused_ms; /* when the system last refused */
+    _Atomic uint32_t pause_ms;   /* how long it is not asked then; 0: it did not refuse */
 } purge;
+
+static bool is_pausing(void)
+{
+    const uint32_t pause_ms = hz_atomic_peek(&purge.pause_ms);
+    return pause_ms > 0 && hz_os_now_ms() - hz_atomic_peek(&purge.refused_ms) < pause_ms;
+}
+
+static void pause_longer(void)
+{
+    const uint32_t pause_ms = 2 * hz_atomic_peek(&purge.pause_ms);
+    hz_atomic_poke(&purge.refused_ms, hz_os_now_ms());
+    hz_atomic_poke(&purge.pause_ms, pause_ms == 0              ? 1
+                                    : pause_ms < PAUSE_MOST_MS ? pause_ms
+                                                               : PAUSE_MOST_MS);
+}
 
 /* Returns a run to the system in parts, up to the first one that it refuses; the result is how many
  * pages went. */
@@ -64,7 +85,11 @@ static bool run_make_clean(hz_page_info *run)
 {
     const size_t pages = run->pages, done = run_return(run);
     hz_pages_swept(run, done);
-    if (done < pages) return false;
+    if (done < pages) {
+        pause_longer();
+        return false;
+    }
+    hz_atomic_poke(&purge.pause_ms, 0);
     hz_count(HZ_STAT_purges, 1);
     hz_count(HZ_STAT_purged_bytes, pages << HZ_PAGE_SHIFT);
     return true;
@@ -131,7 +156,7 @@ static void purge_aged(void)
         hz_page_info *run = hz_pages_sweep(&purge.aged, left);
         if (run == NULL) break;
         left -= run->pages;
-        if (!run_make_clean(run)) purge.aged.below = 0;
+        if (!run_make_clean(run)) break;
     }
     if (purge.aged.below == 0) sweep_end();
 }
@@ -194,7 +219,7 @@ bool hz_purge_is_behind(void)
 
 bool hz_purge_part(void)
 {
-    if (hz_pages_dirty() == 0) return false;
+    if (hz_pages_dirty() == 0 || is_pausing()) return false;
     const bool is_too_much = excess() > 0;
     if (!is_too_much && !hz_purge_is_behind() && !is_time()) return false;
     if (hz_atomic_peek(&purge.lock.word) != 0 || !hz_lock_try(&purge.lock)) return false;
@@ -204,7 +229,7 @@ bool hz_purge_part(void)
         purge_aged();
     hz_atomic_poke(&purge.is_behind, purge.is_sweeping || excess() > 0);
     hz_lock_release(&purge.lock);
-    return true;
+    return hz_atomic_peek(&purge.pause_ms) == 0;
 }
 
 /* Takes whole runs, and returns each in parts, so that the runs are not split. */

@@ -71,6 +71,7 @@ static void purge_end(hz_page_info *run, size_t purged)
 {
     const size_t first = hz_info_page(run), pages = run->pages;
     hz_purging_remove(run);
+    hz_page_pool.is_refused = purged < pages;
     if (purged > 0 && purged < pages) hz_run_resize(run, purged);
     if (purged < pages)
         hz_run_list_dirty(first + purged, pages - purged, run->node, hz_os_now_ms());

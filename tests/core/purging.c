@@ -41,6 +41,7 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 
 static size_t returned_bytes, largest_bytes, return_count;
 static void (*meanwhile)(void); /* what happens while memory goes back */
+static bool refuses;            /* whether the system takes none back */
 
 int madvise(void *address, size_t bytes, int advice)
 {
@@ -49,6 +50,7 @@ int madvise(void *address, size_t bytes, int advice)
         return_count++;
         if (bytes > largest_bytes) largest_bytes = bytes;
         if (meanwhile != NULL) meanwhile();
+        if (refuses) return -1;
     }
     return (int)syscall(SYS_madvise, address, bytes, advice);
 }
@@ -324,6 +326,39 @@ static void a_background_thread_returns_everything_in_parts(void)
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
 }
 
+/* ---- never in vain --------------------------------------------------------------------------- */
+
+static void free_again_and_again(uint64_t ms)
+{
+    for (uint64_t passed = 0; passed < ms; passed++, clock_ms++) give(take(MIB));
+}
+
+static void where_the_system_refuses_it_is_asked_ever_more_seldom(void)
+{
+    hz_cfg.max_dirty_bytes = MIB;
+    refuses = true;
+    burst();
+    require(return_count == 1, "it is asked %zu times at once", return_count);
+    free_again_and_again(SECOND_MS);
+    require(return_count <= 11, "it is asked %zu times in a second", return_count);
+    free_again_and_again(10 * SECOND_MS);
+    require(return_count <= 22, "it is asked %zu times in eleven seconds", return_count);
+    let_decay(); /* for ever if it does not leave off */
+    refuses = false;
+    free_again_and_again(2 * SECOND_MS);
+    require(dirty_bytes() <= MIB, "%zu bytes stay when it takes them", dirty_bytes());
+}
+
+static void where_the_system_refuses_zeroes_do_not_take_ever_more_memory(void)
+{
+    hz_cfg.max_dirty_bytes = MIB;
+    refuses = true;
+    burst();
+    const size_t before = hz_arena_used_pages();
+    for (int i = 0; i < BURST; i++) give(hz_calloc(1, 4 * MIB));
+    require(hz_arena_used_pages() == before, "%zu pages more", hz_arena_used_pages() - before);
+}
+
 /* ---- never under a lock --------------------------------------------------------------------- */
 
 /* Needs the lock of each bin and depot, of the page pool, and of the arena. */
@@ -493,6 +528,10 @@ static const check checks[] = {
     {"a call looks at few pages of a large arena", a_call_looks_at_few_pages_of_a_large_arena, 0},
     {"a background thread returns everything, in parts",
      a_background_thread_returns_everything_in_parts, 0},
+    {"where the system refuses, it is asked ever more seldom",
+     where_the_system_refuses_it_is_asked_ever_more_seldom, 0},
+    {"where the system refuses, zeroes do not take ever more memory",
+     where_the_system_refuses_zeroes_do_not_take_ever_more_memory, 0},
     {"no free of a small block returns memory under a lock",
      no_free_of_a_small_block_returns_memory_under_a_lock, 0},
     {"no free of a large block returns memory under a lock",
