@@ -306,7 +306,7 @@ static void *refill(hz_heap *heap, uint32_t class_)
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);
     magazine->given -= got < magazine->given ? (uint32_t)got : magazine->given;
-    if (magazine->grown > 0) heap->home_row[class_].top = blocks + got - 1;
+    if (magazine->grown > 0) hz_plain_put(&heap->home_row[class_].top, blocks + got - 1);
     return blocks[got - 1];
 }
 
@@ -326,9 +326,8 @@ void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
     *last = block;
 }
 
-HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
+static void push_to_full(hz_heap *heap, uint32_t class_, void *block)
 {
-    hz_tick_of_free(heap);
     if (!magazine_grow(heap, class_, true)) {
         hz_magazine_cold *magazine = &heap->magazines[class_];
         const uint32_t count = to_give(magazine, held(heap, class_));
@@ -339,7 +338,15 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
         }
         flush(heap, class_, count);
     }
-    *heap->home_row[class_].top++ = block;
+    void **top = heap->home_row[class_].top;
+    *top = block;
+    hz_plain_put(&heap->home_row[class_].top, top + 1);
+}
+
+HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
+{
+    push_to_full(heap, class_, block);
+    hz_tick_of_free(heap);
 }
 
 /* The slots of a magazine, which may be another thread's. Those below `top` hold free blocks. That

@@ -247,6 +247,6 @@ void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
     heap->ring_bytes += hz_class_bytes[class_];
     if (HZ_LIKELY(!ring_is_full(heap))) return;
     hz_count(HZ_STAT_ring_full, 1);
-    hz_tick_of_free(heap);
     hz_remote_flush(heap);
+    hz_tick_of_free(heap);
 }

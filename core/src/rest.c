@@ -173,11 +173,9 @@ static bool return_what_is_due(void)
 static bool return_all(void)
 {
     const uint32_t decay_ms = (uint32_t)hz_live(decay_ms);
-    for (uint32_t vain = 0; vain < VAIN_MOST; vain++) {
-        if (return_what_is_due())
-            vain = 0;
-        else
-            (void)word_replace(HZ_REST_WATCHES, HZ_REST_SLEEPS);
+    for (uint32_t vain = 0; vain < VAIN_MOST;) {
+        vain = return_what_is_due() ? 0 : vain + 1;
+        if (vain > 0) (void)word_replace(HZ_REST_WATCHES, HZ_REST_SLEEPS);
         const uint32_t seen_ms = hz_decay_seen_ms();
         if (!sleep_for(decay_ms + decay_ms / 4 + SLACK_MS)) return false;
         if (hz_decay_seen_ms() != seen_ms) return false;

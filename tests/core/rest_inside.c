@@ -31,10 +31,12 @@ static atomic_uint asked_for_ms[2];  /* what the first ones were to take */
 static void (*_Atomic during)(void); /* what the program does while the background thread sleeps */
 static atomic_uint sleeps;           /* sleeps with a timer so far */
 static atomic_uint sleeps_for_good;  /* sleeps without one */
+static void (*at_shortage)(void);    /* what holds a thread up whose magazine is full or empty */
 
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
-    (void)clock;
+    void (*const act)(void) = clock == CLOCK_MONOTONIC ? at_shortage : NULL;
+    if (act != NULL) act();
     *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
     return 0;
 }
@@ -129,6 +131,34 @@ static void a_slow_free_wakes_it(void)
     leave_much_unused();
     while (hz_usage_now().free_bytes > 0) (void)sched_yield(); /* for ever if it is not woken */
     wait_until_it_sleeps_for_good(2);
+}
+
+/* One more than the four that find nothing. */
+static void after_what_it_returned_it_looks_four_times_in_vain(void)
+{
+    void *block = hz_malloc(1 << 20);
+    bring_the_background_thread();
+    wait_until_it_sleeps_for_good(1);
+    const uint64_t before = rounds();
+    hz_free(block);
+    wait_until_it_sleeps_for_good(2);
+    require(rounds() == before + 5, "%llu rounds", (unsigned long long)(rounds() - before));
+}
+
+static void wait_until_it_sleeps(void)
+{
+    at_shortage = NULL;
+    wait_until_it_sleeps_for_good(1);
+}
+
+static void a_free_that_was_held_up_wakes_it(void)
+{
+    static void *blocks[BLOCKS];
+    for (size_t i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(SIZE);
+    bring_the_background_thread();
+    at_shortage = wait_until_it_sleeps;
+    for (size_t i = 0; at_shortage != NULL; i++) hz_free(blocks[i]);
+    wait_until_it_sleeps_for_good(2); /* for ever if it is not woken */
 }
 
 static void while_the_program_works_it_does_nothing(void)
@@ -313,6 +343,9 @@ int main(int argc, char **argv)
         {"it returns everything, and then sleeps without a timer",
          it_returns_everything_and_then_sleeps_without_a_timer, 0},
         {"a slow free wakes it", a_slow_free_wakes_it, 0},
+        {"after what it returned it looks four times in vain",
+         after_what_it_returned_it_looks_four_times_in_vain, 0},
+        {"a free that was held up wakes it", a_free_that_was_held_up_wakes_it, 0},
         {"while the program works it does nothing", while_the_program_works_it_does_nothing, 0},
         {"a rest begins with the last visit", a_rest_begins_with_the_last_visit, 0},
         {"a process that was stopped did not rest", a_process_that_was_stopped_did_not_rest, 0},
