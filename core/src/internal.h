@@ -69,8 +69,8 @@ void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 bool hz_magazine_make_all(hz_heap *heap);
 /* Pops a block of `class_`, after a refill if need be; NULL when there is no memory. */
 void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
-/* Returns to the system what a long block holds, but for its seal, if the thread has freed none of
- * its class for decay_ms. */
+/* Returns to the system what a long block holds, but for its seal, if it is the first of its class
+ * that the thread frees. */
 void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
 /* Lets the magazines of a heap that has neither a thread nor blocks grow from nothing again, and
@@ -163,8 +163,8 @@ size_t hz_large_bytes(const void *block);
 /* ---- purge.c: what goes back to the system -------------------------------------------------- */
 
 /* Returns to the system a part of the pages that have been free for decay_ms or exceed
- * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it, with
- * no lock held: hz_tick_of_free once, hz_decay once a round. */
+ * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due, or the system refused lately.
+ * Only decay.c calls it, with no lock held: hz_tick_of_free once, hz_decay once a round. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
 /* Whether more was due after the last part. */
