@@ -201,9 +201,7 @@ HOLES = 1 << 24
         (b"HZTRACE\n", "a trace of version 0"),
     ],
 )
-def test_what_ends_in_holes_gets_its_sentence(
-    head: bytes, reason: str, recorder: Recorder
-) -> None:
+def test_what_ends_in_holes_gets_its_sentence(head: bytes, reason: str, recorder: Recorder) -> None:
     (recorder.folder / "vast").write_bytes(head)
     os.truncate(recorder.folder / "vast", HOLES)
     done = recorder.trace("convert", "vast", "--output", "made.trace")

@@ -21,6 +21,7 @@ from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats import Interval
+from hztune.store import kept_command
 from hztune.verify import history
 from hztune.verify.claim import Verification, VerifyAnswer
 from hztune.verify.history import RatioRange, Recheck
@@ -324,6 +325,15 @@ def test_a_program_whose_command_is_not_known_is_not_measured_and_the_others_are
     told = capsys.readouterr().out
     assert why.lower() in told.lower()
     assert "1 not measured, 1 holds" in told
+
+
+def test_a_profile_is_measured_again_by_the_command_beside_it(
+    tuned: Profile, answers: dict[str, VerifyAnswer], tmp_path: Path
+) -> None:
+    path = _save(of_program(tuned), tmp_path / "profile.json")
+    kept_command.write(path, ("--allocator", "any", "--budget", "9s", "--", "sh", "-c", "web"))
+    answers["web"] = "does not hold"
+    assert cli.status_of(["verify", str(path), "--quiet"]) == 4
 
 
 def test_a_command_that_others_may_write_is_not_run(

@@ -20,7 +20,6 @@ from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, Virt
 from hztune.measure.program import described
 from hztune.measure.types import Around
 from hztune.progress import Quiet, Reporter
-from hztune.report.words import tune_command_line
 from hztune.result import Result
 from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json, summary_lines
@@ -102,7 +101,7 @@ def carry_out(
 
 
 def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
-    carry_out: CarryOut, trace: WorkloadSpec, tmp_path: Path
+    carry_out: CarryOut, tmp_path: Path
 ) -> None:
     result = carry_out(0.4, 0.1)
     made = result.profile
@@ -115,7 +114,6 @@ def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
     assert "fresh pairs of" in result.account.why and "; on its trace, +" in result.account.why
     assert profile.load(tmp_path / "out" / "profile.json") == made
     assert any("found on trace:app.hzt" in line for line in provenance(made, undo=""))
-    assert f"--workload trace:app.hzt@{trace.setting} --prove-on" in tune_command_line(made)
     assert "The search, whose figures follow, was on trace:app.hzt" in report.render(
         tmp_path / "out"
     )

@@ -29,7 +29,6 @@ from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.profile import Objective, Profile
 from hztune.progress import Quiet
 from hztune.quota import Quota, memory_text
-from hztune.report import words
 from hztune.result.decision import Decision, claim_of
 from hztune.trial import SmallestMemory, Workbench, smallest_memory
 from hztune.trial.smallest import CONFIRMED_BY, PRECISION
@@ -384,7 +383,6 @@ def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfi
         "memory_kb": 524288,
     }
     assert profile.parse(profile.dumps(made).encode()) == made
-    assert "--cpus 2 --memory 512M" in words.tune_command_line(made)
     assert "within:  a container with 2 CPUs and 512M of memory" in api.profile_lines(made)
     assert "quota" not in json.loads(profile.dumps(make_profile()))["objective"]
 

@@ -17,7 +17,6 @@ from hztune.measure.executors import workload_executor
 from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import TurnExecutor
 from hztune.profile import Profile, WorkloadId
-from hztune.report.words import tune_command_line
 from hztune.tune.request import TuneRequest
 from hztune.tune.stored_request import read_back, written
 from hztune.workload import WorkloadSpec, listing, takes, workloads_named
@@ -177,9 +176,6 @@ def test_a_profile_keeps_the_name_and_the_content_of_its_trace(
 ) -> None:
     profile.save(tuned, tmp_path / "profile.json")
     assert profile.load(tmp_path / "profile.json") == tuned
-    line = tune_command_line(tuned)
-    assert f"--workload {tuned.workload.name}@{tuned.workload.setting} " in line
-    assert "--threads" not in line
 
 
 def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(

@@ -112,7 +112,7 @@ def publish(unfinished: Path, path: Path) -> None:
         raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
-def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
+def write_whole(path: Path, content: str, *, mode: int = 0o666) -> None:
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 
     A symbolic link at `path` is replaced, never followed. What is no file (/dev/null, a FIFO) is
@@ -123,7 +123,7 @@ def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
     """
     try:
         require_replaceable(path)
-        _write_whole(path, content.encode(), 0o777 if executable else 0o666)
+        _write_whole(path, content.encode(), mode)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise HztuneError(f"cannot write {str(path)!r}: {reason}") from None

@@ -43,6 +43,7 @@ from hztune.api.processes import (
 )
 from hztune.api.profiles import (
     changes,
+    command_of,
     differences,
     draw_history,
     due,
@@ -91,6 +92,7 @@ __all__ = [
     "anonymize_trace",
     "change_process",
     "changes",
+    "command_of",
     "compare",
     "comparison_json",
     "comparison_text",

@@ -77,6 +77,7 @@ def compare(
     no_worse: str | None = None,
     out: Path | None = None,
     resume: bool = False,
+    command: tuple[str, ...] = (),
     reporter: Reporter | None = None,
 ) -> Comparison:
     """Measures contenders side by side.
@@ -95,6 +96,7 @@ def compare(
             The answer is `ruling` of what is returned.
         out: A directory for every sample, as soon as it exists, and the record; None: none.
         resume: Whether to go on with the comparison in `out`, which was asked for alike.
+        command: The words that asked for it, to be kept in `out`; () keeps none.
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
@@ -107,7 +109,9 @@ def compare(
     from hztune.compare import conduct
 
     told = reporter or Quiet()
-    return conduct.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told, resume=resume)
+    return conduct.compare(
+        sides, specs, pairs, budget_s, seed, no_worse, out, told, resume=resume, command=command
+    )
 
 
 def ruling(found: Comparison) -> str:

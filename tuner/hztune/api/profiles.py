@@ -32,6 +32,17 @@ def load_profile(path: str | Path) -> Profile:
     return profile.load(Path(path))
 
 
+def command_of(record: Path) -> tuple[str, ...]:
+    """The words of the command that is kept beside a profile or a comparison; () where none is.
+
+    Raises:
+        UsageError: Another user may have written them.
+    """
+    from hztune.store import kept_command
+
+    return kept_command.read(record)
+
+
 def profile_json(tuned: Profile) -> str:
     """A profile as its file holds it."""
     from hztune import profile

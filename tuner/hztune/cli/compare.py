@@ -19,6 +19,9 @@ from hztune.cli.program import (
     Place,
     SplitCommand,
     about_program,
+    given_words,
+    gone_on_with,
+    private_option,
     refuse_without_program,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
@@ -145,6 +148,7 @@ with --no-worse
     help="Results directory.  [default: a new one in hztune-results]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the comparison in --out.")
+@private_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @about_program
 @click.argument(
@@ -169,9 +173,12 @@ def compare_command(
     out: Path | None,
     resume: bool,
     quiet: bool,
+    private: bool,
     **measured: Any,
 ) -> int:
     """`hztune compare`."""
+    if resume and out is not None and not contenders:
+        return int(gone_on_with(out / "comparison.json"))
     if len(contenders) < 2:
         raise UsageError("compare needs at least two contenders (see `hztune compare --help`)")
     form = _form(form, as_json=as_json, markdown=markdown)
@@ -194,6 +201,7 @@ def compare_command(
         no_worse=no_worse,
         out=out,
         resume=resume,
+        command=() if private else given_words(),
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
     try:
@@ -202,7 +210,8 @@ def compare_command(
         _print(found, form, counters=counters)
     if found.stopped:
         so_far = _so_far(found, len(specs))
-        raise StoppedByUser(f"{so_far}; go on with --resume --out {shlex.quote(str(out))}")
+        how = "go on with the same command and" if private else "go on with: hztune compare"
+        raise StoppedByUser(f"{so_far}; {how} --resume --out {shlex.quote(str(out))}")
     if no_worse is not None:
         answer = api.ruling(found)
         if answer == "not enough data":

@@ -91,7 +91,7 @@ def _write_text(text: str, output: str, *, executable: bool = False) -> None:
     if output == "-":
         click.echo(text, nl=False)
     else:
-        files.write_whole(Path(output), text, executable=executable)
+        files.write_whole(Path(output), text, mode=0o777 if executable else 0o666)
 
 
 def _table(columns: Mapping[str, Sequence[object]]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DASHES = "hztune.dashes"
+_WORDS = "words"
 NO_PROGRAM = "there is no program after --; write it and its arguments there"
 
 
@@ -109,6 +110,13 @@ _COMMANDS = click.option(
     help="One of several programs, instead of one after --.",
 )
 
+private_option = click.option(
+    "--private", is_flag=True, help="Do not save the command beside the results."
+)
+
+_OF_ONE_RUN = frozenset({"out", "resume", "quiet", "as_json", "dry_run", "private"})
+"""Options of a run, which are no part of what is repeated."""
+
 PROGRAM_OPTIONS = frozenset({
     "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
     "timeout", "server", "load", "ready", "ready_port", "ready_timeout", "idle_s", "rounds",
@@ -179,6 +187,47 @@ def program_options(command: F) -> F:
         shell_complete=completion.offer_files,
     )
     return words(command)
+
+
+def given_words(leave_out: frozenset[str] = _OF_ONE_RUN) -> tuple[str, ...]:
+    """The words of this command line, to be given again: its options stand first."""
+    ctx = click.get_current_context()
+    options: list[str] = []
+    sides: list[str] = []
+    for each in ctx.command.params:
+        name = each.name or ""
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not is_given or name == _WORDS or name in leave_out:
+            continue
+        value = ctx.params[name]
+        values = value if isinstance(value, tuple) else (value,)
+        texts = [f"{one:g}" if isinstance(one, float) else str(one) for one in values]
+        if isinstance(each, click.Option) and each.is_flag:
+            options.append((each.opts if value else each.secondary_opts)[0])
+        elif isinstance(each, click.Option):
+            options += [word for text in texts for word in (each.opts[0], text)]
+        else:
+            sides += texts
+    own = ctx.params.get(_WORDS)
+    return (*options, *sides, *(("--", *own) if own else ()))
+
+
+def gone_on_with(record: Path) -> Any:
+    """What the command beside a record comes to, with the options that are given now.
+
+    Raises:
+        UsageError: It was not kept, or another user may have written it.
+    """
+    ctx, words = click.get_current_context(), api.command_of(record)
+    if not words:
+        raise UsageError(
+            f"{str(record.parent)!r} does not hold the command that is to be resumed; give all of "
+            "it again, with --resume"
+        )
+    at = words.index("--") if "--" in words else len(words)
+    again = [*words[:at], *given_words(frozenset()), *words[at:]]
+    with ctx.command.make_context(ctx.info_name, again, parent=ctx.parent) as resumed:
+        return ctx.command.invoke(resumed)
 
 
 def programs_of(

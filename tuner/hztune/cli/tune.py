@@ -21,6 +21,9 @@ from hztune.cli.program import (
     PROGRAM_OPTIONS,
     Place,
     ProgramCommand,
+    given_words,
+    gone_on_with,
+    private_option,
     program_options,
     programs_of,
     refuse_without_program,
@@ -174,6 +177,7 @@ _EXIT_STATUS: dict[Verdict, int] = {
     help="Results directory.  [default: a new one in hztune-results]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
+@private_option
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
 @click.option("--study", default="", metavar="NAME", help="Name of the study in --storage.")
 @click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
@@ -190,6 +194,7 @@ def tune_command(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
+    private: bool,
     storage: str,
     study: str,
     **options: Any,
@@ -200,6 +205,10 @@ def tune_command(
     report.html, every sample and, for hz, hz_config.h.
     """
     shared = _shares(storage, study)
+    if options["resume"] and options["out"] and not _targets(options):
+        return int(gone_on_with(options["out"] / "profile.json"))
+    if not (private or shared):
+        options["command"] = given_words()
     asked = None if shared and _names_no_target(options) else _request(**options)
     if dry_run and asked is not None:
         click.echo("\n".join(api.plan(asked)))
@@ -233,14 +242,18 @@ def _shares(storage: str, study: str) -> bool:
     return bool(storage)
 
 
+def _targets(options: Mapping[str, Any]) -> bool:
+    """Whether something to measure is named."""
+    return any(options[name] for name in ("workload", "words", "server", "commands"))
+
+
 def _names_no_target(options: Mapping[str, Any]) -> bool:
     """Whether a study that exists is meant, whose request stands in the storage.
 
     Raises:
         UsageError: Then it cannot be changed any more.
     """
-    targets = ("words", "server", "commands")
-    if options["workload"] is not None or any(options[name] for name in targets):
+    if _targets(options):
         return False
     ctx = click.get_current_context()
     given = [
@@ -319,7 +332,8 @@ def print_result(result: Result, *, as_json: bool) -> int:
         lines = api.summary_lines(result)
         if folder is not None and result.profile.makes_a_claim:
             path = shlex.quote(str(folder / "profile.json"))
-            lines.append(f"use it:  hztune run {path} -- ./your-program")
+            own = click.get_current_context().params.get("words") or ("./your-program",)
+            lines.append(f"use it:  hztune run {path} -- {shlex.join(own)}")
             lines.append(f"or:      hztune export {path} --format env")
         click.echo("\n".join(lines))
     return _EXIT_STATUS[result.profile.claim.verdict]

@@ -19,7 +19,7 @@ from hztune.cli.program import (
     programs_of,
     refuse_without_program,
 )
-from hztune.cli.verify_all import measured_text, verify_folder, worst_status
+from hztune.cli.verify_all import measured_text, programs_in, verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import reporter
 
@@ -34,14 +34,14 @@ _STATUS = {"holds": 0, "does not hold": 4, "cannot tell": 1}
 _HELP = """Measure a profile's claim again, here and now.
 
 Measures fresh pairs of control and profile on the profile's workload. If that was your own program,
-give its command again after --; if it was a trace, its file with --trace. The claim holds if the
-pairs show at least half of the lower end of the claimed gain. The parameters are measured together:
-one that was added to the profile by hand and gains nothing is not noticed. With --pid nothing is
-measured: the answer is whether a running process has the profile's allocator and parameters.
+its command is what you give after --, or else web.args beside web.json, which `hztune tune` writes;
+if it was a trace, give its file with --trace. The claim holds if the pairs show at least half of
+the lower end of the claimed gain. The parameters are measured together: one that was added to the
+profile by hand and gains nothing is not noticed. With --pid nothing is measured: the answer is
+whether a running process has the profile's allocator and parameters.
 
---all measures every profile in DIR and in its results directories. For a profile web.json of a
-program, web.args beside it holds its command, as it would follow PROFILE here. `hztune history`
-prints all answers.
+--all measures every profile in DIR and in its results directories. `hztune history` prints all
+answers.
 
 \b
 exit status   0  the claim holds (--pid: the profile is in effect; --all: every claim holds)
@@ -133,6 +133,8 @@ def verify_command(
     if not tuned.makes_a_claim:
         click.echo(_NOTHING.format(tuned.claim.verdict))
         return 0
+    if not targets and tuned.workload.kind == "program":
+        targets = programs_in(api.command_of(profile_path))
     _warn(tuned, targets, strict)
     with reporter(quiet=quiet) as display:
         finding = api.verify(

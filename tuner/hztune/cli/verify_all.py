@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hztune import api
-from hztune.cli.program import ProgramCommand, program_options, programs_of
+from hztune.cli.program import PROGRAM_OPTIONS, programs_of
+from hztune.cli.tune import tune_command
 from hztune.errors import HztuneError, UsageError
 from hztune.progress import reporter
 
@@ -104,7 +105,7 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, seed: int, quiet: bool)
     if not tuned.makes_a_claim:
         return FolderAnswer(kept.path, "no claim", f"its verdict is {tuned.claim.verdict}")
     try:
-        programs = _programs(kept.words)
+        programs = programs_in(kept.words)
         why = api.due(tuned, programs=programs)
         if only_due and not why:
             return FolderAnswer(
@@ -126,21 +127,15 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, seed: int, quiet: bool)
     return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding)
 
 
-def _programs(words: tuple[str, ...]) -> tuple[Program, ...]:
-    """The programs that the words of an `.args` name, as on the command line.
+def programs_in(words: tuple[str, ...]) -> tuple[Program, ...]:
+    """The programs that the words of an `.args` name, as on the command line of `tune`.
 
     Raises:
         UsageError: The words are not legal there.
     """
     try:
-        with _about_program.make_context("hztune verify", list(words)) as ctx:
-            given = dict(ctx.params)
-            return programs_of(given.pop("words"), given.pop("commands"), given)
+        with tune_command.make_context("hztune tune", list(words)) as ctx:
+            about = {name: ctx.params[name] for name in PROGRAM_OPTIONS}
+            return programs_of(ctx.params["words"], ctx.params["commands"], about)
     except click.ClickException as error:
         raise UsageError(f"its .args: {error.format_message()}") from None
-
-
-@click.command(cls=ProgramCommand)
-@program_options
-def _about_program(**about: object) -> None:
-    """Only its parser is used."""

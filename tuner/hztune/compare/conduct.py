@@ -44,7 +44,7 @@ from hztune.measure.remembered import Remembered
 from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter
-from hztune.store import Nowhere, Plan, Sink
+from hztune.store import Nowhere, Plan, Sink, kept_command
 from hztune.store.local import DATABASE, LocalStudy, is_there
 from hztune.workload import WorkloadSpec, specs_named
 
@@ -162,6 +162,7 @@ def compare(
     reporter: Reporter,
     *,
     resume: bool = False,
+    command: Sequence[str] = (),
 ) -> Comparison:
     """Measures contenders side by side; see `api.compare`."""
     if resume and out is None:
@@ -180,6 +181,8 @@ def compare(
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
     with ExitStack() as opened:
         study = opened.enter_context(_study(out, record, specs, machine, resume)) if out else None
+        if study is not None:
+            kept_command.write(study.folder / RECORD, command)
         if study is not None and resume:
             record = replace(record, rows=_rows_there(study.folder, specs, gate))
         there = len(record.rows)

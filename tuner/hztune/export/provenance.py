@@ -26,7 +26,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         profile: where it all stands.
         undo: how this form is taken back, in a few words.
     """
-    workload, machine, limits = profile.workload, profile.machine, profile.objective.limits
+    machine, limits = profile.machine, profile.objective.limits
     threads = f", {profile.threads} thread{'s' * (profile.threads > 1)}" if profile.threads else ""
     quota = f", quota of {machine.quota:g}" if machine.quota is not None else ""
     lines = [
@@ -41,8 +41,6 @@ def provenance(profile: Profile, undo: str) -> list[str]:
     ]
     if profile.found_on is not None:
         lines.append(f"found on {profile.found_on.label}, proved on its program itself")
-    if workload.kind == "program":
-        lines.append("measured on a program of your own, whose command is not recorded")
     if profile.allocator.name != "none":
         lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
     if how := allocator.get(profile.adapter.family).check_advice:

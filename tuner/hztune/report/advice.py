@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 
 from hztune import export
-from hztune.report import words
 from hztune.report.markup import Html, join, table, tag
+from hztune.report.words import bench_command, hyperfine_command, round_ops
 from hztune.result.figures import Figures
 from hztune.workload import METRICS
 
@@ -19,7 +21,8 @@ def use(found: Figures) -> Html:
     title = tag("h2", "Use it, and undo it")
     if not found.profile.makes_a_claim:
         return join(title, tag("p", "There is nothing to apply: nothing was proved."))
-    name = found.profile.allocator.name
+    name, place = found.profile.allocator.name, shlex.quote(str(found.place))
+    program = shlex.join(_program(found)) or "./program"
     forms = [
         (tag("code", form.name), form.doc)
         for form in export.FORMATS
@@ -27,10 +30,10 @@ def use(found: Figures) -> Html:
     ]
     return join(
         title,
-        tag("p", "In the results directory, for one program:"),
-        tag("pre", "hztune run profile.json -- ./program"),
+        tag("p", "For one program:"),
+        tag("pre", f"hztune run {place} -- {program}"),
         tag("p", "Permanently, in the format that you need:"),
-        tag("pre", "hztune export profile.json --format FORM"),
+        tag("pre", f"hztune export {place} --format FORM"),
         table("Forms of export", ("form", "what for"), forms, wide=1),
         tag(
             "p",
@@ -39,45 +42,57 @@ def use(found: Figures) -> Html:
         ),
         tag("pre", _shell_words(found)),
         tag("p", "Is it in effect, and does it hold here?"),
-        tag("pre", "hztune verify profile.json"),
+        tag("pre", f"hztune verify {place}"),
     )
 
 
 def _shell_words(found: Figures) -> str:
-    names = [*found.profile.environment, "LD_PRELOAD"]
+    names, place = [*found.profile.environment, "LD_PRELOAD"], shlex.quote(str(found.place))
     return (
-        'eval "$(hztune export profile.json --format sh)"   # apply\n'
-        f"unset {' '.join(names)}   # undo"
+        f'eval "$(hztune export {place} --format sh)"   # apply\nunset {" ".join(names)}   # undo'
     )
 
 
 def repeat(found: Figures) -> Html:
-    """The commands that measure it again."""
-    profile = found.profile
-    program = "" if profile.workload.kind == "bench" else " The program's words are not recorded."
-    return join(
-        tag("h2", "Do it again"),
-        tag("p", f"The whole study, with the same random choices:{program}"),
-        tag("pre", words.tune_command_line(profile, found.samples.identity.get("objectives", ""))),
-        "" if profile.objective.metric == METRICS["p99"] else _by_hyperfine(found),
-    )
-
-
-def _by_hyperfine(found: Figures) -> Html:
-    return join(
+    """The commands that measure it again, from the directory in which it was tuned."""
+    commands = list(_hyperfine(found))
+    by_hyperfine = (
         tag(
             "p",
             "The result by another instrument, hyperfine (the Debian package; the one on PyPI is "
             "something else). Whole runs scatter more than turns, so a small gain may not show:",
         ),
-        tag("pre", "\n\n".join(_hyperfine(found))),
+        tag("pre", "\n\n".join(commands)),
+    )
+    whole = (
+        tag("p", "The whole study, with the same random choices, where it was tuned:"),
+        tag("pre", shlex.join(["hztune", "tune", *found.command])),
+    )
+    return join(
+        tag("h2", "Do it again"),
+        *(whole if found.command else (tag("p", "The command of the study was not kept."),)),
+        *(by_hyperfine if commands else ()),
     )
 
 
 def _hyperfine(found: Figures) -> Iterator[str]:
-    """Yields a command for each workload, with runs of a second or so."""
-    for workload, speed in zip(found.profile.workloads, found.control_speeds, strict=False):
-        yield words.hyperfine_command(found.profile, workload, words.round_ops(speed * _RUN_S))
+    """Yields a command for each workload where whole runs can show a gain, a second or so long."""
+    profile = found.profile
+    if not profile.makes_a_claim or profile.claim.metric not in (METRICS["throughput"], "wall_s"):
+        return
+    if words := _program(found):
+        escaped = re.sub(r'([\\"$`])', r"\\\1", shlex.join(words))
+        yield hyperfine_command(profile, escaped)
+    elif profile.workload.kind == "bench":
+        for workload, speed in zip(profile.workloads, found.control_speeds, strict=False):
+            ops = round_ops(speed * _RUN_S)
+            yield hyperfine_command(profile, bench_command(workload, profile.threads, ops))
+
+
+def _program(found: Figures) -> tuple[str, ...]:
+    """The words of the one program that was tuned for; () where they were not kept."""
+    words = found.command
+    return words[words.index("--") + 1 :] if "--" in words else ()
 
 
 def machine(found: Figures) -> Html:

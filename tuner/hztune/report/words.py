@@ -13,8 +13,7 @@ from hztune.profile import Profile, WorkloadId
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
 from hztune.stats import Interval
-from hztune.trial import OF_LOAD
-from hztune.workload import METRICS, Goal
+from hztune.workload import METRICS
 
 _FACTOR = 3.0
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -150,67 +149,26 @@ def memory_words(ratio: float, of: MemoryKind = "rss") -> str:
     return f"{change:.0f}\u00a0% {'less' if ratio < 1.0 else 'more'} {MEMORIES[of]}"
 
 
-def _sought_words(profile: Profile, objectives: str) -> list[str]:
-    """The options that say what is made better, and how long it rests."""
-    words = [
-        word
-        for goal in _GOALS
-        if profile.objective.metric == METRICS[goal]
-        for word in ("--objective", goal)
-    ]
-    if (rest := profile.objective.rest) is not None:
-        words += ["--idle-s", f"{rest.idle_s:g}", "--rounds", str(rest.rounds)]
-    if (quota := profile.objective.quota) is not None:
-        words += quota.options
-    return words + (["--pareto", objectives] if objectives else [])
+def bench_command(workload: WorkloadId, threads: int, ops: int) -> str:
+    """The command of a built-in workload that does so many operations."""
+    params = "".join(f" --{name} {value}" for name, value in workload.params)
+    is_trace = trace_file.is_trace(workload.name)
+    name = shlex.quote(workload.name if is_trace else workload.text)
+    return f"$(hztune paths --bench) {name}{params} --threads {threads} --ops {ops}"
 
 
-_GOALS: tuple[Goal, ...] = ("p99", "kept")
-"""Goals that a command has to name."""
-
-_LIMIT_OPTIONS = {OF_LOAD: "--max-loss"}
-"""Options of limits that a profile names otherwise."""
-
-
-def tune_command_line(profile: Profile, objectives: str = "") -> str:
-    """The hztune command that repeats the study; `objectives` of a front, if one was sought."""
-    words = ["hztune", "tune"]
-    if profile.found_on is not None:
-        words += ["--workload", profile.found_on.text, "--prove-on"]
-    if profile.workload.kind == "bench":
-        words += ["--workload", ",".join(workload.text for workload in profile.workloads)]
-        for name, value in dict.fromkeys(each for of in profile.workloads for each in of.params):
-            words += ["-p", f"{name}={value}"]
-        if not all(trace_file.is_trace(workload.name) for workload in profile.workloads):
-            words += ["--threads", str(profile.threads)]
-    words += _sought_words(profile, objectives)
-    words += ["--allocator", profile.allocator.name]
-    words += ["--budget", f"{profile.search.budget_s:g}s", "--seed", str(profile.search.seed)]
-    for name, value in profile.objective.limits:
-        words += [_LIMIT_OPTIONS.get(name, f"--{name.replace('_', '-')}"), value]
-    line = shlex.join(words)
-    if profile.workload.kind == "bench":
-        return line
-    if not profile.shares:
-        return f"{line} -- ./your-program its arguments"
-    names = [each.name for each in profile.workloads]
-    return " ".join([line, *(f"--command {name}='./your-program its arguments'" for name in names)])
-
-
-def hyperfine_command(profile: Profile, workload: WorkloadId, ops: int) -> str:
-    """The hyperfine command that compares default and profile by whole runs.
+def hyperfine_command(profile: Profile, target: str) -> str:
+    """The hyperfine command that compares control and profile by whole runs of a command.
 
     Args:
         profile: What to compare.
-        workload: On which of its workloads.
-        ops: Operations that a built-in workload does in each run, the same for both.
+        target: What is run, as it stands between double quotes of a shell.
     """
     own = profile.allocator.name
     library = _preload_words(own, profile.allocator.soname)
     control = profile.objective.control or own
     default = library if control == own else _preload_words(control, f"lib{control}.so")
     settings = "".join(f"{name}={value} " for name, value in profile.environment.items())
-    target = _target_command(workload, profile.threads, ops)
     return " \\\n  ".join(
         [
             "hyperfine -N --warmup 1 --runs 10",
@@ -232,15 +190,6 @@ def round_ops(ops: float) -> int:
     power = 10.0 ** math.floor(math.log10(max(1.0, ops)))
     # The logarithm of what is nearly a power of ten is that of the power.
     return int(power * next((step for step in (5, 2) if step * power <= ops), 1))
-
-
-def _target_command(workload: WorkloadId, threads: int, ops: int) -> str:
-    if workload.kind == "program":
-        return "./your-program its arguments"
-    params = "".join(f" --{name} {value}" for name, value in workload.params)
-    is_trace = trace_file.is_trace(workload.name)
-    name = shlex.quote(workload.name if is_trace else workload.text)
-    return f"$(hztune paths --bench) {name}{params} --threads {threads} --ops {ops}"
 
 
 def _with_words(profile: Profile) -> str:

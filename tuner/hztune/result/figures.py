@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,6 +30,7 @@ from hztune.result.decision import claimed_interval
 from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
 from hztune.stats import NORMAL_95, Interval, block_ratios, fixed_interval, pool_plain
+from hztune.store import kept_command
 from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
     ArmRecord,
@@ -143,12 +145,16 @@ class Figures:
         profile: What it claims: the result's, or what the interrupted study left in its file.
         samples: What it rests on.
         ledger: The samples, sorted as the study had them.
+        place: Where the profile stands.
+        command: The words that asked for the study; () where they were not kept.
     """
 
     result: Result | None
     profile: Profile
     samples: Recording
     ledger: Ledger
+    place: Path = Path(PROFILE)
+    command: tuple[str, ...] = ()
 
     @property
     def control(self) -> Arm:
@@ -525,7 +531,10 @@ def read(folder: Path) -> Figures:
     limits = limits_of(dict(made.objective.limits))
     weighed = weighed_memory(samples.identity.get("objectives", ""))
     ledger = Ledger.of(samples.blocks, *limits, samples.where, weighed)
-    return Figures(result, made, samples, ledger)
+    place, words = folder / PROFILE, tuple[str, ...]()
+    with suppress(UsageError):  # another user's, say: that one is not repeated here
+        words = kept_command.read(place)
+    return Figures(result, made, samples, ledger, place, words)
 
 
 def _plain_interval(log_ratios: Sequence[float]) -> Interval | None:

@@ -3,7 +3,8 @@
 `rows` is what an executor tells and what blocks are made of again; `lines` is how rows are written;
 `database` is a connection; `study` is the tables and what stands in them; `local` is the study of a
 results directory, which one process measures; `worker` is one of several; `peers` is what a worker
-asks of the others. Only what needs no database is named here: commands that need none load none.
+asks of the others; `kept_command` is the command of a study. Only what needs no database is named
+here: commands that need none load none.
 """
 
 from hztune.store.peers import Alone, EndedElsewhere, News, Peers

@@ -11,6 +11,7 @@ from hztune import export, files, profile
 from hztune.errors import UsageError
 from hztune.profile import PROFILE
 from hztune.result import FRONT, Result, front_file
+from hztune.store import kept_command
 from hztune.store.local import DATABASE, is_there
 from hztune.tune.request import Task
 
@@ -33,6 +34,8 @@ def directory(task: Task) -> Iterator[Path]:
     try:
         yield path
     finally:
+        if not is_there(path):
+            kept_command.place_of(path / PROFILE).unlink(missing_ok=True)
         if is_new:
             with suppress(OSError):  # there is something in it
                 path.rmdir()

@@ -59,6 +59,7 @@ class RequestOptions(TypedDict, total=False):
     smallest_memory: bool
     prove_on: Program | None
     term_days: int
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class TuneRequest:
         prior: Whether the search begins with what earlier studies learned, and leaves what it
             learned itself.
         term_days: Days after which the profile should be measured again.
+        command: The words that asked for it, to be kept beside the profile; () keeps none.
     """
 
     workload: WorkloadSpec | None = None
@@ -112,6 +114,7 @@ class TuneRequest:
     smallest_memory: bool = False
     prove_on: Program | None = None
     term_days: int = TERM_DAYS
+    command: tuple[str, ...] = ()
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:

@@ -19,11 +19,12 @@ from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.panel import Panel, make
 from hztune.prior import Prior
+from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
 from hztune.result import LiveMemory, Result, Survivor, stored
 from hztune.result.decision import Decision
 from hztune.search import SLOTS
-from hztune.store import Sink
+from hztune.store import Sink, kept_command
 from hztune.store.local import LocalStudy
 from hztune.strictjson import as_word
 from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
@@ -61,6 +62,7 @@ def tune(task: Task, reporter: Reporter) -> Result:
         if (ended := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(ended, out)
+        kept_command.write(out / PROFILE, request.command)
         prior = Prior.stored(store.learned)
         for line in (*chosen_from(task), *told_of(prior), *task.remarks, *doctor.remarks()):
             reporter.say(line)

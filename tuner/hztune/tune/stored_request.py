@@ -20,7 +20,7 @@ from hztune.scratch import scratch_folder
 from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
-_OWN = ("workload", "program", "more", "prove_on", "beside", "space", "out", "resume")
+_OWN = ("workload", "program", "more", "prove_on", "beside", "space", "out", "resume", "command")
 """Fields that are written in a form of their own, or that other workers must not see."""
 
 _MOST_SPACE_BYTES = 256 * 1024

@@ -1,26 +1,19 @@
 """A folder of profiles: which are there, how each is measured again, and which are due.
 
-A profile holds no command. One that was made for a program has its words in a file beside it, whose
-name ends in `.args` instead of `.json`, as they would stand on the command line of
-`hztune verify`: `-- ./program its arguments`, or `--server '...' --load '...'`.
+A profile holds no command: `store.kept_command` reads the one beside it.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune import files, profile, trace_file
+from hztune import profile, trace_file
 from hztune.errors import UsageError
 from hztune.profile import PROFILE, Profile
-
-ARGUMENTS = ".args"
-_MOST_BYTES = 64 * 1024
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+from hztune.store import kept_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +86,23 @@ def _kept(path: Path) -> Kept:
     except UsageError as error:
         return Kept(path, None, (), str(error))
     try:
-        return Kept(path, tuned, _words(path.with_suffix(ARGUMENTS), tuned), "")
+        return Kept(path, tuned, _words(path, tuned), "")
     except UsageError as error:
         return Kept(path, tuned, (), str(error))
 
 
 def _words(path: Path, tuned: Profile) -> tuple[str, ...]:
-    """What stands in the `.args` of a profile; nothing where it was made for workloads.
+    """The words of the command of a profile; nothing where it was made for workloads.
 
     Raises:
-        UsageError: It is missing, cannot be read or split, or another user may write it.
+        UsageError: They are missing, cannot be read or split, or another user may write them.
     """
     if tuned.workload.kind == "bench" or not tuned.makes_a_claim:
         return ()
-    try:
-        found = path.stat()
-    except OSError:
+    if not (words := kept_command.read(path)):
+        place = str(kept_command.place_of(path))
         raise UsageError(
-            f"it was made for a program, and {str(path)!r} is missing: write the words of its "
-            "command there, as they stand after `hztune verify PROFILE`"
-        ) from None
-    if found.st_mode & _WRITABLE_BY_OTHERS or found.st_uid not in (0, os.geteuid()):
-        raise UsageError(
-            f"{str(path)!r} holds a command and may be written by another user; "
-            "make it yours, and `chmod go-w` it"
+            f"it was made for a program, and {place!r} is missing: write the words of its command "
+            "there, as they stand after `hztune verify PROFILE`"
         )
-    try:
-        return tuple(shlex.split(files.read_small(path, _MOST_BYTES).decode(), comments=True))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise UsageError(f"{str(path)!r} cannot be split into words: {error}") from None
+    return words

@@ -1,0 +1,77 @@
+"""The command of a study is kept beside its profile, and a study goes on by it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hztune import api
+from hztune.errors import HztuneError
+from hztune.store import kept_command
+from hztune.tune.request import TuneRequest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+WORDS = [
+    "--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better", "--no-prior",
+    "--cpus", "1.5", "--", "sh", "-c", "web 'a b'",
+]  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
+    """What reaches the study, which is not carried out."""
+    seen: list[TuneRequest] = []
+
+    def tune(request: TuneRequest, **_: object) -> None:
+        seen.append(request)
+        raise HztuneError("not carried out")
+
+    monkeypatch.setattr(api, "tune", tune)
+    return seen
+
+
+def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(
+    asked: list[TuneRequest], hztune_here: Run
+) -> None:
+    hztune_here("tune", "--out", "here", "-q", *WORDS)
+    assert sorted(asked[0].command) == sorted(WORDS)
+    assert asked[0].command[-4:] == tuple(WORDS[-4:])
+    hztune_here("tune", "--private", *asked[0].command)
+    assert asked[1].command == ()
+    assert asked[1].program and asked[0].program
+    assert asked[1].program.metric == asked[0].program.metric
+
+
+def test_a_study_goes_on_by_its_directory_alone(
+    asked: list[TuneRequest], hztune_here: Run, tmp_path: Path
+) -> None:
+    done = hztune_here("--resume", "--out", "there")
+    assert (done.returncode, asked) == (2, [])
+    assert "'there' does not hold the command that is to be resumed" in done.stderr
+    (tmp_path / "there").mkdir()
+    kept_command.write(tmp_path / "there" / "profile.json", WORDS)
+    assert (tmp_path / "there" / "profile.args").stat().st_mode & 0o777 == 0o600
+    hztune_here("--resume", "--out", "there", "--budget", "40s")
+    (request,) = asked
+    assert request.program is not None and request.program.argv == ("sh", "-c", "web 'a b'")
+    assert (request.budget_s, request.resume, request.out) == (40.0, True, Path("there"))
+    assert (request.allocator, request.prior) == ("hz,glibc", False)
+
+
+def test_a_comparison_goes_on_by_its_directory_alone(
+    hztune_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides: list[tuple[str, ...]] = []
+
+    def contenders(texts: tuple[str, ...], **_: object) -> None:
+        sides.append(texts)
+        raise HztuneError("not carried out")
+
+    monkeypatch.setattr(api, "contenders", contenders)
+    kept_command.write(tmp_path / "comparison.json", ["--pairs", "4", "none", "hz", "--", "true"])
+    hztune_here("compare", "--resume", "--out", tmp_path)
+    assert sides == [("none", "hz")]
