@@ -22,7 +22,7 @@ from hztune.lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Executor
 from hztune.measure.several import SeveralExecutor
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
-from hztune.progress import Quiet
+from hztune.progress import Quiet, duration
 from hztune.report import words
 from hztune.result import Result, figures
 from hztune.result.decision import Decision
@@ -348,6 +348,15 @@ def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(make_results: Ma
     assert "Nothing was proved better than the default of hz on remote@medium" in text
     assert "There is nothing to apply" in text
     assert "hyperfine" not in text, "it would compare two equal commands"
+
+
+def test_a_page_tells_one_noise_and_all_of_the_time(make_results: MakeResults) -> None:
+    folder = make_results(nothing_wins)
+    found = figures.read(folder)
+    text = " ".join(Reader(report.render(folder)).text.split())
+    assert not re.search(r"against itself ([+-]|scattered)", text)
+    assert found.result is not None and found.times[-1][1] < found.result.account.wall_s
+    assert re.search(rf"time ?{duration(found.result.account.wall_s)}", text)
 
 
 def test_an_interrupted_study_is_no_claim(make_results: MakeResults) -> None:

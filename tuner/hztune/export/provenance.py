@@ -76,7 +76,7 @@ def claim(profile: Profile) -> str:
         f"{control}",
     }
     if result.verdict == "no_gain":
-        interval = f"{control} against itself: {interval}"
+        return words["no_gain"]
     told = [f"{words[result.verdict]} ({interval})"]
     if (memory := result.memory) is not None:
         ends = f"95 % interval {memory.ci_low:.3f} to {memory.ci_high:.3f}"

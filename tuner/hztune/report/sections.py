@@ -108,7 +108,7 @@ def _tiles(found: Figures) -> Iterator[tuple[str, str, str]]:
     failed = sum(bool(one.record.failures) for one in found.candidates)
     yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
     turns, disturbed = found.turns
-    wall_s = found.times[-1][1]
+    wall_s = max(found.times[-1][1], found.result.account.wall_s if found.result else 0.0)
     yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
 
 
@@ -144,9 +144,9 @@ def _value(found: Figures, name: str, value: str | int) -> Html:
 def _proof(found: Figures) -> Html:
     rows = []
     if found.calibration is not None:
-        note = words.interval_words(found.calibration)
+        note = f"noise floor {words.change(found.floor, sign=False)}"
         name = f"{_control(found)} against itself"
-        rows.append(charts.Strip(name, note, found.calibration_pairs, found.calibration, "neutral"))
+        rows.append(charts.Strip(name, note, found.calibration_pairs, None, "neutral"))
     attempts = {}
     for arm, record in found.proofs:
         row, answer = _attempt(found, arm, record)
