@@ -292,7 +292,7 @@ def simulate(core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
             monkeypatch.setattr(
                 f"{session}.executor_of", lambda request, machine, sink, *more: Kept(inner, sink)
             )
-            monkeypatch.setattr(f"{session}.SystemClock", lambda: clock)
+            monkeypatch.setattr(f"{session}.SystemClock", lambda **settings: clock)
         return clock
 
     return simulated

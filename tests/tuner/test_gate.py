@@ -11,7 +11,7 @@ import io
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
-from hztune.blocks import Arm
+from hztune.blocks import Arm, Block, Role
 from hztune.compare import comparison, exchange, plot, table
 from hztune.compare.comparison import Comparison
+from hztune.compare.conduct import carry_out
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import (
     Answer,
@@ -32,9 +33,16 @@ from hztune.compare.gate import (
     is_settled_by_failure,
     whole,
 )
-from hztune.compare.match import LEAST_PAIRS, Effort, GatedRow, Unfinished, play
-from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.compare.match import (
+    LEAST_PAIRS,
+    OVERTIME_S,
+    Effort,
+    GatedRow,
+    Unfinished,
+    play,
+)
+from hztune.errors import OutOfTime, UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.workload import WorkloadSpec
 
@@ -154,11 +162,12 @@ def compared(
     """A comparison of which everything was drawn."""
     gate = Gate.of(MARGIN, rows)
     specs = [WorkloadSpec("larson", "", (), threads + 1) for threads in range(rows)]
+    clock = VirtualClock()
     measured = play(
         specs,
         SIDES,
-        Effort(None, budget_s, gate),
-        lambda spec: ReplayExecutor(truth, noise, seed=SEED),
+        Effort(None, budget_s, gate, clock),
+        lambda spec: ReplayExecutor(truth, noise, seed=SEED, clock=clock),
         Quiet(),
     )
     record = Comparison(SIDES, (), (("hztune", "0.1.0"),), (), (("seed", 1.0),), gate)
@@ -168,16 +177,47 @@ def compared(
 QUIET = ModelNoise(within=0.01, between=0.005)
 
 
-@pytest.mark.parametrize(("budget_s", "is_said"), [(1.0, True), (60.0, False)])
-def test_a_row_whose_least_pairs_take_longer_than_its_budget_says_so(
-    budget_s: float, is_said: bool
+@pytest.mark.parametrize("gate", [None, Gate.of(MARGIN)], ids=["a ratio", "a gate"])
+@pytest.mark.parametrize(("run_s", "pairs"), [(1.0, 4), (5.5, 2), (12.0, 1), (40.0, 0)])
+def test_a_row_keeps_to_its_budget_and_says_at_once_when_that_is_too_small(
+    run_s: float, pairs: int, gate: Gate | None
 ) -> None:
-    listener = Listener()
-    executor = ReplayExecutor(landscape(0.0), QUIET, seed=SEED, turn_ms=1000.0)
+    listener, clock = Listener(), VirtualClock()
+    executor = ReplayExecutor(
+        landscape(), QUIET, seed=SEED, clock=clock, turn_ms=1e3 * run_s, warmup_ms=0, start_ms=0
+    )
     specs = [WorkloadSpec.from_text("larson", (), 2)]
-    list(play(specs, SIDES, Effort(LEAST_PAIRS, budget_s), lambda spec: executor, listener))
-    told = [line for line in listener.lines if "4 are the least" in line]
-    assert bool(told) == is_said
+    plan = Effort(LEAST_PAIRS, 25.0, gate, clock)
+    (found,) = play(specs, SIDES, plan, lambda spec: executor, listener)
+    assert len(found.blocks) == pairs
+    assert clock.now() <= plan.budget_s + OVERTIME_S
+    said = [line for line in listener.lines if "the budget is too small" in line]
+    assert len(said) == (pairs < LEAST_PAIRS)
+    assert (found.enough_s >= 2 * LEAST_PAIRS * run_s) == bool(said)
+
+
+class Ended(ReplayExecutor):
+    """An executor whose third block is ended, since the budget is used up."""
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        if number == 2:
+            raise OutOfTime("the budget is used up")
+        return super().measure(arms, role=role, rounds=rounds, number=number)
+
+
+@pytest.mark.parametrize("gate", [None, Gate.of(MARGIN)], ids=["a ratio", "a gate"])
+def test_what_was_measured_before_a_block_was_ended_is_told(gate: Gate | None) -> None:
+    found, stopped = carry_out(
+        Comparison(SIDES, (), (), (), gate=gate),
+        [WorkloadSpec.from_text("larson", (), 2)],
+        Effort(LEAST_PAIRS, 60.0, gate),
+        lambda spec: Ended(landscape(), QUIET, seed=SEED),
+        Quiet(),
+    )
+    assert not (stopped or found.stopped)
+    assert [(row.pairs, row.enough_s > 0.0) for row in found.left] == [(2, True)]
+    assert "[" in table.plain(found.standings) if gate is None else found.answers[0].pairs == 2
+    assert whole(found.answers) == "not enough data"
 
 
 def test_a_contender_that_fails_now_and_then_is_not_called_worse() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from hztune import machine
 from hztune.machine import Machine
+from hztune.trial import Budget, SystemClock
 
 RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 
@@ -216,7 +217,9 @@ def test_two_timed_windows_never_overlap(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 60
 
 
-def test_a_window_tells_how_long_another_process_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = 100.0
 
     def wait(fd: int, operation: int) -> None:
@@ -225,8 +228,11 @@ def test_a_window_tells_how_long_another_process_held_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(machine.fcntl, "flock", wait)
     monkeypatch.setattr(machine.time, "monotonic", lambda: now_s)
-    with machine.timed_window() as waited_s:
-        assert waited_s == 2.5
+    one, shared = Budget(SystemClock(), 60.0), Budget(SystemClock(counts_waiting=True), 60.0)
+    with machine.timed_window():
+        now_s += 1.0
+    assert (one.elapsed(), one.waited_s) == (1.0, 2.5)
+    assert shared.elapsed() == 3.5
 
 
 def test_a_window_whose_holder_was_killed_is_free_again() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hztune import process
 from hztune.errors import HztuneError
 from hztune.measure import Arm
 from hztune.measure.alternate import NumberReading
@@ -77,6 +78,7 @@ class Given:
         self.pace = ALL_CPUS
         self.paces: list[Pace] = []
         self.spans: list[float] = []
+        self.copies: list[int] = []
         self._runs = [*runs]
         self._room = room
 
@@ -94,6 +96,7 @@ class Given:
 
     def try_out(self, control: Arm, copies: int, **how: Any) -> tuple[list[Stint], Fault | None]:
         self.paces.append(self.pace)
+        self.copies.append(copies)
         found = self._runs[:copies]
         del self._runs[:copies]
         fault = next((each for each in found if isinstance(each, Fault)), None)
@@ -362,3 +365,19 @@ def test_the_load_of_a_server_that_is_timed_is_told_nothing() -> None:
     given = Given(*twice(stint(server_s=0.5)))
     ServerTryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
     assert set(given.spans) == {0.0}
+
+
+# ---- the time ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left_s", "runs"), [(1000.0, [1, 2, 1, 2]), (30.0, [1, 2]), (3.0, [1])])
+def test_a_trial_of_turns_takes_a_small_part_of_the_time_that_is_left(
+    left_s: float, runs: list[int]
+) -> None:
+    waits = stint(3.0, cpu_s=0.3, seen_s=0.0)
+    given = Given(*twice(waits), *twice(waits))
+    with process.limited(lambda: left_s):
+        finding = Tryout(given, TIMED, CONTROL).finding()  # type: ignore[arg-type]
+    assert given.copies == runs
+    assert finding.run_s == 3.0
+    assert ("no time to try turns" in finding.reason) == (runs == [1])

@@ -499,7 +499,7 @@ def test_a_study_that_workers_share_has_a_panel_too(
 
     monkeypatch.setattr(f"{where}.executor_of", executor_of)
     monkeypatch.setattr(f"{where}.panel_of", panel_of)
-    monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
+    monkeypatch.setattr(f"{where}.SystemClock", lambda **settings: clock)
     asked = TuneRequest(LARSON, space=str(tmp_path / "two.toml"), budget_s=180.0)
     place = StudyAddress(f"sqlite:///{tmp_path / 'shared.db'}", "shared")
     result = shared_session.begin(place, understand(asked), tmp_path / "out", Quiet())

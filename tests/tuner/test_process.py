@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hztune import process
-from hztune.errors import UsageError
+from hztune.errors import OutOfTime, UsageError
 
 from .conftest import GONE_S, processes_naming, resident_kb, zombies
 
@@ -78,6 +78,17 @@ def test_an_endless_child_is_ended_at_its_deadline(code, tmp_path) -> None:
     word = f"endless-{tmp_path.name}"
     done = process.run([*python(code), word], deadline_s=SOON_S)
     assert done.timed_out and not done.ok
+    assert processes_naming(word) == []
+
+
+def test_no_child_outlives_the_time_of_all(tmp_path) -> None:
+    word = f"endless-{tmp_path.name}"
+    began = time.monotonic()
+    with (
+        process.limited(lambda: began + SOON_S - time.monotonic()),
+        pytest.raises(OutOfTime, match="the budget is used up"),
+    ):
+        process.run([*python(ENDLESS["writes for ever"]), word], deadline_s=PLENTY_S)
     assert processes_naming(word) == []
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 
+from hztune import machine
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
-from hztune.measure import Accounting
 from hztune.progress import Quiet
 from hztune.space import Space
 from hztune.sparse.features import Floats
@@ -109,20 +108,10 @@ def test_two_speeds_without_time_for_a_claim_end_a_study_that_names_what_would_d
 # ---- another hztune ------------------------------------------------------------------------------
 
 
-class BesideAnother(ReplayExecutor):
-    """Waits for another hztune before each block."""
-
-    wait_s = 2.0
-
-    @property
-    def accounting(self) -> Accounting:
-        blocks = super().accounting.turns  # each has one turn
-        return replace(super().accounting, waited_s=self.wait_s * blocks)
-
-
-def test_a_study_says_once_that_it_waits_for_another_one() -> None:
+def test_a_study_says_once_that_it_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     listener, clock = Listener(), VirtualClock()
-    executor = BesideAnother(lambda arm: Truth(), QUIET, seed=1, clock=clock)
+    executor = ReplayExecutor(lambda arm: Truth(), QUIET, seed=1, clock=clock)
+    monkeypatch.setattr(machine, "waited_s", lambda: 2.0 * executor.accounting.turns)
     bench = Workbench(executor, Ledger(), Budget(clock, 60.0), listener)
     told = []
     for _ in range(5):

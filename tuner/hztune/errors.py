@@ -36,6 +36,10 @@ class NotEnoughDataError(HztuneError):
     exit_status = 6
 
 
+class OutOfTime(NotEnoughDataError):
+    """The budget was used up while something was measured, which was ended; the rest is kept."""
+
+
 class StoppedByUser(HztuneError):
     """The user interrupted; what was measured so far is saved."""
 

@@ -136,22 +136,30 @@ def boot_id(root: Path = Path("/")) -> str:
     return text_or_empty(root / "proc/sys/kernel/random/boot_id")
 
 
-@contextlib.contextmanager
-def timed_window() -> Iterator[float]:
-    """Holds the machine for one timed window: no two of them overlap, in any process.
+_waited_s = 0.0
 
-    Gives the seconds that were waited until another process let go of it.
+
+def waited_s() -> float:
+    """Returns how long this process has waited for its timed windows so far, seconds."""
+    return _waited_s
+
+
+@contextlib.contextmanager
+def timed_window() -> Iterator[None]:
+    """Holds the machine for one timed window: no two of them overlap, in any process.
 
     The lock is the kernel's (flock), so that it ends with its holder, however that ends. It is on a
     directory that all users share and that none has to make or may replace; to read it is enough.
     A container has directories of its own: it has to be given the host's (`-v /run/lock:/run/lock`)
     if others measure beside it.
     """
+    global _waited_s
     fd = os.open(_lock_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         asked_s = time.monotonic()
         fcntl.flock(fd, fcntl.LOCK_EX)
-        yield time.monotonic() - asked_s
+        _waited_s += time.monotonic() - asked_s
+        yield
     finally:
         os.close(fd)
 

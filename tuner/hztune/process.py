@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import os
 import selectors
 import signal
@@ -21,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 
 from hztune import artifacts
 from hztune.arguments import printable
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError, OutOfTime, UsageError
 
 MARK = "HZTUNE_CHILD"
 """The variable that marks every process of a child's tree; each child has a value of its own."""
@@ -47,6 +49,28 @@ _MOST_SAID = 300
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 _alive: set[int] = set()
+
+
+_left: ContextVar[Callable[[], float]] = ContextVar("left", default=lambda: math.inf)
+
+
+@contextlib.contextmanager
+def limited(seconds: Callable[[], float]) -> Iterator[None]:
+    """Lets no child of this thread outlive a time, for as long as the block lasts.
+
+    Args:
+        seconds: Until then. When they are over, whatever waits for a child raises OutOfTime.
+    """
+    token = _left.set(seconds)
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def left_s() -> float:
+    """Returns the seconds until `limited` ends what runs; infinite where nothing does."""
+    return _left.get()()
 
 
 class Stalled(HztuneError):
@@ -285,8 +309,14 @@ class Child:
         stderr goes to its buffer. When the child has ended and nothing is left to read, `_ended`
         becomes true; a descendant that holds the outputs open and floods them delays that by a few
         megabytes only.
+
+        Raises:
+            OutOfTime: What `limited` allows is used up.
         """
-        events = self._selector.select(max(0.0, deadline - time.monotonic()))
+        wait_s, most_s = deadline - time.monotonic(), left_s()
+        events = self._selector.select(max(0.0, min(wait_s, most_s)))
+        if most_s <= 0.0 or (not events and most_s < wait_s):
+            raise OutOfTime("the budget is used up")
         if not events:
             return None
         chunks = {id(key.data): self._read(key) for key, _ in events if key.data is not None}

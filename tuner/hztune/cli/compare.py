@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -71,7 +72,8 @@ the first one on any row. The number of pairs is planned from the time; an early
 \b
 exit status   0  compared
               1  the first contender never ran: nothing was compared
-              6  not enough data: a contender failed in at least half of the pairs of a row
+              6  not enough data: a contender failed in at least half of the pairs of a row, or
+                 the budget was too small for a row: what was measured is printed
 with --no-worse
               0  no worse: a greater loss is excluded on every row
               1  the first contender never ran: nothing was compared
@@ -215,8 +217,10 @@ def compare_command(
     if no_worse is not None:
         answer = api.ruling(found)
         if answer == "not enough data":
+            _require_time(found)
             _require_ratios(found)
         return _STATUS[answer]
+    _require_time(found)
     _require_ratios(found)
     _require_runs(found)
     return 0
@@ -334,6 +338,25 @@ def _so_far(found: Comparison, rows: int) -> str:
     told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
     kept = [f"{each.words} of {each.label}" for each in found.left if each.pairs]
     return f"{told}, and {' and '.join(kept)} saved" if kept else told
+
+
+def _require_time(found: Comparison) -> None:
+    """Sees to it that no interval of a few pairs is taken for a claim.
+
+    Raises:
+        NotEnoughDataError: The budget was too small for a row.
+    """
+    late = [each for each in found.left if each.enough_s]
+    if not late:
+        return
+    told = " and ".join(f"{each.words} of {each.label}" for each in late[:_MOST_NAMED])
+    enough_s = max(each.enough_s for each in late)
+    more = f"--budget {enough_s:.0f}s would do"
+    if not math.isfinite(enough_s):
+        more = "one run takes longer than it"
+    raise NotEnoughDataError(
+        f"not enough data: the budget had time for {told}, of which nothing can be claimed; {more}"
+    )
 
 
 def _require_ratios(found: Comparison) -> None:

@@ -58,7 +58,8 @@ class Comparison:
         rows: What was measured.
         asked: What a repetition needs beside contenders and rows: seed, budget_s, pairs; by name.
         gate: What the second contender may lose; None: nothing was tested.
-        left: Rows of which more is to be measured, since it was interrupted; stored nowhere.
+        left: Rows with too few pairs: the budget was too small for them, or it was interrupted, and
+            a later session goes on with them; stored nowhere.
     """
 
     contenders: tuple[Contender, ...]
@@ -72,12 +73,15 @@ class Comparison:
     @property
     def stopped(self) -> bool:
         """Whether Ctrl-C ended it before the last row was finished."""
-        return bool(self.left)
+        return any(not row.enough_s for row in self.left)
 
     @property
     def answers(self) -> tuple[Ruling, ...]:
         """What the gate says of each row that was asked for; empty where there is none."""
-        return self.rulings if self.gate is None else (*self.rulings, *map(_unanswered, self.left))
+        if self.gate is None:
+            return ()
+        ruled = {each.label for each in self.rulings}
+        return (*self.rulings, *(_unanswered(row) for row in self.left if row.label not in ruled))
 
     @property
     def rulings(self) -> tuple[Ruling, ...]:
@@ -97,6 +101,8 @@ class Comparison:
 
 def _unanswered(row: Unfinished) -> Ruling:
     why = f"it was interrupted after {row.words}" if row.pairs else "it was not measured"
+    if row.enough_s:
+        why = "there was no time for it"
     return Ruling(row.label, "not enough data", why, None, None, row.pairs, 0)
 
 

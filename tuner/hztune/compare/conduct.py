@@ -46,6 +46,7 @@ from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink, kept_command
 from hztune.store.local import DATABASE, LocalStudy, is_there
+from hztune.trial import Budget
 from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"
@@ -341,19 +342,27 @@ def carry_out(
 ) -> tuple[Comparison, bool]:
     """Measures rows and adds them to the record; a row is kept before it is asked anything more.
 
+    A row that the budget was too small for is told in `left`, and is in the record, too, where it
+    has a pair.
+
     Returns:
         The record, and whether the user stopped it; then the rows so far are in it.
     """
-    with interruptible() as asked:
+    with interruptible() as asked, Budget(plan.clock, plan.budget_s).running():
         rows = play(
             specs, record.contenders, plan, make_executor, reporter, finish, stop=asked.is_set
         )
         try:
             for row in rows:
                 before = record.rows
+                if row.enough_s:
+                    late = Unfinished(row.spec.label, len(row.blocks), row.enough_s)
+                    record = replace(record, left=(*record.left, late))
+                if not row.blocks:
+                    continue
                 record = replace(record, rows=(*before, row))
                 keep(record)
-                if ask is not None and not asked.is_set():
+                if ask is not None and not row.enough_s and not asked.is_set():
                     record = replace(record, rows=(*before, replace(row, live=ask(row))))
                     keep(record)
         except KeyboardInterrupt:

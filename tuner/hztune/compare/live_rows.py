@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 
 from hztune.compare.contenders import Contender, commands_of
-from hztune.compare.match import LEAST_PAIRS, Measured
+from hztune.compare.match import LEAST_PAIRS, OVERTIME_S, Measured
 from hztune.compare.preload import FileIdentity
 from hztune.compare.targets import ProgramSpec
 from hztune.measure.executors import RUN_S, program_identity
@@ -48,7 +48,7 @@ def ask_row(
         for each in block.outcomes
         for turn in each.turns
     ]
-    seconds = ASKED_SHARE * max(budget_s, sum(runs_s))
+    seconds = min(ASKED_SHARE * max(budget_s, sum(runs_s)), max(0.0, row.left_s) + OVERTIME_S)
     identity, usual_s = FileIdentity(contenders), 0.0
     if isinstance(row.spec, ProgramSpec):
         program = replace(programs[row.spec], commands=commands_of(contenders))

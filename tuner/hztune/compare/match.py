@@ -4,15 +4,21 @@ A row is one workload with one number of threads. Every block of it starts fresh
 blocks are the independent pairs that an interval needs; turns inside a block make each of them
 precise. The time for a row decides how many turns a block has, never how the results look.
 
+Where the time does not hold LEAST_PAIRS, that is said as soon as it is known, which is after the
+first run; then the row has the pairs that it holds.
+
 Under a gate the time decides how many pairs are planned, too, and a row ends at the first look that
 has an answer; see `gate`.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.compare.contenders import Contender
@@ -26,17 +32,20 @@ from hztune.compare.gate import (
     is_settled_by_failure,
 )
 from hztune.compare.targets import ComparedRow
-from hztune.errors import UsageError
+from hztune.errors import OutOfTime, UsageError
 from hztune.measure import Executor
 from hztune.measure.live_share import LiveShare
 from hztune.progress import Reporter, duration
-from hztune.trial import LONG_WAIT_S, Stop
+from hztune.trial import HEADROOM, LONG_WAIT_S, Budget, Clock, Stop, SystemClock
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
 
-_MUCH_LONGER = 1.5
-"""Times its part of the budget, after which a row that takes longer says so."""
+OVERTIME_S = 5.0
+"""Seconds by which LEAST_PAIRS, and what asks for live bytes, may overdraw the budget."""
+
+ASKED_PART = 1.0 / 8.0
+"""Of the time of a row, what is kept for one more run of each contender."""
 
 USUAL_PAIRS = 6
 MOST_PAIRS = 100
@@ -83,11 +92,13 @@ class Effort:
             as there is time for.
         budget_s: Seconds for all rows together; each gets the same part.
         gate: What the second contender may lose; None: nothing is tested.
+        clock: Of the budget.
     """
 
     pairs: int | None
     budget_s: float
     gate: Gate | None = None
+    clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         """Refuses what cannot be measured.
@@ -116,6 +127,9 @@ class Measured:
         counts: Instructions of each contender; () when they were not counted.
         horizon: The plan of a gate; None: there was none.
         live: How much of its allocator's memory each contender had; () when none was asked.
+        enough_s: The least whole budget that would do, where this one does not hold LEAST_PAIRS;
+            infinite: it does not hold one run. 0: it does.
+        left_s: What it left of its part of the budget, seconds.
     """
 
     spec: ComparedRow
@@ -124,19 +138,24 @@ class Measured:
     counts: tuple[Count, ...] = ()
     horizon: Horizon | None = None
     live: tuple[LiveShare, ...] = ()
+    enough_s: float = 0.0
+    left_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """One row that was asked for, and that a later session goes on with.
+    """One row that was asked for, and that has too few pairs.
 
     Attributes:
         label: The row.
         pairs: How many of it are kept.
+        enough_s: The budget that would do, where this one was too small; 0: a later session goes on
+            with it.
     """
 
     label: str
     pairs: int
+    enough_s: float = 0.0
 
     @property
     def words(self) -> str:
@@ -196,32 +215,72 @@ def play(
         KeyboardInterrupt: The user wants an end. A row without a gate that has LEAST_PAIRS by then
             was yielded before.
     """
-    for number, spec in enumerate(specs, start=1):
-        reporter.say(f"[{number}/{len(specs)}] {spec.label}")
-        executor, budget_s = make_executor(spec), plan.budget_s / len(specs)
-        horizon = None
-        if plan.gate is not None:
-            sides = [each.arm for each in contenders]
-            race = GatedRow(executor, sides, plan.gate, spec.label, reporter, stop)
-            blocks, horizon = race.measure(plan.pairs, budget_s)
-        else:
-            try:
-                blocks = row(executor, contenders, plan.pairs or USUAL_PAIRS, budget_s, stop)
-            except RowCut as cut:
-                yield finish(Measured(spec, cut.blocks, now()))
-                raise
-        for each in _failing(contenders, blocks):
+    budget = Budget(plan.clock, plan.budget_s)
+    for number, spec in enumerate(specs):
+        reporter.say(f"[{number + 1}/{len(specs)}] {spec.label}")
+        executor, part_s = make_executor(spec), budget.left() / (len(specs) - number)
+        waited_before_s = budget.waited_s
+        try:
+            found = _measured(executor, spec, contenders, plan, part_s, reporter, stop)
+        except RowCut as cut:
+            yield finish(Measured(spec, cut.blocks, now()))
+            raise
+        for each in _failing(contenders, found.blocks):
             reporter.say(f"    {each.words}")
-        took_s = executor.accounting.wall_s
-        if took_s > _MUCH_LONGER * budget_s:
-            least = f"{len(blocks)} pairs took {duration(took_s)}, longer than --budget gives a row"
-            reporter.say(f"    {least} ({duration(budget_s)}): {LEAST_PAIRS} are the least")
         if remark := executor.accounting.remark:
             reporter.say(f"    {remark}")
-        if (waited_s := executor.accounting.waited_s) >= LONG_WAIT_S:
+        if (waited_s := budget.waited_s - waited_before_s) >= LONG_WAIT_S:
             told = f"another hztune measured for {duration(waited_s)} meanwhile"
-            reporter.say(f"    {told}; the row took as much longer")
-        yield finish(Measured(spec, blocks, now(), horizon=horizon))
+            reporter.say(f"    {told}, which is no part of the budget")
+        enough_s = math.ceil(found.enough_s) * len(specs) if math.isfinite(found.enough_s) else inf
+        yield finish(replace(found, enough_s=enough_s))
+
+
+def _measured(
+    executor: Executor,
+    spec: ComparedRow,
+    contenders: Sequence[Contender],
+    plan: Effort,
+    part_s: float,
+    reporter: Reporter,
+    stop: Stop,
+) -> Measured:
+    """Measures one row in its part of the budget; `enough_s` is of a row, too."""
+    arms = [each.arm for each in contenders]
+    blocks: tuple[Block, ...] = ()
+    horizon, enough_s = None, inf
+    with Budget(plan.clock, part_s).running(), suppress(OutOfTime):
+        executor.prepare(arms[0])
+        enough_s = _enough_s(executor, len(arms), 0)
+        if HEADROOM * (part_s + OVERTIME_S) < enough_s:
+            reporter.say(
+                f"    the budget is too small: {LEAST_PAIRS} pairs take about "
+                f"{duration(enough_s)}, and {duration(max(0.0, part_s))} are left for the row; "
+                "what there is time for is measured, and claims nothing"
+            )
+        if plan.gate is not None:
+            race = GatedRow(executor, arms, plan.gate, spec.label, reporter, stop)
+            blocks, horizon = race.measure(plan.pairs, part_s)
+        else:
+            pairs_s = (1.0 - ASKED_PART) * part_s
+            blocks = row(executor, contenders, plan.pairs or USUAL_PAIRS, pairs_s, stop)
+        enough_s = _enough_s(executor, len(arms), len(blocks))
+    is_whole = len(blocks) >= LEAST_PAIRS or _is_hopeless(blocks) or is_settled_by_failure(blocks)
+    return Measured(
+        spec,
+        blocks,
+        now(),
+        horizon=horizon,
+        enough_s=0.0 if is_whole else enough_s,
+        left_s=part_s - executor.accounting.wall_s,
+    )
+
+
+def _enough_s(executor: Executor, arms: int, pairs: int) -> float:
+    """Seconds that a row needs that has so many pairs by now, with headroom."""
+    least = 1 if _starts_are_free(executor, arms) else _LEAST_ROUNDS
+    missing_s = max(0, LEAST_PAIRS - pairs) * executor.cost(arms, least)
+    return HEADROOM * (executor.accounting.wall_s + missing_s)
 
 
 def row(
@@ -237,7 +296,7 @@ def row(
         executor: What measures; fresh, so that its accounts are the row's.
         contenders: What to compare; the first one is the control.
         pairs: Blocks to measure if there is time.
-        budget_s: Seconds for them; LEAST_PAIRS are measured even where that takes longer.
+        budget_s: Seconds for them; for LEAST_PAIRS they may be OVERTIME_S more.
         stop: Whether to measure no further block.
 
     Raises:
@@ -248,6 +307,8 @@ def row(
     try:
         for block in _row(executor, contenders, pairs, budget_s, stop):
             blocks.append(block)
+    except OutOfTime:
+        pass
     except KeyboardInterrupt:
         if len(blocks) < LEAST_PAIRS:
             raise
@@ -268,10 +329,15 @@ def _row(
         rounds = rounds_in(executor, len(arms), left_s / (pairs - len(blocks)))
         if not blocks and _starts_are_free(executor, len(arms)):
             rounds = 1  # it is not known yet how long a program runs
-        if len(blocks) >= LEAST_PAIRS and executor.cost(len(arms), rounds) > left_s:
+        if executor.cost(len(arms), rounds) > left_s + _overtime_s(len(blocks)):
             return
         blocks.append(executor.measure(arms, role="explore", rounds=rounds, number=len(blocks)))
         yield blocks[-1]
+
+
+def _overtime_s(pairs: int) -> float:
+    """Seconds by which the next of so many pairs may overdraw the budget."""
+    return OVERTIME_S if pairs < LEAST_PAIRS else 0.0
 
 
 @dataclass
@@ -299,12 +365,13 @@ class GatedRow:
 
         Args:
             pairs: Pairs to plan; None: as many as there is time for.
-            budget_s: Seconds; LEAST_PAIRS are measured even where that takes longer.
+            budget_s: Seconds; for LEAST_PAIRS they may be OVERTIME_S more.
 
         Raises:
             KeyboardInterrupt: `stop` was true before a block.
         """
-        tried = [self._block(0, 1)] if _starts_are_free(self.executor, len(self.arms)) else []
+        is_tried = _starts_are_free(self.executor, len(self.arms))
+        tried = [self._block(0, 1)] if is_tried and not self._is_late(budget_s, 1, 0) else []
         left_s = budget_s - self.executor.accounting.wall_s
         rounds, planned = self._plan(pairs, left_s, len(tried))
         # A first run among measurements of many would scatter more than they do: then it only
@@ -312,12 +379,15 @@ class GatedRow:
         blocks = tried if rounds == 1 or not all(o.ok for b in tried for o in b.outcomes) else []
         first = 2 * (len(tried) - len(blocks))
         while True:
-            is_last = len(blocks) >= LEAST_PAIRS and self._is_late(budget_s, rounds)
+            is_last = self._is_late(budget_s, rounds, len(blocks))
             if self._answers(blocks, Horizon(planned)):
                 return tuple(blocks), Horizon(planned)
             if len(blocks) >= planned or is_last:
                 return tuple(blocks), Horizon(planned, is_last=len(blocks) < planned)
-            blocks.append(self._block(first + len(blocks), rounds))
+            try:
+                blocks.append(self._block(first + len(blocks), rounds))
+            except OutOfTime:
+                return tuple(blocks), Horizon(planned, is_last=True)
 
     def _plan(self, pairs: int | None, left_s: float, there: int) -> tuple[int, int]:
         """Rounds of each block, and pairs: by the clock alone."""
@@ -329,8 +399,8 @@ class GatedRow:
         more = int(left_s / each_s) if each_s > 0.0 else 0  # what never runs takes no time
         return rounds, max(LEAST_PAIRS, min(MOST_PAIRS, more + (there if rounds == 1 else 0)))
 
-    def _is_late(self, budget_s: float, rounds: int) -> bool:
-        left_s = budget_s - self.executor.accounting.wall_s
+    def _is_late(self, budget_s: float, rounds: int, pairs: int) -> bool:
+        left_s = budget_s - self.executor.accounting.wall_s + _overtime_s(pairs)
         return self.executor.cost(len(self.arms), rounds) > left_s
 
     def _answers(self, blocks: Sequence[Block], horizon: Horizon) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from hztune import process
 from hztune.measure.alternate import AlternateExecutor, NumberReading
 from hztune.measure.holdings import Holdings
 from hztune.measure.identity import Fault
@@ -51,6 +52,9 @@ _MOST_RUNS = 10
 _CUT_S = 5.0
 """A copy that takes longer has shown enough."""
 
+_TRIAL_SHARE, _AGAIN_SHARE = 0.25, 0.1
+"""Most of the time left for a trial of copies, and for all of it once more."""
+
 SHOWED_NOTHING = Fault("failed", "it showed nothing")
 
 
@@ -65,6 +69,7 @@ class Finding:
         remark: What else the user should know; "": nothing.
         may_be_chance: Whether a machine that was slower for a moment could be the reason.
         hangs: How it hangs by itself; None: it does not.
+        run_s: What a run of it alone took, seconds; 0: it showed nothing.
     """
 
     reason: str
@@ -73,6 +78,7 @@ class Finding:
     remark: str = ""
     may_be_chance: bool = False
     hangs: Fault | None = None
+    run_s: float = field(default=0.0, compare=False)
 
 
 class Tryout:
@@ -93,20 +99,27 @@ class Tryout:
     def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
         """Measures nothing yet."""
         self.turns, self.program, self.control = turns, program, control
-        self._left = 0
+        self._left, self._run_s = 0, 0.0
 
     def finding(self) -> Finding:
         """Runs the control alone and then two copies of it by turns, and judges what they show.
 
-        What a moment's disturbance may have brought about must be seen twice.
+        What a moment's disturbance may have brought about must be seen twice, where there is time.
 
         Raises:
             HztuneError: The load's time says nothing of a server.
         """
         found = self._seen_once()
-        if found.may_be_chance:
+        if found.may_be_chance and self._has_time(_AGAIN_SHARE, self._run_s):
             found = self._seen_once()
-        return replace(found, remark=_of_left(self._left)) if self._left else found
+        remark = _of_left(self._left) if self._left else found.remark
+        return replace(found, remark=remark, run_s=self._run_s)
+
+    def _has_time(self, share: float, before_s: float = 0.0) -> bool:
+        """Whether a trial of copies, and what is done before it, take no more of the time left."""
+        is_cut = self.program.rate is None and self.program.service is None
+        copies_s = 2.0 * max(_TRIAL_S, min(self._run_s, _CUT_S) if is_cut else self._run_s)
+        return before_s + copies_s <= share * process.left_s()
 
     def _seen_once(self) -> Finding:
         alone, fault = self.alone()
@@ -115,9 +128,14 @@ class Tryout:
             hangs = why if why.status == "hang" else None
             return replace(self.against(f"it fails by itself: {why.detail}"), hangs=hangs)
         self.turns.take_memory(alone.run.rss_peak_kb)
-        self.turns.take_time(alone.run.wall_s)
+        self._run_s = alone.run.wall_s
+        self.turns.take_time(self._run_s)
         if not self.turns.fits(self.least_copies):
             return self.against(f"{self.least_copies} copies of it take more memory than there is")
+        if not self._has_time(_TRIAL_SHARE):
+            return self.against(
+                f"a run takes {self._run_s:.3g} s, and --budget leaves no time to try turns"
+            )
         holdings = Holdings()
         copies, failed = self.copies(alone, holdings.watching)
         self._left = min(stint.run.left for stint in (alone, *copies))

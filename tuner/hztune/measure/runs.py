@@ -46,17 +46,24 @@ class RunExecutor(WholeExecutor):
 
     hangs: Fault | None = None
 
+    _is_warm = False
+
+    def take_warmup(self, took_s: float) -> None:
+        """Takes a run that was seen already, and took so many seconds, for the first warm-up."""
+        self.take_time(took_s)
+        self._warmups, self._is_warm = max(0, self._warmups - 1), True
+
     def prepare(self, control: Arm) -> None:
         """Makes the warm-up runs, one at least: they show what a run takes."""
         if self._run_s or self.hangs is not None:
             return
-        self._warmups = max(1, self._warmups)
+        self._warmups = max(0 if self._is_warm else 1, self._warmups)
         series = _RunSeries(
             [control], self._program, self._identity, self._sink, self._limits(), self._seen
         )
-        with timed_window() as waited_s:
+        with timed_window():
             warmup_s = self._warm_up(series, random.Random(f"{self._seed} warm-up"))
-        self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s, waited_s=waited_s)
+        self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
 
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds expected for a block; see `WholeExecutor.cost`."""

@@ -143,14 +143,14 @@ class TurnExecutor:
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms in turns; see `Executor.measure`."""
-        with timed_window() as waited_s:
+        with timed_window():
             started_ns = time.monotonic_ns()
             self._sink.begin(Plan(number, role, tuple(arms), rounds))
             performance = _Performance(arms, self._spec, self._tempo, self._identity, self._sink)
             performance.play(rounds, random.Random(f"{self._seed} {number} {role}"))
             outcomes = performance.outcomes()
             self._sink.end()
-            spent = replace(performance.accounting(started_ns), waited_s=waited_s)
+            spent = performance.accounting(started_ns)
         self._learn(spent, len(arms), rounds)
         return Block(number, role, outcomes)
 

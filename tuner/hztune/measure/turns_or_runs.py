@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
+from hztune.machine import timed_window
 from hztune.measure import network
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.examine import Finding, Tryout
@@ -43,12 +45,13 @@ class ProgramExecutor:
         self._turns = turns
         self._say = say
         self._chosen: Executor | None = None
+        self._tried = Accounting()
         self._by = program.by
 
     @property
     def accounting(self) -> Accounting:
-        """Where the time went, by runs and by turns."""
-        return self._runs.accounting + self._turns.accounting
+        """Where the time went, by runs and by turns, the trial of them included."""
+        return self._runs.accounting + self._turns.accounting + self._tried
 
     def prepare(self, control: Arm) -> None:
         """Finds out how to measure, and what a run takes."""
@@ -84,13 +87,19 @@ class ProgramExecutor:
         if said:
             program = self._turns.give_networks()
         kind = Tryout if service is None else ServerTryout
-        finding = kind(self._turns, program, control).finding()
+        with timed_window():
+            started = time.monotonic()
+            finding = kind(self._turns, program, control).finding()
+            took_s = time.monotonic() - started
+        self._tried = Accounting(warmup_s=took_s, wall_s=took_s)
         if finding.remark:
             self._say(finding.remark)
         if finding.hangs is not None or (finding.reason and self._by != "turns"):
             if said:
                 return self._by_runs(f"in a network of its own, {finding.reason}; {said}")
             self._runs.hangs = finding.hangs
+            if service is None and finding.run_s:
+                self._runs.take_warmup(finding.run_s)
             return self._by_runs(finding.reason)
         self._turns.reading = finding.reading
         self._say(_by_turns(finding))

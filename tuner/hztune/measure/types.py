@@ -37,7 +37,6 @@ class Accounting:
         wall_s: Seconds inside `measure`, from call to return.
         turns: Number of turns.
         disturbed: Number of turns that were disturbed (and so repeated).
-        waited_s: Seconds before blocks in which another hztune measured on this machine.
         hooks_s: Seconds in the user's commands before and after runs.
     """
 
@@ -46,7 +45,6 @@ class Accounting:
     wall_s: float = 0.0
     turns: int = 0
     disturbed: int = 0
-    waited_s: float = 0.0
     hooks_s: float = 0.0
 
     @property
@@ -68,7 +66,6 @@ class Accounting:
             self.wall_s + other.wall_s,
             self.turns + other.turns,
             self.disturbed + other.disturbed,
-            self.waited_s + other.waited_s,
             self.hooks_s + other.hooks_s,
         )
 

@@ -293,7 +293,7 @@ class WholeExecutor(ABC):
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms; see `Executor.measure`."""
-        with timed_window() as waited_s:
+        with timed_window():
             started = time.monotonic()
             self._sink.begin(Plan(number, role, tuple(arms), rounds))
             series, warmup_s = self._play(
@@ -303,7 +303,7 @@ class WholeExecutor(ABC):
             self._control_kb = series.limits.control_kb
             self._sink.end()
             spent = series.accounting(warmup_s, time.monotonic() - started)
-        self._accounting += replace(spent, waited_s=waited_s)
+        self._accounting += spent
         self._learn(outcomes, rounds, spent.wall_s - warmup_s)
         return Block(number, role, outcomes)
 

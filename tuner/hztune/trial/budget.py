@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
+
+from hztune import machine, process
+
+LATE_S = 7.0
+"""Seconds after the end of a budget at which whatever still runs is ended."""
 
 
 class Clock(Protocol):
@@ -15,12 +21,19 @@ class Clock(Protocol):
         """Seconds since any fixed moment; never goes back."""
 
 
+@dataclass(frozen=True)
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's own clock, which stands still while the machine is suspended.
+
+    Attributes:
+        counts_waiting: Whether it goes on while this process waits for another hztune.
+    """
+
+    counts_waiting: bool = False
 
     def now(self) -> float:
-        """Seconds since the machine started, without the time it was suspended."""
-        return time.monotonic()
+        """Seconds since the machine started."""
+        return time.monotonic() - (0.0 if self.counts_waiting else machine.waited_s())
 
 
 @dataclass
@@ -47,6 +60,19 @@ class Budget:
         """Starts the clock."""
         self._started = self.clock.now()
         self._reached_s = self.spent_s
+        self._waited_before_s = machine.waited_s()
+
+    def running(self) -> AbstractContextManager[None]:
+        """Ends whatever runs LATE_S after the budget, for as long as the block lasts.
+
+        The block then leaves with OutOfTime.
+        """
+        return process.limited(lambda: self.total_s + self.beside_s + LATE_S - self.elapsed())
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that this process has waited for another hztune since the budget began."""
+        return machine.waited_s() - self._waited_before_s
 
     @property
     def beside_s(self) -> float:

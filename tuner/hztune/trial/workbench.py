@@ -122,12 +122,13 @@ class Workbench:
         return block
 
     def _tell_of_waiting(self) -> None:
-        """Says, once, that the study waits for another one, which its budget pays for."""
-        if not self._told_of_waiting and self.executor.accounting.waited_s >= LONG_WAIT_S:
+        """Says, once, that the study waits for another one."""
+        is_alone = isinstance(self.peers, Alone)
+        if is_alone and not self._told_of_waiting and self.budget.waited_s >= LONG_WAIT_S:
             self._told_of_waiting = True
             self.reporter.say(
-                "another hztune measures on this machine: the two take turns, and the time that "
-                "this one waits counts as its own"
+                "another hztune measures on this machine: the two take turns, and what this one "
+                "waits is no part of its budget"
             )
 
     def catch_up(self) -> bool:

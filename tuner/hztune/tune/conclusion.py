@@ -238,7 +238,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         warmup_share=used.warmup_s / wall,
         turns=used.turns,
         disturbed=used.disturbed,
-        waited_s=used.waited_s,
+        waited_s=bench.budget.waited_s,
         changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
         rss_ratio=_rss_ratio(record, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),

@@ -200,7 +200,7 @@ def _story(
     for block in news.blocks:
         ledger.add(block)
     executor.recall(ledger.own_blocks())
-    budget = budget_of(request, SystemClock(), news.elapsed_s)
+    budget = budget_of(request, SystemClock(counts_waiting=True), news.elapsed_s)
     bench = Workbench(executor, ledger, budget, reporter, stop, worker, worker.sink.note)
     panel = panel_of(request, machine, worker.sink)
     return story_of(task, bench, _own_seed(request.seed, worker.number), panel, prior)

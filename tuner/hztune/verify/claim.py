@@ -384,7 +384,7 @@ def _more_time(
 ) -> str:
     """What is told of the time that an answer would take; the interval None: there is none yet."""
     least_s = _LONGER * bench.budget.total_s
-    spent_s = bench.budget.elapsed() - bench.executor.accounting.waited_s
+    spent_s = bench.budget.elapsed()
     if interval is None:
         missing = LEAST_PLANNED - len(record.pairs)
         needed_s = spent_s + HEADROOM * missing * bench.executor.cost(2, looks.rounds)
