@@ -45,7 +45,7 @@ def _heeded_interrupts() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state() -> Iterator[None]:
-    """Keeps what studies of the tests learn away from what the user's own have learned."""
+    """Keeps the history of the tests away from the user's own."""
     before = os.environ.get("XDG_STATE_HOME")
     with tempfile.TemporaryDirectory(prefix="hztune-state-") as folder:
         os.environ["XDG_STATE_HOME"] = folder

@@ -66,7 +66,7 @@ def likely(
             defaults.items()}  # fmt: skip
     names = [name for name, values in seen.items() if len(values) > 1]
     axes = [
-        Axis(n, len(seen[n]), seen[n].index(defaults[n]), not isinstance(defaults[n], str), 0.15)
+        Axis(n, len(seen[n]), seen[n].index(defaults[n]), not isinstance(defaults[n], str))
         for n in names
     ]
     levels = [

@@ -29,14 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 from record import SPACE
 from rivals import Chance, Forward, Presets, Rival, Smac, Strategy, Tpe
-from studies import prior_of, recorded
+from studies import recorded
 
 from hztune import params
 from hztune.lab.replay import NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure import Arm
 from hztune.params import Value
-from hztune.prior import Prior
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.trial import Budget, Ledger, Workbench
@@ -200,13 +199,13 @@ def by(strategy: Callable[[Space, int], Strategy]) -> Tuner:
     return tuner
 
 
-def story_of(surface: Surface, seed: int, budget_s: float, prior: Prior | None = None) -> Story:
-    """A study on a surface, in virtual time; with the presets' prior if none is given."""
+def story_of(surface: Surface, seed: int, budget_s: float) -> Story:
+    """A study on a surface, in virtual time."""
     clock = VirtualClock()
     takes = {"turn_ms": surface.run_ms, **_OF_RUNS} if surface.run_ms else {}
     executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock, **takes)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    return Story(bench, surface.space, seed, prior=prior or prior_of(surface.space))
+    return Story(bench, surface.space, seed)
 
 
 TUNERS: dict[str, Tuner] = {

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -35,7 +34,6 @@ from hztune.blocks import Block, Outcome, Turn
 from hztune.lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Arm
 from hztune.params import Value
-from hztune.prior import Lesson, Prior, Subject, weighed
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
 from hztune.space import Dimension, Space
@@ -46,10 +44,6 @@ from hztune.tune.story import Story
 
 HARMS = (-0.1, -0.3)
 """What one level of each of two other parameters costs, log units."""
-
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-ANY = Subject("any", 0, "ops_per_s", "here")
-"""What a simulated study is about; no lesson is stored under it."""
 
 THREADS = 8
 TURN_NS = 18_000_000
@@ -182,17 +176,11 @@ def hz_space() -> Space:
     return candidates(["hz"], "", TuneTarget(THREADS)).space
 
 
-def prior_of(space: Space, subject: Subject = ANY, lessons: Sequence[Lesson] = ()) -> Prior:
-    """What a study of hz believes at its beginning; without lessons that is what presets say."""
-    return weighed(lessons, subject, space, {"hz": ""}, NOW)
-
-
 def told(
     noise: NoiseSource,
     landscape: Known,
     seed: int,
     budget_s: float,
-    prior: Prior | None = None,
     *,
     off_by: str = "quiet",
     clock: VirtualClock | None = None,
@@ -205,7 +193,6 @@ def told(
         landscape: The truth.
         seed: The study's number.
         budget_s: Its budget, seconds.
-        prior: None: the presets'.
         off_by: What processes are off by beside the noise, see `odd.ODD`.
         clock: None: one of its own.
         space: Where it looks; None: where hztune does.
@@ -214,7 +201,7 @@ def told(
     seen = odd.shown(landscape, off_by, seed, clock, budget_s)
     executor = ReplayExecutor(seen, noise, seed=seed, clock=clock)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    whole = Story(bench, space, seed, prior=prior or prior_of(space))
+    whole = Story(bench, space, seed)
     return whole, whole.run()
 
 

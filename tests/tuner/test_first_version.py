@@ -82,7 +82,6 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
     attempts = [{**each, "steps": []} for each in ending["summary"]["attempts"]]
     later |= {
         "attempts": attempts,
-        "prior": "",
         "out": str(tmp_path),
         "outliers": [],
         "findable": None,

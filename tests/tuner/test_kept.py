@@ -210,9 +210,7 @@ def tuned(
 
         monkeypatch.setattr("hztune.tune.session.executor_of", executor_of)
         monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
-        made = requested(
-            "larson", threads=2, space=str(space), out=tmp_path / "out", prior=False, **options
-        )
+        made = requested("larson", threads=2, space=str(space), out=tmp_path / "out", **options)
         return tune(understand(made), Quiet())
 
     return carry_out

@@ -28,7 +28,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"search", "confirm", "panel"}),
     frozenset({"trial"}),
     frozenset(
-        {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
+        {"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}
         | {"attach", "trace"}
     ),
     frozenset({"sparse"}),

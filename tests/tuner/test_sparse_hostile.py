@@ -245,12 +245,6 @@ def test_a_parameter_without_default_is_named_in_the_first_trial() -> None:
         optimized(lambda trial: trial.suggest_float("size", 0, 3), 1, {"size": 0.0})
 
 
-@pytest.mark.parametrize("odds", [5, -0.1, math.nan, "high"])
-def test_odds_are_numbers_from_0_to_1(odds: object) -> None:
-    with pytest.raises(ValueError, match=r"the odds of 'size' are .*legal is a number from 0 to 1"):
-        SparseSampler(DEFAULTS, odds={"size": odds})  # type: ignore[dict-item]
-
-
 @pytest.mark.parametrize(
     ("legal", "error"),
     [

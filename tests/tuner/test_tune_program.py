@@ -13,7 +13,6 @@ from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.cli import status_of, with_command
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.prior import Prior
 from hztune.progress import Quiet
 from hztune.store.local import LocalStudy
 from hztune.tune.request import Task, TuneRequest, understand
@@ -115,7 +114,7 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_
             outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)
             tell(store, Block(pair, "aa", outcomes))
         executor = executor_of(request, machine, store)
-        bench = _story(task, executor, store, Quiet(), lambda: False, None, Prior()).bench
+        bench = _story(task, executor, store, Quiet(), lambda: False, None).bench
     assert bench.budget.spent_s == pytest.approx(900 * run_s + task.judged_s)
     assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)
 

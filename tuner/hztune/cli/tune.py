@@ -143,13 +143,6 @@ _EXIT_STATUS: dict[Verdict, int] = {
     "[default: on for workloads]",
 )
 @click.option(
-    "--prior/--no-prior",
-    "prior",
-    default=True,
-    help="Start from what earlier studies on this machine learned, and save what this one learns; "
-    "--no-prior neither reads nor writes it.",
-)
-@click.option(
     "--smallest-memory",
     is_flag=True,
     help="Then find the smallest memory limit that the default and the winner survive; takes 30 % "

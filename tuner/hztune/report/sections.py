@@ -296,7 +296,6 @@ def _search(found: Figures) -> Html:
             "configuration that failed. Those far slower than the default are on the lower edge.",
             class_="soft",
         ),
-        _prior(found),
         figure(
             lambda width: charts.trace(
                 found.candidates,
@@ -310,13 +309,6 @@ def _search(found: Figures) -> Html:
         ),
         _all_candidates(found),
     )
-
-
-def _prior(found: Figures) -> Html:
-    """What earlier studies the search began with."""
-    text = found.result.account.prior if found.result else ""
-    said = f"The search began with a prior, of which the proof does not know: {text}."
-    return tag("p", said, class_="soft") if text else Html()
 
 
 def _all_candidates(found: Figures) -> Html:

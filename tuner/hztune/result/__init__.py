@@ -178,7 +178,6 @@ class Account:
             than chance brings.
         elsewhere: What the panel saw; empty where there was none.
         left_out: The harm of what the panel left out of the winner.
-        prior: What the search began with, in a sentence; "": nothing from elsewhere.
         kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
         survivors: The smallest memory of the default and of the profile; empty: it was not sought.
         live: Live and held memory of both, asked when all was measured; empty: it was not asked.
@@ -201,7 +200,6 @@ class Account:
     outliers: tuple[Outlier, ...] = ()
     elsewhere: tuple[PanelRatios, ...] = ()
     left_out: tuple[Caution, ...] = ()
-    prior: str = ""
     kept: KeptMemory | None = None
     survivors: tuple[Survivor, ...] = ()
     findable: float | None = None

@@ -10,7 +10,6 @@ from hztune.blocks import Arm
 from hztune.params import Param, Value
 from hztune.sparse import Axis, Measurement, SparseModel
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.grid import ODDS
 from hztune.sparse.told import FAR
 from hztune.stats import pair_ratio
 from hztune.trial import Ledger
@@ -41,7 +40,6 @@ def likely_effects(ledger: Ledger, allocator: str, params: Mapping[str, Param]) 
             len(seen[name]),
             seen[name].index(params[name].default),
             params[name].kind == "int",
-            ODDS,
         )
         for name in names
     ]

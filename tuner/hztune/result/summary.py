@@ -248,8 +248,6 @@ def _account_lines(result: Result) -> Iterator[str]:
     failed = ", ".join(f"{count} {status}" for status, count in sorted(account.failures.items()))
     trials = result.profile.search.trials
     yield f"searched: {trials} configurations; failures: {failed or 'none'}"
-    if account.prior:
-        yield f"prior: {account.prior}"
     waited = account.waited_s
     yield (
         f"time: {duration(account.wall_s)}, {100 * account.measured_share:.0f} % of it measuring "

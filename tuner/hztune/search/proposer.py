@@ -7,7 +7,7 @@ trial are the indices of its configuration: one for each dimension of the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import optuna
@@ -53,7 +53,6 @@ class Proposer:
         *,
         seed: int,
         objectives: Sequence[str] = (SPEED,),
-        odds: Mapping[str, float] | None = None,
         is_control: bool = True,
     ) -> None:
         """Makes a study that knows nothing yet.
@@ -63,7 +62,6 @@ class Proposer:
             ledger: What was measured.
             seed: The study's own.
             objectives: SPEED, and MEMORY where a front is sought.
-            odds: How likely each parameter matters, before anything is measured.
             is_control: Whether the allocator's defaults are what all is compared with.
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
@@ -71,7 +69,6 @@ class Proposer:
         self.sampler = SparseSampler(
             space.indices({}),
             seed=seed,
-            odds=odds,
             legal=self._meant,
             variances=self._variances,
             is_control=is_control,

@@ -126,7 +126,6 @@ class Search:
         seed: The study's own.
         max_trials: Most configurations to measure; None: as many as there is time for.
         goal: What it is for.
-        odds: How likely each parameter of an allocator matters, by the allocator's name.
     """
 
     bench: Workbench
@@ -134,7 +133,6 @@ class Search:
     seed: int
     max_trials: int | None = None
     goal: SearchGoal = field(default_factory=FastestGoal)
-    odds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
@@ -146,7 +144,6 @@ class Search:
                 self.bench.ledger,
                 seed=self.seed,
                 objectives=self.goal.objectives,
-                odds=self.odds.get(part.allocator),
                 is_control=part.holds(self.control),
             )
             for part in self.space.parts

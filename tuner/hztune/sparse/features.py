@@ -27,6 +27,9 @@ _REACH = 0.35
 _OWN = 0.3
 """Part of the variance of an effect that is a level's own: thresholds, special values."""
 
+ODDS = 0.15
+"""How likely a parameter matters, before anything is measured."""
+
 _MOST_COMBINATIONS = 12
 """Features of a pair of axes, those that were measured first: the others are left to chance."""
 
@@ -40,14 +43,12 @@ class Axis:
         count: Number of its levels.
         default: The level of its default; None where the default is none of them.
         is_ordered: Whether neighbouring levels are alike.
-        odds: How likely it matters, before anything is measured: between 0 and 1.
     """
 
     name: str
     count: int
     default: int | None
     is_ordered: bool
-    odds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Groups:
         columns = np.full((len(widths), max(widths, default=1)), total)
         for row, width in enumerate(widths):
             columns[row, :width] = np.arange(starts[row], starts[row] + width)
-        odds = np.array([axis.odds for axis in axes] + [pair_odds] * len(found))
+        odds = np.array([ODDS] * len(axes) + [pair_odds] * len(found))
         return cls(
             columns,
             np.log(odds / (1.0 - odds)),

@@ -15,9 +15,6 @@ from optuna.trial import FrozenTrial
 
 from hztune.sparse.features import UNCHANGED, Axis
 
-ODDS = 0.15
-"""How likely a parameter matters of which nothing is known."""
-
 MOST_LEVELS = 64
 """Values of a parameter that can be told apart."""
 
@@ -38,7 +35,6 @@ class Grid:
         self,
         space: Mapping[str, BaseDistribution],
         defaults: Mapping[str, Any],
-        odds: Mapping[str, float],
         legal: Legal | None,
     ) -> None:
         """Makes the grid.
@@ -46,14 +42,13 @@ class Grid:
         Args:
             space: The parameters.
             defaults: The value of each that changes nothing.
-            odds: How likely each matters, before anything is measured; ODDS without.
             legal: Makes of a configuration the one that is meant; None: all are legal.
 
         Raises:
             ValueError: A parameter has no default among its values, or too many values.
         """
         self.space = dict(space)
-        self.axes = tuple(axis_of(name, each, defaults, odds) for name, each in space.items())
+        self.axes = tuple(axis_of(name, each, defaults) for name, each in space.items())
         self._legal = legal
         self._meant: dict[LevelRow, LevelRow | None] = {}
         self._level_rows: dict[int, LevelRow | None] = {}
@@ -117,9 +112,7 @@ class Grid:
         return self._meant[row]
 
 
-def axis_of(
-    name: str, each: BaseDistribution, defaults: Mapping[str, Any], odds: Mapping[str, float]
-) -> Axis:
+def axis_of(name: str, each: BaseDistribution, defaults: Mapping[str, Any]) -> Axis:
     """A parameter as the model sees it.
 
     Raises:
@@ -131,20 +124,7 @@ def axis_of(
     default = level_of(each, defaults[name])
     if default is None:
         raise ValueError(f"the default of {name!r} is {defaults[name]!r}; legal is {each}")
-    known = min(0.95, max(0.005, odds.get(name, ODDS)))
-    return Axis(name, count, default, isinstance(each, IntDistribution), known)
-
-
-def checked_odds(odds: Mapping[str, float]) -> dict[str, float]:
-    """The odds that parameters matter.
-
-    Raises:
-        ValueError: One is no number between 0 and 1.
-    """
-    for name, each in odds.items():
-        if not isinstance(each, int | float) or not 0.0 <= each <= 1.0:
-            raise ValueError(f"the odds of {name!r} are {each!r}; legal is a number from 0 to 1")
-    return dict(odds)
+    return Axis(name, count, default, isinstance(each, IntDistribution))
 
 
 def level_of(each: BaseDistribution, value: Any) -> int | None:

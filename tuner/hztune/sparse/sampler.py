@@ -26,7 +26,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hztune.sparse.features import UNCHANGED, Axis, Floats, Levels
-from hztune.sparse.grid import Grid, Legal, LevelRow, Params, axis_of, checked_odds
+from hztune.sparse.grid import Grid, Legal, LevelRow, Params, axis_of
 from hztune.sparse.model import Measurement, SparseModel
 from hztune.sparse.told import (
     FAR,
@@ -125,7 +125,6 @@ class SparseSampler(BaseSampler):
         defaults: Mapping[str, Any],
         *,
         seed: int = 0,
-        odds: Mapping[str, float] | None = None,
         legal: Legal | None = None,
         variances: Variances | None = None,
         is_control: bool = True,
@@ -136,17 +135,13 @@ class SparseSampler(BaseSampler):
         Args:
             defaults: The value of each parameter that changes nothing.
             seed: Of every draw.
-            odds: How likely each parameter matters, before anything is measured; ODDS without.
             legal: Makes of a proposal the configuration that is meant, or None where it is not
                 legal; None: all are.
             variances: Says how noisy the values of a trial are; None: its attribute VARIANCE does.
             is_control: Whether the defaults are what all is compared with.
             space: The parameters; None: those of the study's trials.
-
-        Raises:
-            ValueError: Some of `odds` are none.
         """
-        self._defaults, self._seed, self._odds = dict(defaults), seed, checked_odds(odds or {})
+        self._defaults, self._seed = dict(defaults), seed
         self._legal, self._is_control, self._variances = legal, is_control, variances
         self._space = None if space is None else dict(space)
         self._grid: Grid | None = None
@@ -186,7 +181,7 @@ class SparseSampler(BaseSampler):
     ) -> Any:
         """The default: what the sampler was not told of stays as it is."""
         self._bind(study)
-        axis_of(param_name, param_distribution, self._defaults, self._odds)
+        axis_of(param_name, param_distribution, self._defaults)
         return self._defaults[param_name]
 
     # ---- what else it can be asked ---------------------------------------------------------------
@@ -263,7 +258,7 @@ class SparseSampler(BaseSampler):
             for trial in study.get_trials(deepcopy=False):
                 space |= trial.distributions
         if grid is None or (self._space is None and grid.space != space):
-            grid = self._grid = Grid(space, self._defaults, self._odds, self._legal)
+            grid = self._grid = Grid(space, self._defaults, self._legal)
         return grid
 
     def _bind(self, study: Study) -> None:

@@ -70,7 +70,6 @@ class LocalStudy(SampleRows):
         machine: Machine,
         *,
         resume: bool = False,
-        learned: Mapping[str, Any] | None = None,
     ) -> None:
         """Opens the study, or begins it.
 
@@ -80,7 +79,6 @@ class LocalStudy(SampleRows):
                 the sum of its library, space, objective, limits, seed, ... by name.
             machine: Where it is measured.
             resume: Whether there may be a study already.
-            learned: With what one begins that is new, by earlier studies; it is kept as it is.
 
         Raises:
             UsageError: There is another study, or any without `resume`; or it is in use.
@@ -93,7 +91,7 @@ class LocalStudy(SampleRows):
             if not self.path.exists():
                 _judge_old(folder / SAMPLES, resume)
             self._storage = opened.enter_context(contextlib.closing(_file(self.path)))
-            self._study = self._open(dict(identity), machine, resume, learned)
+            self._study = self._open(dict(identity), machine, resume)
             self._storage.run(self._settle)
             self._opened = opened.pop_all()
         self._last = True
@@ -130,11 +128,6 @@ class LocalStudy(SampleRows):
     def folder(self) -> Path:
         """The results directory."""
         return self.path.parent
-
-    @property
-    def learned(self) -> Any:
-        """With what the study was begun; None: nothing is known of that."""
-        return self._study.request.get("learned")
 
     def begin(self, plan: Plan) -> None:
         """Writes that a block begins; an earlier one that did not end is void."""
@@ -202,7 +195,6 @@ class LocalStudy(SampleRows):
         identity: dict[str, str],
         machine: Machine,
         resume: bool,
-        learned: Mapping[str, Any] | None,
     ) -> StoredStudy:
         """Returns the study: the one that is there and the same, or else a new one."""
         old = self.folder / SAMPLES
@@ -213,7 +205,7 @@ class LocalStudy(SampleRows):
             self._storage.run(lambda connection: _take_over(self._storage, connection, old))
             study = StoredStudy.find(self._storage, _NAME)
         if study is None:
-            values = _study_values(identity, machine, learned)
+            values = _study_values(identity, machine)
             self._storage.run(lambda connection: _insert_study(connection, values))
             self._is_new = True
             study = StoredStudy.find(self._storage, _NAME)
@@ -444,16 +436,11 @@ def _holds_one(path: Path) -> UsageError:
     )
 
 
-def _study_values(
-    identity: dict[str, str], machine: Machine, learned: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _study_values(identity: dict[str, str], machine: Machine) -> dict[str, Any]:
     """The row of a study that begins."""
     text = json.dumps([identity, asdict(machine)], sort_keys=True)
     label = hashlib.sha256(text.encode()).hexdigest()[:12]
-    request = {"label": label, "machine": asdict(machine)}
-    return study_values(
-        _NAME, identity, request if learned is None else {**request, "learned": learned}
-    )
+    return study_values(_NAME, identity, {"label": label, "machine": asdict(machine)})
 
 
 def _insert_study(connection: Connection, values: Mapping[str, Any]) -> None:

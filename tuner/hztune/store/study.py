@@ -7,8 +7,7 @@ reader that has seen number N has missed none before it. Samples of a block that
 stand apart; those of one that never was stand before the samples of the next one.
 
 At first there was one table less. A study of a results directory is its database's only
-one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine. What a study
-took from earlier ones when it was begun stands in `request`, too, as "learned". In `request` and
+one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine. In `request` and
 `ending`, "crc" is a checksum; it was not there at first.
 """
 

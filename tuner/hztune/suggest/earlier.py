@@ -1,25 +1,21 @@
-"""What is known already: profiles of this machine, and what earlier studies on it learned."""
+"""What is known already: profiles of this machine."""
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from hztune import machine_diff
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.prior import state
 from hztune.profile import MachineId, Profile, hash_of_words
 from hztune.suggest.command import command
 from hztune.verify import collection, history
 from hztune.verify.collection import Kept
 
 _MOST_OTHERS = 4
-_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +38,7 @@ def earlier(program: Program, folder: Path) -> tuple[Earlier, ...]:
         program: What was looked at.
         folder: Where profiles are; one that is missing or cannot be read holds none.
     """
-    machine = Machine.here()
-    kept = _claims(folder, MachineId.of(machine))
+    kept = _claims(folder, MachineId.of(Machine.here()))
     own = [each for each in kept if _is_of(each[1], program)]
     others = [path for path, tuned in kept if not _is_of(tuned, program) and _can_be_tried(tuned)]
     found = [_own(path, tuned, program) for path, tuned in own]
@@ -52,7 +47,7 @@ def earlier(program: Program, folder: Path) -> tuple[Earlier, ...]:
         what = f"{len(others)} profile{'s' * (len(others) > 1)} of other programs on this machine"
         words = ("compare", "none", *map(str, named))
         found.append(Earlier(what, command(program, words, rest=False)))
-    return (*found, *_lessons(machine.fingerprint))
+    return tuple(found)
 
 
 def _claims(folder: Path, here: MachineId) -> list[tuple[Path, Profile]]:
@@ -95,22 +90,3 @@ def _own(path: Path, tuned: Profile, program: Program) -> Earlier:
 def _settings(tuned: Profile) -> str:
     sets = " ".join(f"{name}={value}" for name, value in tuned.params)
     return sets or "with its defaults"
-
-
-def _lessons(machine: str) -> list[Earlier]:
-    """What mattered in earlier studies of whatever programs on this machine."""
-    now = datetime.now(timezone.utc)
-    lessons = [one for one in state.read(now) if one.subject.machine == machine]
-    if not lessons:
-        return []
-    gains = Counter(
-        f"{learned.allocator} {name}={value}"
-        for lesson in lessons
-        for learned in lesson.learned
-        for gain in learned.gains
-        for name, value in gain.levels
-    )
-    named = ", ".join(f"{text} in {count}" for text, count in gains.most_common(_MOST_NAMED))
-    studies = f"{len(lessons)} earlier stud{'y' if len(lessons) == 1 else 'ies'} on this machine"
-    said = f"what mattered is {named}" if named else "no parameter was proved to matter"
-    return [Earlier(f"{studies}: {said}; a new study begins with that")]

@@ -248,7 +248,6 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
-        prior=story.prior.text,
         kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
 

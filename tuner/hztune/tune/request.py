@@ -55,7 +55,6 @@ class RequestOptions(TypedDict, total=False):
     max_loss: str
     pareto: str
     panel: bool | None
-    prior: bool
     smallest_memory: bool
     prove_on: Program | None
     term_days: int
@@ -88,8 +87,6 @@ class TuneRequest:
             time for it.
         smallest_memory: Whether the smallest memory is sought that the default and the winner
             survive.
-        prior: Whether the search begins with what earlier studies learned, and leaves what it
-            learned itself.
         term_days: Days after which the profile should be measured again.
         command: The words that asked for it, to be kept beside the profile; () keeps none.
     """
@@ -109,7 +106,6 @@ class TuneRequest:
     max_loss: str = DEFAULT_MAX_LOSS
     pareto: str = ""
     panel: bool | None = None
-    prior: bool = True
     more: tuple[Program, ...] = ()
     smallest_memory: bool = False
     prove_on: Program | None = None

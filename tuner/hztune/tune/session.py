@@ -18,7 +18,6 @@ from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.panel import Panel, make
-from hztune.prior import Prior
 from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
 from hztune.result import LiveMemory, Result, Survivor, stored
@@ -33,7 +32,6 @@ from hztune.trial.division import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.tune import folder
 from hztune.tune.afterwards import afterwards
 from hztune.tune.conclusion import metric_of, program_metric, result_of
-from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.on_program import LastProof
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest
@@ -63,14 +61,13 @@ def tune(task: Task, reporter: Reporter) -> Result:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(ended, out)
         kept_command.write(out / PROFILE, request.command)
-        prior = Prior.stored(store.learned)
-        for line in (*chosen_from(task), *told_of(prior), *task.remarks, *doctor.remarks()):
+        for line in (*chosen_from(task), *task.remarks, *doctor.remarks()):
             reporter.say(line)
         inside = task.candidates.inside
         executor = executor_of(request, machine, store, inside, reporter.say)
         panel = panel_of(request, machine, store)
         last = last_proof_of(request, machine, store, reporter.say)
-        story = _story(task, executor, store, reporter, asked.is_set, panel, prior, last)
+        story = _story(task, executor, store, reporter, asked.is_set, panel, last)
         decision = story.run()
         found = afterwards(request, story.bench, story.control, decision, machine, inside, reporter)
         return _finish(task, machine, story, decision, store, started, *found)
@@ -94,7 +91,6 @@ def plan(task: Task) -> list[str]:
         f"workload: {request.label}",
         *sought,
         *chosen_from(task),
-        *told_of(prior_of(task, Machine.here())),
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} "
         f"configurations, {len(searched.starts)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
@@ -150,8 +146,7 @@ def executor_of(
 
 
 def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
-    learned = prior_of(task, machine).plain()
-    return LocalStudy(out, task.identity, machine, resume=task.request.resume, learned=learned)
+    return LocalStudy(out, task.identity, machine, resume=task.request.resume)
 
 
 def _story(
@@ -161,7 +156,6 @@ def _story(
     reporter: Reporter,
     stop: Stop,
     panel: Panel | None,
-    prior: Prior,
     last: LastProof | None = None,
 ) -> Story:
     """The study, of whose budget the judging and earlier sessions took their part."""
@@ -170,7 +164,7 @@ def _story(
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
     bench = Workbench(executor, ledger, budget, reporter, stop, note=store.note)
-    return story_of(task, bench, task.request.seed, panel, prior, last)
+    return story_of(task, bench, task.request.seed, panel, last)
 
 
 def story_of(
@@ -178,13 +172,12 @@ def story_of(
     bench: Workbench,
     seed: int,
     panel: Panel | None,
-    prior: Prior,
     last: LastProof | None = None,
 ) -> Story:
     """The story that was asked for: of one winner, or of a front."""
     asked = task.request
     kind = Front if asked.pareto else Winner
-    return Story(bench, task.space, seed, asked.trials, panel, prior, metric_of(asked), last, kind)
+    return Story(bench, task.space, seed, asked.trials, panel, metric_of(asked), last, kind)
 
 
 def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) -> LastProof | None:
@@ -242,7 +235,6 @@ def _finish(
     result = result_of(task, machine, story, decision, wall_s, store.folder, survivors, live)
     if decision.verdict != "interrupted":
         store.conclude(stored.ending(result))
-        leave(task, machine, story.bench.ledger, decision, story.bench.reporter)
     folder.write(result)
     return result
 

@@ -21,7 +21,6 @@ from hztune import doctor, files
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine, identity
-from hztune.prior import Prior
 from hztune.progress import Reporter
 from hztune.result import Result, stored
 from hztune.store import EndedElsewhere
@@ -32,7 +31,6 @@ from hztune.store.worker import Worker
 from hztune.trial import Ledger, SystemClock, Workbench
 from hztune.tune import folder
 from hztune.tune.conclusion import result_of
-from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.request import Task, understand
 from hztune.tune.session import (
     budget_of,
@@ -42,7 +40,7 @@ from hztune.tune.session import (
     story_of,
     told_again,
 )
-from hztune.tune.stored_request import LEARNED, read_back, written
+from hztune.tune.stored_request import read_back, written
 from hztune.tune.story import Story
 
 _SEED_LIMIT = 1 << 31
@@ -72,10 +70,8 @@ def begin(address: StudyAddress, task: Task | None, out: Path | None, reporter: 
             study = address.found(storage)
         else:
             asked = written(task.request)
-            begun = {**asked, LEARNED: prior_of(task, Machine.here()).plain()}
-            study = StoredStudy.begin(storage, address.study, task.identity, begun)
-            there = {name: value for name, value in study.request.items() if name != LEARNED}
-            if there != json.loads(json.dumps(asked)):
+            study = StoredStudy.begin(storage, address.study, task.identity, asked)
+            if study.request != json.loads(json.dumps(asked)):
                 reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
         _judge_folder(out, study)
         result = _take_part(study, reporter, out, budget_s=None)
@@ -149,16 +145,14 @@ def _take_part(
     where = f"{machine.fingerprint}-{identity()}"  # machines of one kind have one fingerprint
     try:
         with interruptible() as asked, Worker(study, where) as worker:
-            prior = Prior.stored(study.request.get(LEARNED))
-            remarks = (*told_of(prior), *task.remarks, *doctor.remarks(alone=False))
-            for line in (*chosen_from(task), *remarks):
+            for line in (*chosen_from(task), *task.remarks, *doctor.remarks(alone=False)):
                 reporter.say(line)
 
             def is_over() -> bool:
                 late = budget_s is not None and time.monotonic() - started > budget_s
                 return late or asked.is_set()
 
-            story = _story(task, machine, worker, reporter, is_over, prior)
+            story = _story(task, machine, worker, reporter, is_over)
             decision = story.run()
             wall_s = time.monotonic() - started
             result = result_of(task, machine, story, decision, wall_s, out)
@@ -169,7 +163,6 @@ def _take_part(
                 folder.write(result)
                 return result
             worker.conclude({**stored.ending(result), "machine": asdict(machine), "where": where})
-            leave(task, machine, story.bench.ledger, decision, reporter)
     except EndedElsewhere:
         ended = study.ending()
         assert ended is not None  # another worker has just written it
@@ -185,7 +178,6 @@ def _story(
     worker: Worker,
     reporter: Reporter,
     stop: Callable[[], bool],
-    prior: Prior,
 ) -> Story:
     """The study as this worker takes part in it: it goes on where the last block ended."""
     request = task.request
@@ -203,7 +195,7 @@ def _story(
     budget = budget_of(request, SystemClock(counts_waiting=True), news.elapsed_s)
     bench = Workbench(executor, ledger, budget, reporter, stop, worker, worker.sink.note)
     panel = panel_of(request, machine, worker.sink)
-    return story_of(task, bench, _own_seed(request.seed, worker.number), panel, prior)
+    return story_of(task, bench, _own_seed(request.seed, worker.number), panel)
 
 
 def _own_seed(seed: int, number: int) -> int:

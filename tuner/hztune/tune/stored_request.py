@@ -25,12 +25,8 @@ _OWN = ("workload", "program", "more", "prove_on", "beside", "space", "out", "re
 
 _MOST_SPACE_BYTES = 256 * 1024
 
-LEARNED = "learned"
-"""Beside the fields of a request: the prior with which the study was begun."""
-
 _SINCE_THEN = {
     "panel": False,
-    "prior": False,
     "max_kept": "",
     "smallest_memory": False,
     "term_days": TERM_DAYS,
@@ -63,7 +59,7 @@ def read_back(stored: Mapping[str, Any]) -> Iterator[TuneRequest]:
     Raises:
         UsageError: Another version of hztune has written it, or a workload is not known here.
     """
-    others = ("workloads", "space", LEARNED)
+    others = ("workloads", "space")
     plain = {name: value for name, value in stored.items() if name not in others}
     plain = {**_SINCE_THEN, **plain}
     if plain.keys() != set(_plain_names()):

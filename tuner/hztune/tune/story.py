@@ -14,7 +14,6 @@ from hztune.blocks import Arm
 from hztune.confirm import Step, against_itself, reported, reported_each
 from hztune.errors import StoppedByUser
 from hztune.panel import Panel
-from hztune.prior import NOTHING, Prior
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.rests import MEMORIES
@@ -40,7 +39,6 @@ class Story:
         seed: Of everything that is chosen at random.
         max_trials: Most configurations to search; None: as many as there is time for.
         panel: Other workloads on which the winner is examined; None: there are none.
-        prior: With what the search begins; the proof does not know of it.
         metric: What is made better, as the claim names it.
         last: Proves on the program what was found on its trace; None: the trace is all there is.
         kind: Makes the aim: one winner, or a front.
@@ -51,7 +49,6 @@ class Story:
     seed: int
     max_trials: int | None = None
     panel: Panel | None = None
-    prior: Prior = NOTHING
     metric: str = "ops_per_s"
     last: LastProof | None = None
     kind: Callable[[Story], Aim] = Winner
@@ -59,9 +56,7 @@ class Story:
     def __post_init__(self) -> None:
         """Prepares a study that has decided nothing yet."""
         self.aim = self.kind(self)
-        self.search = Search(
-            self.bench, self.space, self.seed, self.max_trials, self.aim.goal, self.prior.odds
-        )
+        self.search = Search(self.bench, self.space, self.seed, self.max_trials, self.aim.goal)
         self.calibration: Calibration | None = None
 
     @property

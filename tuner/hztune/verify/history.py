@@ -24,7 +24,6 @@ from hztune import machine_diff, profile, strictjson
 from hztune.errors import HztuneError, UsageError
 from hztune.files import sha256_of
 from hztune.measure.program import Program
-from hztune.prior import state
 from hztune.profile import Profile
 from hztune.stats import Interval
 from hztune.strictjson import CREATED, TIME_FORMAT, Fields, as_word, time_of
@@ -196,10 +195,14 @@ def history_file() -> Path:
     Raises:
         HztuneError: This user has no home.
     """
-    lessons = state.folder()
-    if lessons is None:
-        raise HztuneError("this user has no home directory, and XDG_STATE_HOME is not set")
-    return lessons.parent / _FILE
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        base = named if named.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise HztuneError(
+            "this user has no home directory, and XDG_STATE_HOME is not set"
+        ) from None
+    return base / "hztune" / _FILE
 
 
 def append(check: Recheck) -> None:
