@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import xml.dom.minidom
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -396,7 +394,6 @@ def test_a_profile_without_a_claim_is_left_out(
         (["--all", "{folder}", "--trace", "one.trace"], "leave these out"),
         (["--all", "{folder}", "--", "./one"], "leave these out"),
         (["--all", ""], "--all is empty; give it a value"),
-        (["--all", "{folder}", "--timer", ""], "--timer is empty; give it a value"),
         ([""], "PROFILE is empty; give it a value"),
         (["--due", "one.json"], "--all DIR, with which"),
         ([], "give a PROFILE, or --all DIR"),
@@ -443,37 +440,3 @@ def test_the_history_of_one_profile_holds_no_other_one(
     assert cli.status_of(["history", str(path), "--json"]) == 0
     (held,) = json.loads(capsys.readouterr().out)
     assert (held["answer"], held["pairs"]) == ("holds", 8)
-
-
-def test_the_picture_has_a_row_for_each_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.status_of(["history", "--plot", str(tmp_path / "no.svg")]) == UsageError.exit_status
-    history.append(check())
-    history.append(check(NOW + timedelta(days=7)))
-    assert cli.status_of(["history", "--plot", str(tmp_path / "h.svg")]) == 0
-    drawn = xml.dom.minidom.parse(str(tmp_path / "h.svg")).toxml()
-    assert "2026-03-01" in drawn and "2026-03-08" in drawn
-
-
-# ---- systemd -------------------------------------------------------------------------------------
-
-
-def test_the_units_measure_the_folder_that_was_named(tuned: Profile, tmp_path: Path) -> None:
-    folder = tmp_path / 'a "folder" of 100 % $HOME'
-    _save(tuned, folder / "one.json")
-    units = tmp_path / "systemd" / "user"
-    assert cli.status_of(["verify", "--all", str(folder), "--timer", str(units)]) == 0
-    service = (units / "hztune-verify.service").read_text()
-    quoted = str(folder).replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    assert f'"verify" "--all" "{quoted}" "--due" "--quiet"' in service
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_takes_the_units(tuned: Profile, tmp_path: Path) -> None:
-    _save(tuned, tmp_path / "profiles" / "one.json")
-    service, timer = api.write_timer(tmp_path / "profiles", tmp_path)
-    command = ["systemd-analyze", "verify", str(service), str(timer)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert "hztune-verify" not in ran.stderr

@@ -45,7 +45,6 @@ from hztune.api.profiles import (
     changes,
     command_of,
     differences,
-    draw_history,
     due,
     environment,
     examine,
@@ -57,7 +56,6 @@ from hztune.api.profiles import (
     profiles_in,
     unreadable_history,
     verify,
-    write_timer,
 )
 from hztune.api.studies import (
     forget,
@@ -103,7 +101,6 @@ __all__ = [
     "differences",
     "doctor",
     "draw",
-    "draw_history",
     "due",
     "environment",
     "examine",
@@ -150,5 +147,4 @@ __all__ = [
     "verify",
     "workloads",
     "write_comparison",
-    "write_timer",
 ]

@@ -201,29 +201,6 @@ def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     return checks.changes(before, dict(after.here))
 
 
-def draw_history(checks: Sequence[Recheck], path: str | Path) -> None:
-    """Draws the ratios of checks (SVG), each with its 95 % interval and its day.
-
-    Raises:
-        HztuneError: The file system refused.
-    """
-    from hztune.verify import picture
-
-    picture.write(checks, Path(path))
-
-
-def write_timer(folder: str | Path, to: str | Path) -> tuple[Path, Path]:
-    """Writes units for systemd that verify the profiles of `folder` once a week; their files.
-
-    Raises:
-        UsageError: A path cannot stand in a unit.
-        HztuneError: The file system refused.
-    """
-    from hztune.verify import systemd_units
-
-    return systemd_units.write(Path(folder), Path(to))
-
-
 def examine(tuned: Profile, pid: int) -> Report:
     """Holds a running process against a profile: has it that allocator, with those parameters?
 

@@ -13,7 +13,6 @@ import click
 
 from hztune import api
 from hztune.cli.program import Place
-from hztune.errors import UsageError
 
 if TYPE_CHECKING:
     from hztune.verify.history import Recheck
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 @click.command("history")
 @click.argument("profile_path", metavar="[PROFILE]", required=False,
                 type=Place())  # fmt: skip
-@click.option("--plot", type=Place(), metavar="FILE.svg",
-              help="Draw the ratios, each with its interval and its day.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def history_command(profile_path: Path | None, plot: Path | None, as_json: bool) -> None:
+def history_command(profile_path: Path | None, as_json: bool) -> None:
     """Print what verifications found, and what changed.
 
     Of PROFILE, or of all profiles. Each user's history is in $XDG_STATE_HOME/hztune/history.jsonl.
@@ -35,10 +32,6 @@ def history_command(profile_path: Path | None, plot: Path | None, as_json: bool)
     if unreadable := api.unreadable_history():
         lines = "1 line is" if unreadable == 1 else f"{unreadable} lines are"
         click.echo(f"hztune: {lines} left out of the history: no check can be read there", err=True)
-    if plot is not None:
-        if not any(check.found for check in checks):
-            raise UsageError(f"there is nothing to draw; {_NOTHING}")
-        api.draw_history(checks, plot)
     if as_json:
         click.echo(
             json.dumps([{**asdict(one), "here": dict(one.here)} for one in checks], indent=2)
@@ -46,10 +39,7 @@ def history_command(profile_path: Path | None, plot: Path | None, as_json: bool)
     elif checks:
         click.echo("\n".join(_lines(checks)))
     else:
-        click.echo(_NOTHING)
-
-
-_NOTHING = "no profile was measured again yet: `hztune verify PROFILE` does that"
+        click.echo("no profile was measured again yet: `hztune verify PROFILE` does that")
 
 
 def _lines(checks: Sequence[Recheck]) -> list[str]:

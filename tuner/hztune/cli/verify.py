@@ -66,12 +66,6 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
     help="With --all: only those whose term is over, that did not hold, or whose machine, library "
     "or program has changed.",
 )
-@click.option(
-    "--timer",
-    type=Place(),
-    metavar="DIR",
-    help="With --all: write systemd units there that do this once a week.",
-)
 @click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Check this process.")
 @click.option(
     "--budget",
@@ -98,7 +92,6 @@ def verify_command(
     profile_path: Path | None,
     folder: Path | None,
     due: bool,
-    timer: Path | None,
     pid: int | None,
     budget: str,
     seed: int,
@@ -121,10 +114,15 @@ def verify_command(
         refuse_without_program(
             why="is of one program: write it into the .args beside the profile of that program"
         )
-        return _all(folder, due, timer, budget_s, seed, quiet, as_json)
+        answers = verify_folder(
+            folder, only_due=due, budget_s=budget_s, seed=seed, quiet=quiet, as_json=as_json
+        )
+        if as_json:
+            click.echo(json.dumps([answer.record() for answer in answers], indent=2))
+        return worst_status(answers)
     targets = programs_of(words, commands, about)
-    if profile_path is None or due or timer is not None:
-        raise UsageError("give a PROFILE, or --all DIR, with which --due and --timer go")
+    if profile_path is None or due:
+        raise UsageError("give a PROFILE, or --all DIR, with which --due goes")
     tuned = api.load_profile(profile_path)
     if pid is not None:
         if targets:
@@ -148,28 +146,6 @@ def verify_command(
     held = _as_json(tuned, finding)
     click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, finding))
     return _STATUS[finding.answer]
-
-
-def _all(
-    folder: Path,
-    due: bool,
-    timer: Path | None,
-    budget_s: float,
-    seed: int,
-    quiet: bool,
-    as_json: bool,
-) -> int:
-    """Measures the profiles of a folder, or writes the units that do so."""
-    if timer is not None:
-        api.profiles_in(folder)  # or the units would fail each week
-        click.echo("\n".join(str(path) for path in api.write_timer(folder, timer)))
-        return 0
-    answers = verify_folder(
-        folder, only_due=due, budget_s=budget_s, seed=seed, quiet=quiet, as_json=as_json
-    )
-    if as_json:
-        click.echo(json.dumps([answer.record() for answer in answers], indent=2))
-    return worst_status(answers)
 
 
 def _look(tuned: Profile, pid: int, as_json: bool) -> int:
