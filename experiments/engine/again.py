@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.confirm.looks import Looks
+from hztune.decide import Looks
 from hztune.stats import LEAST_PLANNED, PairRatio, planned_looks
 from hztune.trial import ArmRecord
 from hztune.verify.claim import Promise, Verification, verification
@@ -44,7 +44,7 @@ def verified(logs: list[float]) -> Verification:
     """What the first look says that can tell, or the last one."""
     for pairs in planned_looks(len(logs)):
         record = ArmRecord(ARM, [PairRatio(log, math.nan, 1) for log in logs[:pairs]])
-        looks = Looks.due(pairs, LEAST_PLANNED, len(logs), 1)
+        looks = Looks.due(pairs, LEAST_PLANNED, len(logs))
         found = verification(PROMISE, record, looks)
         if found.answer != "cannot tell":
             return found

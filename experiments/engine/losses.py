@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.confirm.looks import Looks
-from hztune.confirm.proof import claim_error, keeps_losses
+from hztune.confirm import claim_error
+from hztune.confirm.limits import limit_answer
+from hztune.decide import Looks
 from hztune.stats import PairRatio, planned_looks
 from hztune.trial import ArmRecord, Ledger, LossLimit
 
@@ -49,7 +50,7 @@ class Simulation:
     def shares(self, limits: Sequence[str] = LIMITS) -> list[float]:
         """The share of proofs that show of each limit that it is kept."""
         rng = np.random.default_rng(self.seed)
-        looks = Looks(planned_looks(self.pairs), self.pairs, ROUNDS)
+        looks = Looks(planned_looks(self.pairs), self.pairs)
         parsed = [LossLimit.of(text) for text in limits]
         kept = np.zeros(len(limits))
         for _ in range(self.proofs):
@@ -57,7 +58,8 @@ class Simulation:
             record = ArmRecord(Arm("hz"), each=fresh)
             for place, limit in enumerate(parsed):
                 ledger = Ledger(max_loss=limit, calibration_each=aa)
-                kept[place] += keeps_losses(ledger, record, claim_error(0), looks) is True
+                _, answer = limit_answer(ledger, record, claim_error(0), looks, ROUNDS)
+                kept[place] += answer == "yes"
         return [float(share) for share in kept / self.proofs]
 
     def _noise(self, rng: np.random.Generator, pairs: int) -> list[list[PairRatio]]:

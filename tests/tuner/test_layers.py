@@ -27,6 +27,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"result"}),
     frozenset({"search", "confirm", "panel"}),
     frozenset({"trial"}),
+    frozenset({"decide"}),
     frozenset(
         {"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}
         | {"attach", "trace"}

@@ -12,9 +12,9 @@ import pytest
 
 from hztune.blocks import Arm
 from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
-from hztune.confirm.looks import Looks
-from hztune.confirm.pareto_proof import _FrontProof, _Objective
+from hztune.confirm.pareto_proof import _FrontProof, _reported
 from hztune.confirm.proof import CLAIM_ERROR
+from hztune.decide import Looks, Question
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
@@ -255,7 +255,7 @@ def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
             budget_s=300.0,
         )
         calibrate(bench, CONTROL, 0.08)
-        planned = _FrontProof.of(bench, arms, 0.42, 0.97).planned
+        planned = _FrontProof.of(bench, arms, 0.42, 0.97).plan.pairs
         members = prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
         settled += [
             planned_looks(planned).index(len(bench.ledger.fresh(arm).pairs)) for arm in arms
@@ -386,7 +386,7 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Sp
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
-    gain = _Objective.of(pairs, 0.0, Looks((6,), planned=10), 0.01)
+    gain = Question(pairs, Looks((6,), planned=10), 0.01)
     assert gain.proved_by == 6
     proving = planned_interval(pairs[:6], 0.05, 10)
-    assert gain.reported == Interval(proving.low, proving.low, proving.high, 10)
+    assert _reported(gain) == Interval(proving.low, proving.low, proving.high, 10)

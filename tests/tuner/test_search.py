@@ -20,7 +20,8 @@ from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
 from hztune.sparse.told import FAR
-from hztune.stats import Interval, PairRatio, planned_interval
+from hztune.decide import Looks
+from hztune.stats import LEAST_PLANNED, PairRatio
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
 from hztune.trial.ledger import FAR_BEHIND
 
@@ -317,15 +318,16 @@ def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
     limit = MemoryLimit.of("1.10x")
     below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
 
-    def seen(excesses: list[float], alpha: float = 0.05) -> Interval:
-        return planned_interval(excesses, alpha, len(excesses))
+    def answer(excesses: list[float], error: float = 0.05) -> str:
+        looks = Looks.due(len(excesses), LEAST_PLANNED, len(excesses), is_last=True)
+        return limit.question(excesses, looks, error).answer
 
-    shown, unshown = seen(below), seen(around)
-    assert limit.kept(shown) and not limit.broken(shown)
-    assert not limit.kept(seen(below[:3]))  # fewer than any look has
-    assert not limit.kept(seen(below, 1e-6))
-    assert not limit.kept(unshown) and not limit.broken(unshown)
-    assert limit.broken(seen([-excess for excess in below]))
+    assert answer(below) == "yes"
+    assert answer(below[:3]) == "open"  # fewer than any look has
+    assert answer(below, 1e-6) == "open"
+    assert answer(around) == "open"
+    assert answer([-excess for excess in below]) == "no"
+    assert answer([0.0] * 6) == "yes"  # it may be reached
 
 
 # ---- the ledger ----------------------------------------------------------------------------------

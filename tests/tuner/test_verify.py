@@ -21,7 +21,7 @@ import pytest
 from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
 from hztune.blocks import Arm
-from hztune.confirm.looks import Looks
+from hztune.decide import Looks
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
@@ -91,7 +91,7 @@ def finding_of(claimed: Claim, *logs: float) -> Verification:
     """What is said of a claim when time is up after these pairs."""
     promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
     record = ArmRecord(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
-    return verification(promise, record, Looks.due(len(logs), 4, len(logs), 1))
+    return verification(promise, record, Looks.due(len(logs), 4, len(logs)))
 
 
 def test_an_interval_that_hardly_excludes_no_gain_is_not_as_large_as_was_claimed() -> None:

@@ -17,25 +17,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from hztune import decide
 from hztune.arguments import margin
 from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
+from hztune.decide.question import REPORTED_ERROR
 from hztune.stats import (
     MOST_TIMES,
     Interval,
     log_rss_ratio,
     pair_ratio,
-    planned_interval,
     planned_looks,
 )
 from hztune.trial import LossLimit
 
 Answer = Literal["no worse", "worse", "not enough data"]
 
-GATE_ALPHA = 0.05
-"""Two-sided error: each wrong answer is given in at most 2.5 % of comparisons."""
+_ANSWERS: dict[decide.Answer, Answer] = {
+    "yes": "no worse",
+    "no": "worse",
+    "open": "not enough data",
+}
+"""By whether the new one loses no more than it may; each is wrong in at most 2.5 % of cases."""
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
 FAILING_PAIRS = 3
@@ -53,6 +58,11 @@ class Horizon:
 
     planned: int
     is_last: bool = False
+
+    def question(self, logs: Sequence[float]) -> decide.Question:
+        """Is the second one faster? Asked now, of log ratios in order of time, shape (pairs,)."""
+        looks = decide.Looks((len(logs),), max(self.planned, len(logs)), self.is_last)
+        return decide.Question(logs, looks, REPORTED_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +152,13 @@ class Gate:
             logs: One a pair, in order of time, shape (pairs,).
             horizon: The plan.
         """
-        speed = gate_interval(logs, horizon)
-        if speed is None:
-            return "not enough data", None
-        if self.limit.kept(speed):
-            return "no worse", speed
-        shared = gate_interval(logs, horizon, GATE_ALPHA / self.rows)
-        if shared is not None and self.limit.broken(shared):
-            return "worse", speed
-        return "not enough data", speed
+        asked = replace(
+            horizon.question(logs),
+            margin=-self.limit.log,
+            refusal=REPORTED_ERROR / self.rows,
+            may_touch=True,
+        )
+        return _ANSWERS[asked.answer], asked.reported()
 
     def _why(self, answer: Answer, speed: Interval) -> tuple[str, float]:
         """The reason for an answer, and how many times as many pairs would tell."""
@@ -167,17 +175,6 @@ class Gate:
         if times > MOST_TIMES:
             return f"{why}; it is too close to {may} to decide in a reasonable time", 0.0
         return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide", times
-
-
-def gate_interval(
-    logs: Sequence[float], horizon: Horizon, alpha: float = GATE_ALPHA
-) -> Interval | None:
-    """The interval of a plan at this look; None: at so few pairs nothing can be said."""
-    if not logs:
-        return None
-    planned = max(horizon.planned, len(logs))
-    found = planned_interval(logs, alpha, planned, is_last=horizon.is_last)
-    return found if math.isfinite(found.half_width) else None
 
 
 def is_gate_look(pairs: int, planned: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from hztune.blocks import Block, Outcome, fixed
-from hztune.compare.gate import Horizon, gate_interval
+from hztune.compare.gate import Horizon
 from hztune.compare.targets import Amount
 from hztune.measure.live_share import LiveShare
 from hztune.result.kept import Keeper, keeper
@@ -186,7 +186,8 @@ def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval
     found = (
         fixed_interval(logs, ALPHA)
         if horizon is None
-        else gate_interval(logs, horizon) or Interval(fmean(logs), -math.inf, math.inf, len(logs))
+        else horizon.question(logs).reported()
+        or Interval(fmean(logs), -math.inf, math.inf, len(logs))
     )
     ends = (_rounded(found.estimate), _rounded(found.low), _rounded(found.high))
     return Interval(*ends, found.pairs)

@@ -10,7 +10,6 @@ from hztune.confirm.pareto_proof import (
     prove_front,
 )
 from hztune.confirm.proof import (
-    REPORTED_ERROR,
     Proof,
     Step,
     added_to,
@@ -29,7 +28,6 @@ from hztune.confirm.shrink import shorten_members
 
 __all__ = [
     "MOST_MEMBERS",
-    "REPORTED_ERROR",
     "Member",
     "Proof",
     "Step",

@@ -14,34 +14,15 @@ every proof (see `proof`). A member is looked at again only at its looks, or giv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hztune.blocks import Arm, ProofPlan
-from hztune.confirm.looks import Looks
-from hztune.confirm.proof import (
-    CLAIM_ERROR,
-    REPORTED_ERROR,
-    ProofAnswer,
-    claim_error,
-    futile_counts,
-    is_futile,
-    is_precise,
-    limit_is_futile,
-    missing_limit,
-    plan_of,
-    within_limits,
-)
-from hztune.stats import (
-    LEAST_PLANNED,
-    Interval,
-    Noise,
-    Spread,
-    fixed_interval,
-    planned_interval,
-)
+from hztune.confirm.limits import limit_answer, limit_is_futile, missing_limit
+from hztune.confirm.proof import CLAIM_ERROR, ProofAnswer, claim_error, plan_of
+from hztune.decide import Looks, Question
+from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
+from hztune.stats import Interval, fixed_interval
 from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Ledger, Point, Workbench, unbeaten
 from hztune.trial.division import PROVED_BY
 
@@ -84,85 +65,6 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class _Objective:
-    """One objective of one member.
-
-    Attributes:
-        pairs: Log units, above 0 is better, in order of time.
-        least: A smaller gain is not claimed.
-        looks: That were due so far.
-        prior: What other pairs say of their scatter; None: nothing.
-        proved_by: Pairs at the look that proved a gain; 0: none did.
-    """
-
-    pairs: Sequence[float]
-    least: float
-    looks: Looks
-    prior: Spread | None
-    proved_by: int
-
-    @classmethod
-    def of(
-        cls,
-        pairs: Sequence[float],
-        least: float,
-        looks: Looks,
-        alpha: float,
-        noise: Noise | None = None,
-    ) -> _Objective:
-        """What the looks that were due say: what one of them has proved stays proved."""
-        seen = looks.intervals(pairs, alpha, noise)
-        proving = (
-            count
-            for count, each in zip(looks.counts, seen, strict=False)  # none without pairs
-            if each.low > 0.0 and each.estimate >= least
-        )
-        prior = noise.spread(looks.rounds) if noise else None
-        return cls(pairs, least, looks, prior, next(proving, 0))
-
-    @property
-    def reported(self) -> Interval | None:
-        """The newest interval; should it reach zero, what it has in common with the proof's own.
-
-        Both cover at once, so that what they have in common covers, too; and the estimate is that
-        of all pairs, as far as it lies there.
-        """
-        newest = self._interval(len(self.pairs))
-        if newest is None or not self.proved_by or newest.low > 0.0:
-            return newest
-        proving = self._interval(self.proved_by)
-        if proving is None:
-            return newest
-        low, high = max(newest.low, proving.low), min(newest.high, proving.high)
-        middle = min(high, max(low, newest.estimate))
-        return Interval(middle, low, high, newest.pairs) if low <= high else newest
-
-    def _interval(self, count: int) -> Interval | None:
-        """The 95 % interval of the first pairs; None: too few."""
-        planned = self.looks.planned
-        if count < LEAST_PLANNED:
-            return None
-        is_last = count >= planned or (self.looks.is_last and count == len(self.pairs))
-        found = planned_interval(
-            self.pairs[:count], REPORTED_ERROR, planned, prior=self.prior, is_last=is_last
-        )
-        return found if math.isfinite(found.half_width) else None
-
-    def is_settled(self, alpha: float) -> bool:
-        """Whether more pairs would show nothing new, as was seen when that was last asked.
-
-        Of a proved gain at its looks, of another one at the counts of futility, see `proof`.
-        """
-        planned = self.looks.planned
-        if self.proved_by:
-            shown = self._interval(self.looks.counts[-1])
-            return shown is not None and is_precise(shown)
-        asked = max((n for n in futile_counts(planned) if n <= len(self.pairs)), default=0)
-        pairs = self.pairs[:asked]
-        return asked > 0 and is_futile(pairs, planned, alpha, self.least, self.prior)
-
-
-@dataclass(frozen=True, slots=True)
 class _FrontProof:
     """How the members of a front are proved.
 
@@ -189,56 +91,75 @@ class _FrontProof:
             plan = ProofPlan(max(pairs, had), rounds, bench.floor)
         return cls(bench, alpha, plan)
 
-    @property
-    def planned(self) -> int:
-        """Pairs of each member, at most."""
-        return self.plan.pairs
-
-    def looks(self, pairs: int, *, is_last: bool) -> Looks:
-        """The looks that were due so far."""
-        least = self.bench.least_pairs
-        return Looks.due(pairs, least, self.planned, self.plan.rounds, is_last=is_last)
-
-    def gains(self, record: ArmRecord, *, is_last: bool) -> tuple[_Objective, _Objective]:
-        """Speed and memory. Memory has no prior: configurations are not alike in its scatter."""
-        bench, saving = self.bench, [each.log_ratio for each in record.savings]
-        speed, looks = record.log_ratios, partial(self.looks, is_last=is_last)
-        noise = bench.ledger.noise()
+    def gains(self, record: ArmRecord, *, is_last: bool) -> tuple[Question, Question]:
+        """Is it faster? Does it save memory? In that, configurations are not alike in scatter."""
+        plan, least = self.plan, self.bench.least_pairs
+        speed, saving = record.log_ratios, [each.log_ratio for each in record.savings]
+        prior = self.bench.ledger.noise().spread(plan.rounds)
+        looks = [
+            Looks.due(len(each), least, plan.pairs, is_last=is_last) for each in (speed, saving)
+        ]
         return (
-            _Objective.of(speed, self.plan.floor, looks(len(speed)), self.alpha, noise),
-            _Objective.of(saving, LEAST_SAVING, looks(len(saving)), self.alpha),
+            Question(speed, looks[0], self.alpha, least=plan.floor, prior=prior),
+            Question(saving, looks[1], self.alpha, least=LEAST_SAVING),
         )
 
     def is_settled(self, record: ArmRecord) -> bool:
-        """Whether nothing more is to be learned of a member."""
-        if record.failures or len(record.pairs) >= self.planned:
+        """Whether nothing more is to be learned of a member.
+
+        Of a proved gain that is asked at its looks, of another one at the counts of futility.
+        """
+        planned, pairs = self.plan.pairs, len(record.pairs)
+        if record.failures or pairs >= planned:
             return True
-        ledger, looks = self.bench.ledger, self.looks(len(record.pairs), is_last=False)
-        if len(record.pairs) in futile_counts(self.planned) and limit_is_futile(
-            ledger, record, self.alpha, looks, self.planned
-        ):
+        gains = self.gains(record, is_last=False)
+        looks = gains[0].looks
+        ledger, rounds = self.bench.ledger, self.plan.rounds
+        if pairs in futile_counts(planned) and limit_is_futile(ledger, record, self.alpha, looks):
             return True
-        if within_limits(ledger, record, self.alpha, looks) is None:
+        limits = limit_answer(ledger, record, self.alpha, looks, rounds)
+        if "no" not in limits and "open" in limits:
             return False
-        return all(one.is_settled(self.alpha) for one in self.gains(record, is_last=False))
+        asked = max((count for count in futile_counts(planned) if count <= pairs), default=0)
+        return all(
+            (shown := one.reported(one.looks.counts[-1])) is not None and is_precise(shown)
+            if one.proved_by
+            else asked > 0 and one.is_futile(one.values[:asked])
+            for one in gains
+        )
 
     def judged(self, record: ArmRecord, *, is_last: bool) -> Member:
-        """What the pairs have shown; `is_last`: time is up.
-
-        A member may use its whole error for the limit, too: see `proof._shown`.
-        """
+        """What the pairs have shown; `is_last`: time is up."""
         speed, saving = self.gains(record, is_last=is_last)
-        shown = saving.reported
+        seen, shown = _reported(speed), _reported(saving)
         memory = shown and shown.reciprocal
         is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
         answer: ProofAnswer = "out_of_time" if is_last else "futile"
         if record.failures:
             answer = "failed"
-        elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
-            ledger, looks = self.bench.ledger, self.looks(len(record.pairs), is_last=is_last)
-            known = within_limits(ledger, record, self.alpha, looks)
-            answer = known or missing_limit(ledger, record, self.alpha, looks)
-        return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
+        elif (is_faster or is_saving) and seen is not None and memory is not None:
+            ledger, rounds = self.bench.ledger, self.plan.rounds
+            kept, loss = limit_answer(ledger, record, self.alpha, speed.looks, rounds)
+            is_within = kept == loss == "yes"
+            answer = "proved" if is_within else missing_limit(kept, loss)
+        return Member(record.arm, answer, seen, memory, is_faster, is_saving)
+
+
+def _reported(gain: Question) -> Interval | None:
+    """The newest interval; should it reach zero, what it has in common with the proof's own.
+
+    Both cover at once, so that what they have in common covers, too; and the estimate is that
+    of all pairs, as far as it lies there.
+    """
+    newest = gain.reported()
+    if newest is None or not gain.proved_by or newest.low > 0.0:
+        return newest
+    proving = gain.reported(gain.proved_by)
+    if proving is None:
+        return newest
+    low, high = max(newest.low, proving.low), min(newest.high, proving.high)
+    middle = min(high, max(low, newest.estimate))
+    return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
 
 def member_error(members: int, error: float = CLAIM_ERROR) -> float:

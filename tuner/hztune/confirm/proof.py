@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from statistics import fmean
 from typing import Literal
 
 from hztune.blocks import Arm, Block, ProofPlan
-from hztune.confirm.looks import Looks
+from hztune.confirm.limits import limit_answer, limit_is_futile, missing_limit
+from hztune.decide import Looks, Question
+from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
 from hztune.stats import (
     LEAST_PLANNED,
     Interval,
@@ -37,17 +38,6 @@ from hztune.trial.division import PROOF_SHARE
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
 
-REPORTED_ERROR = 0.05
-"""Two-sided error of the interval that a profile carries, and of what each parameter adds."""
-
-PRECISE = 0.2
-"""A proof ends early when its half-width is below this share of the gain."""
-
-FUTILE_FROM = 5
-"""Pairs from which on one may say that more would be in vain."""
-
-_HOPEFUL_ERROR = 0.1
-_FUTILE_GROWTH = 4.0 / 3.0
 _MOST_FAILURES = 1
 
 ProofAnswer = Literal[
@@ -156,15 +146,7 @@ def prove(
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
         return ended
-    rounds = attempt.plan.rounds
-    while True:
-        running = attempt.running()
-        if not running:
-            return attempt.proof(is_last=False)
-        if not bench.budget.allows(bench.executor.cost(1 + len(running), rounds), until):
-            return attempt.proof(is_last=True)
-        bench.measure([control, *running], "confirm", rounds, plan=attempt.plan)
-        attempt.tell()
+    return attempt.proof(is_last=attempt.measure(until))
 
 
 def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
@@ -238,10 +220,15 @@ class _Attempt:
             return None
         return then.proof(is_last=time_is_up)
 
-    @property
-    def planned(self) -> int:
-        """Blocks of the whole proof."""
-        return self.plan.pairs
+    def measure(self, until: float) -> bool:
+        """Measures until every step is decided; returns whether time was up before."""
+        bench, rounds = self.bench, self.plan.rounds
+        while running := self.running():
+            if not bench.budget.allows(bench.executor.cost(1 + len(running), rounds), until):
+                return True
+            bench.measure([self.control, *running], "confirm", rounds, plan=self.plan)
+            self.tell()
+        return False
 
     def running(self) -> list[Arm]:
         """The configurations that the next block holds; none: there is nothing left to learn.
@@ -249,7 +236,7 @@ class _Attempt:
         Nothing is measured behind a step that has failed, nor more than was planned of the first
         one: a step that was in vain may become hopeful again when more is known of the noise.
         """
-        if len(self._fresh(self.chain[0]).pairs) >= self.planned:
+        if len(self._fresh(self.chain[0]).pairs) >= self.plan.pairs:
             return []
         answers = self._answers(is_last=False)
         found: list[Arm] = []
@@ -262,13 +249,13 @@ class _Attempt:
 
     def _is_done(self, last: Arm) -> bool:
         """Whether more pairs would hardly tell more of what is proved; asked at looks only."""
-        record = self._fresh(last)
-        pairs = len(record.pairs)
-        if pairs >= self.planned:
+        pairs = self._fresh(last).log_ratios
+        if len(pairs) >= self.plan.pairs:
             return True
-        if pairs not in planned_looks(self.planned):
+        if len(pairs) not in planned_looks(self.plan.pairs):
             return False
-        return is_precise(self._interval(record.log_ratios, REPORTED_ERROR, is_last=False))
+        shown = self._against_control(last, is_last=False).reported()
+        return shown is not None and is_precise(shown)
 
     def _answers(self, *, is_last: bool) -> list[ProofAnswer | None]:
         """What is known of each step; None: it is open."""
@@ -281,93 +268,63 @@ class _Attempt:
         return found
 
     def _answer(self, index: int, *, is_last: bool) -> ProofAnswer | None:
-        """What is known of one step."""
+        """What is known of one step.
+
+        Where the default breaks the memory limit, keeping it is the gain. The gain and each limit
+        may use the whole error, see `decide.question`.
+        """
         record = self._fresh(self.chain[index])
         if len(record.failures) >= _MOST_FAILURES:
             return "failed"
-        looks = self._looks(len(record.pairs), is_last=is_last)
-        shown = self._shown(index, record, looks)
-        if shown is not None:
-            return shown
+        gain, must_save = self._gain(index, is_last=is_last), self.ledger.default_breaks_limit
+        rounds = self.plan.rounds
+        memory, loss = limit_answer(self.ledger, record, self.alpha, gain.looks, rounds)
+        gains = gain.answer == "yes"
+        if (memory == "no" and (gains or must_save)) or (loss == "no" and gains and not must_save):
+            return missing_limit(memory, loss)
+        if memory == "yes" and (must_save or (gains and loss == "yes")):
+            return "proved" if gains and loss == "yes" else "kept"
         if not is_last:
-            hopeless = self._hopeless(index, record, looks)
-            if hopeless or len(record.pairs) < self.planned:
+            hopeless = self._hopeless(record, gain)
+            if hopeless or len(record.pairs) < self.plan.pairs:
                 return hopeless
-        if not (self._must_save or self._gains(index, looks)):
+        if not (must_save or gains):
             return "out_of_time"
-        return missing_limit(self.ledger, record, self.alpha, looks)
+        return missing_limit(memory, loss)
 
-    def _shown(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
-        """What the looks have shown: a gain within the limits, or a limit that is broken.
+    def _hopeless(self, record: ArmRecord, gain: Question) -> ProofAnswer | None:
+        """Why even a lucky truth would not be proved with all planned pairs; None: it might be."""
+        if len(gain.values) not in futile_counts(self.plan.pairs):
+            return None
+        if limit_is_futile(self.ledger, record, self.alpha, gain.looks):
+            return "over_limit"
+        if self.ledger.default_breaks_limit or gain.answer == "yes":
+            return None
+        is_over = len(gain.values) >= self.plan.pairs
+        return "futile" if is_over or gain.is_futile() else None
 
-        Where the default breaks the memory limit, keeping it is the gain. The gain and the limit
-        may each use the whole error: an arm that lacks one is claimed only where the test of that
-        one errs (the intersection-union test of Berger, Technometrics 24, 1982).
-        """
-        gains = self._gains(index, looks)
-        if not self._must_save:
-            return within_limits(self.ledger, record, self.alpha, looks) if gains else None
-        keeps = keeps_limit(self.ledger, record, self.alpha, looks)
-        if not keeps:
-            return None if keeps is None else "over_limit"
-        loses_little = keeps_losses(self.ledger, record, self.alpha, looks)
-        return "proved" if gains and loses_little else "kept"
-
-    @property
-    def _must_save(self) -> bool:
-        return self.ledger.default_breaks_limit
-
-    def _gains(self, index: int, looks: Looks) -> bool:
-        """Whether one of the looks excludes that the step adds nothing."""
-        alpha, least = self._goal(index)
-        seen = looks.intervals(self._pairs(index), alpha, self.ledger.noise())
-        return any(each.low > 0.0 and each.estimate >= least for each in seen)
-
-    def _goal(self, index: int) -> tuple[float, float]:
-        """The error that a step may use, and the least gain that it has to have."""
-        return (self.alpha, self.plan.floor) if index == 0 else (REPORTED_ERROR, 0.0)
-
-    def _interval(self, pairs: Sequence[float], alpha: float, *, is_last: bool) -> Interval:
-        return planned_interval(pairs, alpha, self.planned, prior=self._prior, is_last=is_last)
-
-    @property
-    def _prior(self) -> Spread:
-        """What other pairs say of the scatter of these."""
-        return self.ledger.noise().spread(self.plan.rounds)
-
-    def _pairs(self, index: int) -> list[float]:
-        """The log ratios of a step: each to the configuration before it, in the same block."""
+    def _gain(self, index: int, *, is_last: bool) -> Question:
+        """Whether a step adds something to the one before it; the first one, to the default."""
+        arm = self.chain[index]
         if index == 0:
-            return self._fresh(self.chain[0]).log_ratios
-        before, arm = self.chain[index - 1 : index + 1]
-        return [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, self.chain[0])]
+            first = self._against_control(arm, is_last=is_last)
+            return replace(first, error=self.alpha, least=self.plan.floor)
+        before = self.chain[index - 1]
+        pairs = self.ledger.fresh_pairs(before, arm, self.chain[0])
+        asked = self._against_control(arm, is_last=is_last)
+        return replace(asked, values=[pair.log_ratio for pair in pairs])
+
+    def _against_control(self, arm: Arm, *, is_last: bool) -> Question:
+        """Whether an arm is better than the default, at the error of what is reported."""
+        pairs = self._fresh(arm).log_ratios
+        least, planned = self.bench.least_pairs, self.plan.pairs
+        looks = Looks.due(len(pairs), least, planned, is_last=is_last)
+        prior = self.ledger.noise().spread(self.plan.rounds)
+        return Question(pairs, looks, REPORTED_ERROR, prior=prior)
 
     def _fresh(self, arm: Arm) -> ArmRecord:
         """What the blocks of this attempt say of one of its configurations."""
         return self.ledger.fresh(arm, self.chain[0])
-
-    def _looks(self, pairs: int, *, is_last: bool) -> Looks:
-        """The looks that were due so far."""
-        least = self.bench.least_pairs
-        return Looks.due(pairs, least, self.planned, self.plan.rounds, is_last=is_last)
-
-    def _hopeless(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
-        """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
-
-        Stopping for futility can only lose claims, never make one (non-binding futility), so it
-        costs no error. It is asked at counts that grow by a third: asked after every pair, it
-        would give up too many true gains that begin badly.
-        """
-        pairs, (alpha, least) = self._pairs(index), self._goal(index)
-        if len(pairs) not in futile_counts(self.planned):
-            return None
-        if limit_is_futile(self.ledger, record, self.alpha, looks, self.planned):
-            return "over_limit"
-        if self._must_save or self._gains(index, looks):
-            return None
-        if len(pairs) >= self.planned:
-            return "futile"
-        return "futile" if is_futile(pairs, self.planned, alpha, least, self._prior) else None
 
     def proof(self, *, is_last: bool) -> Proof:
         """What the chain has come to."""
@@ -377,28 +334,20 @@ class _Attempt:
                 arm,
                 self.control if index == 0 else self.chain[index - 1],
                 answer or "out_of_time",
-                interval=self._reported(self._pairs(index), is_last=is_last),
-                total=self._reported(self._fresh(arm).log_ratios, is_last=is_last),
+                interval=self._gain(index, is_last=is_last).reported(),
+                total=self._against_control(arm, is_last=is_last).reported(),
             )
             for index, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
-        return Proof(last.arm, last.answer, last.total, steps, self.planned, time_is_up=is_last)
-
-    def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
-        """The 95 % interval that goes with the looks; None: too few pairs."""
-        if len(pairs) < LEAST_PLANNED:
-            return None
-        final = is_last or len(pairs) >= self.planned
-        found = self._interval(pairs, REPORTED_ERROR, is_last=final)
-        return found if math.isfinite(found.half_width) else None
+        return Proof(last.arm, last.answer, last.total, steps, self.plan.pairs, time_is_up=is_last)
 
     def tell(self) -> None:
         """Reports how the first step stands that is not decided."""
         answers = self._answers(is_last=False)
         index = next((n for n, each in enumerate(answers) if each is None), 0)
-        pairs = self._pairs(index)
+        pairs = self._gain(index, is_last=False).values
         half = math.inf
         if len(pairs) > 1:
             half = fixed_interval(pairs, REPORTED_ERROR).half_width
@@ -408,7 +357,7 @@ class _Attempt:
             fmean(pairs) if pairs else 0.0,
             half,
             pairs=len(pairs),
-            planned=self.planned,
+            planned=self.plan.pairs,
             subject=difference(self.chain[index], before),
         )
 
@@ -424,11 +373,6 @@ def difference(arm: Arm, before: Arm) -> str:
     if arm.allocator != before.allocator:
         return arm.text
     return " ".join(f"{name}={arm.config[name]}" for name in added_to(arm, before))
-
-
-def is_precise(interval: Interval) -> bool:
-    """Whether more pairs would hardly tell more of a proved gain."""
-    return interval.half_width <= PRECISE * interval.estimate
 
 
 def reported(record: ArmRecord, prior: Spread | None = None) -> Interval | None:
@@ -465,62 +409,6 @@ def against_itself(ledger: Ledger) -> Interval | None:
     return Interval(0.0, -half, half, len(aa))
 
 
-def keeps_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
-    """Whether one of some looks shows that the memory limit is kept; None: not yet known.
-
-    To refuse an arm is no claim, so that it may be done at the error of what is reported. The
-    scatter of memory is the arm's own, without a prior: configurations are not alike in it.
-    """
-    limit = ledger.limit
-    if limit is None:
-        return True
-    if any(limit.kept(each) for each in looks.intervals(record.excesses, alpha)):
-        return True
-    seen = looks.intervals(record.excesses, REPORTED_ERROR)
-    return False if any(limit.broken(each) for each in seen) else None
-
-
-def within_limits(
-    ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks
-) -> ProofAnswer | None:
-    """Whether a configuration whose gain is proved keeps the limits; None: not yet known."""
-    keeps = keeps_limit(ledger, record, alpha, looks)
-    loses_little = keeps_losses(ledger, record, alpha, looks)
-    if keeps is False:
-        return "over_limit"
-    if loses_little is False:
-        return "over_loss"
-    return "proved" if keeps and loses_little else None
-
-
-def missing_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> ProofAnswer:
-    """Which limit is not shown to be kept when time is up."""
-    return "over_loss" if keeps_limit(ledger, record, alpha, looks) else "over_limit"
-
-
-def keeps_losses(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
-    """Whether some looks show that no workload loses more than it may; None: not yet known.
-
-    A claim takes all of them, so that each may use the whole error, see `_shown`. One suffices to
-    refuse an arm, so that they share the error of what is reported.
-    """
-    limit = ledger.max_loss
-    if limit is None or not record.each:
-        return True
-    logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
-    noises = [ledger.noise_on(part) for part in range(len(logs))]
-
-    def seen(error: float) -> list[list[Interval]]:
-        return [
-            looks.intervals(part, error, noise) for part, noise in zip(logs, noises, strict=True)
-        ]
-
-    if all(any(map(limit.kept, each)) for each in seen(alpha)):
-        return True
-    refused = any(any(map(limit.broken, each)) for each in seen(REPORTED_ERROR / len(logs)))
-    return False if refused else None
-
-
 def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     """Why an arm is refused for what it may lose: names the workload on which most is possible."""
     limit, each = ledger.max_loss, reported_each(record)
@@ -530,16 +418,6 @@ def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     seen = each[part]
     told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
     return f"it may lose more than {limit.text} on {limit.name_of(part)}{told}"
-
-
-def limit_is_futile(
-    ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks, total: int
-) -> bool:
-    """Whether even a lucky truth would not be shown to keep the memory limit by `total` pairs."""
-    if len(record.pairs) < FUTILE_FROM or keeps_limit(ledger, record, alpha, looks):
-        return False
-    spare = [-excess for excess in record.excesses]
-    return not spare or is_futile(spare, total, alpha, 0.0)
 
 
 def proof_blocks(ledger: Ledger, first: Sequence[Arm]) -> list[Block]:
@@ -556,26 +434,3 @@ def proof_blocks(ledger: Ledger, first: Sequence[Arm]) -> list[Block]:
 def plan_of(ledger: Ledger, first: Sequence[Arm]) -> ProofPlan | None:
     """How a proof was planned that has begun; None: it has not, or that was not kept then."""
     return next((block.plan for block in proof_blocks(ledger, first)), None)
-
-
-@lru_cache(maxsize=64)
-def futile_counts(planned: int) -> frozenset[int]:
-    """The pair counts at which a proof may be given up, `planned` among them."""
-    found, due = {planned}, float(FUTILE_FROM)
-    while due < planned:
-        found.add(round(due))
-        due *= _FUTILE_GROWTH
-    return frozenset(found)
-
-
-def is_futile(
-    gains: Sequence[float], total: int, alpha: float, least: float, prior: Spread | None = None
-) -> bool:
-    """Whether even a lucky truth would not be proved above `least` by `total` pairs.
-
-    The upper end of an interval with an error of _HOPEFUL_ERROR stands for the lucky truth.
-    """
-    lucky = fixed_interval(gains, _HOPEFUL_ERROR, prior=prior).high
-    spread = fixed_interval(gains, alpha, prior=prior).half_width
-    needed = 0.5 * spread * math.sqrt(len(gains) / total)
-    return lucky < max(least, needed)

@@ -6,13 +6,15 @@ Peak memory and memory that is kept at rest may both have a limit, and speed wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hztune.arguments import memory_amount, percentage
 from hztune.blocks import Outcome
+from hztune.decide import Looks, Question
+from hztune.decide.question import REPORTED_ERROR
 from hztune.rests import MEMORIES, MemoryKind
-from hztune.stats import Interval, PairRatio, load_ratio, part_ratios
+from hztune.stats import PairRatio, Spread, load_ratio, part_ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,10 @@ class MemoryLimit:
         known = [each for each in found if each is not None]
         return max(known) if len(known) == len(found) else None
 
-    def kept(self, interval: Interval) -> bool:
-        """Whether the interval of `excess` on fresh pairs shows that the limit is kept."""
-        return interval.high <= 0.0
-
-    def broken(self, interval: Interval) -> bool:
-        """Whether it shows that it is not."""
-        return interval.low > 0.0
+    def question(self, excesses: Sequence[float], looks: Looks, error: float) -> Question:
+        """Is it kept? Configurations are not alike in the scatter of memory: there is no prior."""
+        spare = [-excess for excess in excesses]
+        return Question(spare, looks, error, refusal=REPORTED_ERROR, may_touch=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +133,33 @@ class LossLimit:
         """How far a workload's log ratio is below what it may be; above 0 it is too much."""
         return -log_ratio - self.log
 
-    def kept(self, interval: Interval) -> bool:
-        """Whether the interval of a workload excludes a greater loss."""
-        return self.excess(interval.low) <= 0.0
+    def questions(
+        self,
+        each: Sequence[Sequence[PairRatio]],
+        looks: Looks,
+        error: float,
+        priors: Sequence[Spread | None],
+    ) -> list[Question]:
+        """Does each workload lose no more? One of them refuses all, so that they share that error.
 
-    def broken(self, interval: Interval) -> bool:
-        """Whether it excludes that the loss is no greater."""
-        return self.excess(interval.high) > 0.0
+        Args:
+            each: The pairs of each workload.
+            looks: At the pairs.
+            error: Of a yes, which takes all of them.
+            priors: What other pairs say of the scatter on each.
+        """
+        return [
+            Question(
+                [pair.log_ratio for pair in pairs],
+                looks,
+                error,
+                margin=-self.log,
+                prior=prior,
+                refusal=REPORTED_ERROR / len(each),
+                may_touch=True,
+            )
+            for pairs, prior in zip(each, priors, strict=True)
+        ]
 
     def name_of(self, part: int) -> str:
         """What a workload is called, by its index."""

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from hztune import trace_file
 from hztune.blocks import Arm
-from hztune.confirm.looks import Looks
-from hztune.confirm.proof import REPORTED_ERROR, difference
+from hztune.confirm.proof import difference
+from hztune.decide import Looks, Question
+from hztune.decide.question import REPORTED_ERROR
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
@@ -140,6 +141,21 @@ class Promise:
             memory=math.log(memory.ci_high) if memory else None,
             weighed=tuned.claim.memory.of if tuned.claim.memory else "rss",
         )
+
+    def gain(self, record: ArmRecord, looks: Looks) -> Question:
+        """Is it as fast as was claimed? A no refutes it."""
+        logs = record.log_ratios
+        return Question(logs, looks, REPORTED_ERROR, margin=self.low, refusal=REPORTED_ERROR)
+
+    def claim(self, record: ArmRecord, looks: Looks) -> Question:
+        """Is what it promises true, to the claimed end: a gain, less memory, a limit kept?"""
+        if self.is_gain:
+            return self.gain(record, looks)
+        if self.memory is not None:
+            less = [-each for each in record.memory]
+            return replace(self.gain(record, looks), values=less, margin=-self.memory)
+        assert self.limit is not None  # or it would promise nothing
+        return self.limit.question(record.excesses, looks, REPORTED_ERROR)
 
     def ledger(self) -> Ledger:
         """Where the pairs that judge it are entered."""
@@ -314,12 +330,12 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
             more = int(bench.budget.left() / bench.executor.cost(2, rounds))
             planned = max(LEAST_PLANNED, pairs + more)
         is_late = not bench.budget.allows(bench.executor.cost(2, rounds))
-        looks = Looks.due(pairs, LEAST_PLANNED, planned, rounds, is_last=is_late)
+        looks = Looks.due(pairs, LEAST_PLANNED, planned, is_last=is_late)
         finding = verification(promise, record, looks)
         if finding.answer != "cannot tell":
             return finding
         if is_late or (planned and pairs >= planned):
-            advice = _more_time(promise, record, finding.interval, looks, bench)
+            advice = _more_time(promise, record, looks, bench, rounds)
             return replace(finding, why=f"{finding.why}; {advice}")
         bench.measure([promise.control, promise.arm], "confirm", rounds)
         _tell(bench, promise, planned)
@@ -360,102 +376,97 @@ def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verificat
         looks: That were due so far; between two of them only a failure is told.
     """
     is_due = bool(looks.counts) and looks.counts[-1] == len(record.pairs)
-    interval = _seen(record.log_ratios, looks) if is_due else None
+    looks = looks.newest()
+    interval = _newest(promise.gain(record, looks)) if is_due else None
+
+    def finding(answer: VerifyAnswer, why: str) -> Verification:
+        return Verification(answer, why, interval, record.rss_ratio, record.kept_ratio)
+
     if record.failures:
         failure = record.failures[0]
         why = f"the configuration does not run here ({failure.status}: {failure.detail})"
-        return _finding("does not hold", why, interval, record)
+        return finding("does not hold", why)
     if interval is None:
-        why = f"too few pairs ({len(record.pairs)})"
-        return _finding("cannot tell", why, None, record)
-    against = _against(promise, record, interval, looks)
-    if against:
-        return _finding("does not hold", against, interval, record)
+        return finding("cannot tell", f"too few pairs ({len(record.pairs)})")
+    for asked, words in _refuting(promise, record, interval, looks):
+        if asked.answer == "no":
+            return finding("does not hold", words)
+    asked, words = _supporting(promise, record, looks)
     is_last = looks.is_last or len(record.pairs) >= looks.planned
-    if is_last or interval.estimate >= promise.low:
-        why = _in_favour(promise, record, interval, looks)
-        if why:
-            return _finding("holds", why, interval, record)
-    return _finding("cannot tell", _weaker(promise, record, interval, looks), interval, record)
+    if (is_last or interval.estimate >= promise.low) and asked.answer == "yes":
+        return finding("holds", words)
+    return finding("cannot tell", _weaker(promise, record, interval, looks))
+
+
+def _newest(asked: Question) -> Interval:
+    """What the newest look sees; infinitely wide where there are no values."""
+    seen = asked.seen(REPORTED_ERROR)
+    return seen[-1] if seen else Interval(0.0, -math.inf, math.inf, 0)
 
 
 def _more_time(
-    promise: Promise, record: ArmRecord, interval: Interval | None, looks: Looks, bench: Workbench
+    promise: Promise, record: ArmRecord, looks: Looks, bench: Workbench, rounds: int
 ) -> str:
-    """What is told of the time that an answer would take; the interval None: there is none yet."""
+    """What is told of the time that an answer would take."""
     least_s = _LONGER * bench.budget.total_s
     spent_s = bench.budget.elapsed()
-    if interval is None:
+    if not looks.counts:
         missing = LEAST_PLANNED - len(record.pairs)
-        needed_s = spent_s + HEADROOM * missing * bench.executor.cost(2, looks.rounds)
+        needed_s = spent_s + HEADROOM * missing * bench.executor.cost(2, rounds)
         enough_s = max(least_s, needed_s)
         return f"{LEAST_PLANNED} are the least: give --budget {math.ceil(enough_s)}s or more"
-    times = _PROBABLY * _times_longer(promise, record, interval, looks)
+    times = _PROBABLY * _times_longer(promise, record, looks)
     enough_s = max(least_s, times * spent_s)
     if times > MOST_TIMES or enough_s > _MOST_BUDGET_S:
         return "it is too close to decide in a reasonable time"
     return f"--budget {math.ceil(enough_s)}s would probably tell"
 
 
-def _times_longer(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> float:
+def _times_longer(promise: Promise, record: ArmRecord, looks: Looks) -> float:
     """About how many times as many pairs exclude one of two: that the claim is true, or not."""
-    ends: tuple[float, ...] = (MARGIN * max(0.0, promise.low), promise.low)
-    if not promise.is_gain and promise.memory is not None:
-        interval = _seen(record.memory, looks)
-        ends = (MARGIN * min(0.0, promise.memory), promise.memory)
-    elif not promise.is_gain:
-        interval, ends = _seen(record.excesses, looks), (0.0,)
-    return interval.times_for(max(abs(interval.estimate - end) for end in ends))
+    claim, least = promise.claim(record, looks), _supporting(promise, record, looks)[0]
+    interval = _newest(claim)
+    return interval.times_for(
+        max(abs(interval.estimate - end) for end in (claim.margin, least.margin))
+    )
 
 
-def _seen(values: Sequence[float], looks: Looks, alpha: float = REPORTED_ERROR) -> Interval:
-    """What the newest look sees of some log ratios; infinitely wide where there are none."""
-    seen = looks.intervals(values, alpha)
-    return seen[-1] if seen else Interval(0.0, -math.inf, math.inf, 0)
+def _refuting(
+    promise: Promise, record: ArmRecord, interval: Interval, looks: Looks
+) -> Iterator[tuple[Question, str]]:
+    """Yields what refutes the claim if its answer is no, with the words for that."""
+    limit, loss = promise.limit, promise.max_loss
+    if limit is not None:
+        over = f"it takes more than {limit.words}"
+        yield limit.question(record.excesses, looks, REPORTED_ERROR), over
+    if loss is not None:
+        what = "its load" if loss.of_load else "one of its workloads"
+        priors = [None] * len(record.each)
+        for each in loss.questions(record.each, looks, REPORTED_ERROR, priors):
+            yield each, f"{what} loses more than {loss.text} of speed"
+    if promise.memory is not None:
+        yield promise.claim(record, looks), "it saves less memory than was claimed"
+    words = "the gain is smaller than was claimed" if promise.is_gain else "it is slower"
+    if interval.low <= 0.0 and promise.is_gain:
+        there_is_less = interval.high > 0.0
+        words = "there is no such gain" if there_is_less else "it is slower than the control"
+    yield promise.gain(record, looks), words
 
 
-def _against(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> str:
-    """What refutes the claim; empty: nothing does."""
-    if promise.limit is not None and promise.limit.broken(_seen(record.excesses, looks)):
-        return f"it takes more than {promise.limit.words}"
-    if promise.max_loss is not None and _loses(record, promise.max_loss, looks):
-        what = "its load" if promise.max_loss.of_load else "one of its workloads"
-        return f"{what} loses more than {promise.max_loss.text} of speed"
-    if promise.memory is not None and _seen(record.memory, looks).low > promise.memory:
-        return "it saves less memory than was claimed"
-    if interval.high >= promise.low:
-        return ""
-    if interval.low > 0.0 or not promise.is_gain:
-        return "the gain is smaller than was claimed" if promise.is_gain else "it is slower"
-    return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
-
-
-def _loses(record: ArmRecord, most: LossLimit, looks: Looks) -> bool:
-    """Whether the pairs on one of several workloads exclude that it loses no more than it may.
-
-    The workloads share the error: one that loses just what it may seems to lose more once in a
-    while, and the more of them there are, the likelier one does.
-    """
-    logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
-    shared = REPORTED_ERROR / len(logs) if logs else REPORTED_ERROR
-    return any(most.broken(_seen(each, looks, shared)) for each in logs)
-
-
-def _in_favour(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> str:
-    """What shows that the claim is true; empty: nothing does so far."""
+def _supporting(promise: Promise, record: ArmRecord, looks: Looks) -> tuple[Question, str]:
+    """What shows that the claim is true if its answer is yes, with the words for that."""
+    claim = promise.claim(record, looks)
+    asked = replace(claim, margin=MARGIN * max(0.0, claim.margin))
     if promise.is_gain:
-        least = MARGIN * max(0.0, promise.low)
         why = f"the gain is there, and as large as was claimed: above {_half(promise.low)}"
         if promise.max_loss is not None:
             what = "its load is not" if promise.max_loss.of_load else "no workload is"
             why += f"; {what} shown to lose more than {promise.max_loss.text}"
-        return why if interval.low > least else ""
+        return asked, why
     if promise.memory is not None:
-        most = MARGIN * min(0.0, promise.memory)
         why = f"it takes less memory, as much less as was claimed: below {_half(promise.memory)}"
-        return f"{why}; {_NOT_SLOWER}" if _seen(record.memory, looks).high < most else ""
-    kept = promise.limit is not None and promise.limit.kept(_seen(record.excesses, looks))
-    return f"the memory limit is kept; {_NOT_SLOWER}" if kept else ""
+        return asked, f"{why}; {_NOT_SLOWER}"
+    return claim, f"the memory limit is kept; {_NOT_SLOWER}"
 
 
 def _half(end: float) -> str:
@@ -468,12 +479,6 @@ def _weaker(promise: Promise, record: ArmRecord, interval: Interval, looks: Look
     pairs = f"{interval.pairs} pairs"
     if promise.is_gain and interval.low > 0.0:
         return f"the gain is there, but {pairs} do not show that it is as large as was claimed"
-    if promise.memory is not None and _seen(record.memory, looks).high < 0.0:
+    if promise.memory is not None and _newest(promise.claim(record, looks)).low > 0.0:
         return f"it takes less memory, but {pairs} do not show that it saves as much as was claimed"
     return f"{pairs} leave it open"
-
-
-def _finding(
-    answer: VerifyAnswer, why: str, interval: Interval | None, record: ArmRecord
-) -> Verification:
-    return Verification(answer, why, interval, record.rss_ratio, record.kept_ratio)
