@@ -17,7 +17,7 @@ import numpy as np
 
 from hztune.blocks import Arm
 from hztune.confirm import claim_error
-from hztune.confirm.limits import limit_answer
+from hztune.confirm.within_limits import limit_answer
 from hztune.decide import Looks
 from hztune.stats import PairRatio, planned_looks
 from hztune.trial import ArmRecord, Ledger, LossLimit

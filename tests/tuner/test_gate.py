@@ -26,8 +26,8 @@ from hztune.compare.comparison import Comparison
 from hztune.compare.conduct import carry_out
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import (
-    Answer,
     Gate,
+    GateAnswer,
     Horizon,
     is_gate_look,
     is_settled_by_failure,
@@ -83,7 +83,7 @@ class Case:
     rows: int = 1
 
 
-def played(case: Case, noise: Draw, rng: Generator) -> tuple[Answer, int]:
+def played(case: Case, noise: Draw, rng: Generator) -> tuple[GateAnswer, int]:
     """The answer of one comparison, and the pairs that it took: as GatedRow looks."""
     gate = Gate.of(MARGIN, case.rows)
     until = case.ends_at or case.planned

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome
+from hztune.decide import Looks
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
 from hztune.sparse.told import FAR
-from hztune.decide import Looks
 from hztune.stats import LEAST_PLANNED, PairRatio
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
 from hztune.trial.ledger import FAR_BEHIND

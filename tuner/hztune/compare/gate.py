@@ -33,9 +33,9 @@ from hztune.stats import (
 )
 from hztune.trial import LossLimit
 
-Answer = Literal["no worse", "worse", "not enough data"]
+GateAnswer = Literal["no worse", "worse", "not enough data"]
 
-_ANSWERS: dict[decide.Answer, Answer] = {
+_ANSWERS: dict[decide.Answer, GateAnswer] = {
     "yes": "no worse",
     "no": "worse",
     "open": "not enough data",
@@ -81,7 +81,7 @@ class Ruling:
     """
 
     label: str
-    answer: Answer
+    answer: GateAnswer
     why: str
     speed: Interval | None
     memory: float | None
@@ -122,7 +122,7 @@ class Gate:
         memory = _mean([log_rss_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks])
 
         def ruling(
-            answer: Answer, why: str, speed: Interval | None = None, times: float = 0.0
+            answer: GateAnswer, why: str, speed: Interval | None = None, times: float = 0.0
         ) -> Ruling:
             return Ruling(
                 label, answer, why, speed, memory, len(blocks), horizon.planned, round(times, 1)
@@ -145,7 +145,7 @@ class Gate:
         why, times = self._why(answer, speed)
         return ruling(answer, why, speed, times)
 
-    def judge(self, logs: Sequence[float], horizon: Horizon) -> tuple[Answer, Interval | None]:
+    def judge(self, logs: Sequence[float], horizon: Horizon) -> tuple[GateAnswer, Interval | None]:
         """What log ratios of speed show, new to base, and their 95 % interval.
 
         Args:
@@ -160,7 +160,7 @@ class Gate:
         )
         return _ANSWERS[asked.answer], asked.reported()
 
-    def _why(self, answer: Answer, speed: Interval) -> tuple[str, float]:
+    def _why(self, answer: GateAnswer, speed: Interval) -> tuple[str, float]:
         """The reason for an answer, and how many times as many pairs would tell."""
         may = self.limit.text
         if answer == "no worse":
@@ -182,7 +182,7 @@ def is_gate_look(pairs: int, planned: int) -> bool:
     return pairs in planned_looks(planned)
 
 
-def whole(rulings: Sequence[Ruling]) -> Answer:
+def whole(rulings: Sequence[Ruling]) -> GateAnswer:
     """The answer for all rows together."""
     answers = {each.answer for each in rulings}
     if "worse" in answers:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm, ProofPlan
-from hztune.confirm.limits import limit_answer, limit_is_futile, missing_limit
 from hztune.confirm.proof import CLAIM_ERROR, ProofAnswer, claim_error, plan_of
+from hztune.confirm.within_limits import limit_answer, limit_is_futile, missing_limit
 from hztune.decide import Looks, Question
 from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
 from hztune.stats import Interval, fixed_interval

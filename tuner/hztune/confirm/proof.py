@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Literal
 
 from hztune.blocks import Arm, Block, ProofPlan
-from hztune.confirm.limits import limit_answer, limit_is_futile, missing_limit
+from hztune.confirm.within_limits import limit_answer, limit_is_futile, missing_limit
 from hztune.decide import Looks, Question
 from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
 from hztune.stats import (
