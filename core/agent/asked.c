@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <link.h>
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,11 +21,35 @@ static void *function_named(const char *name)
     return dlsym(RTLD_DEFAULT, name);
 }
 
+/* The first library behind the program that defines a function. */
+static const char *library_of(const char *name)
+{
+    Dl_info info;
+    struct link_map *each = NULL;
+    const char *found = "";
+    void *program = dlopen(NULL, RTLD_LAZY);
+    if (program == NULL || dlinfo(program, RTLD_DI_LINKMAP, &each) != 0) return found;
+    while (found[0] == '\0' && (each = each->l_next) != NULL) {
+        void *library = dlopen(each->l_name, RTLD_LAZY | RTLD_NOLOAD);
+        void *function = library != NULL ? dlsym(library, name) : NULL;
+        if (function != NULL && dladdr(function, &info) != 0 && info.dli_fname == each->l_name)
+            found = each->l_name;
+        if (library != NULL) (void)dlclose(library);
+    }
+    (void)dlclose(program);
+    return found;
+}
+
+/* The file that defines a function. A program that is not position-independent may have the name
+ * with an address, for pointers to the function, and no definition. */
 static const char *file_of(const char *name)
 {
     Dl_info info;
+    ElfW(Sym) *symbol = NULL;
     void *function = function_named(name);
-    return function != NULL && dladdr(function, &info) != 0 ? info.dli_fname : "";
+    if (function == NULL || dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0)
+        return "";
+    return symbol != NULL && symbol->st_shndx == SHN_UNDEF ? library_of(name) : info.dli_fname;
 }
 
 const char *agent_provider(void)

@@ -106,10 +106,13 @@ def _looked_at(pid: int, remarks: list[str]) -> live.Running | None:
 def _asked(process: Process, remarks: list[str]) -> Statistics | None:
     """What the process itself tells; None and a remark where it tells nothing."""
     try:
-        return statistics_of(process)
+        found = statistics_of(process)
     except HztuneError as error:
         remarks.append(f"{error}; from outside, live bytes and fragmentation cannot be known")
         return None
+    if not found.parts:
+        remarks.append("the agent does not know the allocator of this process, or what it holds")
+    return found
 
 
 def _settings(

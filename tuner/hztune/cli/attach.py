@@ -142,6 +142,7 @@ def _table(found: Statistics) -> list[str]:
     return [
         f"process {found.pid} ({found.name})",
         *[line for part in found.parts for line in part_lines(part)],
+        *([] if found.parts else ["the agent does not know its allocator, or what that holds"]),
         f"  {'anonymous memory':24}{_mib(memory.anonymous_bytes):>10} MiB  of the whole process",
         f"  {'swapped out':24}{_mib(memory.swapped_bytes):>10} MiB",
         *_threads(found),
