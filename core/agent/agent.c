@@ -1,15 +1,16 @@
 /*
- * libhz-agent.so: answers other processes of the same user about the allocators of a process that
- * does not run on hz. It is preloaded, beside any allocator, and changes nothing about memory.
+ * libhz-agent.so: answers other processes about the allocators of a process that does not run on
+ * hz. It is preloaded, beside any allocator, and changes nothing about memory.
  *
  *     stats    what each allocator holds, by its own account, and its settings
  *     trim     each gives back what it does not need
  *
  * The thread and the socket are those of hz (serve.c). A process on hz answers by itself under
- * HZ_CONTROL=1; there the agent does nothing.
+ * HZ_CONTROL=1; there the agent does nothing, nor does it in a set-uid program.
  */
 #include <stdbool.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "asked.h"
@@ -67,5 +68,5 @@ static void answer_agent(char *request, hz_text *answer)
 
 __attribute__((constructor)) static void agent_begins(void)
 {
-    if (!agent_is_on_hz()) hz_serve_start(answer_agent, say_to_stderr);
+    if (getauxval(AT_SECURE) == 0 && !agent_is_on_hz()) hz_serve_start(answer_agent, say_to_stderr);
 }

@@ -1,5 +1,5 @@
 /*
- * What hz answers to other processes of the same user (HZ_CONTROL=1; serve.c has the socket):
+ * What hz answers to other processes (HZ_CONTROL=1; serve.c has the socket, and who may ask):
  *
  *     stats                        counters, configuration, memory, the threads, whether a
  *                                  background thread returns memory while the program rests

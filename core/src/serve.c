@@ -1,32 +1,41 @@
 /*
- * The thread that answers requests from other processes of the same user (HZ_CONTROL=1). Stands
- * alone, so that the agent has it, too.
+ * The thread that answers requests from other processes (HZ_CONTROL=1). Stands alone, so that the
+ * agent has it, too.
+ *
+ * Who may ask is what the kernel decides about reading this process's memory: same real, effective
+ * and saved user, same namespace of users or rights over it, nothing that was dropped. The socket
+ * has a random name, and each request begins with a random key. Name and key are the name of a
+ * memory file in the thread's table of descriptors, /proc/PID/task/TID/fd: there the kernel shows
+ * them to those that may read the memory, and to no other. So no other process can have the name
+ * before, and none can ask without the key.
  *
  * The thread has a table of descriptors of its own (CLOSE_RANGE_UNSHARE). So the program never sees
  * the socket: no descriptor has another number because of it, a daemon that closes all of its own
  * does not close it, and neither a fork nor an exec passes it on. Everything else in the new table
  * is closed, as it would keep the program's pipes and sockets open. A fork's child has no such
- * thread. An exec ends the thread, and the name is free for the next program.
+ * thread. An exec ends the thread.
  *
- * A client that connects and says nothing is left after PATIENCE_S seconds.
+ * A client that connects and says nothing keeps a seat; the one that has sat longest loses it when
+ * all are taken. The seats are for the user of the process and root alone.
  *
  * The thread ends with main, as a process whose main ends by pthread_exit lives until its last
- * thread has ended. It may be cancelled only where it waits for a client: there it holds nothing.
+ * thread has ended. It may be cancelled only where it waits: there it holds nothing.
  */
 #include "serve.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -37,29 +46,31 @@
 #endif
 
 enum {
-    UNSHARE = 2, /* CLOSE_RANGE_UNSHARE */
-    PATIENCE_S = 2,
+    UNSHARE = 2,       /* CLOSE_RANGE_UNSHARE */
+    NOEXEC_SEAL = 0x8, /* MFD_NOEXEC_SEAL, which a kernel may demand (Linux 6.3 or later) */
     PAUSE_US = 10000,
     WAITING_MOST = 64,
+    SEATS = 16,
+    KEY_LENGTH = 32,
+    SIGN_BYTES = 128,
     REQUEST_BYTES = 4096,
     ANSWER_BYTES = 128 * 1024,
     WHY_BYTES = 256,
-    FILE_LINE_BYTES = 64, /* of a file of the kernel */
-    USUAL_NOBODY = 65534,
     STACK_BYTES = 256 * 1024,
 };
-
-#define NOT_A_USER ((uid_t)-1)
 
 static struct {
     hz_serve_answer *answer; /* of the process */
     hz_serve_say *say;       /* the same */
     pthread_t thread;
-    pid_t pid;               /* of the process that has the thread */
-    pthread_key_t main_ends; /* its destructor tells that main ends */
-    uid_t nobody;            /* what the kernel calls users that have no number in the namespace of
-                                the process; NOT_A_USER: all have one */
-    char text[ANSWER_BYTES]; /* the answer under way; no memory until one was written */
+    pid_t pid;                       /* of the process that has the thread */
+    pthread_key_t main_ends;         /* its destructor tells that main ends */
+    char key[KEY_LENGTH + 1];        /* what a request begins with, and a newline behind it */
+    struct pollfd waits[1 + SEATS];  /* the listener; clients that have not asked yet, the one that
+                                        has sat longest first */
+    nfds_t wait_count;               /* how many of them there are */
+    char request[REQUEST_BYTES + 1]; /* the one that is answered */
+    char text[ANSWER_BYTES];         /* the answer under way; no memory until one was written */
 } service;
 
 static void say_why(const char *what)
@@ -90,146 +101,165 @@ void hz_serve_refuse(hz_text *answer, const char *kind, const char *sentence)
 
 /* ---- one request ---------------------------------------------------------------------------- */
 
-/* The user that the process has now: it may have dropped rights since its start. NULL: none is
- * refused. */
-static const char *why_refused(int client)
+/* Looks at all of the key: how long it takes tells nothing. */
+static bool has_key(const char *request, ssize_t length)
 {
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    const bool is_known = getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    if (is_known && peer.uid == service.nobody)
-        return "this process is in a user namespace, and the user that asks has no number there; "
-               "ask from inside the namespace";
-    if (is_known && (peer.uid == geteuid() || peer.uid == 0)) return NULL;
-    return "only the user of the process, or root, may ask it";
+    unsigned difference = 0;
+    if (length <= KEY_LENGTH) return false;
+    for (size_t i = 0; i <= KEY_LENGTH; i++)
+        difference |= (unsigned char)(request[i] ^ service.key[i]);
+    return difference == 0;
 }
 
-static void make_answer(int client, char *request, ssize_t length, hz_text *answer)
+static void make_answer(ssize_t length, hz_text *answer)
 {
-    const char *refusal = why_refused(client);
-    if (refusal != NULL) {
-        hz_serve_refuse(answer, "user", refusal);
-    } else if (length >= REQUEST_BYTES) {
+    if (!has_key(service.request, length)) {
+        hz_serve_refuse(answer, "user", "a request begins with the key of this process");
+    } else if (length > REQUEST_BYTES) {
         hz_serve_refuse(answer, "request", "the request is too long");
     } else {
-        request[length] = '\0';
-        service.answer(request, answer);
+        service.request[length] = '\0';
+        service.answer(service.request + KEY_LENGTH + 1, answer);
     }
     if (answer->length >= answer->size)
         hz_serve_refuse(answer, "request", "the answer is too long");
 }
 
-/* Enabled only where the thread waits for a client. */
-static void cancellation_allow(int state)
-{
-    (void)pthread_setcancelstate(state, &state);
-}
-
+/* Nothing waits here: the request has come, and there is room for one answer in any socket. */
 static void talk(int client)
 {
-    static char request[REQUEST_BYTES];
-    const struct timeval patience = {PATIENCE_S, 0};
     hz_text answer = {service.text, sizeof service.text, 0};
-    (void)setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    (void)setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    cancellation_allow(PTHREAD_CANCEL_ENABLE);
-    const ssize_t length = recv(client, request, sizeof request, MSG_TRUNC);
-    cancellation_allow(PTHREAD_CANCEL_DISABLE);
+    const ssize_t length = recv(client, service.request, REQUEST_BYTES, MSG_TRUNC | MSG_DONTWAIT);
     if (length <= 0) return;
-    make_answer(client, request, length, &answer);
-    (void)send(client, answer.start, answer.length, MSG_NOSIGNAL);
+    make_answer(length, &answer);
+    (void)send(client, answer.start, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* While it is answered, what hz writes to stderr goes to the client, as a packet of its own: the
- * thread has no stderr, and hz may end the program with a message. */
-static void serve_one(int client)
+/* ---- clients -------------------------------------------------------------------------------- */
+
+static void seat_free(nfds_t seat)
 {
-    (void)dup2(client, STDERR_FILENO);
-    talk(client);
-    (void)close(STDERR_FILENO);
-    (void)close(client);
+    (void)close(service.waits[seat].fd);
+    service.wait_count--;
+    memmove(&service.waits[seat], &service.waits[seat + 1],
+            (service.wait_count - seat) * sizeof service.waits[0]);
 }
 
-/* ---- the thread ----------------------------------------------------------------------------- */
-
-/* Keeps stdin, stdout and stderr, which is needed to say_why. */
-static bool descriptors_make_own(void)
+/* Others would only take seats from those that may ask. The user that the process has now: it may
+ * have dropped rights since its start. */
+static bool may_sit(int client)
 {
-    if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, UNSHARE) == 0) return true;
-    say_why("Linux 5.9 or later is needed, for close_range");
-    return false;
-}
-
-static void name_of_process(struct sockaddr_un *address, socklen_t *length)
-{
-    memset(address, 0, sizeof *address);
-    address->sun_family = AF_UNIX;
-    const int name = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "hz-control-%d",
-                              (int)getpid());
-    *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)name);
-}
-
-static int listener_make(void)
-{
-    struct sockaddr_un address;
-    socklen_t length;
-    const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const int listener = fcntl(made, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    name_of_process(&address, &length);
-    if (listener < 0 || bind(listener, (const struct sockaddr *)&address, length) != 0 ||
-        listen(listener, WAITING_MOST) != 0) {
-        say_why("no socket named hz-control-PID can be made");
-        return -1;
-    }
-    (void)close(made);
-    return listener;
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
 }
 
 /* Without memory or descriptors it waits before the next try. */
 static bool is_worth_another_try(int error)
 {
-    if (error != EINTR && error != ECONNABORTED) (void)usleep(PAUSE_US);
-    return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EPERM;
+    if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)
+        (void)usleep(PAUSE_US);
+    return error != EBADF && error != EINVAL && error != EPERM && error != ENOSYS;
 }
 
-/* In a namespace of users the kernel gives all that have no number there the same one, and so maybe
- * that of the process. Only a process with one thread may change its namespace. */
-static uid_t nobody_here(void)
+static bool client_receive(void)
 {
-    char map[FILE_LINE_BYTES], nobody[FILE_LINE_BYTES];
-    unsigned inside = 1, outside = 1, count = 0, number = USUAL_NOBODY;
-    (void)hz_text_read("/proc/self/uid_map", map, sizeof map);
-    (void)sscanf(map, "%u %u %u", &inside, &outside, &count);
-    if (inside == 0 && outside == 0 && count == UINT32_MAX) return NOT_A_USER;
-    (void)hz_text_read("/proc/sys/kernel/overflowuid", nobody, sizeof nobody);
-    (void)sscanf(nobody, "%u", &number);
-    return (uid_t)number;
+    const int client = accept4(service.waits[0].fd, NULL, NULL, SOCK_CLOEXEC);
+    if (client < 0) return is_worth_another_try(errno);
+    if (!may_sit(client)) {
+        (void)close(client);
+        return true;
+    }
+    if (service.wait_count > SEATS) seat_free(1);
+    service.waits[service.wait_count++] = (struct pollfd){.fd = client, .events = POLLIN};
+    return true;
 }
 
-static int client_await(int listener)
+/* Enabled only where the thread waits. */
+static void cancellation_allow(int state)
+{
+    (void)pthread_setcancelstate(state, &state);
+}
+
+/* Waits for clients and for what they ask; false: no more can come. */
+static bool clients_attend(void)
 {
     cancellation_allow(PTHREAD_CANCEL_ENABLE);
-    const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    const int ready = poll(service.waits, service.wait_count, -1);
     cancellation_allow(PTHREAD_CANCEL_DISABLE);
-    return client;
+    if (ready < 0) return is_worth_another_try(errno);
+    for (nfds_t seat = service.wait_count; --seat > 0;) {
+        if (service.waits[seat].revents == 0) continue;
+        talk(service.waits[seat].fd);
+        seat_free(seat);
+    }
+    return service.waits[0].revents == 0 || client_receive();
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Keeps stderr, which is needed to say_why. */
+static bool descriptors_make_own(void)
+{
+    if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, UNSHARE) != 0) {
+        say_why("Linux 5.9 or later is needed, for close_range");
+        return false;
+    }
+    (void)close(STDIN_FILENO);
+    (void)close(STDOUT_FILENO);
+    return true;
+}
+
+static bool sign_hang_out(const char *sign)
+{
+    return memfd_create(sign, MFD_CLOEXEC | NOEXEC_SEAL) >= 0 ||
+           (errno == EINVAL && memfd_create(sign, MFD_CLOEXEC) >= 0);
+}
+
+/* Draws a name and a key; returns how long the address is, 0 where nothing can be drawn. */
+static socklen_t address_draw(struct sockaddr_un *address, char *sign, size_t size)
+{
+    uint64_t drawn[3];
+    char *name = address->sun_path + 1;
+    if (getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) return 0;
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    const int length =
+        snprintf(name, sizeof address->sun_path - 1, "hz-control-%016" PRIx64, drawn[0]);
+    (void)snprintf(service.key, sizeof service.key, "%016" PRIx64 "%016" PRIx64, drawn[1],
+                   drawn[2]);
+    (void)snprintf(sign, size, "%s-%s", name, service.key);
+    service.key[KEY_LENGTH] = '\n';
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+/* The sign is descriptor 1, as 0 and 1 are free before. The listener ends up in the place of
+ * stderr: what is written there fails by ENOTCONN, which tells hz_os_write_stderr to look for the
+ * program's own. */
+static bool door_open(void)
+{
+    struct sockaddr_un address;
+    char sign[SIGN_BYTES];
+    const socklen_t length = address_draw(&address, sign, sizeof sign);
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (length == 0 || listener < 0 ||
+        bind(listener, (const struct sockaddr *)&address, length) != 0 ||
+        listen(listener, WAITING_MOST) != 0 || !sign_hang_out(sign)) {
+        say_why("no socket can be made");
+        return false;
+    }
+    service.waits[0] = (struct pollfd){.fd = dup2(listener, STDERR_FILENO), .events = POLLIN};
+    service.wait_count = 1;
+    (void)close(listener);
+    return true;
 }
 
 static void *serve(void *unused)
 {
     cancellation_allow(PTHREAD_CANCEL_DISABLE);
     (void)prctl(PR_SET_NAME, "hz-control");
-    service.nobody = nobody_here();
-    const int listener = descriptors_make_own() ? listener_make() : -1;
-    for (int standard = STDIN_FILENO; standard <= STDERR_FILENO; standard++) {
-        if (listener >= 0) (void)close(standard);
-    }
-    while (listener >= 0) {
-        const int client = client_await(listener);
-        if (client >= 0)
-            serve_one(client);
-        else if (!is_worth_another_try(errno))
-            break;
-    }
+    if (descriptors_make_own() && door_open())
+        while (clients_attend()) continue;
     return unused;
 }
 

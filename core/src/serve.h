@@ -1,8 +1,10 @@
 /*
  * Requests from other processes: what hz and the agent share.
  *
- * A request is one packet, its lines are the words of the request; the answer is one packet, an
- * object of JSON. The socket has the name "hz-control-PID" in the abstract namespace.
+ * A request is one packet: a line with the key, then lines that are the words of the request. The
+ * answer is one packet, an object of JSON. Descriptor 1 of the thread hz-control is a memory file
+ * that is called NAME-KEY: NAME is that of the socket in the abstract namespace, "hz-control-" and
+ * 16 digits, and KEY has 32.
  */
 #ifndef HZ_SERVE_H
 #define HZ_SERVE_H
@@ -12,7 +14,7 @@
 #include "text.h"
 
 /* The version of what requests and answers mean. */
-#define HZ_SERVE_PROTOCOL 1
+#define HZ_SERVE_PROTOCOL 2
 
 /* Answers a request, which is terminated and may be changed. One request at a time. */
 typedef void hz_serve_answer(char *request, hz_text *answer);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,6 +21,8 @@ import pytest
 DEADLINE_S = 60
 PATIENCE_S = 20.0
 MIB = 1 << 20
+ANOTHER_USER = 12345
+SIGN = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 
 Program = subprocess.Popen[str]
 Start = Callable[..., Program]
@@ -35,11 +39,22 @@ import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(0.1,)).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
-UNMAPPED = """
-import ctypes, os, sys
-if ctypes.CDLL(None).unshare(0x10000000): sys.exit("no user namespace")
-os.environ.update(LD_PRELOAD=sys.argv[1], HZ_CONTROL="1")
-os.execv(sys.executable, ["-c", "-c", sys.argv[2]])
+DROPS = f"import os; os.seteuid({ANOTHER_USER}); {WAIT}"
+LATE_DOUBLE_FREE = """
+import ctypes, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+def free_twice():
+    block = libc.malloc(200)
+    libc.free(block)
+    libc.free(block)
+print("ready", flush=True)
+sys.stdin.readline()
+thread = threading.Thread(target=free_twice)
+thread.start()
+thread.join()
+time.sleep(20)
 """
 FORK = """
 import os, sys
@@ -80,34 +95,46 @@ def ready(program: Program) -> Program:
     return program
 
 
+def sign_of(pid: int) -> tuple[str, str] | None:
+    """The name of a process's socket and the key to it; None: it takes no requests."""
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text() == "hz-control\n":
+                found = SIGN.fullmatch(os.readlink(task / "fd/1"))
+                if found is not None:
+                    return found[1], found[2]
+    return None
+
+
+def door_of(pid: int) -> tuple[str, str]:
+    """The same, as soon as it listens."""
+    end = time.monotonic() + PATIENCE_S
+    while (found := sign_of(pid)) is None:
+        assert time.monotonic() < end, "it does not listen"
+        time.sleep(0.01)
+    return found
+
+
 @contextmanager
-def connected(pid: int) -> Iterator[socket.socket]:
-    """A connection, as soon as the process listens."""
+def connected(name: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(DEADLINE_S)
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                connection.connect(f"\0hz-control-{pid}")
-                break
-            except ConnectionRefusedError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.01)
+        connection.connect(f"\0{name}")
         yield connection
 
 
-def ask(pid: int, *lines: str) -> dict[str, Any]:
-    with connected(pid) as connection:
+def ask_at(name: str, *lines: str) -> dict[str, Any]:
+    with connected(name) as connection:
         connection.send("\n".join(lines).encode())
         answer = json.loads(connection.recv(MIB))
         assert connection.recv(MIB) == b"", "more than one answer"
-    assert answer["protocol"] == 1
+    assert answer["protocol"] == 2
     return dict(answer)
 
 
-def listens(pid: int) -> bool:
-    return f"@hz-control-{pid}\n" in Path("/proc/net/unix").read_text()
+def ask(pid: int, *lines: str) -> dict[str, Any]:
+    name, key = door_of(pid)
+    return ask_at(name, key, *lines)
 
 
 def test_a_process_tells_what_it_has(start: Start) -> None:
@@ -160,7 +187,7 @@ def test_without_the_variable_there_is_neither_a_thread_nor_a_socket(start: Star
     program = start(f"{COUNT}; {WAIT}", HZ_CONTROL="0")
     assert program.stdout is not None
     assert program.stdout.readline() == "1\n"
-    assert not listens(ready(program).pid)
+    assert sign_of(ready(program).pid) is None
 
 
 def test_the_program_never_sees_the_socket(start: Start) -> None:
@@ -186,7 +213,7 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start: Start) -> N
     assert program.stdout is not None
     child = int(program.stdout.readline())
     assert ask(program.pid, "set", "decay_ms=3")["config"]["decay_ms"] == 3
-    assert not listens(child)
+    assert sign_of(child) is None
     os.kill(child, 9)
 
 
@@ -200,37 +227,62 @@ def test_after_an_exec_the_new_program_answers(start: Start) -> None:
     assert ask(program.pid, "stats")["stats"]["config"]["decay_ms"] == 100
 
 
-def answer_to_another_user(pid: int) -> dict[str, Any]:
-    code = f"""
-import os, socket
+# ---- who may ask ---------------------------------------------------------------------------------
+
+
+def as_another_user(code: str) -> str:
+    words = ["setpriv", f"--reuid={ANOTHER_USER}", f"--regid={ANOTHER_USER}", "--clear-groups"]
+    done = subprocess.run(
+        [*words, sys.executable, "-c", f"import os, socket\n{code}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_request_without_the_key_is_refused(start: Start) -> None:
+    name, key = door_of(ready(start(WAIT)).pid)
+    for lines in (["stats"], ["0" * 32, "stats"], [key], [key[:-1], "stats"]):
+        assert ask_at(name, *lines)["refused"] == "user"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_neither_finds_the_key_nor_takes_a_seat(start: Start) -> None:
+    pid = ready(start(WAIT)).pid
+    name, _ = door_of(pid)
+    said = as_another_user(f"""
+held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(40)]
+for each in held:
+    each.connect("\\0{name}")
+print([each.recv(100) for each in held] == [b""] * 40)
+for task in os.listdir("/proc/{pid}/task"):
+    try:
+        print(os.listdir(f"/proc/{pid}/task/{{task}}/fd"))
+    except PermissionError:
+        print("refused")
+""")
+    assert said == "True\nrefused\nrefused\n"
+    assert ask(pid, "stats")["allocator"] == "hz"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_user_whose_rights_a_daemon_has_for_a_moment_cannot_ask_it(start: Start) -> None:
+    program = ready(start(DROPS))
+    name, _ = door_of(program.pid)
+    said = as_another_user(f"""
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-s.connect("\\0hz-control-{pid}")
+s.connect("\\0{name}")
 s.send(b"stats")
 print(s.recv(65536).decode())
-"""
-    ask(pid, "stats")
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
-    return dict(json.loads(done.stdout))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_is_refused(start: Start) -> None:
-    assert answer_to_another_user(ready(start(WAIT)).pid)["refused"] == "user"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_users_that_a_namespace_cannot_tell_apart_are_refused(libhz: Path) -> None:
-    words = [sys.executable, "-c", UNMAPPED, str(libhz), WAIT]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as program:
-        assert program.stdout is not None
-        if program.stdout.readline() != "ready\n":
-            pytest.skip("no namespace of users can be made here")
-        said = answer_to_another_user(program.pid)
-        program.kill()
-    assert "ask from inside the namespace" in said["sentence"]
+try:
+    os.listdir("/proc/{program.pid}/task/{program.pid}/fd")
+except PermissionError:
+    print("refused")
+""")
+    answer, listing, _ = said.split("\n")
+    assert (json.loads(answer)["refused"], listing) == ("user", "refused")
 
 
 @pytest.mark.parametrize(
@@ -257,9 +309,64 @@ def test_many_requests_at_once_are_all_answered(start: Start) -> None:
     assert [each.get("refused") for each in said] == [None] * 30
 
 
-def test_one_that_says_nothing_and_one_that_goes_do_not_stop_the_others(start: Start) -> None:
+def test_those_that_say_nothing_and_one_that_goes_do_not_stop_the_others(start: Start) -> None:
     program = ready(start(WAIT))
-    with connected(program.pid) as gone:
-        gone.send(b"stats")
-    with connected(program.pid):
+    name, key = door_of(program.pid)
+    with connected(name) as gone:
+        gone.send(f"{key}\nstats".encode())
+    with contextlib.ExitStack() as silent:
+        first, *_ = [silent.enter_context(connected(name)) for _ in range(20)]
         assert ask(program.pid, "stats")["allocator"] == "hz"
+        assert first.recv(1) == b"", "it has sat longest where all seats are taken"
+
+
+SECURE = """
+#include <dirent.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+int main(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    while (readdir(tasks)) count++;
+    printf("%lu %d", getauxval(AT_SECURE), count - 2);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of another user")
+def test_a_set_user_id_program_starts_no_agent(libhz: Path, tmp_path: Path) -> None:
+    program, agent = tmp_path / "secure", libhz.parent / "libhz-agent.so"
+    words = ["cc", "-o", program, "-Wl,--no-as-needed", agent, f"-Wl,-rpath,{libhz.parent}"]
+    subprocess.run([*words, "-x", "c", "-"], input=SECURE, text=True, check=True)
+    said = [subprocess.check_output([program], text=True)]
+    os.chown(program, ANOTHER_USER, 0)
+    program.chmod(0o4755)
+    said.append(subprocess.check_output([program], text=True))
+    if said[1][0] == "0":
+        pytest.skip("the folder of the tests is mounted without set-user-id")
+    assert said == ["0 2", "1 1"]
+
+
+# ---- what the program sees of it -----------------------------------------------------------------
+
+
+def test_the_thread_has_a_table_of_its_own_before_it_opens_anything(
+    libhz: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "calls"
+    strace = ["strace", "-f", "-o", log, "-e", "trace=openat,socket,memfd_create,close_range"]
+    switch = ["env", "HZ_CONTROL=1", f"LD_PRELOAD={libhz}"]
+    subprocess.run([*strace, *switch, "sleep", "0.2"], timeout=DEADLINE_S, check=True)
+    calls = [line.split(maxsplit=1) for line in log.read_text().splitlines()]
+    (thread,) = {words[0] for words in calls if words[1].startswith("close_range")}
+    first = next(words[1] for words in calls if words[0] == thread)
+    assert first.startswith("close_range")
+
+
+def test_what_a_thread_that_a_request_started_says_is_on_the_programs_stderr(start: Start) -> None:
+    program = ready(start(LATE_DOUBLE_FREE))
+    ask(program.pid, "set", "background_period_us=1000")
+    _, said = program.communicate("go\n", timeout=DEADLINE_S)
+    assert "freed twice" in said

@@ -54,17 +54,20 @@ threading.Thread(target=sys.stdin.read).start()
 print("ready", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """
-# Takes a name, and answers the first request with these packets.
+# Shows a name and a key as hz does, and answers the first request with these packets.
 ANSWER = """
 import os, socket, sys
-name, *packets = sys.argv[1:]
+name = f"hz-control-{os.getpid():016x}"
+open("/proc/self/comm", "w").write("hz-control")
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-server.bind("\\0hz-control-" + (name or str(os.getpid())))
+server.bind("\\0" + name)
 server.listen()
-print("ready", flush=True)
+output = os.dup(1)
+os.dup2(os.memfd_create(name + "-" + 32 * "0"), 1)
+os.write(output, b"ready" + bytes([10]))
 client = server.accept()[0]
 client.recv(4096)
-for packet in packets:
+for packet in sys.argv[1:]:
     client.send(packet.encode())
 client.close()
 sys.stdin.read()
@@ -249,7 +252,7 @@ def test_a_stopped_process_is_not_waited_for_without_end(
 
 def test_a_process_that_ends_meanwhile_is_said_to(start: Start) -> None:
     with pytest.raises(HztuneError, match=r"ended while it was asked$"):
-        api.process_statistics(start(ANSWER, "").pid)
+        api.process_statistics(start(ANSWER).pid)
 
 
 def test_a_process_without_memory_is_said_to_have_none() -> None:
@@ -260,32 +263,42 @@ def test_a_process_without_memory_is_said_to_have_none() -> None:
     ended.wait()
 
 
-def test_what_hz_said_before_it_ended_the_process_is_told(start: Start) -> None:
-    said = "hz: a block was freed twice: 0x10\n"
-    with pytest.raises(HztuneError, match=r"it said: hz: a block was freed twice: 0x10$"):
-        api.process_statistics(start(ANSWER, "", said).pid)
+def test_a_name_that_may_be_anothers_by_now_is_not_asked(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = start(ANSWER, '{"protocol":2}')
+    door = channel._await_door(Process.of(program.pid))
+    monkeypatch.setattr(channel, "_await_door", lambda process: door)
+    monkeypatch.setattr(channel, "_door", lambda process: None)
+    with pytest.raises(HztuneError, match=r"ended while it was asked$"):
+        api.process_statistics(program.pid)
 
 
-def test_an_answer_of_another_process_is_refused(start: Start) -> None:
-    plain = start(WAIT)
-    other = start(ANSWER, str(plain.pid), "{}")
-    with pytest.raises(UsageError, match=f"belongs to process {other.pid}"):
-        api.process_statistics(plain.pid)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_process_of_another_user_is_said_to_be(start: Start, on_hz: dict[str, str]) -> None:
+    process = Process.of(start(WAIT, **on_hz).pid)
+    channel.ask_process(process, "stats")
+    os.seteuid(12345)
+    try:
+        with pytest.raises(UsageError, match=f"process {process.pid} may not be looked at"):
+            channel.ask_process(process, "stats")
+    finally:
+        os.seteuid(0)
 
 
 @pytest.mark.parametrize(
     ("packet", "sentence"),
     [
-        ('{"protocol":2}', "speaks protocol 2"),
-        ('{"protocol":1}', "allocator is missing"),
+        ('{"protocol":1}', "speaks protocol 1"),
+        ('{"protocol":2}', "allocator is missing"),
         ("nonsense", "not JSON|no JSON|JSON"),
         ("[]", "legal is an object"),
-        ('{"protocol":1,"refused":"x","sentence":"no\\u001b[2J"}', r"refuses: no\?\[2J"),
+        ('{"protocol":2,"refused":"x","sentence":"no\\u001b[2J"}', r"refuses: no\?\[2J"),
     ],
 )
 def test_a_strange_answer_is_an_error(packet: str, sentence: str, start: Start) -> None:
     with pytest.raises(UsageError, match=sentence):
-        api.process_statistics(start(ANSWER, "", packet).pid)
+        api.process_statistics(start(ANSWER, packet).pid)
 
 
 # ---- processes with the agent --------------------------------------------------------------------
@@ -314,6 +327,27 @@ def test_beside_another_allocator_the_agent_tells_what_it_holds(
     assert api.trim_process(program.pid).allocators[0] == name
     with pytest.raises(UsageError, match="only hz has parameters that change"):
         api.change_process(program.pid, {"decay_ms": "0"})
+
+
+def test_the_agent_knows_what_gives_malloc_to_a_program_at_a_fixed_address(
+    tmp_path: Path, agent: str
+) -> None:
+    source, program = tmp_path / "fixed.c", tmp_path / "fixed"
+    source.write_text(
+        "#include <stdlib.h>\n#include <unistd.h>\n"
+        "void *(*volatile take)(size_t) = malloc;\n"
+        "int main(void) { void *volatile block = take(100); (void)block; return pause(); }\n"
+    )
+    subprocess.run(["cc", "-fno-pie", "-no-pie", "-o", program, source], check=True)
+    running = subprocess.Popen([program], env={**os.environ, "LD_PRELOAD": agent})
+    try:
+        found = api.process_statistics(running.pid)
+        assert api.trim_process(running.pid).allocators == ("glibc",)
+    finally:
+        running.kill()
+        running.wait(DEADLINE_S)
+    assert found.main is not None
+    assert (found.main.allocator, (found.main.live_bytes or 0) > 0) == ("glibc", True)
 
 
 # ---- the doctor ----------------------------------------------------------------------------------

@@ -1,34 +1,41 @@
 """Asks a process that takes requests (core/src/serve.c): one packet there, an object of JSON back.
 
-The socket has the name hz-control-PID in the abstract namespace, by the number that the process has
-in its own namespace of processes. Whoever answers must be that process: the kernel says so.
+The name of its socket and the key that a request begins with are a descriptor of its thread
+hz-control: the kernel shows that to those that may read the process's memory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import socket
 import struct
 import time
+from pathlib import Path
 
 from hztune.arguments import printable
 from hztune.attach.outside import Process
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError, UsageError, no_look_at
 from hztune.strictjson import Fields, parse
 
 ANSWER_PATIENCE_S = 5.0
 """How long a process may take to answer."""
 
-_PROTOCOL = 1
+_PROTOCOL = 2
 _MOST_BYTES = 1 << 18
-_CREDENTIALS = struct.Struct("iII")
+_TIMEVAL = struct.Struct("ll")
+_THREAD = "hz-control\n"
+_SIGN = "1"
+"""The descriptor of that thread which has the name and the key as its own name."""
+
+_DOOR = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 _SWITCH = "HZ_CONTROL"
 _PRELOAD = "LD_PRELOAD"
 _LISTENS_SOON_S = 2.0
 """How long after the start of a process its thread may take to listen."""
 
 _PAUSE_S = 0.02
-_MESSAGE = b"hz: "
 _SENTENCE = re.compile(r".{1,600}", re.S)
 
 
@@ -43,61 +50,61 @@ def ask_process(process: Process, *lines: str, patience_s: float = ANSWER_PATIEN
         UsageError: It takes no requests, or refuses this one (`Refused`).
         HztuneError: It did not answer in time, or ended.
     """
+    try:
+        name, key = door = _await_door(process)
+    except PermissionError:
+        raise no_look_at(process.pid) from None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(patience_s)
-        _connect(connection, process)
-        _require_it_is(connection, process)
+        patience = _TIMEVAL.pack(*divmod(int(patience_s * 1e6), 1_000_000))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
         try:
-            connection.send("\n".join(lines).encode("utf-8", "surrogateescape"))
-            return _answer(connection, process)
-        except TimeoutError:
+            connection.connect(f"\0{name}")
+            if _door(process) != door:  # another process may have the name by now
+                raise ConnectionError
+            connection.send("\n".join([key, *lines]).encode("utf-8", "surrogateescape"))
+            packet = connection.recv(_MOST_BYTES)
+        except BlockingIOError:
             raise HztuneError(_silence(process, patience_s)) from None
-        except (BrokenPipeError, ConnectionError):
-            raise HztuneError(f"process {process.pid} ended while it was asked") from None
+        except ConnectionError:
+            packet = b""
+    if not packet:
+        raise _unreached(process)
+    return _opened(packet, process)
 
 
-def _name(process: Process) -> str:
-    return f"\0hz-control-{process.inner_pid}"
-
-
-def _connect(connection: socket.socket, process: Process) -> None:
-    """Connects, at once or as soon as a process that has just begun listens."""
-    patience_s = connection.gettimeout() or 0.0
+def _await_door(process: Process) -> tuple[str, str]:
+    """The door of a process, at once or as soon as one that has just begun listens."""
     began = time.monotonic()
-    while True:
-        try:
-            connection.connect(_name(process))
-            return
-        except (BlockingIOError, TimeoutError):  # as many wait as may
-            if time.monotonic() - began > patience_s:
-                raise HztuneError(_silence(process, patience_s)) from None
-        except OSError:
-            if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process):
-                raise UsageError(_why_deaf(process)) from None
+    while (door := _door(process)) is None:
+        if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process):
+            raise UsageError(_why_deaf(process))
         time.sleep(_PAUSE_S)
+    return door
 
 
-def _require_it_is(connection: socket.socket, process: Process) -> None:
-    """Refuses an answer of any other process, which may have taken the name."""
-    held = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid = _CREDENTIALS.unpack(held)[0]
-    if pid != process.pid:
-        other = f"process {pid}" if pid else "a process of another namespace"
-        raise UsageError(
-            f"the socket hz-control-{process.inner_pid} belongs to {other}, not to process "
-            f"{process.pid}; nothing was asked"
+def _door(process: Process) -> tuple[str, str] | None:
+    """The name of a process's socket and the key to it; None: it takes no requests."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path("/proc", str(process.pid), "task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if (task / "comm").read_text("utf-8", "replace") != _THREAD:
+                    continue
+                found = _DOOR.fullmatch(os.readlink(task / "fd" / _SIGN))
+                if found is not None:
+                    return found[1], found[2]
+    return None
+
+
+def _unreached(process: Process) -> HztuneError:
+    """Why a process that listens gave no answer."""
+    if process.exists() and process.is_of_another("net"):
+        return UsageError(
+            f"process {process.pid} ({process.name}) is in another network namespace (a "
+            "container); ask from inside it, for example with: nsenter --net --target "
+            f"{process.pid} hztune ..."
         )
-
-
-def _answer(connection: socket.socket, process: Process) -> Fields:
-    """Reads the answer; messages of hz that come before it end up in the error, if there is one."""
-    said = []
-    while packet := connection.recv(_MOST_BYTES):
-        if not packet.startswith(_MESSAGE):
-            return _opened(packet, process)
-        said.append(packet.decode("utf-8", "replace").strip())
-    more = f"; it said: {' '.join(said)}" if said else ""
-    raise HztuneError(f"process {process.pid} ended while it was asked{more}")
+    return HztuneError(f"process {process.pid} ended while it was asked")
 
 
 def _opened(packet: bytes, process: Process) -> Fields:
@@ -136,17 +143,12 @@ def _is_meant_to_listen(process: Process) -> bool:
     return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get(_PRELOAD, "")
 
 
-def _listens(process: Process) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(ANSWER_PATIENCE_S)
-        return connection.connect_ex(_name(process)) == 0
-
-
 def _instead_of(process: Process) -> str:
     """What to do where a process is the child of a fork, as a clause."""
     parent = process.parent()
-    if parent is not None and _listens(parent):
-        return f"ask its parent, process {parent.pid}"
+    with contextlib.suppress(PermissionError):
+        if parent is not None and _door(parent) is not None:
+            return f"ask its parent, process {parent.pid}"
     return "if it is a daemon, start it so that it stays in the foreground"
 
 
@@ -167,11 +169,6 @@ def _why_deaf(process: Process) -> str:
         return f"{what} takes no requests any more: its main thread has ended"
     if not process.exists():
         return f"there is no process {process.pid}"
-    if process.is_of_another("net"):
-        return (
-            f"{what} is in another network namespace (a container); ask from inside it, for "
-            f"example with: nsenter --net --target {process.pid} hztune ..."
-        )
     if _is_meant_to_listen(process):
         return (
             f"{what} was started so that it takes requests, but does not: either it is the child "

@@ -41,13 +41,11 @@ class Process:
 
     Attributes:
         pid: Its number here.
-        inner_pid: Its number in its own namespace of processes.
         name: As the system calls it; what cannot be printed is a question mark, as a process may
             call itself anything.
     """
 
     pid: int
-    inner_pid: int
     name: str
 
     @classmethod
@@ -62,8 +60,7 @@ class Process:
             raise UsageError(f"there is no process {pid}")
         if status["Tgid"] != str(pid):
             raise UsageError(f"{pid} is a thread of process {status['Tgid']}; give that number")
-        inner = status.get("NSpid", str(pid)).split()[-1]
-        return cls(pid, int(inner), printable(status["Name"]))
+        return cls(pid, printable(status["Name"]))
 
     def exists(self) -> bool:
         """Whether it still runs."""
