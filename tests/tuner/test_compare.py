@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from hztune import api, profile
-from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role
 from hztune.cli import status_of
 from hztune.compare import comparison, conduct, match, plot, table
 from hztune.compare import contenders as field
@@ -34,7 +34,7 @@ from hztune.compare.match import (
     row,
 )
 from hztune.compare.preload import FileIdentity
-from hztune.compare.standings import Standings, geometric_mean
+from hztune.compare.standings import Standings, geometric_mean, standings
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
@@ -426,6 +426,24 @@ def test_a_markdown_table_has_a_cell_for_every_column() -> None:
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     assert lines[2].startswith("| larson T=2 | 1.0") and lines[2].endswith("(c) | 1.54 |")
     assert "a / best of the others 1.250" in lines[-1]
+
+
+def test_what_is_shown_beside_a_ratio_is_what_the_ratio_says() -> None:
+    rates = ((1.0, 1.0), (4.0, 8.0), (1.0, 2.0))
+    blocks = [
+        Block(n, "explore", (
+            Outcome(Arm("none"), "ok", ops_per_s=one, facts={CPU_TIME: 90_000}),
+            Outcome(Arm("hz"), "ok", ops_per_s=other, facts={CPU_TIME: 60_000}),
+        ))
+        for n, (one, other) in enumerate(rates)
+    ]  # fmt: skip
+    row = standings("app", ["none", "hz"], blocks, amount="seconds")
+    speed = row.all[1].speed
+    assert speed is not None and math.exp(speed.estimate) == pytest.approx(2 ** (2 / 3), rel=1e-5)
+    plain = table.plain([row])
+    assert "1.000 s" in plain and "629.96 ms" in plain, "the median of hz alone is 500 ms"
+    assert plain.endswith("CPU 60.00 ms (0.67 [0.67, 0.67])")
+    assert "others" not in plain
 
 
 def test_the_plot_is_an_image_with_a_dot_for_every_ratio() -> None:

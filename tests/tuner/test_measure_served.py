@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hztune.blocks import CPU_TIME
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, Outcome, examine_server, network, runs
@@ -24,7 +25,6 @@ from hztune.measure.launch import Run
 from hztune.measure.program import Program, described
 from hztune.measure.server import refuse_fixed_time
 from hztune.measure.stints import Pace, Stint
-from hztune.measure.whole import SERVER_CPU
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -126,7 +126,7 @@ def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time(
     believed(NumberReading(per_server_cpu=True))
     for outcome in good(place.measure(place.program())):
         assert BY_TURNS in outcome.facts
-        assert outcome.ops_per_s == pytest.approx(1e6 / outcome.facts[SERVER_CPU], rel=1e-3)
+        assert outcome.ops_per_s == pytest.approx(1e6 / outcome.facts[CPU_TIME], rel=1e-3)
         assert outcome.rss_peak_kb > 0
     assert "measured by turns" in place.told.text
 
@@ -147,7 +147,7 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
 ) -> None:
     believed(NumberReading(counts_standing=True, per_server_cpu=True))
     for outcome in good(place.measure(place.program(count=800, metric_regex=RATE))):
-        requests = outcome.ops_per_s * outcome.facts[SERVER_CPU] * 1e-6
+        requests = outcome.ops_per_s * outcome.facts[CPU_TIME] * 1e-6
         assert requests >= 799.0  # the load's start counts as if it had asked then, too
     assert "corrected" in place.told.text
 

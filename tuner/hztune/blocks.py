@@ -50,6 +50,10 @@ STATUSES: tuple[Status, ...] = (
 MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
 """What the next run may not repeat; the others come from the setting, or take their time again."""
 
+CPU_TIME = "cpu_us"
+"""The fact of an outcome that tells the CPU time of a program's runs, their mean, microseconds; of
+a server what it took under its load."""
+
 UNCHANGED_PROGRAM = "none"
 """Stands for an allocator where there is none: the program as its user starts it today."""
 

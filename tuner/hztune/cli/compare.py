@@ -118,7 +118,7 @@ with --no-worse
     metavar="PERCENT",
     help="Test whether the second contender is slower by more than that.",
 )
-@click.option("--counters", is_flag=True, help="Print each allocator's counters, too.")
+@click.option("--counters", is_flag=True, help="Print counters and live memory, too.")
 @click.option(
     "--format",
     "form",

@@ -328,6 +328,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         "rss_mb": standing.rss_mb,
         "speed": _interval_json(standing.speed),
         "rss": _interval_json(standing.memory),
+        **({"cpu": _interval_json(standing.cpu)} if standing.cpu else {}),
         **({"failures": len(standing.failures)} if standing.failures else {}),
         **({"counters": dict(standing.counters)} if standing.counters else {}),
         **({} if standing.instructions is None else {"instructions": standing.instructions}),

@@ -82,7 +82,7 @@ def junit(found: Comparison) -> str:
 
 def _cells(standing: Standing, allocator: str, row: Standings) -> Iterator[object]:
     """The cells of a line from `contender` to `failures`."""
-    rate, is_rate = standing.ops_per_s, row.amount in ("ops_per_s", "higher")
+    rate, is_rate = row.rate(standing), row.amount in ("ops_per_s", "higher")
     yield standing.name
     yield allocator
     yield f"{rate if is_rate else 1.0 / rate:.6g}" if rate else ""

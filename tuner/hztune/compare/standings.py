@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from hztune.blocks import Block, Outcome, fixed
+from hztune.blocks import CPU_TIME, Block, Outcome, fixed
 from hztune.compare.gate import Horizon
 from hztune.compare.targets import Amount
 from hztune.measure.live_share import LiveShare
@@ -37,6 +37,7 @@ class Standing:
         rss_mb: Median of its peak resident memory, MiB; 0.0 when unknown.
         speed: Log of its speed over the first one's; None when they were never both well.
         memory: Log of its peak memory over the first one's; None when unknown.
+        cpu: The same of the CPU time of a program's run; None when it is none.
         failures: How it failed, one phrase for each block in which it did.
         counters: What the allocator counted in a process, and what is known of the process itself
             (ops, minor_faults), mean over the blocks; by name.
@@ -51,6 +52,7 @@ class Standing:
     rss_mb: float
     speed: Interval | None
     memory: Interval | None
+    cpu: Interval | None = None
     failures: tuple[str, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     instructions: float | None = None
@@ -88,6 +90,20 @@ class Standings:
     def of(self, name: str) -> Standing:
         """Returns the standing of the contender called `name`."""
         return next(each for each in self.all if each.name == name)
+
+    def rate(self, standing: Standing) -> float:
+        """What is shown beside its ratio: the first one's median times that ratio.
+
+        Its own median is of other moments: beside a load it contradicts the ratio of the pairs.
+        """
+        first = self.all[0].ops_per_s
+        is_paired = standing.speed is not None and first > 0.0
+        return first * math.exp(_estimate(standing.speed)) if is_paired else standing.ops_per_s
+
+    def cpu_s(self, standing: Standing) -> float | None:
+        """The same of its CPU time, seconds; None where that is not known."""
+        first = self.all[0].counters.get(CPU_TIME)
+        return 1e-6 * first * math.exp(standing.cpu.estimate) if first and standing.cpu else None
 
 
 def standings(
@@ -166,17 +182,25 @@ def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon |
     well = [outcome for outcome in outcomes if outcome.ok]
     speed, memory = between(blocks, 0, index, horizon)
     kept = [log_memory_ratio(*pair, "kept") for pair in pairs]
+    cpu = [_log_cpu_ratio(*pair) for pair in pairs]
     return Standing(
         name=name,
         ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
         rss_mb=_rounded(median([o.rss_peak_kb / 1024 for o in well] or [0.0])),
         speed=speed,
         memory=memory,
+        cpu=_interval([each for each in cpu if each is not None]),
         failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
         counters=_counters(well),
         keeps=keeper([o.rested for o in well]),
         kept=_interval([each for each in kept if each is not None]),
     )
+
+
+def _log_cpu_ratio(reference: Outcome, candidate: Outcome) -> float | None:
+    """Log of the CPU time over the first one's; None where one is not known."""
+    before, after = ({**o.facts, **o.counters}.get(CPU_TIME, 0) for o in (reference, candidate))
+    return math.log(after / before) if reference.ok and candidate.ok and before and after else None
 
 
 def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval | None:

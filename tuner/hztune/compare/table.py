@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standing, Standings, geometric_mean
-from hztune.compare.targets import Amount, amount_text
-from hztune.measure.live_share import LiveReading, common_silence
+from hztune.compare.targets import Amount, amount_text, seconds_text
+from hztune.measure.live_share import common_silence
 from hztune.stats import Interval
 
 _NO_FIGURE = "-"
@@ -20,7 +20,7 @@ _FIGURES: dict[Amount, str] = {
 def plain(
     rows: Sequence[Standings], rulings: Sequence[Ruling] = (), *, counters: bool = False
 ) -> str:
-    """Returns the rows for a terminal; with `counters` also what each allocator counted."""
+    """Returns the rows for a terminal; with `counters` also what allocators hold and count."""
     width = max((len(each.name) for row in rows for each in row.all), default=0)
     paragraphs = [_paragraph(row, width, counters) for row in rows]
     return "\n\n".join([*paragraphs, *_summary(rows), *_ruled(rulings)])
@@ -38,7 +38,7 @@ def markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
     if others:
         head += [f"{first} / best of the others", "memory / median of the others"]
     text = lines(head, [_cells(row) for row in rows])
-    return "\n".join([*text, "", *_kept_table(rows), *_live_table(rows), *_summary(rows)]).rstrip()
+    return "\n".join([*text, "", *_kept_table(rows), *_summary(rows)]).rstrip()
 
 
 def _ruled(rulings: Sequence[Ruling]) -> list[str]:
@@ -87,18 +87,17 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 def _paragraph(row: Standings, width: int, counters: bool) -> str:
     text = [row.label]
     for each in row.all:
-        text.append(f"  {each.name:{width}}  {_speed(each, row)}  {_memory(each)}{_failed(each)}")
-    if row.lead is not None:
-        first = row.all[0].name
-        text.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
-    if row.frugality is not None:
-        text.append(f"  its memory / the median of the others: {row.frugality:.2f}")
-    text += [*_kept_lines(row, width), *_live_lines(row, width)]
-    return "\n".join([*text, *(_counter_lines(row) if counters else [])])
+        told = f"{_speed(each, row)}  {_memory(each)}{_cpu(each, row)}{_failed(each)}"
+        text.append(f"  {each.name:{width}}  {told}")
+    text += _kept_lines(row, width)
+    if counters:
+        text += [*_live_lines(row, width), *_counter_lines(row)]
+    return "\n".join(text)
 
 
 def _speed(standing: Standing, row: Standings) -> str:
-    figure = amount_text(standing.ops_per_s, row.amount) if standing.ops_per_s else _NO_FIGURE
+    rate = row.rate(standing)
+    figure = amount_text(rate, row.amount) if rate else _NO_FIGURE
     return f"{interval_text(standing.speed):<20}  {figure:>17}"
 
 
@@ -107,6 +106,13 @@ def _memory(standing: Standing) -> str:
         return f"{_NO_FIGURE:>8}    "
     ratio = f"  ({math.exp(standing.memory.estimate):.2f}x)" if standing.memory else ""
     return f"{standing.rss_mb:>8.1f} MiB{ratio}"
+
+
+def _cpu(standing: Standing, row: Standings) -> str:
+    """The CPU time of a program's run, which other programs disturb less than its length."""
+    if standing.cpu is None or (cpu_s := row.cpu_s(standing)) is None:
+        return ""
+    return f"  CPU {seconds_text(cpu_s)} ({interval_text(standing.cpu)})"
 
 
 def _failed(standing: Standing) -> str:
@@ -145,30 +151,6 @@ def _kept_table(rows: Sequence[Standings]) -> list[str]:
         if each.keeps is not None
     ]
     return [*lines(head, cells), ""] if cells else []
-
-
-def _live_table(rows: Sequence[Standings]) -> list[str]:
-    """The same as a table."""
-    head = ["row", "contender", "held at most, MiB", "live then", "held / live",
-            "held at the last reading", "live then", "held / live", "not known"]  # fmt: skip
-    cells = [
-        [row.label, each.name, *_reading(each.live.most), *_reading(each.live.last), each.live.why]
-        for row in rows
-        for each in row.all
-        if each.live is not None
-    ]
-    return [*lines(head, cells), ""] if cells else []
-
-
-def _reading(found: LiveReading | None) -> list[str]:
-    if found is None:
-        return [_NO_FIGURE] * 3
-    live, ratio = found.live_kb, found.ratio
-    return [
-        f"{found.held_kb / 1024:.1f}",
-        _NO_FIGURE if live is None else f"{live / 1024:.1f}",
-        _NO_FIGURE if ratio is None else f"{ratio:.2f}",
-    ]
 
 
 def _counter_lines(row: Standings) -> list[str]:

@@ -82,9 +82,12 @@ def amount_text(rate: float, amount: Amount) -> str:
     if amount == "higher":
         return f"{rate:.5g}"
     figure = 1.0 / rate if rate else 0.0
-    if amount == "lower":
-        return f"{figure:.5g}"
-    return f"{figure:.3f} s" if figure >= 1.0 else f"{1e3 * figure:.2f} ms"
+    return f"{figure:.5g}" if amount == "lower" else seconds_text(figure)
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in its unit: "1.204 s", "17.30 ms"."""
+    return f"{seconds:.3f} s" if seconds >= 1.0 else f"{1e3 * seconds:.2f} ms"
 
 
 def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tuple[str, ...]:

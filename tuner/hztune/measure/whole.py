@@ -15,7 +15,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import ClassVar
 
-from hztune.blocks import times_of
+from hztune.blocks import CPU_TIME, times_of
 from hztune.machine import timed_window
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run
@@ -29,9 +29,6 @@ _PADDING_BYTES = 4096
 SEEDS = 1 << 31
 _SLOWEST = 20.0
 _LEAST_TIMEOUT_S = 2.0
-SERVER_CPU = "server_cpu_us"
-"""The fact of an outcome that tells a server's own CPU time in its last run, microseconds."""
-
 MEMORY_SHARE = 0.8
 """Of the machine's memory what the processes of a measurement may take before they are ended."""
 
@@ -75,6 +72,7 @@ class Part:
     pid: int = 0
     turns: list[Turn] = field(default_factory=list)
     rss_peak_kb: int = 0
+    cpu_ns: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, int] = field(default_factory=dict)
     rested: Rested | None = None
@@ -179,11 +177,11 @@ class Series:
     def _enter(self, index: int, run: Run, turn: Turn, evidence: Evidence) -> None:
         """Takes a run that counts, and puts it into the sink."""
         part = self._parts[index]
-        part.counters, part.facts = self._program.counted(run.stdout)
-        if run.server_cpu_ns:
-            part.facts = {**part.facts, SERVER_CPU: run.server_cpu_ns // 1000}
+        part.counters, facts = self._program.counted(run.stdout)
         part.pid = run.pid
         part.turns.append(turn)
+        part.cpu_ns += run.server_cpu_ns or run.cpu_ns
+        part.facts = {**facts, CPU_TIME: part.cpu_ns // len(part.turns) // 1000}
         # The kernel counts a peak in batches of pages: it may lie below what was read at rest.
         at_rest_kb = part.facts.get("rss_idle_kb", 0)
         part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb, at_rest_kb)
