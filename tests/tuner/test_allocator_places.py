@@ -8,6 +8,8 @@ import pytest
 
 from hztune import allocator
 from hztune.allocator import Installed, loaded_program
+from hztune.compare import contenders
+from hztune.errors import UsageError
 
 from .conftest import TUNED
 from .test_allocator import TABLES
@@ -42,6 +44,18 @@ def test_a_place_names_every_allocator_with_parameters_and_no_other(place: str) 
 
 def test_the_library_of_every_allocator_is_known_in_programs_and_processes() -> None:
     assert {*loaded_program.LINKED, "glibc"} == {*allocator.names()} - {"none"}
+
+
+def test_a_library_that_the_loader_would_take_for_two_is_refused_before_it_is_preloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "a:b" / "libhz.so"
+    library.parent.mkdir()
+    library.touch()
+    monkeypatch.setenv("HZTUNE_CORE", str(library.parent))
+    for use in (allocator.get("hz").installed, lambda: contenders.parse([f"own={library}"])):
+        with pytest.raises(UsageError, match="a path with a colon"):
+            use()
 
 
 @pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))

@@ -34,6 +34,7 @@ CONTENDERS: dict[str, arguments.ContenderText] = {
     ),
     "inside:jemalloc": arguments.ContenderText("name", "inside:jemalloc"),
     "results/profile.json": arguments.ContenderText("profile", "results/profile.json"),
+    "run:2/profile.json": arguments.ContenderText("profile", "run:2/profile.json"),
 }
 
 REFUSED: dict[str, Callable[[], object]] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hztune import export
-from hztune.errors import UsageError
+from hztune import api, export
+from hztune.errors import NoGainError, UsageError
 from hztune.profile import AllocatorId, Claim, Objective, Profile
 from hztune.verify.running import examine
 
@@ -378,11 +378,19 @@ def test_k8s_reads_as_its_schema_has_it(
     assert given == expected(profile_of(allocator), IN_IMAGE)
 
 
-@pytest.mark.parametrize(
-    "name", ["compose", "k8s", "env", "sh", "wrapper", "systemd", "dockerfile"]
-)
-def test_an_unchanged_program_is_exported_as_nothing_to_set(
-    name: str, make_profile: MakeProfile
+@pytest.mark.parametrize("allocator", ["none", "glibc"])
+def test_a_profile_that_sets_nothing_is_exported_as_json_alone(
+    allocator: str, make_profile: MakeProfile
 ) -> None:
+    nothing = make_profile({}, allocator=AllocatorId(allocator, "", "", ""))
+    for form in export.FORMATS:
+        if form.name == "json":
+            assert api.export(nothing, form.name) == export.render(nothing, form.name)
+        elif not form.allocators or allocator in form.allocators:
+            with pytest.raises(NoGainError, match="start the program as it is"):
+                api.export(nothing, form.name)
+
+
+def test_the_file_of_a_study_without_a_gain_sets_nothing(make_profile: MakeProfile) -> None:
     nothing = make_profile({}, allocator=AllocatorId("none", "", "", ""))
-    assert "LD_PRELOAD=" not in export.render(nothing, name)
+    assert as_docker_reads(export.render(nothing, "env")) == {}

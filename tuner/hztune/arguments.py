@@ -253,11 +253,12 @@ def contender_text(text: str) -> ContenderText:
     library = split_named(text)
     if library is not None and "/" in library[1]:
         return ContenderText("library", *library)
+    if text.endswith(".json") or "/" in text.partition("=")[0]:
+        return ContenderText("profile", text)
     if found := _CONFIGURED.fullmatch(text):
         pairs = (key_value(each, f"{found[1]}:") for each in found[2].split(","))
         return ContenderText("settings", found[1], params=tuple(pairs))
-    is_path = text.endswith(".json") or "/" in text
-    return ContenderText("profile" if is_path else "name", text)
+    return ContenderText("name", text)
 
 
 def _illegal(option: str, text: str, legal: str) -> UsageError:

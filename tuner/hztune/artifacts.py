@@ -9,6 +9,7 @@ of `tuner/`.
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,20 @@ _CORE_MODULE = "_core.abi3.so"
 def library() -> Path:
     """libhz.so, for LD_PRELOAD."""
     return _find("libhz.so", ("lib", "", "core"))
+
+
+def preloadable(library: Path) -> str:
+    """The path of a library as LD_PRELOAD takes it.
+
+    Raises:
+        UsageError: The loader would take it for several, or for another one.
+    """
+    if re.search(r"[\s:$]", str(library)):
+        raise UsageError(
+            f"{str(library)!r}: LD_PRELOAD cannot name a path with a colon, a blank or a dollar "
+            "sign; put it into another folder"
+        )
+    return str(library)
 
 
 def static_library() -> Path:

@@ -19,7 +19,7 @@ class UsageError(HztuneError):
 
 
 class NoGainError(HztuneError):
-    """Nothing beats the default and the user required a gain; or a claim does not hold."""
+    """Nothing beats the default and the user required one; or a claim does not hold."""
 
     exit_status = 4
 

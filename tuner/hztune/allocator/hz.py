@@ -38,13 +38,14 @@ class Hz(Adapter):
     def installed(self) -> Installed:
         """Returns the libhz.so of this installation, after it has run once."""
         path = artifacts.library()
-        stderr = run_true({"LD_PRELOAD": str(path), "HZ_CONFIRM": "1"}).stderr
+        preload = artifacts.preloadable(path)
+        stderr = run_true({"LD_PRELOAD": preload, "HZ_CONFIRM": "1"}).stderr
         said = _confirmation(stderr)
         if said is None:
             raise WrongConfiguration(
                 f"{path} does not say HZ_CONFIRM when it is preloaded; rebuild or reinstall hztune"
             )
-        return Installed(self.name, str(said["version"]), str(path), path, sha256_of(path), "")
+        return Installed(self.name, str(said["version"]), preload, path, sha256_of(path), "")
 
     def library_stems(self) -> tuple[str, ...]:
         """Returns the one stem that it is built under."""

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hztune.errors import HztuneError
+from hztune.errors import HztuneError, NoGainError
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
@@ -62,10 +62,18 @@ def export(tuned: Profile, form: str) -> str:
 
     Raises:
         UsageError: There is no such form, or it is not for this allocator.
+        NoGainError: The profile is of the unchanged program: there is nothing to set.
     """
     from hztune import export
 
-    return export.render(tuned, form)
+    text = export.render(tuned, form)
+    named = tuned.allocator.soname or tuned.allocator.name == "hz"
+    if form != "json" and not (named or tuned.environment):
+        raise NoGainError(
+            f"there is nothing to export: the profile says {tuned.claim.verdict} and sets nothing, "
+            "so start the program as it is"
+        )
+    return text
 
 
 def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[str, str]:

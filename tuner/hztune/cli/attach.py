@@ -14,6 +14,7 @@ import click
 
 from hztune import api
 from hztune.arguments import key_value, parse_duration, within
+from hztune.cli import completion
 from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ Either all of them change or none. `hztune params --live` lists those that may.
 @click.command("set", help=_SET)
 @_PID
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("settings", metavar="NAME=VALUE...", nargs=-1, required=True)
+@click.argument("settings", metavar="NAME=VALUE...", nargs=-1, required=True,
+                shell_complete=completion.offer_names(completion.live_parameters))  # fmt: skip
 def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
     """Change parameters of hz in a running process."""
     pairs = dict(key_value(text) for text in settings)

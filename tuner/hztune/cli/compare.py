@@ -157,7 +157,7 @@ with --no-worse
     "contenders",
     metavar="A B [C]... [-- PROGRAM [ARGS]...]",
     nargs=-1,
-    shell_complete=completion.offer_files,
+    shell_complete=completion.offer_contenders,
 )
 def compare_command(
     contenders: tuple[str, ...],

@@ -37,6 +37,19 @@ def offer_names(known: Callable[[], Iterable[str]]) -> Offer:
     return offer
 
 
+def offer_contenders(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Allocators; and files, as a profile is one, and so is a program."""
+    names = offer_names(lambda: ["default", *api.allocator_names()])(ctx, param, incomplete)
+    return [*names, *offer_files(ctx, param, incomplete)]
+
+
+def live_parameters() -> list[str]:
+    """What may be set in a process that runs, each as NAME=."""
+    return [f"{each.name}=" for each in api.parameters() if each.is_live]
+
+
 def workloads() -> list[str]:
     """The workloads of this installation."""
     return [each.text.removesuffix("FILE") for each in api.workloads()]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hztune import api
+from hztune.cli import completion
 from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def list_command(what: str, as_json: bool) -> None:
 
 
 @click.command("params")
-@click.option("--allocator", default="hz", show_default=True, help="Whose parameters.")
+@click.option("--allocator", default="hz", show_default=True, help="Whose parameters.",
+              shell_complete=completion.offer_names(api.allocator_names))  # fmt: skip
 @click.option(
     "--all", "with_experimental", is_flag=True, help="With those that only experiments set."
 )

@@ -11,6 +11,7 @@ from hztune import allocator, params, profile
 from hztune.allocator import Installed
 from hztune.allocator.knobs import knob
 from hztune.arguments import command_words, contender_text, require_name, split_named
+from hztune.artifacts import preloadable
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.files import sha256_of
@@ -128,10 +129,11 @@ def from_file(name: str, path: Path) -> Contender:
     """Returns a library that no adapter knows, preloaded as it is.
 
     Raises:
-        UsageError: There is no such file.
+        UsageError: There is no such file, or it cannot be preloaded.
     """
     if not path.is_file():
         raise UsageError(f"{name}={path}: there is no such file; give NAME=/path/to/library.so")
+    preloadable(path.resolve())
     return Contender(name, Arm(f"file:{name}"), "", sha256_of(path), path.resolve())
 
 

@@ -28,8 +28,7 @@ def compose(profile: Profile) -> str:
         f"      - {_quoted(f'{key}={value}'.replace('$', '$$'))}\n"
         for key, value in _in_image(profile).items()
     )
-    body = f"    environment:\n{variables}" if variables else "    environment: []\n"
-    return f"{lines}services:\n  app:\n{body}"
+    return f"{lines}services:\n  app:\n    environment:\n{variables}"
 
 
 def k8s(profile: Profile) -> str:
@@ -45,7 +44,7 @@ def k8s(profile: Profile) -> str:
         f"  - name: {key}\n    value: {_quoted(value.replace('$', '$$'))}\n"
         for key, value in _in_image(profile).items()
     )
-    return f"{lines}env:\n{entries}" if entries else f"{lines}env: []\n"
+    return f"{lines}env:\n{entries}"
 
 
 def _in_image(profile: Profile) -> dict[str, str]:

@@ -24,7 +24,7 @@ def sh(profile: Profile) -> str:
     lines = [f"export {key}={_quoted(value)}" for key, value in profile.environment.items()]
     if preload(profile):
         lines.append(f'export {PRELOAD}="{_kept(preload(profile))}"')
-    undo = "unset " + " ".join(_all(profile)) if _all(profile) else "nothing to undo"
+    undo = "unset " + " ".join(_all(profile))
     return hashed([*provenance(profile, undo), *_elsewhere(profile)]) + _text(lines)
 
 
