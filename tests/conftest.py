@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from hztune import artifacts
+
 ROOT = Path(__file__).parents[1]
 SHIPPED = (
     "hz_static", "hz_shared", "hz_prefixed", "hz_deepbind", "hz_agent", "hz-bench", "hz-turns",
@@ -35,6 +37,17 @@ _NUMBERS = count()
 
 Build = Callable[..., Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_sessionstart() -> None:
+    """Stops where the installed hztune has another table of parameters than this tree."""
+    installed = artifacts.include_dir() / "hz" / "params.def"
+    if installed.read_bytes() != (ROOT / "core/include/hz/params.def").read_bytes():
+        pytest.exit(
+            "core/include/hz/params.def is not what hztune was installed with: "
+            "run pip install --editable '.[test]' again",
+            returncode=1,
+        )
 
 
 @pytest.fixture(autouse=True, scope="session")

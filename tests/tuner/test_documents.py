@@ -19,7 +19,7 @@ from hztune.lab import definition
 from .test_layers import PYTHON_LEVELS
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("core", "tuner", "search_spaces", "experiments", "tests", ".ci")
+FOLDERS = ("core", "tuner", "search_spaces", "experiments", "tests", ".ci", ".github")
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.md")),

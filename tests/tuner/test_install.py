@@ -57,6 +57,7 @@ int main(void)
 
 
 NEEDED = {
+    ".ci/wheels",
     "core/CMakeLists.txt",
     "core/src/alloc.c",
     "tuner/_core.cdef.h",
@@ -84,7 +85,7 @@ def away(folder: Path) -> dict[str, object]:
 def distributions(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the sdist, and with the wheel that was built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, root])
+    run([root / ".ci" / "wheels", folder], env={**os.environ, "PYTHON": sys.executable})
     return folder
 
 
@@ -159,8 +160,21 @@ def test_the_wheel_carries_every_module_of_the_package_and_no_test(wheel: Path, 
     assert names == modules
 
 
-def test_one_wheel_serves_every_python_from_3_10_on(wheel: Path) -> None:
-    assert "-cp310-abi3-linux_" in wheel.name
+def test_one_wheel_serves_every_python_from_3_10_on_and_every_glibc_from_2_34_on(
+    wheel: Path,
+) -> None:
+    found = re.search(r"-cp310-abi3-manylinux_2_([0-9]+)_[a-z]", wheel.name)
+    assert found is not None and int(found[1]) <= 34, wheel.name
+
+
+def test_the_published_readme_links_to_nothing_beside_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        text = archive.read(name).decode()
+    (home,) = re.findall("^Project-URL: Repository, (.+)$", text, re.M)
+    inside = [each for each in re.findall(r"\]\(([^)]+)\)", text) if each[0] != "#"]
+    assert len(inside) > 30
+    assert [each for each in inside if not each.startswith(f"{home}/")] == []
 
 
 def test_the_sdist_holds_what_a_build_and_its_tests_need(distributions: Path) -> None:
@@ -260,6 +274,15 @@ def test_a_project_finds_hz_in_a_prefix_that_was_moved(
     program: str, consumer_of_prefix: Path, answer: str, outside: dict[str, object]
 ) -> None:
     assert run([consumer_of_prefix / program], **outside) == answer
+
+
+@pytest.mark.parametrize("archive", ["libhz.a", "libhz_prefixed.a"])
+def test_a_program_that_links_an_archive_carries_no_debug_information_of_it(
+    archive: str, prefix: Path, installed: Path
+) -> None:
+    for place in (prefix, installed.parent):
+        (found,) = place.rglob(archive)
+        assert ".debug_info" not in run(["objdump", "-h", found])
 
 
 @pytest.mark.parametrize("linking", ["shared", "static"])
