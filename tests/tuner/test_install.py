@@ -173,7 +173,7 @@ def test_the_published_readme_links_to_nothing_beside_it(wheel: Path) -> None:
         text = archive.read(name).decode()
     (home,) = re.findall("^Project-URL: Repository, (.+)$", text, re.M)
     inside = [each for each in re.findall(r"\]\(([^)]+)\)", text) if each[0] != "#"]
-    assert len(inside) > 30
+    assert inside
     assert [each for each in inside if not each.startswith(f"{home}/")] == []
 
 
