@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from hztune import files
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tuner" / "hztune"
@@ -208,6 +211,19 @@ def test_only_its_own_parts_import(what: str) -> None:
         and each.part not in SINGLE_IMPORTERS[what]
     ]
     assert strangers == []
+
+
+def test_every_package_that_is_imported_is_installed_with_hztune() -> None:
+    project = files.read_toml(ROOT / "pyproject.toml", 1 << 20)["project"]
+    extras = project["optional-dependencies"]
+    told = [*project["dependencies"], *extras["report"], *extras["dashboard"]]
+    declared = {re.split(r"[^\w-]", each)[0].replace("-", "_") for each in told}
+    found = {
+        each.what.partition(".")[0]
+        for path in python_files()
+        for each in imports(path, typing=False)
+    }
+    assert found - sys.stdlib_module_names - {"hztune"} <= declared
 
 
 def test_no_python_runs_between_fork_and_exec() -> None:
