@@ -20,18 +20,12 @@ typedef struct {
     ...;
 } hz_param;
 
-typedef struct {
-    const char *name, *env, *macro, *now, *why;
-    ...;
-} hz_old_name;
-
 typedef struct { ...; } hz_config;
 
 size_t hz_param_count(void);
 const hz_param *hz_param_at(size_t index);
 size_t hz_param_find(const char *name);
 const hz_param *hz_param_nearly(const char *env);
-const hz_old_name *hz_old_name_at(size_t index);
 void hz_config_default(hz_config *config);
 int64_t hz_config_get(const hz_config *config, size_t index);
 bool hz_config_set(hz_config *config, size_t index, const char *text, char *message, size_t size);

@@ -44,29 +44,12 @@ bool hz_param_value(const char *name, int64_t *value)
 
 /* ---- which parameter is meant --------------------------------------------------------------- */
 
-static const hz_old_name *old_name_find(const char *name)
-{
-    const hz_old_name *old;
-    for (size_t i = 0; (old = hz_old_name_at(i)) != NULL; i++) {
-        if (strcmp(old->name, name) == 0) break;
-    }
-    return old;
-}
-
-/* The index of the row called `name`, now or earlier. Where there is none, says so. */
+/* The index of the row called `name`. Where there is none, says so. */
 static hz_set_status find(const char *name, size_t *index, char *message, size_t size)
 {
     *index = hz_param_find(name);
     if (*index < hz_param_count()) return HZ_SET_DONE;
-    const hz_old_name *old = old_name_find(name);
-    if (old != NULL && old->now[0] != '\0') {
-        *index = hz_param_find(old->now);
-        return HZ_SET_DONE;
-    }
-    if (old != NULL)
-        snprintf(message, size, "%s is no parameter of hz any more: %s", name, old->why);
-    else
-        snprintf(message, size, "%.60s is no parameter of hz; `hztune params` lists them", name);
+    snprintf(message, size, "%.60s is no parameter of hz; `hztune params` lists them", name);
     return HZ_SET_UNKNOWN;
 }
 

@@ -9,7 +9,7 @@
 
 /* One parameter and the value that it is to have, both as text. */
 typedef struct hz_setting {
-    const char *name;  /* as in the table, or an old name */
+    const char *name;  /* as in the table */
     const char *value; /* as the environment would hold it */
 } hz_setting;
 

@@ -15,7 +15,6 @@
 
 #ifdef HZ_CONFIG_HEADER
 #include HZ_CONFIG_HEADER
-#include "config_names.h"
 #if !defined(HZ_CONFIG_SCHEMA) || HZ_CONFIG_SCHEMA != HZ_CONFIG_SCHEMA_VERSION
 #error "HZ_CONFIG_HEADER is of another schema: make it anew with hztune export --format header"
 #endif

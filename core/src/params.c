@@ -61,19 +61,8 @@ static const row rows[] = {
 #undef WORD
 };
 
-static const hz_old_name old_names[] = {
-#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)
-#define HZ_ENUM(name, NAME, default_, words, doc)
-#define HZ_ALIAS(old, OLD, name, NAME) {#old, "HZ_" #OLD, "HZ_CONFIG_" #OLD, #name, ""},
-#define HZ_REMOVED(old, OLD, why) {#old, "HZ_" #OLD, "HZ_CONFIG_" #OLD, "", why},
-#include <hz/params.def>
-#undef HZ_INT
-#undef HZ_ENUM
-};
-
 enum {
     ROW_COUNT = sizeof rows / sizeof rows[0],
-    OLD_COUNT = sizeof old_names / sizeof old_names[0],
     NAME_BYTES = 48,
     TEXT_BYTES = 32,
     SHOWN_BYTES = 60
@@ -198,18 +187,6 @@ size_t hz_param_find(const char *name)
     return index;
 }
 
-const hz_old_name *hz_old_name_at(size_t index)
-{
-    return index < OLD_COUNT ? &old_names[index] : NULL;
-}
-
-static bool is_old_variable(const char *env)
-{
-    size_t i = 0;
-    while (i < OLD_COUNT && strcmp(old_names[i].env, env) != 0) i++;
-    return i < OLD_COUNT;
-}
-
 /* Levenshtein distance, by one row of the usual table; names are short. */
 static size_t edit_distance(const char *a, const char *b)
 {
@@ -243,7 +220,7 @@ const hz_param *hz_param_nearly(const char *env)
 {
     const hz_param *nearest = NULL;
     size_t nearest_distance = 3; /* two slips are a misspelling, three another name */
-    if (strlen(env) >= NAME_BYTES || is_old_variable(env)) return NULL;
+    if (strlen(env) >= NAME_BYTES) return NULL;
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const hz_param *param = hz_param_at(i);
         size_t distance = edit_distance(env, param->env);

@@ -141,15 +141,6 @@ static const hz_param *param_of(const char *variable, size_t *index)
     return NULL;
 }
 
-/* The old name of a parameter that the variable has, or NULL. */
-static const hz_old_name *old_name_of(const char *variable)
-{
-    size_t index = 0;
-    const hz_old_name *old;
-    while ((old = hz_old_name_at(index)) != NULL && value_of(variable, old->env) == NULL) index++;
-    return old;
-}
-
 static void refuse_if_nearly(const char *variable)
 {
     char name[64], message[MESSAGE_BYTES];
@@ -174,11 +165,10 @@ static void read_parameter(const char *variable)
 {
     size_t index;
     const hz_param *param = param_of(variable, &index);
-    const hz_old_name *old = param == NULL ? old_name_of(variable) : NULL;
-    if (param == NULL && old == NULL)
+    if (param == NULL)
         refuse_if_nearly(variable);
     else
-        setting_refuse(param != NULL ? param->env : old->env,
+        setting_refuse(param->env,
                        " is set, but this build of hz is frozen: parameters are constants",
                        "it is ignored");
 }
@@ -204,75 +194,14 @@ static void set_parameter(const char *env, size_t index, const char *value)
     setting_refuse(env, message, "it is ignored");
 }
 
-/* Whether the environment has another value for `name` than `value`. */
-static bool has_another(const char *name, const char *value)
-{
-    for (char **variable = environ; *variable != NULL; variable++) {
-        const char *other = value_of(*variable, name);
-        if (other != NULL && strcmp(other, value) != 0) return true;
-    }
-    return false;
-}
-
-/* Whether both variables are set, to different values. */
-static bool do_disagree(const char *a, const char *b)
-{
-    for (char **variable = environ; *variable != NULL; variable++) {
-        const char *value = value_of(*variable, a);
-        if (value != NULL && has_another(b, value)) return true;
-    }
-    return false;
-}
-
-/* Whether an old name of the parameter is set to another value than its present name. */
-static bool is_contradicted(const hz_param *param)
-{
-    const hz_old_name *old;
-    for (size_t i = 0; (old = hz_old_name_at(i)) != NULL; i++) {
-        if (strcmp(old->now, param->name) == 0 && do_disagree(old->env, param->env)) return true;
-    }
-    return false;
-}
-
-/* Reads a parameter by its old name. The value counts unless the present name has another. */
-static void read_by_old_name(const hz_old_name *old, const char *value)
-{
-    char message[MESSAGE_BYTES];
-    const size_t index = hz_param_find(old->now);
-    const hz_param *now = hz_param_at(index);
-    const bool disagrees = do_disagree(old->env, now->env);
-    snprintf(message, sizeof message, disagrees ? " and %s disagree" : " is called %s now",
-             now->env);
-    if (disagrees || process.strict)
-        setting_refuse(old->env, message, "both are ignored");
-    else
-        say(old->env, message);
-    if (!disagrees) set_parameter(old->env, index, value);
-}
-
-static void read_old_name(const hz_old_name *old, const char *value)
-{
-    char message[MESSAGE_BYTES];
-    if (old->now[0] != '\0') {
-        read_by_old_name(old, value);
-        return;
-    }
-    snprintf(message, sizeof message, " is no parameter of hz any more: %s", old->why);
-    setting_refuse(old->env, message, "it is ignored");
-}
-
 static void read_parameter(const char *variable)
 {
     size_t index;
     const hz_param *param = param_of(variable, &index);
-    const hz_old_name *old = param == NULL ? old_name_of(variable) : NULL;
-    const char *value = variable + strcspn(variable, "=") + 1;
-    if (old != NULL)
-        read_old_name(old, value);
-    else if (param == NULL)
+    if (param == NULL)
         refuse_if_nearly(variable);
-    else if (!is_contradicted(param))
-        set_parameter(param->env, index, value);
+    else
+        set_parameter(param->env, index, variable + strcspn(variable, "=") + 1);
 }
 
 static void read_configuration(void)

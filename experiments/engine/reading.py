@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hztune.params import Value, renamed_in
+from hztune.params import Value
 from hztune.sparse import Axis, Measurement, SparseModel
 from hztune.sparse.told import FAR
 from hztune.stats import fixed_interval
@@ -35,7 +35,7 @@ def told(config: Mapping[str, Value]) -> str:
 
 def line(path: Path) -> str:
     """One landscape as a row of a table."""
-    found: dict[str, Any] = json.loads(renamed_in(path.read_text()))
+    found: dict[str, Any] = json.loads(path.read_text())
     points = [point for point in found["points"] if point["status"] == "ok"]
     ends = [fixed_interval(point["pairs"]) for point in points]
     faster = sum(end.low > 0.0 for end in ends)

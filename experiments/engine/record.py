@@ -43,7 +43,6 @@ from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity, workload_executor
 from hztune.measure.remembered import Remembered
 from hztune.measure.types import Around
-from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.store import Evidence, Plan
@@ -324,7 +323,7 @@ def record(name: str, subject: Subject, machine: Machine, options: argparse.Name
         space = recorded_space(subject.threads)
         path = options.out / f"landscape-{name}.json"
         if options.refine_only:
-            before = json.loads(renamed_in(path.read_text()))
+            before = json.loads(path.read_text())
             if before["defaults"] != defaults(space):
                 raise SystemExit(f"{path} is relative to other defaults: record it anew")
             found = before["points"]

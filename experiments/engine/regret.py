@@ -85,7 +85,7 @@ class Surface:
         Raises:
             SystemExit: It was recorded in another space.
         """
-        found = json.loads(params.renamed_in(path.read_text()))
+        found = json.loads(path.read_text())
         space = space_of(found)
         if not all(space.contains(point["params"]) for point in found["points"]):
             raise SystemExit(f"{path} was recorded in another space than {SPACE}")

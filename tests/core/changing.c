@@ -77,16 +77,8 @@ static void a_name_of_no_parameter_is_refused(void)
 {
     char text[MESSAGE];
     require_refused(HZ_SET_UNKNOWN, "decay", "0", "decay is no parameter of hz");
-    require_refused(HZ_SET_UNKNOWN, "depot_bytes", "0", "no parameter of hz any more");
     require(hz_get("decay", text, sizeof text) == HZ_SET_UNKNOWN, "hz_get knows it");
     require(strstr(text, "no parameter") != NULL, "hz_get says: %s", text);
-}
-
-static void an_old_name_is_understood(void)
-{
-    require_set("purge_delay_ms", "7");
-    require(strcmp(got("decay_ms"), "7") == 0, "decay_ms is %s", got("decay_ms"));
-    require(strcmp(got("purge_delay_ms"), "7") == 0, "it is %s", got("purge_delay_ms"));
 }
 
 static void a_value_that_does_not_fit_another_one_is_refused(void)
@@ -314,7 +306,6 @@ static const check checks[] = {
     {"each parameter changes if its row says so", each_parameter_changes_if_its_row_says_so, 0},
     {"a wrong value is refused with what is legal", a_wrong_value_is_refused_with_what_is_legal, 0},
     {"a name of no parameter is refused", a_name_of_no_parameter_is_refused, 0},
-    {"an old name is understood", an_old_name_is_understood, 0},
     {"a value that does not fit another one is refused",
      a_value_that_does_not_fit_another_one_is_refused, 0},
     {"a message fits any buffer", a_message_fits_any_buffer, 0},

@@ -178,64 +178,6 @@ def test_other_programs_variables_are_left_alone(name: str, preload: Preload) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
 
 
-# --- old names ------------------------------------------------------------------------------------
-
-RENAMED = [
-    ("background_refill_us", "background_period_us", "4096"),
-    ("purge_delay_ms", "decay_ms", "1000"),
-    ("large_cache_bytes", "max_dirty_bytes", "8388608"),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "value"), RENAMED)
-def test_a_name_of_before_is_understood_with_one_line_that_names_the_new_one(
-    old: str, new: str, value: str, preload: Preload, defaults: dict[str, Any]
-) -> None:
-    done = preload("true", HZ_CONFIRM="1", **{f"HZ_{old.upper()}": value})
-    said = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
-    assert said == [f"hz: HZ_{old.upper()} is called HZ_{new.upper()} now"]
-    assert config_of(done.stderr) == {**defaults, new: int(value)}
-
-
-@pytest.mark.parametrize(("old", "new", "value"), RENAMED)
-def test_a_name_of_before_is_refused_under_strict(
-    old: str, new: str, value: str, preload: Preload
-) -> None:
-    done = preload("echo", "ran", HZ_STRICT="1", **{f"HZ_{old.upper()}": value})
-    assert (done.returncode, done.stdout) == (REJECTED, "")
-    assert f"HZ_{new.upper()}" in done.stderr
-
-
-@pytest.mark.parametrize("is_new_first", [True, False])
-def test_where_the_old_and_the_new_name_disagree_neither_counts(
-    is_new_first: bool, core_build: Path, defaults: dict[str, Any]
-) -> None:
-    both = ["HZ_BACKGROUND_PERIOD_US=4096", "HZ_BACKGROUND_REFILL_US=1024"]
-    words = ["env", "-i", "HZ_CONFIRM=1", f"LD_PRELOAD={core_build / 'libhz.so'}"]
-    words += both if is_new_first else both[::-1]
-    done = subprocess.run([*words, "true"], capture_output=True, text=True, timeout=60)
-    assert "HZ_BACKGROUND_REFILL_US and HZ_BACKGROUND_PERIOD_US disagree" in done.stderr
-    assert config_of(done.stderr) == defaults
-    strict = subprocess.run([*words, "HZ_STRICT=1", "true"], capture_output=True, timeout=60)
-    assert strict.returncode == REJECTED
-
-
-def test_where_the_old_and_the_new_name_agree_the_value_counts(preload: Preload) -> None:
-    both = {"HZ_BACKGROUND_PERIOD_US": "4096", "HZ_BACKGROUND_REFILL_US": "4096"}
-    assert config_of(preload("true", HZ_CONFIRM="1", **both).stderr)["background_period_us"] == 4096
-
-
-def test_what_was_removed_is_named_with_the_reason_and_ignored(
-    preload: Preload, defaults: dict[str, Any]
-) -> None:
-    done = preload("true", HZ_CONFIRM="1", HZ_DEPOT_BYTES="65536")
-    said = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
-    assert len(said) == 1 and said[0].endswith("it is ignored")
-    assert said[0].startswith("hz: HZ_DEPOT_BYTES is no parameter of hz any more: it is 4 MiB")
-    assert config_of(done.stderr) == defaults
-    assert preload("true", HZ_STRICT="1", HZ_DEPOT_BYTES="65536").returncode == REJECTED
-
-
 # --- what it says ---------------------------------------------------------------------------------
 
 

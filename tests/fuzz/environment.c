@@ -78,9 +78,7 @@ static void require_in_effect(char *const *variables)
     for (; *variables != NULL; variables++) {
         size_t index;
         const hz_param *param = param_of(*variables, &index);
-        const hz_old_name *old = param == NULL ? old_name_of(*variables) : NULL;
-        if (old != NULL) param = hz_param_at(index = hz_param_find(old->now));
-        if (param == NULL || is_contradicted(param)) continue;
+        if (param == NULL) continue;
         (void)hz_config_set(&alone, index, strchr(*variables, '=') + 1, message, sizeof message);
     }
     if (!hz_config_check(&alone, message, sizeof message)) alone = hz_cfg_built;

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
-from hztune.params import renamed_in
 from hztune.trial import LossLimit
 from hztune.workload import WorkloadSpec
 
@@ -103,7 +102,7 @@ def test_every_recorded_landscape_can_be_searched_whatever_the_defaults_are_by_n
     path: Path, regret: ModuleType
 ) -> None:
     surface = regret.Surface.read(path)
-    found = json.loads(renamed_in(path.read_text()))
+    found = json.loads(path.read_text())
     space = surface.space
     assert {name: space.full({})[name] for name in found["defaults"]} == found["defaults"]
     assert surface(space.control).log_ratio == 0.0
@@ -233,7 +232,7 @@ def test_a_study_of_equals_comes_to_a_verdict(
 @pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
 def test_a_reading_names_the_best_configuration_of_a_landscape(path: Path, script: Script) -> None:
     reading = script("reading")
-    found = json.loads(renamed_in(path.read_text()))
+    found = json.loads(path.read_text())
     best = max(
         (point for point in found["points"] if len(point["pairs"]) >= reading.LEAST_PAIRS),
         key=lambda point: sum(point["pairs"]) / len(point["pairs"]),

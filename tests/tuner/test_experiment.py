@@ -145,17 +145,6 @@ def edited(folder: Path, old: str, new: str, name: str = "experiment.toml") -> N
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_results_and_definitions_with_names_of_before_are_read_under_todays(folder: Path) -> None:
-    edited(folder, "shards = ", "background_period_us = 64, shards = ")
-    edited(folder, "[[row]]", '[[arm]]\nallocator = "hz"\nparams = { decay_ms = [1, 2] }\n[[row]]')
-    ran(folder)
-    assert not report(folder).problems
-    for name in ("results.json", "experiment.toml"):
-        edited(folder, "background_period_us", "background_refill_us", name)
-        edited(folder, "decay_ms", "purge_delay_ms", name)
-        assert not report(folder).problems
-
-
 # ---- the definition ------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hztune import export, params
 from hztune.errors import UsageError
-from hztune.params import OldName, Value
+from hztune.params import Value
 from hztune.profile import AllocatorId, Profile
 
 MakeProfile = Callable[..., Profile]
@@ -82,42 +82,6 @@ def test_a_compiler_reads_every_configuration_from_the_header_as_it_was_meant(
         header.write_text(export.render(make_profile(config), "header"))
         wanted = {name: as_number(name, v) for name, v in params.complete(config).items()}
         assert read_by_a_compiler(header, root) == {"HZ_CONFIG_SCHEMA": params.schema(), **wanted}
-
-
-RENAMED = [old for old in params.old_names().values() if old.now]
-REMOVED = [old for old in params.old_names().values() if not old.now]
-
-
-def preprocessed(root: Path, folder: Path, lines: str) -> subprocess.CompletedProcess[str]:
-    """What the compiler makes of a header of before that holds only a few lines."""
-    (folder / "hz_config.h").write_text(f"#define HZ_CONFIG_SCHEMA {params.schema()}\n{lines}")
-    return subprocess.run(
-        ["cc", "-E", f'-DHZ_CONFIG_HEADER="{folder}/hz_config.h"', f"-I{root}/core/include",
-         root / "core" / "src" / "config.h"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("old", RENAMED, ids=lambda old: old.name)
-def test_a_header_of_before_is_understood_with_a_word_about_it(
-    old: OldName, tmp_path: Path, root: Path
-) -> None:
-    before, now = f"HZ_CONFIG_{old.name.upper()}", params.find(old.now).macro
-    alone = preprocessed(root, tmp_path, f"#define {before} 4096\n")
-    assert f".{old.now} = 4096" in alone.stdout
-    assert f"{before} is called {now} now" in alone.stdout + alone.stderr
-    assert preprocessed(root, tmp_path, f"#define {before} 8\n#define {now} 8\n").returncode == 0
-    both = preprocessed(root, tmp_path, f"#define {before} 8\n#define {now} 4\n")
-    assert both.returncode != 0 and "disagree" in both.stderr
-
-
-@pytest.mark.parametrize("old", REMOVED, ids=lambda old: old.name)
-def test_a_header_that_sets_what_was_removed_is_told_so(
-    old: OldName, tmp_path: Path, root: Path
-) -> None:
-    done = preprocessed(root, tmp_path, f"#define HZ_CONFIG_{old.name.upper()} 4096\n")
-    assert done.returncode == 0
-    assert f"HZ_CONFIG_{old.name.upper()} is ignored" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("config", configurations().values(), ids=configurations().keys())

@@ -3,7 +3,7 @@
 The stations are those of the table in core/README.md, "The life of a parameter". Walked here: the
 start value (4: by the header, and frozen), the environment (5) and the profile (10). Looked for in
 the tree: the effect (6), the search (8), the documentation (11) and the liveness test (12). The
-others are made from the row itself, but old names (14: test_params.py). A row that was added but is
+others are made from the row itself. A row that was added but is
 not reachable somewhere fails here, at the stations that it misses; the last tests prove that, on a
 copy of the tree.
 """

@@ -10,7 +10,7 @@ from tests.conftest import pytest_sessionstart
 
 from hztune import params
 from hztune.errors import UsageError
-from hztune.params import OldName, Param
+from hztune.params import Param
 
 ROOT = Path(__file__).parents[2]
 TABLE = params.table()
@@ -114,61 +114,6 @@ def test_a_misspelt_variable_is_recognised_and_a_foreign_one_is_not() -> None:
     assert params.nearly("HZ_MAGAZIN_CAP") == "HZ_MAGAZINE_CAP"
     assert params.nearly("HZ_NETWORK_PUBLICADDRESS") is None
     assert params.nearly("HZ_MAGAZINE_CAP") is None
-
-
-# ---- old names -----------------------------------------------------------------------------------
-
-RENAMED = [old for old in params.old_names().values() if old.now]
-
-
-@pytest.mark.parametrize("old", params.old_names().values(), ids=lambda old: old.name)
-def test_a_name_of_before_is_of_a_row_of_today_or_says_why_it_is_gone(old: OldName) -> None:
-    assert old.env == f"HZ_{old.name.upper()}"
-    assert old.name not in params.defaults()
-    assert (old.now in params.defaults()) != bool(old.why)
-    assert params.nearly(old.env) is None
-
-
-@pytest.mark.parametrize("old", RENAMED, ids=lambda old: old.name)
-def test_a_value_under_a_name_of_before_is_the_rows_of_today(
-    old: OldName, caplog: pytest.LogCaptureFixture
-) -> None:
-    row = params.find(old.now)
-    params._say.cache_clear()
-    assert params.find(old.name) is row and row.first_name == old.name
-    assert params.with_current_names({old.name: row.high}) == {old.now: row.high}
-    assert params.environment({old.name: row.high}) == {row.env: str(row.high)}
-    assert params.complete({old.name: row.high})[old.now] == row.high
-    assert params.renamed_variables({old.env: "7", "HOME": "/"}) == {row.env: "7", "HOME": "/"}
-    assert caplog.messages == [f"hztune: {old.name} is called {old.now} now"]
-
-
-@pytest.mark.parametrize("old", RENAMED, ids=lambda old: old.name)
-def test_an_old_and_a_new_name_that_disagree_are_refused(old: OldName) -> None:
-    row = params.find(old.now)
-    assert params.with_current_names({old.now: row.low, old.name: row.low}) == {old.now: row.low}
-    with pytest.raises(UsageError, match=f"{old.name} is called {old.now} now, and the two"):
-        params.check({old.now: row.low, old.name: row.high})
-
-
-@pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A parameter that was removed."""
-    old = OldName("sparkle", "HZ_SPARKLE", "", "it was level everywhere (0.99 to 1.01)")
-    monkeypatch.setattr(params, "old_names", lambda: {"sparkle": old})
-    return old.name
-
-
-def test_a_parameter_that_was_removed_is_named_and_ignored(
-    gone: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    params._say.cache_clear()
-    params.check({gone: 1})
-    assert params.with_current_names({gone: 1}) == {gone: 1}
-    assert params.environment({gone: 1, "magazine_cap": 64}) == {"HZ_MAGAZINE_CAP": "64"}
-    assert params.renamed_variables({"HZ_SPARKLE": "1"}) == {}
-    assert len(caplog.messages) == 1
-    assert "sparkle" in caplog.messages[0] and "level everywhere" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("value", [1, 64])

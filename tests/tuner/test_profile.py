@@ -19,14 +19,13 @@ import pytest
 from hztune import params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.params import OldName, Value
+from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Profile
 
 MakeProfile = Callable[..., Profile]
 SEED = 20260131
 MUTATIONS = 10_000
 MOST_MEMORY_KIB = 64 * 1024
-RENAMED = [old for old in params.old_names().values() if old.now]
 
 
 def body(made: Profile) -> dict[str, Any]:
@@ -81,38 +80,6 @@ def test_every_legal_value_of_every_row_can_be_kept(make_profile: MakeProfile) -
                 continue  # legal only beside another row's value
             made = make_profile({row.name: value})
             assert profile.parse(profile.dumps(made).encode()) == made
-
-
-def test_a_profile_with_names_of_before_is_read_under_todays(make_profile: MakeProfile) -> None:
-    made = make_profile({old.now: params.find(old.now).high for old in RENAMED})
-    text = profile.dumps(made)
-    for old in RENAMED:
-        text = text.replace(f'"{old.now}"', f'"{old.name}"')
-        text = text.replace(f'"{params.find(old.now).env}"', f'"{old.env}"')
-    assert profile.parse(text.encode()) == made
-
-
-def test_a_profile_in_which_an_old_and_a_new_name_disagree_is_refused(
-    make_profile: MakeProfile,
-) -> None:
-    old = RENAMED[0]
-    held = body(make_profile({old.now: params.find(old.now).high}))
-    held["params"][old.name] = params.find(old.now).low
-    with pytest.raises(UsageError, match="disagree"):
-        profile.parse(encoded(held))
-
-
-def test_a_profile_with_a_parameter_that_was_removed_is_applied_without_it(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = OldName("sparkle", "HZ_SPARKLE", "", "it was level everywhere")
-    monkeypatch.setattr(params, "old_names", lambda: {"sparkle": old})
-    held = body(make_profile({"magazine_cap": 512}))
-    held["params"]["sparkle"], held["env"]["HZ_SPARKLE"] = 3, "3"
-    read = profile.parse(encoded(held))
-    assert read.environment == {"HZ_MAGAZINE_CAP": "512"}
-    assert read.config == {"magazine_cap": 512, "sparkle": 3}
-    assert profile.parse(profile.dumps(read).encode()) == read
 
 
 def test_saving_leaves_no_other_file_behind(make_profile: MakeProfile, tmp_path: Path) -> None:

@@ -102,16 +102,6 @@ def test_turns_come_back_whatever_an_arm_and_its_parameters_are_called(tmp_path:
     assert recording(tmp_path).blocks == (block(0, arms),)
 
 
-def test_an_arm_that_was_stored_under_a_name_of_before_comes_back_under_todays(
-    tmp_path: Path,
-) -> None:
-    before = Arm.of("hz", {"background_refill_us": 64, "magazine_cap": 512})
-    today = Arm.of("hz", {"background_period_us": 64, "magazine_cap": 512})
-    with open_study(tmp_path) as study:
-        tell(study, block(0, (DEFAULT, before)))
-    assert recording(tmp_path).blocks == (block(0, (DEFAULT, today)),)
-
-
 def test_a_failed_arm_comes_back_with_its_reason(tmp_path: Path) -> None:
     crash = Outcome(CANDIDATE, "crash", "ended by SIGSEGV: it fell over")
     one = Block(0, "search", (block(0).control, crash))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -206,75 +205,6 @@ def test_the_presets_of_hz_can_be_proposed(hz: Space) -> None:
 
 def test_the_defaults_of_hz_are_on_the_grid(hz: Space) -> None:
     assert hz.contains({})
-
-
-# ---- old names -----------------------------------------------------------------------------------
-
-OF_BEFORE = (
-    HEAD
-    + """
-[parameters.background_refill_us]
-values = [0, 1024]
-[parameters.span_cache]
-when = "background_refill_us > 0"
-[not_searched]
-thp = "the machine decides"
-[[forbid]]
-rule = "background_refill_us == 1024 and span_cache == 0"
-why = "it is senseless"
-[[preset]]
-name = "worker"
-why = "a reason"
-set = { background_refill_us = 1024 }
-"""
-)
-
-
-def hz_space(tmp_path: Path, text: str) -> Space:
-    path = tmp_path / "space.toml"
-    path.write_text(text)
-    return space.load(path, params.table(), check=params.check, facts={"cpus": 4, "threads": 8})
-
-
-def test_a_space_with_names_of_before_is_the_one_with_todays(tmp_path: Path) -> None:
-    before = hz_space(tmp_path, OF_BEFORE)
-    today = hz_space(tmp_path, OF_BEFORE.replace("background_refill_us", "background_period_us"))
-    assert before == replace(today, check=before.check)
-    assert before.objection({"background_period_us": 1024, "span_cache": 0}) is not None
-
-
-def test_a_rename_does_not_change_the_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    today = hz_space(tmp_path, OF_BEFORE).fingerprint()
-    rows = [replace(row, name=row.first_name, old_names=()) for row in params.table()]
-    monkeypatch.setattr(params, "old_names", dict)
-    facts = {"cpus": 4, "threads": 8}
-    before = space.load(tmp_path / "space.toml", rows, check=accept, facts=facts)
-    assert before.dimensions[0].name == "background_refill_us"
-    assert before.fingerprint() == today
-
-
-def test_a_space_may_name_what_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = params.OldName("sparkle", "HZ_SPARKLE", "", "it was level everywhere")
-    monkeypatch.setattr(params, "old_names", lambda: {"sparkle": old})
-    made = hz_space(
-        tmp_path,
-        HEAD
-        + """
-[parameters.sparkle]
-[parameters.thp]
-[[forbid]]
-rule = "sparkle > 1"
-why = "it is senseless"
-[[preset]]
-name = "both"
-why = "a reason"
-set = { sparkle = 2, thp = "on" }
-""",
-    )
-    assert [d.name for d in made.dimensions] == ["thp"]
-    assert (made.rules, made.presets[0].config) == ((), {"thp": "on"})
 
 
 # ---- what a bad file is told ---------------------------------------------------------------------

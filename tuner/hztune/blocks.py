@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from statistics import geometric_mean
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from hztune.params import Value, with_current_names
+from hztune.params import Value
 from hztune.rests import MemoryKind, Rested
 
 Role = Literal["aa", "search", "confirm", "ablate", "explore", "panel"]
@@ -61,8 +60,6 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 _KEY_LENGTH = 12
-_HZ = re.compile(r"hz|build:.*")
-"""The allocators whose parameters are those of hz: itself, and its other builds."""
 
 
 def fixed(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
@@ -91,15 +88,6 @@ class Arm:
     def of(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
         """Returns the arm for a configuration given as a mapping."""
         return cls(allocator, tuple(config.items()))
-
-    @classmethod
-    def stored(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
-        """Returns the arm of a configuration that was written down: under its current names.
-
-        Raises:
-            UsageError: A parameter has two values, one under an old name.
-        """
-        return cls.of(allocator, with_current_names(config) if _HZ.fullmatch(allocator) else config)
 
     @property
     def text(self) -> str:

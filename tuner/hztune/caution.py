@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -64,15 +64,8 @@ class Caution:
         return f"{100.0 * (1.0 - self.ratio):.0f} % slower"
 
 
-def read(
-    fields: Fields,
-    with_current_names: Callable[[Mapping[str, Value]], Mapping[str, Value]] = dict,
-) -> Caution:
-    """A caution of a file.
-
-    Args:
-        fields: Its object.
-        with_current_names: Puts the current names of parameters for old ones.
+def read(fields: Fields) -> Caution:
+    """A caution of a file, from its object.
 
     Raises:
         UsageError: Something in it is not legal.
@@ -81,7 +74,7 @@ def read(
         what=cast("Trouble", fields.word("what", TROUBLES)),
         on=fields.text("on", TEXT),
         workload=fields.text("workload", TEXT),
-        params=tuple(with_current_names(dict(fields.child("params").values())).items()),
+        params=fields.child("params").values(),
         ratio=fields.number_or_none("ratio", 0, 1e9),
         ci_low=fields.number_or_none("ci_low", 0, 1e9),
         ci_high=fields.number_or_none("ci_high", 0, 1e9),

@@ -4,15 +4,10 @@ Whether an hz configuration is legal is decided by the core's C code (hz_config_
 hz_config_check) through cffi. This is the only file that imports `_core`. The same shape, `Param`,
 describes the knobs of other allocators; those are judged here by their row alone, and by their
 adapter for the rest.
-
-An old name is understood wherever a configuration is read (`with_current_names`); a parameter that
-was removed stays in what was stored, and is left out of what is run (`runnable`). Each such name is
-told once (`logging`, that is stderr).
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,12 +25,9 @@ Value = int | str
 
 Scale = Literal["linear", "log", "pow2"]
 
-_LOG = logging.getLogger("hztune")
-
 # No octal, no exponent, no suffix: they mean different things to different allocators.
 _PLAIN_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _MESSAGE_BYTES = 512
-_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +55,6 @@ class Param:
     shipped search has it."""
     is_live: bool = False
     """Whether it may change while a process runs."""
-    old_names: tuple[str, ...] = ()
-    """What it was called before, the first name first."""
-
-    @property
-    def first_name(self) -> str:
-        """What it was called first: what a fingerprint is made of outlives every rename."""
-        return self.old_names[0] if self.old_names else self.name
 
     def legal(self) -> str:
         """What is legal, in words: "a power of two from 8 to 1024 (blocks)"."""
@@ -81,19 +66,6 @@ class Param:
         return f"{kind} from {self.low} to {self.high}{unit}{special}"
 
 
-@dataclass(frozen=True, slots=True)
-class OldName:
-    """An old name: of a parameter that was renamed, or of one that was removed."""
-
-    name: str
-    env: str
-    """The variable that it was."""
-    now: str
-    """The parameter that has its place; "" when it was removed."""
-    why: str
-    """Why it was removed, as a clause; "" when it was renamed."""
-
-
 @cache
 def table() -> tuple[Param, ...]:
     """Every row of params.def, in its order."""
@@ -101,99 +73,20 @@ def table() -> tuple[Param, ...]:
     return tuple(_row(core, index) for index in range(core.lib.hz_param_count()))
 
 
-@cache
-def old_names() -> dict[str, OldName]:
-    """Every old name, by itself."""
-    core = _core()
-    found: dict[str, OldName] = {}
-    while (row := core.lib.hz_old_name_at(len(found))) != core.ffi.NULL:
-        name, env, now, why = (_string(core, t) for t in (row.name, row.env, row.now, row.why))
-        found[name] = OldName(name, env, now, why)
-    return found
-
-
-def with_current_names(config: Mapping[str, Value]) -> dict[str, Value]:
-    """`config` under the current names; what was removed stays, under its own.
-
-    Raises:
-        UsageError: a parameter has two values, one under an old name.
-    """
-    made: dict[str, Value] = {}
-    for name, value in config.items():
-        now = _name_now(name)
-        if made.setdefault(now, value) != value:
-            old = next(each for each in config if each != now and _name_now(each) == now)
-            raise UsageError(
-                f"{old} is called {now} now, and the two disagree: {old} is {config[old]}, {now} "
-                f"{config[now]}; keep {now}"
-            )
-    return made
-
-
-def runnable(config: Mapping[str, Value]) -> dict[str, Value]:
-    """What of `config` hz can run with: under the current names, without what was removed.
-
-    Raises:
-        UsageError: a parameter has two values, one under an old name.
-    """
-    made = {}
-    for name, value in with_current_names(config).items():
-        if name in old_names():
-            _say(f"hz has no parameter {name} any more: {old_names()[name].why}; it is ignored")
-        else:
-            made[name] = value
-    return made
-
-
-def renamed_in(text: str) -> str:
-    """A text with the current names for old ones: an expression, the label of an arm."""
-    return _WORD.sub(lambda found: _name_now(found[0]), text)
-
-
-def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` under the current variables; those of what was removed are left out.
-
-    Raises:
-        UsageError: a parameter has two values, one under an old name.
-    """
-    names: dict[str, str] = {row.env: row.name for row in table()}
-    names |= {old.env: old.name for old in old_names().values()}
-    held: dict[str, Value] = {names[key]: v for key, v in environment.items() if key in names}
-    others = {key: value for key, value in environment.items() if key not in names}
-    made = runnable(held)
-    return others | {row.env: str(made[row.name]) for row in table() if row.name in made}
-
-
-def _name_now(name: str) -> str:
-    """What a parameter is called now; a name that is no old one is itself."""
-    old = old_names().get(name)
-    if old is None or not old.now:
-        return name
-    _say(f"{name} is called {old.now} now")
-    return old.now
-
-
-@cache
-def _say(line: str) -> None:
-    """Tells a line once in the life of this process: on stderr, unless logging is set up."""
-    _LOG.warning("hztune: %s", line)
-
-
-@cache
 def schema() -> int:
     """The version of the table's meaning, which hz_config.h carries."""
     return int(_core().lib.HZ_CONFIG_SCHEMA_VERSION)
 
 
 def find(name: str) -> Param:
-    """The row called `name`; an old name finds it, too.
+    """The row called `name`.
 
     Raises:
         UsageError: there is none; the text names the nearest ones.
     """
     rows = {param.name: param for param in table()}
-    if _name_now(name) in rows:
-        return rows[_name_now(name)]
+    if name in rows:
+        return rows[name]
     near = get_close_matches(name, rows, n=2)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"hz has no parameter {name!r}{hint} (`hztune params` lists them)")
@@ -206,8 +99,7 @@ def defaults() -> dict[str, Value]:
 
 def complete(config: Mapping[str, Value]) -> dict[str, Value]:
     """`config` with the default of every row that it leaves out, in the order of the table."""
-    given = runnable(config)
-    return {param.name: given.get(param.name, param.default) for param in table()}
+    return {param.name: config.get(param.name, param.default) for param in table()}
 
 
 def parse(param: Param, text: str) -> Value:
@@ -256,7 +148,7 @@ def check(config: Mapping[str, Value], *, relations: bool = True) -> None:
     held = core.ffi.new("hz_config *")
     message = core.ffi.new("char[]", _MESSAGE_BYTES)
     core.lib.hz_config_default(held)
-    for name, value in runnable(config).items():
+    for name, value in config.items():
         index = core.lib.hz_param_find(find(name).name.encode())
         if not core.lib.hz_config_set(held, index, _c_text(name, value), message, _MESSAGE_BYTES):
             raise UsageError(_string(core, message))
@@ -271,8 +163,7 @@ def environment(config: Mapping[str, Value]) -> dict[str, str]:
         UsageError: the core would not run with it.
     """
     check(config)
-    given = runnable(config)
-    return {row.env: str(given[row.name]) for row in table() if row.name in given}
+    return {row.env: str(config[row.name]) for row in table() if row.name in config}
 
 
 def nearly(variable: str) -> str | None:
@@ -322,7 +213,6 @@ def _row(core: Any, index: int) -> Param:
         doc=_string(core, row.doc),
         is_experimental=row.is_experimental,
         is_live=row.is_live,
-        old_names=tuple(old.name for old in old_names().values() if old.now == name),
     )
 
 

@@ -371,10 +371,9 @@ def parse(content: bytes) -> Profile:
     top = Fields(strictjson.parse(content))
     top.word("schema", (SCHEMA,))
     identity = _allocator(top.child("allocator"))
-    adapter = allocator.get(identity.name)
     profile = Profile(
         allocator=identity,
-        params=tuple(adapter.with_current_names(dict(top.child("params").values())).items()),
+        params=top.child("params").values(),
         workload=_workload(top.child("workload")),
         threads=top.whole("threads", 0, _MOST_THREADS),
         machine=_machine(top.child("machine")),
@@ -385,13 +384,13 @@ def parse(content: bytes) -> Profile:
         created=top.text("created", CREATED),
         shares=tuple(_share(fields) for fields in top.children("shares")),
         cautions=tuple(
-            caution.read(fields, adapter.with_current_names)
+            caution.read(fields)
             for fields in (top.children("warnings") if top.has("warnings") else ())
         ),
         found_on=_workload(top.child("found_on")) if top.has("found_on") else None,
         term_days=top.whole("term_days", 1, MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
     )
-    stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))
+    stored = dict(top.child("env").texts(ALPHABET))
     top.close()
     _judge(profile, stored)
     return profile

@@ -56,15 +56,6 @@ typedef struct hz_param {
     bool is_live;         /* whether it may change while a process runs */
 } hz_param;
 
-/* An old name: of a row that was renamed, or of one that was removed. */
-typedef struct hz_old_name {
-    const char *name;  /* the field it was, e.g. "background_refill_us" */
-    const char *env;   /* the variable it was */
-    const char *macro; /* the macro of hz_config.h that it was */
-    const char *now;   /* the row that has its place, e.g. "background_period_us"; "": removed */
-    const char *why;   /* why it was removed; "" when it was renamed */
-} hz_old_name;
-
 /* A configuration: one field per row, in the order of the table. An enum is held as the index of
  * its word. */
 typedef struct hz_config {
@@ -86,11 +77,8 @@ const hz_param *hz_param_at(size_t index);
 size_t hz_param_find(const char *name);
 
 /* The row whose variable is nearly `env` (a likely misspelling), or NULL; NULL too when `env` is a
- * row's own, or was one's. */
+ * row's own. */
 const hz_param *hz_param_nearly(const char *env);
-
-/* Old name `index`, in the order of the table, or NULL past the end. */
-const hz_old_name *hz_old_name_at(size_t index);
 
 /* Fills `config` with the defaults of the table. */
 void hz_config_default(hz_config *config);

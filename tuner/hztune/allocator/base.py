@@ -146,22 +146,6 @@ class Adapter(ABC):
             except UsageError as error:
                 raise UsageError(f"{self.name}: {error}") from None
 
-    def with_current_names(self, config: Config) -> dict[str, Value]:
-        """Returns a stored configuration under the names that its knobs have today.
-
-        Raises:
-            UsageError: A knob has two values, one under an old name.
-        """
-        return dict(config)
-
-    def renamed_variables(self, environment: Mapping[str, str]) -> Environment:
-        """Returns stored variables under the names that they have today.
-
-        Raises:
-            UsageError: A knob has two values, one under an old name.
-        """
-        return dict(environment)
-
     def environment(
         self, config: Config, installed: Installed, *, preload: bool = True
     ) -> Environment:

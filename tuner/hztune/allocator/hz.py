@@ -58,20 +58,11 @@ class Hz(Adapter):
     def check(self, config: Config, installed: Installed) -> None:
         """Asks the core, which decides what is legal, then that numbers are no texts."""
         params.check(config)
-        super().check(params.runnable(config), installed)
-
-    def with_current_names(self, config: Config) -> dict[str, Value]:
-        """Returns the current names for old ones."""
-        return params.with_current_names(config)
-
-    def renamed_variables(self, environment: Mapping[str, str]) -> Environment:
-        """Returns the current variables for old ones."""
-        return params.renamed_variables(environment)
+        super().check(config, installed)
 
     def variables(self) -> tuple[str, ...]:
-        """Returns one variable for each row and each old name, and the service variables."""
-        before = (old.env for old in params.old_names().values())
-        return ("LD_PRELOAD", *(param.env for param in params.table()), *before, *_SERVICES)
+        """Returns one variable for each row, and the service variables."""
+        return ("LD_PRELOAD", *(param.env for param in params.table()), *_SERVICES)
 
     def settings(self, config: Config, installed: Installed) -> Environment:
         """Returns one variable for each parameter that is given."""
@@ -111,8 +102,8 @@ class Hz(Adapter):
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
-        """Returns what a process that does nothing else confirms; an old name is no fault."""
-        done = run_true(self.confirm_environment(self.renamed_variables(environment)))
+        """Returns what a process that does nothing else confirms."""
+        done = run_true(self.confirm_environment(environment))
         said = self.confirmed(done.stderr)
         if said is None:
             raise WrongConfiguration(

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hztune import params
 from hztune.attach import channel
 from hztune.attach.outside import Process, SeenMemory
 from hztune.blocks import fixed
@@ -207,18 +206,12 @@ def set_parameters(pid: int, settings: Mapping[str, str]) -> Changed:
     for name, value in settings.items():
         if "\n" in name + value or "=" in name:
             raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
-    old = params.old_names()
-    named = {(old[name].now if name in old else "") or name for name in settings}
-    if len(named) < len(settings):
-        raise UsageError(
-            "a parameter is given twice, by an old name and by its present one; give it one value"
-        )
     before = channel.ask_process(process, "stats")
     if before.text("allocator") != "hz":
         channel.ask_process(process, "set")  # it says why not
     was = _config(before.child("stats"))
     now = _config(channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items())))
-    names = [name for name in now if name in named]
+    names = [name for name in now if name in settings]
     return Changed({name: was[name] for name in names}, {name: now[name] for name in names})
 
 

@@ -28,7 +28,6 @@ from hztune.compare.targets import AMOUNTS, Amount, ComparedRow, ProgramSpec, am
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.live_share import LiveReading, LiveShare
-from hztune.params import renamed_in
 from hztune.rests import Rested
 from hztune.result.kept import Keeper
 from hztune.stats import Interval
@@ -365,8 +364,8 @@ def _without_folders(text: str) -> str:
 def _contender(fields: Fields) -> Contender:
     name, allocator = fields.text("name", _LINE), fields.text("allocator")
     contender = Contender(
-        name=renamed_in(name),
-        arm=Arm.stored(allocator, dict(fields.child("params").values())),
+        name=name,
+        arm=Arm.of(allocator, dict(fields.child("params").values())),
         version=fields.text("version", VERSION),
         sha256=fields.text("sha256", SHA256_OR_NONE),
     )
@@ -395,7 +394,7 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
     )
     horizon = _horizon(fields.child("planned")) if fields.has("planned") else None
     live = tuple(map(_live, fields.children("live"))) if fields.has("live") else ()
-    stored = json.loads(renamed_in(json.dumps(fields.mapping("standings"))))
+    stored = fields.mapping("standings")
     fields.close()
     if counts and len(counts) != len(contenders):
         raise UsageError(f"{label!r} has not one count of instructions for each contender")

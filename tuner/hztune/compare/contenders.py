@@ -210,8 +210,7 @@ def _config(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
     """Returns the parameters of an allocator from their texts."""
     adapter = allocator.get(name)
     knobs = adapter.knobs(adapter.installed())
-    texts = adapter.with_current_names(given)
-    return {key: params.parse(knob(name, knobs, key), str(text)) for key, text in texts.items()}
+    return {key: params.parse(knob(name, knobs, key), str(text)) for key, text in given.items()}
 
 
 def _of_profile(path: Path) -> Contender:

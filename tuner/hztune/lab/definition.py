@@ -286,8 +286,8 @@ def _value(fields: Fields) -> CounterValue:
 def _figure(fields: Fields) -> Figure:
     figure = Figure(
         name=fields.text("name", _TITLE),
-        arm=params.renamed_in(fields.text("arm", _NAME)),
-        over=params.renamed_in(fields.text("over", _NAME)) if fields.has("over") else "",
+        arm=fields.text("arm", _NAME),
+        over=fields.text("over", _NAME) if fields.has("over") else "",
         rows=tuple(_pattern(each) for each in _listed(fields, "rows"))
         if fields.has("rows")
         else ("*",),
@@ -312,8 +312,8 @@ def _sides(folder: Path, fields: Fields) -> Iterator[Side]:
         told = {key for key in config if not named or len({each[key] for each in configs}) > 1}
         varied = " ".join(f"{key}={value}" for key, value in config.items() if key in told)
         parts = [named, varied] if named and varied else [named or varied or allocator]
-        arm = Arm.stored(BUILD + build if build else allocator, config)
-        yield Side(params.renamed_in(" ".join(parts)), arm, if_installed, build, path)
+        arm = Arm.of(BUILD + build if build else allocator, config)
+        yield Side(" ".join(parts), arm, if_installed, build, path)
 
 
 def _of_profile(path: Path, allocator: str) -> dict[str, params.Value]:

@@ -70,7 +70,7 @@ def _value(kind: Any, kept: Any) -> Any:
             return None
         kind = next(each for each in get_args(kind) if each is not type(None))
     if kind is Arm:
-        return Arm.stored(kept["allocator"], dict(kept["params"]))
+        return Arm.of(kept["allocator"], dict(kept["params"]))
     if is_dataclass(kind) and isinstance(kind, type) and kept is not None:
         hints = get_type_hints(kind)
         there = {field.name for field in fields(kind)} & kept.keys()

@@ -202,27 +202,16 @@ class Space:
         return size
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides what can be proposed; a rename does not change it."""
-        first = {param.name: param.first_name for param in self.params}
-
-        def named(text: str) -> str:
-            return _WORD.sub(lambda found: first.get(found[0], found[0]), text)
-
+        """SHA-256 of everything that decides what can be proposed."""
         shape = [
             [self.allocator],
             [
-                [
-                    *(named(d.name), d.values, d.low, d.high, named(d.share_of)),
-                    d.when and named(d.when.text),
-                ]
+                [d.name, d.values, d.low, d.high, d.share_of, d.when and d.when.text]
                 for d in self.dimensions
             ],
-            [named(rule.rule.text) for rule in self.rules],
-            [
-                [preset.name, sorted((named(key), value) for key, value in preset.config.items())]
-                for preset in self.presets
-            ],
-            [[param.first_name, param.default] for param in self.params],
+            [rule.rule.text for rule in self.rules],
+            [[preset.name, sorted(preset.config.items())] for preset in self.presets],
+            [[param.name, param.default] for param in self.params],
         ]
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 

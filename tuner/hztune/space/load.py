@@ -20,7 +20,6 @@ from hztune.params import Param, Value, judge
 from hztune.space.core import Preset, Rule, Space
 from hztune.space.dimension import Dimension, grid, powers_of_two
 from hztune.space.expression import Expression
-from hztune.space.old_names import removed, with_current_names_in
 from hztune.strictjson import TEXT
 
 SCHEMA = 1
@@ -110,11 +109,8 @@ class _Reader:
         self._known_keys(data, _TOP_KEYS)
         if data.get("schema") != SCHEMA:
             raise self._error(f"schema is {data.get('schema')!r}; legal is {SCHEMA}")
-        self._rename(data)
         self.tables = tables = self._table(data, "parameters")
-        self.absent = (removed(data) - self.params.keys()) | {
-            name for name, table in tables.items() if self._is_absent(name, table)
-        }
+        self.absent = {name for name, table in tables.items() if self._is_absent(name, table)}
         dimensions = [
             self._dimension(name, t) for name, t in tables.items() if name not in self.absent
         ]
@@ -139,13 +135,6 @@ class _Reader:
         if table.get("if_present") is True and name not in self.params:
             return True
         return table.get("if_rests") is True and not self.facts.get("rests")
-
-    def _rename(self, data: dict[str, Any]) -> None:
-        """Puts the current names for old ones."""
-        try:
-            with_current_names_in(data, self.params.keys())
-        except UsageError as error:
-            raise self._error(str(error)) from error
 
     def _dimension(self, name: str, table: Any) -> Dimension:
         self.where = f"parameters.{name}"

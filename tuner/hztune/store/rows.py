@@ -271,7 +271,7 @@ def _turn(row: Mapping[str, Any]) -> Turn:
 def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
     """Returns the outcome of a row."""
     return Outcome(
-        arm=Arm.stored(row["allocator"], row["params"]),
+        arm=Arm.of(row["allocator"], row["params"]),
         status=row["status"],
         detail=row["detail"],
         ops_per_s=row["ops_per_s"],
