@@ -16,7 +16,7 @@ from hztune.tune.request import TuneRequest
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 WORDS = [
-    "--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better", "--no-prior",
+    "--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better", "--no-panel",
     "--cpus", "1.5", "--", "sh", "-c", "web 'a b'",
 ]  # fmt: skip
 
@@ -59,7 +59,7 @@ def test_a_study_goes_on_by_its_directory_alone(
     (request,) = asked
     assert request.program is not None and request.program.argv == ("sh", "-c", "web 'a b'")
     assert (request.budget_s, request.resume, request.out) == (40.0, True, Path("there"))
-    assert (request.allocator, request.prior) == ("hz,glibc", False)
+    assert (request.allocator, request.panel) == ("hz,glibc", False)
 
 
 def test_a_comparison_goes_on_by_its_directory_alone(
