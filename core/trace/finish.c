@@ -64,6 +64,14 @@ static void note_program(hz_json *json, const hz_log *log, uint32_t image)
     }
 }
 
+/* When the first call was, by CLOCK_MONOTONIC: where the times of the trace begin. */
+static int64_t start_ns(const hz_log *log, const hz_resolver *resolver)
+{
+    if (resolver->steps.count == 0) return (int64_t)log->header.ns;
+    const double passed = (double)(int64_t)(resolver->steps.at[0].time - log->header.stamp);
+    return (int64_t)log->header.ns + (int64_t)(passed * ns_per_unit(log));
+}
+
 static char *notes_of(const hz_log *log, uint32_t image, const hz_resolver *resolver)
 {
     char *text = NULL;
@@ -75,6 +83,7 @@ static char *notes_of(const hz_log *log, uint32_t image, const hz_resolver *reso
     note_program(&json, log, image);
     hz_json_string(&json, "ending", endings[ending_of(log)]);
     hz_json_string(&json, "clock", log->header.clock == HZ_CLOCK_COUNTER ? "counter" : "raw");
+    hz_json_int(&json, "start_ns", start_ns(log, resolver));
     hz_json_int(&json, "unknown", (int64_t)resolver->unknown);
     hz_json_int(&json, "overlapping", (int64_t)resolver->overlapping);
     hz_json_int(&json, "lost", (int64_t)log->end.lost);

@@ -144,6 +144,8 @@ BAD = {
     "program in PATH": (["env", "--jsn"], "it is a program: hztune -- env"),
     "program by its path": (["/bin/sh"], "it is a program: hztune -- /bin/sh"),
     "program beside": (["BUILT"], "it is a program: hztune -- ./BUILT"),
+    "pipeline": (["--", "cat", "x", "|", "sort"], "no shell reads the '|' before sort"),
+    "pipeline in quotes": (["--", "cat x | sort"], "so write: sh -c 'cat x | sort'"),
     "file that is no program": (["ODD.toml"], "not executable: hztune -- INTERPRETER ODD.toml"),
     "workload missing": (["tune"], "--workload is missing"),
     "unknown workload": ([*TUNE[:-1], "larsen"], "larson"),

@@ -183,7 +183,7 @@ def command_words(text: str, option: str) -> tuple[str, ...]:
     """
     try:
         words = tuple(shlex.split(text))
-        for_shell = [word for word in shlex.split(text, posix=False) if word in _FOR_SHELL]
+        for_shell = [word for word in shlex.split(text, posix=False) if word in FOR_SHELL]
     except ValueError as error:
         raise UsageError(f"{option} {text!r} cannot be read: {error}") from None
     if not words:
@@ -196,7 +196,7 @@ def command_words(text: str, option: str) -> tuple[str, ...]:
     return words
 
 
-_FOR_SHELL = ("&", "&&", "|", "||", ">", ">>", "<", "2>", "&>", "2>&1")
+FOR_SHELL = ("&", "&&", "|", "||", ">", ">>", "<", "2>", "&>", "2>&1")
 """What means something to a shell where it stands alone."""
 
 

@@ -18,11 +18,13 @@ from functools import cache
 from pathlib import Path
 
 from hztune.allocator import elf, marks, probe
+from hztune.arguments import FOR_SHELL
 from hztune.errors import UsageError
 
 _SCRIPTS_DEEP = 5
 _RESOLVED = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.M)
 _SHEBANG_BYTES = 256
+_GO = b"\xff Go buildinf:"
 #: Starts of the names of libraries that are linked to get an allocator.
 LINKED = {
     "jemalloc": "libjemalloc.so",
@@ -65,6 +67,8 @@ class LoadedProgram:
 
     def obstacle(self) -> str | None:
         """Returns why no allocator can be put under the program, in one sentence; None: one can."""
+        if self.is_static and elf.contains(self.program, [_GO]):
+            return f"{self.program} is a program of Go, whose own runtime gives it all its memory"
         if self.is_static:
             return (
                 f"{self.program} is a static program: the loader never runs, so LD_PRELOAD and "
@@ -207,6 +211,8 @@ def _found(program: str | Path) -> Path:
 def _meant(program: str) -> str:
     """What was probably meant by a name of no program; "": nothing is known."""
     first, _, rest = program.partition(" ")
+    if rest and any(word in FOR_SHELL for word in rest.split()):
+        return f"; no shell reads it, so write: sh -c {shlex.quote(program)}"
     if rest and shutil.which(first):
         return "; write its words apart, without quotes around all of them"
     if re.match(r"[A-Za-z_]\w*=", program):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -323,6 +325,7 @@ def described(
         )
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
+    _refuse_pipeline(argv)
     made = Program(
         argv=command_words(server, "--server") if server else argv,
         rate=rate,
@@ -419,6 +422,20 @@ def _refuse_lost_port(starting: list[str], service: Service) -> None:
             "and --load (each run then has a port of its own), or give --ready COMMAND or "
             "--ready-port N"
         )
+
+
+def _refuse_pipeline(argv: tuple[str, ...]) -> None:
+    """Sees to it that a program is not given the words of another one as its arguments.
+
+    Raises:
+        UsageError: It is.
+    """
+    for word, after in pairwise(argv):
+        if word in ("|", "&&", "||") and shutil.which(after):
+            raise UsageError(
+                f"no shell reads the {word!r} before {after}; give the whole line to one: "
+                "sh -c 'PROGRAM ...'"
+            )
 
 
 def _refuse_odd_dir(commands: list[str]) -> None:

@@ -107,14 +107,19 @@ class Case:
 
     @property
     def size(self) -> float:
-        """How much its memory matters, from 0 to 1."""
-        kb = self.sight.peak_kb
+        """How much its allocator's memory matters, from 0 to 1."""
+        kb = self.sight.malloc_kb
         return 0.0 if kb < _SMALL_KB else min(1.0, kb / _LARGE_KB)
 
     @property
     def can_replace(self) -> bool:
         """Whether another allocator can be put under it."""
         return not self.sight.obstacle
+
+    @property
+    def can_change(self) -> bool:
+        """Whether anything of its allocator can be changed from outside."""
+        return self.can_replace or bool(self.sight.inside)
 
     def line(self, *words: str, rest: bool = True) -> str:
         """The command with these options; `rest`: with its rounds of load and rest, if it has."""
@@ -146,7 +151,7 @@ def suggestions(case: Case) -> tuple[Suggestion, ...]:
 def _as_server(case: Case) -> Suggestion | None:
     """A program that listens and does not end is a server, which needs a load."""
     sight, program = case.sight, case.program
-    if program.service is not None or sight.ended or not sight.ports:
+    if program.service is not None or sight.ended or not sight.ports or not case.can_change:
         return None
     port = sight.ports[0].rpartition(" ")[2]
     words = ("suggest", "--server", shlex.join(program.argv), "--ready-port", port)
@@ -246,7 +251,7 @@ def _least_memory(case: Case) -> Suggestion | None:
     """A limit of memory, where much is resident that belongs to no block."""
     sight = case.sight
     words = () if case.can_replace else ("--allocator", "inside")
-    if not case.can_replace and not sight.inside:
+    if not case.can_change:
         return None
     line = case.line(*words, "--max-rss", "0.8x")
     if sight.calls is None:
@@ -257,7 +262,7 @@ def _least_memory(case: Case) -> Suggestion | None:
         threads = f", in {sight.threads} threads, for which glibc makes arenas of their own"
     reason = (
         f"at its peak {_mib(sight.peak_kb)} are resident, and its blocks are "
-        f"{_mib(sight.calls.peak_kb)} at most{threads}{_little(case)}"
+        f"{_mib(sight.calls.peak_kb)} at most{threads}{_little(case)}{_mapped(sight)}"
     )
     weight = 0.5 * case.size * _spare(sight)
     return Suggestion("less memory", line, reason, weight, "memory")
@@ -280,7 +285,7 @@ def _front(case: Case) -> Suggestion | None:
 def _kept(case: Case) -> Suggestion | None:
     """What stays when the load has ended."""
     sight, program = case.sight, case.program
-    if program.service is None and program.rest is None:
+    if (program.service is None and program.rest is None) or not case.can_change:
         return None
     grown = sight.end_kb - sight.before_kb
     words = ("--objective", "kept", *(() if program.rest else ("--idle-s", "2", "--rounds", "3")))
@@ -293,6 +298,7 @@ def _kept(case: Case) -> Suggestion | None:
             f"{_mib(sight.end_kb)} ({_mib(sight.peak_kb)} at its peak)"
         )
     share = max(0.0, grown / sight.peak_kb) if sight.peak_kb else 0.0
+    share *= sight.malloc_kb / max(1, sight.peak_kb)
     weight = 0.6 * case.size * share + 0.02
     return Suggestion("memory at rest", command(program, words), reason, weight, "memory")
 
@@ -300,7 +306,7 @@ def _kept(case: Case) -> Suggestion | None:
 def _smallest(case: Case) -> Suggestion | None:
     """The smallest container, where memory is limited and much of it is used."""
     share = case.sight.peak_kb / case.limit_kb if case.limit_kb else 0.0
-    if share < _LITTLE or not (case.can_replace or case.sight.inside):
+    if share < _LITTLE or not case.can_change:
         return None
     words = () if case.can_replace else ("--allocator", "inside")
     where = "the container that it runs in" if case.is_limited else "this machine"
@@ -327,7 +333,7 @@ def _copy_without_rights(case: Case) -> Suggestion | None:
 
 def _other_build(case: Case) -> Suggestion | None:
     """Two builds of a program that lets nothing be put under it."""
-    if case.can_replace or "gains rights" in case.sight.obstacle:
+    if case.can_replace or any(each in case.sight.obstacle for each in ("gains rights", "of Go")):
         return None
     other = f"./{Path(case.program.argv[0]).name}-with-another-malloc"
     start = replace(case.program, argv=("{}", *case.program.argv[1:]))
@@ -383,6 +389,10 @@ def _why_faults(case: Case) -> str:
         f"memory that it had before, which at {FAULT_S * 1e6:g} us each are "
         f"{_percent(case.faulting)} of it"
     )
+
+
+def _mapped(sight: Sight) -> str:
+    return "; most of it, the program maps for itself" if sight.malloc_kb < sight.peak_kb else ""
 
 
 def _little(case: Case) -> str:

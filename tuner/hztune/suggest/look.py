@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import inside, live, loaded_program
@@ -31,7 +32,7 @@ from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import MemoryWatch, tree_memory
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
-from hztune.measure.server import answers, serve_once, tree_cpu_ns, under_load
+from hztune.measure.server import answers, serve_once, tree_cpu_ns, tree_faults, under_load
 from hztune.progress import Reporter
 from hztune.rests import RestPlan
 from hztune.scratch import scratch_folder
@@ -76,6 +77,7 @@ class _Run:
     looks: int = 0
     faults: int = 0
     before_kb: int = 0
+    load_ns: int = 0
     points: tuple[tuple[int, int, int], ...] = ()
     ports: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
@@ -99,9 +101,9 @@ class _Run:
         hook("--cleanup", program.cleanup, base)
         assert self.launch is not None, "it was started"
         told = json.loads(self.launch.report)
-        self.faults, self.processes = told["minor_faults"], max(self.processes, told["processes"])
+        self.processes = max(self.processes, told["processes"])
         if program.service is None:
-            self.delay_s = 1e-9 * told["delay_ns"]
+            self.faults, self.delay_s = told["minor_faults"], 1e-9 * told["delay_ns"]
 
     def _alone(self, program: Program, base: Mapping[str, str]) -> None:
         limit_s = self.seconds + _END_S + _TRACE_S
@@ -131,13 +133,15 @@ class _Run:
             if (fault := answers(program, base, server.wait, server.pid)) is not None:
                 return Run(fault)
             self.ready_s = time.monotonic() - began
-            before_ns = tree_cpu_ns(server.pid)
+            before_ns, before = tree_cpu_ns(server.pid), tree_faults(server.pid)
             self.before_kb = max(1, tree_memory(server.pid).resident_kb)
+            self.load_ns = time.monotonic_ns()
             used = under_load(server, program, base, self.seconds + _LOAD_GRACE_S, still)
             if used.fault is not None and used.fault.status == "hang":
                 used = Run(None, wall_s=self.seconds + _LOAD_GRACE_S, was_told=True)
             self.wall_s, self.ended = used.wall_s, not used.was_told
             self.cpu_s = 1e-9 * (tree_cpu_ns(server.pid) - before_ns)
+            self.faults = max(0, tree_faults(server.pid) - before)
             if used.fault is None:
                 server.wait(_REST_S)
                 self._await_trace(launch)
@@ -232,11 +236,11 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         ended=seen.ended,
         cpu_s=seen.cpu_s,
         delay_s=seen.delay_s,
-        life_cpu_s=1e-9 * seen.run.cpu_ns,
+        life_cpu_s=seen.cpu_s if seen.before_kb else 1e-9 * seen.run.cpu_ns,
         processes=max(1, seen.processes),
         threads=max(1, seen.threads),
         faults=seen.faults,
-        peak_kb=max(seen.run.rss_peak_kb, *(kb for _, kb, _ in points)),
+        peak_kb=max(kb for _, kb, _ in points),
         end_kb=points[-1][1],
         before_kb=seen.before_kb,
         allocator=_allocator(found, provider),
@@ -272,7 +276,7 @@ def _allocator(found: LoadedProgram, provider: str) -> str:
 def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, str, set[str]]:
     """What a second, recorded run asks of its allocator; or why that was not seen."""
     span_s = seconds if program.service is None else seen.ready_s + seen.wall_s + _REST_S
-    again, told = _Run(seconds), None
+    again, told, before = _Run(seconds), None, None
     try:
         with scratch_folder() as folder:
             again.trace = trace = folder / "look.trace"
@@ -280,11 +284,21 @@ def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, 
             with with_port_and_dir(replace(program, argv=tuple(words))) as here:
                 again.once(here)
             told = tool.describe(trace) if trace.exists() else None
+            before = _before_load(trace, told, again.load_ns) if told and again.load_ns else None
     except HztuneError as error:
         return None, str(error), again.dropped
     if told is None or not told["calls"]:
         return None, _why_unseen(again), again.dropped
-    return Calls.of(told), "", again.dropped
+    return Calls.of(told, before), "", again.dropped
+
+
+def _before_load(trace: Path, told: Mapping[str, Any], load_ns: int) -> Mapping[str, Any] | None:
+    """What a server called before its load began; None: nothing."""
+    part, to_s = trace.with_name("before"), 1e-9 * (load_ns - told["notes"]["start_ns"])
+    if to_s <= 0.0:
+        return None
+    tool.cut(trace, part, None, to_s)
+    return tool.describe(part)
 
 
 def _why_unseen(again: _Run) -> str:

@@ -17,7 +17,7 @@ class Calls:
     """What a program asked of its allocator, in the process that asked most.
 
     Attributes:
-        allocations: How many.
+        allocations: How many; of a server, under its load. So are sizes and frees.
         seconds: From the first call to the last one.
         sizes: (most bytes, allocations of at most so many and more than half), in order.
         threads: That called.
@@ -37,16 +37,17 @@ class Calls:
     is_part: bool
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Calls:
-        """From what `hztune trace info` tells of a recording."""
-        sizes = tuple((most, count) for most, count in told["sizes"])
+    def of(cls, told: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Calls:
+        """From what `hztune trace info` tells of a recording, without what came before a load."""
+        earlier = dict(before["sizes"]) if before else {}
+        sizes = tuple((most, count - earlier.get(most, 0)) for most, count in told["sizes"])
         return cls(
             allocations=sum(count for _, count in sizes),
             seconds=told["duration_ns"] * 1e-9,
             sizes=sizes,
             threads=told["threads"],
-            frees=told["ends"],
-            frees_by_others=told["ends_by_others"],
+            frees=told["ends"] - (before["ends"] if before else 0),
+            frees_by_others=told["ends_by_others"] - (before["ends_by_others"] if before else 0),
             peak_kb=told["peak_bytes"] // 1024,
             is_part=told["is_part"],
         )
@@ -80,11 +81,11 @@ class Sight:
         ended: Whether it (of a server, its load) ended by itself meanwhile.
         cpu_s: CPU time that it took meanwhile, seconds.
         delay_s: For which its first thread waited for a CPU that others had, seconds.
-        life_cpu_s: From its start to its end; of a server, with what is before and after its load.
+        life_cpu_s: From its start to its end; of a server, under its load.
         processes: Most that lived at one time.
         threads: Most that lived at one time, in all of them together.
-        faults: Page faults without a disk.
-        peak_kb: Most memory that was resident at one time, KiB.
+        faults: Page faults without a disk; of a server, under its load.
+        peak_kb: Most memory that was resident at one time, KiB; no mapped file is in it.
         end_kb: What was resident when the look ended, KiB; of a server, a moment after its load.
         before_kb: Of a server: what was resident before its load, KiB; 0: it is none.
         allocator: The allocator that provides its malloc; "" where it is not known.
@@ -140,8 +141,8 @@ class Sight:
 
     @property
     def faults_again(self) -> int:
-        """Page faults beyond one for each page of its peak: of memory that was taken again."""
-        return max(0, self.faults - self.peak_kb // _PAGE_KB)
+        """Page faults beyond one for each page that was new: of memory that was taken again."""
+        return max(0, self.faults - max(0, self.peak_kb - self.before_kb) // _PAGE_KB)
 
     @property
     def faults_per_cpu_s(self) -> float:
@@ -149,6 +150,14 @@ class Sight:
         return self.faults_again / self.life_cpu_s if self.life_cpu_s > 0 else 0.0
 
     @property
+    def malloc_kb(self) -> int:
+        """What of the peak may be its allocator's, KiB: at most twice its blocks.
+
+        The rest is memory that it maps for itself, such as the heap of a JVM.
+        """
+        return min(self.peak_kb, 2 * self.calls.peak_kb) if self.calls else self.peak_kb
+
+    @property
     def spare_kb(self) -> int:
-        """Resident at the peak beyond the blocks of the program, KiB; 0: not known."""
-        return max(0, self.peak_kb - self.calls.peak_kb) if self.calls else 0
+        """The allocator's beyond the blocks of the program, KiB; 0: not known."""
+        return max(0, self.malloc_kb - self.calls.peak_kb) if self.calls else 0

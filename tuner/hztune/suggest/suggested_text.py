@@ -83,6 +83,7 @@ def _time(sight: Sight) -> str:
 
 def _calls(sight: Sight, calls: Calls) -> Iterator[tuple[str, str]]:
     part = ", in the part that was recorded" if calls.is_part else ""
+    part = " under its load" if sight.before_kb else part
     yield (
         "calls",
         f"{calls.allocations:,} allocations{part}, {sight.allocations_per_cpu_s:,.0f} in a second "
@@ -97,7 +98,7 @@ def _calls(sight: Sight, calls: Calls) -> Iterator[tuple[str, str]]:
 
 
 def _memory(sight: Sight) -> str:
-    told = f"{_mib(sight.peak_kb)} at its peak"
+    told = f"{_mib(sight.peak_kb)} at its peak, without files"
     if sight.calls is not None:
         told += f", blocks {_mib(sight.calls.peak_kb)} at most"
     if sight.before_kb:
