@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ from .conftest import GONE_S, processes_naming, resident_kb, zombies
 
 SOON_S = 0.4
 PLENTY_S = 60.0
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 IMPORTS = "import os, signal, sys, time, resource\n"
 
 
@@ -226,6 +228,22 @@ def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch) -> N
     with pytest.raises(KeyboardInterrupt):
         process.Child(["sleep", "3600"]).kill()
     assert children() == set()
+
+
+@pytest.mark.parametrize("subreaper", [0, 1])
+def test_what_a_host_program_has_of_its_own_is_left_to_it(subreaper: int) -> None:
+    """It waits for its own child, in whatever session, and keeps its own rule for orphans."""
+    libc, held = ctypes.CDLL(None), ctypes.c_int()
+    own = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
+    os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, subreaper, 0, 0, 0)
+    try:
+        process.run(["true"], deadline_s=PLENTY_S)
+        assert own.wait() == 7
+        libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(held), 0, 0, 0)
+        assert held.value == subreaper
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def test_a_child_leaves_no_core_file() -> None:

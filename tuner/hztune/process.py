@@ -3,19 +3,18 @@
 The only importer of `subprocess`. Whatever the child does (ignores SIGTERM, forks, moves to another
 session, floods or closes its output, stops itself), the caller gets control back by the deadline
 and nothing of the child's stays behind: its tree is found by session, by descent and, for processes
-that left both, by a mark in their environment (this process adopts such orphans as a subreaper
-while a child of its own runs). When this process dies, even by SIGKILL, the kernel ends the child
-(PR_SET_PDEATHSIG; it is bound to the thread that started the child, which must therefore outlive
-it).
+that left both, by a mark in their environment. Other children of this process, which may be a
+program that uses hztune as a library, are not waited for. When this process dies, even by SIGKILL,
+the kernel ends the child (PR_SET_PDEATHSIG; it is bound to the thread that started the child, which
+must therefore outlive it).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import itertools
 import math
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -36,7 +35,6 @@ from hztune.errors import HztuneError, OutOfTime, UsageError
 MARK = "HZTUNE_CHILD"
 """The variable that marks every process of a child's tree; each child has a value of its own."""
 
-_PR_SET_CHILD_SUBREAPER = 36
 _READ_BYTES = 1 << 16
 _DRAIN_BYTES = 1 << 22
 _LINE_BYTES = 1 << 22
@@ -45,10 +43,6 @@ _HIDDEN_S = 1.0
 _INT_BYTES = 4
 _MOST_SAID = 300
 """Characters of a program's own words in a sentence."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_serial = itertools.count()
-_alive: set[int] = set()
 
 
 _left: ContextVar[Callable[[], float]] = ContextVar("left", default=lambda: math.inf)
@@ -181,7 +175,7 @@ class Child:
         pass_fds: Sequence[int] = (),
     ) -> None:
         """Starts the child, as `run` does; `stdin` None gives it a pipe that `send` writes to."""
-        self._mark = f"{os.getpid():08x}{next(_serial):08x}"
+        self._mark = secrets.token_hex(8)
         marked = {**(os.environ if env is None else env), MARK: self._mark}
         self._started = time.monotonic()
         self._program = argv[0]
@@ -271,7 +265,6 @@ class Child:
         finally:
             pidfd, self._pidfd = self._pidfd, -1
             os.close(pidfd)
-            _forget(self._process.pid)
             self._selector.close()
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if stream is not None:
@@ -395,9 +388,8 @@ def _start(
             file.write(stdin)
             file.seek(0)
             source = file.fileno()
-        _set_subreaper(True)
         try:
-            process = _start_tied(
+            return _start_tied(
                 argv,
                 env,
                 pass_fds,
@@ -407,14 +399,9 @@ def _start(
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except BaseException as error:
-            _forget(0)
-            if not isinstance(error, OSError | ValueError):
-                raise
+        except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"cannot start {argv[0]}: {reason}") from error
-        _alive.add(process.pid)
-        return process
 
 
 def _start_tied(
@@ -477,18 +464,6 @@ def _joined(env: Mapping[str, str]) -> bytes:
     return b"".join(name + b"=" + value + b"\0" for name, value in items)
 
 
-def _set_subreaper(on: bool) -> None:
-    """Makes orphans of our children come to us instead of to init, so that they can be found."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
-
-
-def _forget(pid: int) -> None:
-    """Takes a child off the list of living ones; without any, orphans are left to init again."""
-    _alive.discard(pid)
-    if not _alive:
-        _set_subreaper(False)
-
-
 def _kill_tree(root: int, mark: str) -> None:
     """Kills `root`, its session, its descendants and its orphans, until a look finds none of them.
 
@@ -501,7 +476,7 @@ def _kill_tree(root: int, mark: str) -> None:
         os.killpg(root, signal.SIGKILL)
     while True:
         table = _processes()
-        marks = _marks_of_orphans(table)
+        marks = _marks_of_orphans(table, root)
         members = _tree(table, marks, root, mark)
         is_early = time.monotonic() - began < _HIDDEN_S
         if not members and not (is_early and None in marks.values()):
@@ -520,22 +495,21 @@ def _kill_tree(root: int, mark: str) -> None:
 def _tree(
     table: Mapping[int, _ProcessStat], marks: Mapping[int, str | None], root: int, mark: str
 ) -> set[int]:
-    """Returns what came from `root`: `root` while it lives, and dead ones that we must reap."""
+    """Returns what came from `root` and lives, with `root`."""
     found = {root} | {pid for pid, row in table.items() if row.session == root}
-    found |= {pid for pid, of in marks.items() if of == mark or table[pid].state == "Z"}
+    found |= {pid for pid, of in marks.items() if of == mark}
     while more := {pid for pid, row in table.items() if row.parent in found} - found:
         found |= more
-    if root in table and table[root].state == "Z":
-        found.discard(root)
-    return found & table.keys()
+    return {pid for pid in found & table.keys() if not table[pid].is_dead}
 
 
 class _ProcessStat(NamedTuple):
     """What /proc/PID/stat says about a process."""
 
-    state: str
+    is_dead: bool
     parent: int
     session: int
+    start: int
 
 
 def _processes() -> dict[int, _ProcessStat]:
@@ -545,23 +519,29 @@ def _processes() -> dict[int, _ProcessStat]:
         if name.isdigit():
             with contextlib.suppress(OSError):
                 text = Path("/proc", name, "stat").read_text(errors="replace")
-                state, parent, _, session = text[text.rindex(")") + 2 :].split()[:4]
-                table[int(name)] = _ProcessStat(state, int(parent), int(session))
+                state, *rest = text[text.rindex(")") + 2 :].split()
+                parent, session, threads, start = (int(rest[at]) for at in (0, 2, 16, 18))
+                is_dead = state == "Z" and threads < 2
+                table[int(name)] = _ProcessStat(is_dead, parent, session, start)
     return table
 
 
-def _marks_of_orphans(table: Mapping[int, _ProcessStat]) -> dict[int, str | None]:
-    """Returns the orphans that came to this process, each with its mark.
+def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int, str | None]:
+    """Returns those that may be orphans of `root`'s tree, each with its mark.
 
-    The mark is "" where there is none, and None where it does not show: a process that executes a
-    program, or gives up its memory, has no environment at that moment. It is read once for each
-    look, so that an orphan which shows it between two questions is not missed.
+    An orphan goes to a process above this one, and began after `root`. The mark is "" where there
+    is none, and None where it does not show: a process that executes a program, or gives up its
+    memory, has no environment at that moment. It is read once for each look, so that an orphan
+    which shows it between two questions is not missed.
     """
-    own_session = os.getsid(0)
+    above = {os.getpid()}
+    while more := {table[pid].parent for pid in above if pid in table} - above:
+        above |= more
+    began = table[root].start if root in table else 0
     return {
         pid: _mark_of(pid)
         for pid, row in table.items()
-        if row.parent == os.getpid() and pid not in _alive and row.session != own_session
+        if row.parent in above - {0} and row.start >= began and not row.is_dead and pid not in above
     }
 
 
