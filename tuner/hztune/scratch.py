@@ -19,20 +19,26 @@ from pathlib import Path
 from hztune.errors import HztuneError, UsageError
 
 _PLAIN = re.compile(r"[\w./+:@%-]+")
-_TRAVERSED = 0o711
-"""Rights of the directory around all others: a server of another user must get through."""
+_PREFIX = "hztune-scratch-"
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Makes a directory and removes it in the end; first those that dead processes left."""
-    root = _root()
-    with _locked(root):
-        for left in root.iterdir():
-            _remove_if_left(left)
-        folder = Path(tempfile.mkdtemp(prefix="", dir=root))
-        held = _lock(folder)
-    assert held is not None, "nothing else locks it while the root is locked"
+    """Makes a directory and removes it in the end; first those that dead processes left.
+
+    Raises:
+        HztuneError: It cannot be made.
+    """
+    place = Path(tempfile.gettempdir())
+    for left in place.glob(f"{_PREFIX}*"):
+        _remove_if_left(left)
+    try:
+        folder, held = _made()
+    except OSError as error:
+        raise HztuneError(
+            f"no temporary directory can be made in {place}: {error.strerror}; name another "
+            "directory for temporary files with TMPDIR"
+        ) from error
     try:
         yield folder
     finally:
@@ -55,40 +61,16 @@ def require_plain() -> None:
         )
 
 
-def _root() -> Path:
-    """Returns the directory that holds those of this user.
-
-    Raises:
-        HztuneError: It cannot be made, or is not this user's own.
-    """
-    root = Path(tempfile.gettempdir(), f"hztune-{os.getuid()}")
-    try:
-        with contextlib.suppress(FileExistsError):
-            root.mkdir()
-            root.chmod(_TRAVERSED)
-        about = root.lstat()
-    except OSError as error:
-        raise HztuneError(
-            f"no temporary directory can be made in {root.parent}: {error.strerror}; name another "
-            "directory for temporary files with TMPDIR"
-        ) from error
-    if about.st_uid != os.getuid() or not root.is_dir() or root.is_symlink():
-        raise HztuneError(
-            f"{root} is not a directory of this user's; remove it, or name another directory for "
-            "temporary files with TMPDIR"
-        )
-    return root
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds a directory; another process that wants it waits."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+def _made() -> tuple[Path, int]:
+    """Makes a directory under a new name; another process may remove it before it is held."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with contextlib.suppress(FileNotFoundError):
+            held = _lock(folder)
+            if held is not None and folder.exists():
+                return folder, held
+            if held is not None:
+                os.close(held)
 
 
 def _lock(folder: Path) -> int | None:
@@ -103,9 +85,10 @@ def _lock(folder: Path) -> int | None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Removes the directory of a process that is dead."""
+    """Removes the directory of a process that is dead, if it is this user's."""
     with contextlib.suppress(OSError):
         held = _lock(folder)
         if held is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            if os.fstat(held).st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
             os.close(held)
