@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -334,13 +335,41 @@ def test_a_profile_is_measured_again_by_the_command_beside_it(
     assert cli.status_of(["verify", str(path), "--quiet"]) == 4
 
 
-def test_a_command_that_others_may_write_is_not_run(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def _linked(words: Path) -> None:
+    os.replace(words, words.with_suffix(".own"))
+    words.symlink_to(words.with_suffix(".own"))
+
+
+def _piped(words: Path) -> None:
+    words.unlink()
+    os.mkfifo(words, 0o600)
+
+
+ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "all may write it": (lambda words: words.chmod(0o666), "may be written by another user"),
+    "all may write its folder": (lambda words: words.parent.chmod(0o777), "by another user"),
+    "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),
+    "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),
+    "it is a link": (_linked, "which holds a command: it is a link"),
+    "it is a FIFO": (_piped, "is no regular file"),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS_OF_OTHERS)
+def test_a_command_that_others_may_have_put_there_is_not_run(
+    case: str,
+    tuned: Profile,
+    answers: object,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    change, why = ARGUMENTS_OF_OTHERS[case]
+    if "another's" in case and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
     path = _save(of_program(tuned), tmp_path / "profiles" / "web.json", "-- sh -c web")
-    path.with_suffix(".args").chmod(0o666)
+    change(path.with_suffix(".args"))
     assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 1
-    assert "may be written by another user" in capsys.readouterr().out
+    assert why in capsys.readouterr().out
     assert history.read() == []
 
 

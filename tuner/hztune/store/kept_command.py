@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
@@ -38,15 +39,44 @@ def read(record: Path) -> tuple[str, ...]:
     """
     path = place_of(record)
     try:
-        found = path.stat()
-    except OSError:
+        return tuple(shlex.split(_own_text(path).decode(), comments=True))
+    except FileNotFoundError:
         return ()
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise UsageError(f"cannot read {str(path)!r}, which holds a command: {why}") from None
+    except (UnicodeDecodeError, ValueError) as error:
+        raise UsageError(f"{str(path)!r} cannot be split into words: {error}") from None
+
+
+def _own_text(path: Path) -> bytes:
+    """Reads a file that only this user and root can have written and put there.
+
+    Raises:
+        OSError: It cannot be read, or is a link.
+        UsageError: Another user may write it, or its folder, or it is no small regular file.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    folder = os.open(path.parent, flags | os.O_DIRECTORY)
+    try:
+        _require_own(folder, path.parent)
+        handle = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(_require_own(handle, path).st_mode):
+            raise UsageError(f"{str(path)!r} should hold a command, and is no regular file")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise UsageError(f"{str(path)!r} is above {_MOST_BYTES} bytes, which no command is")
+    return content
+
+
+def _require_own(handle: int, path: Path) -> os.stat_result:
+    found = os.fstat(handle)
     if found.st_mode & _WRITABLE_BY_OTHERS or found.st_uid not in (0, os.geteuid()):
         raise UsageError(
             f"{str(path)!r} holds a command and may be written by another user; "
             "make it yours, and `chmod go-w` it"
         )
-    try:
-        return tuple(shlex.split(files.read_small(path, _MOST_BYTES).decode(), comments=True))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise UsageError(f"{str(path)!r} cannot be split into words: {error}") from None
+    return found
