@@ -244,6 +244,23 @@ def test_only_the_command_line_prints_or_exits() -> None:
     assert calls == []
 
 
+def test_files_are_written_in_one_place() -> None:
+    """Another user may have put a link where a name is known beforehand."""
+    elsewhere = {"stored_request.py", "tool.py", "scope.py"}  # an own new directory; the kernel's
+    writers = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files()
+        if path.name not in {"files.py", *elsewhere}
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and re.search(
+            r"(\.write_(text|bytes)|\.rename|os\.replace)\(|\bopen\(.*['\"][wax]b?\+?['\"]",
+            ast.unparse(node),
+        )
+    }
+    assert writers == set()
+
+
 # ---- C -------------------------------------------------------------------------------------------
 
 DEFINITION = re.compile(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hztune import machine
+from hztune import files, machine
 from hztune.blocks import Arm, Block, Outcome, Role, Turn
 from hztune.confirm import claim_error, front_error
 from hztune.errors import HztuneError, UsageError
@@ -31,7 +31,6 @@ from hztune.space import Space
 from hztune.store import EndedElsewhere, Evidence, Plan, Sink
 from hztune.store import database as databases
 from hztune.store.database import Storage
-from hztune.store.lines import write_lines
 from hztune.store.local import recording
 from hztune.store.owners import ProcessId
 from hztune.store.study import StoredStudy
@@ -487,7 +486,7 @@ def test_samples_say_on_which_of_equal_machines_the_claim_was_proved(
             assert worker.lead()
             worker.conclude({**ending, "machine": asdict(here)})
         (tmp_path / "export").mkdir()
-        write_lines(tmp_path / "export/samples.jsonl", study.samples(asdict(here)))
+        files.write_whole(tmp_path / "export/samples.jsonl", study.samples(asdict(here)))
     found = recording(tmp_path / "export")
     ledger = Ledger.of(found.blocks, machine=found.where)
     assert [ledger.is_own(block) for block in found.blocks] == [False, True]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import stat
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hztune.errors import HztuneError, UsageError
 
@@ -21,26 +24,36 @@ else:
 _BLOCK_BYTES = 1 << 20
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Opens a regular file to be read; a FIFO is not waited for, and a device does not notice.
+
+    Raises:
+        OSError: There is no such regular file, or it may not be read.
+    """
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        handle = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+    with os.fdopen(handle, "rb") as file:
+        yield file
+
+
 def read_small(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file.
-
-    Never waits: a FIFO or a device is refused, not read.
 
     Raises:
         UsageError: there is no such regular file, it may not be read, or it is above `most_bytes`.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with opened(path) as file:
+            content = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read {str(path)!r}: {reason}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise UsageError(f"cannot read {str(path)!r}: it is not a regular file")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            content = file.read(most_bytes + 1)
-    finally:
-        os.close(handle)
     if len(content) > most_bytes:
         raise UsageError(
             f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
@@ -59,7 +72,7 @@ def text_or_empty(path: Path) -> str:
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hexadecimal; the file may be of any size."""
     made = hashlib.sha256()
-    with path.open("rb") as file:
+    with opened(path) as file:
         while block := file.read(_BLOCK_BYTES):
             made.update(block)
     return made.hexdigest()
@@ -112,7 +125,7 @@ def publish(unfinished: Path, path: Path) -> None:
         raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
-def write_whole(path: Path, content: str, *, mode: int = 0o666) -> None:
+def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666) -> None:
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 
     A symbolic link at `path` is replaced, never followed. What is no file (/dev/null, a FIFO) is
@@ -123,13 +136,14 @@ def write_whole(path: Path, content: str, *, mode: int = 0o666) -> None:
     """
     try:
         require_replaceable(path)
-        _write_whole(path, content.encode(), mode)
+        parts = [content.encode()] if isinstance(content, str) else content
+        _write_whole(path, parts, mode)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise HztuneError(f"cannot write {str(path)!r}: {reason}") from None
 
 
-def _write_whole(path: Path, content: bytes, mode: int) -> None:
+def _write_whole(path: Path, parts: Iterable[bytes], mode: int) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -137,7 +151,7 @@ def _write_whole(path: Path, content: bytes, mode: int) -> None:
         handle = os.open(temporary, flags, mode, dir_fd=folder)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(handle)
             os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -156,7 +170,7 @@ def make_folder(path: Path) -> None:
         UsageError: It is no directory, or cannot be made or written to.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(0o755, parents=True, exist_ok=True)  # what it holds is executed: `kept_command`
     except OSError as error:
         raise UsageError(f"cannot write results to {str(path)!r}: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):

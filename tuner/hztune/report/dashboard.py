@@ -6,7 +6,6 @@ as far as the study was then.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +21,7 @@ from hztune.blocks import Arm, Block
 from hztune.params import Value
 from hztune.rests import weighed_memory
 from hztune.result.effects import ordered
+from hztune.scratch import scratch_folder
 from hztune.store import blocks_of
 from hztune.store.local import recording
 from hztune.store.study import StudyAddress
@@ -124,18 +124,17 @@ def mirror(
 ) -> None:
     """Writes what was measured as an Optuna study into a journal that optuna-dashboard reads.
 
-    It is made anew beside `path` and then takes its place: Optuna can never again open a journal
+    It is made anew elsewhere and then takes its place: Optuna can never again open a journal
     whose writer was killed in the middle of a record, and waits for the lock of a dead one.
     """
-    fresh = path.with_name(f".{path.name}.new")
-    for left in path.parent.glob(f"{glob.escape(fresh.name)}*"):  # its lock, too, under any name
-        left.unlink(missing_ok=True)
-    backend = JournalFileBackend(str(fresh), lock_obj=JournalFileOpenLock(str(fresh)))
-    storage = JournalStorage(backend)
-    study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-    for trial in _recorded(observations, defaults):
-        study.add_trial(trial)
-    fresh.replace(path)
+    with scratch_folder() as folder:
+        fresh = folder / STORAGE
+        backend = JournalFileBackend(str(fresh), lock_obj=JournalFileOpenLock(str(fresh)))
+        storage = JournalStorage(backend)
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+        for trial in _recorded(observations, defaults):
+            study.add_trial(trial)
+        files.write_whole(path, [fresh.read_bytes()])
 
 
 def _recorded(

@@ -10,14 +10,13 @@ there. Both are recognized; damage anywhere else is refused.
 from __future__ import annotations
 
 import json
-import os
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hztune import files
 from hztune.errors import HztuneError, UsageError
 
 Record = dict[str, Any]
@@ -94,10 +93,7 @@ def read(path: Path) -> tuple[list[bytes], bytes]:
         HztuneError: It is damaged before its end.
     """
     try:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is refused, not waited for
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UsageError(f"cannot read {path}: it is not a regular file")
+        with files.opened(path) as file:
             content = file.read()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
@@ -115,25 +111,6 @@ def read(path: Path) -> tuple[list[bytes], bytes]:
             "or start anew with another --out"
         )
     return lines, rest
-
-
-def write_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Makes a file of the lines and no other, or leaves the one that is there.
-
-    Raises:
-        HztuneError: It could not be written.
-    """
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with new.open("wb") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
-    except OSError as error:
-        raise HztuneError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def has_lines(rest: bytes) -> bool:

@@ -25,6 +25,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
+from hztune import files
 from hztune.blocks import Block
 from hztune.errors import HztuneError, UsageError
 from hztune.gc_freeze import gc_frozen
@@ -38,7 +39,6 @@ from hztune.store.lines import (
     packed,
     read,
     sealed,
-    write_lines,
 )
 from hztune.store.rows import SCHEMA, Plan, SampleRows, blocks_of, lean
 from hztune.store.study import (
@@ -169,7 +169,7 @@ class LocalStudy(SampleRows):
         Raises:
             HztuneError: The file cannot be written.
         """
-        write_lines(self.folder / SAMPLES, self.samples())
+        files.write_whole(self.folder / SAMPLES, self.samples())
 
     def close(self) -> None:
         """Closes the study; another process may then go on with it."""
@@ -518,7 +518,7 @@ def _set_aside(path: Path, rest: bytes, count: int) -> None:
     number = 1
     while (beside := path.with_name(f"{path.name}.torn-{number}")).exists():
         number += 1
-    write_lines(beside, [rest])
+    files.write_whole(beside, [rest])
     logging.getLogger(__name__).warning(
         "%s is torn in line %d, as a power cut leaves it; what stands from there on, of the "
         "last block, is kept in %s",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import zipfile
@@ -20,6 +19,7 @@ from hztune.trace import overview
 
 _DEADLINE_S = 24 * 3600.0
 _REFUSED = 2
+_BESIDE = ".unpacked-"
 _ZIP = b"PK\3\4"
 _PREFIXES = ("hz-trace: ", "hz-record: ")
 _NO_ZIP = (
@@ -91,17 +91,15 @@ def _convert_zipped(source: Path, output: Path) -> list[str]:
         raise UsageError(f"cannot write {output}: it is a folder, a device or a pipe; name a file")
     if not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: there is no folder {output.parent}")
-    text, packed = (output.with_name(f".{output.name}.{os.getpid()}.{end}") for end in ("txt", "z"))
     try:
-        said = _run("convert", source, "--output", str(text), "--to", "aosp")[1]
-        with zipfile.ZipFile(packed, "x", zipfile.ZIP_DEFLATED) as archive:
-            archive.write(text, f"{output.stem}.txt")
-        packed.rename(output)
+        with tempfile.TemporaryDirectory(prefix=_BESIDE, dir=output.parent) as folder:
+            text, packed = Path(folder, f"{output.stem}.txt"), Path(folder, "packed")
+            said = _run("convert", source, "--output", str(text), "--to", "aosp")[1]
+            with zipfile.ZipFile(packed, "x", zipfile.ZIP_DEFLATED) as archive:
+                archive.write(text, text.name)
+            packed.rename(output)
     except OSError as error:
         raise HztuneError(f"cannot write {str(output)!r}: {error.strerror}") from error
-    finally:
-        text.unlink(missing_ok=True)
-        packed.unlink(missing_ok=True)
     return said
 
 
@@ -112,7 +110,7 @@ def _unpacked(path: Path, output: Path) -> Iterator[Path]:
         yield path
         return
     try:
-        folder = tempfile.TemporaryDirectory(prefix=".hztune-", dir=output.parent)
+        folder = tempfile.TemporaryDirectory(prefix=_BESIDE, dir=output.parent)
     except OSError as error:
         raise HztuneError(f"cannot unpack {path} beside {output}: {error.strerror}") from error
     with folder:

@@ -24,7 +24,6 @@ from hztune.machine import Machine, identity
 from hztune.progress import Reporter
 from hztune.result import Result, stored
 from hztune.store import EndedElsewhere
-from hztune.store.lines import write_lines
 from hztune.store.local import SAMPLES, is_there, recording
 from hztune.store.study import StoredStudy, StudyAddress
 from hztune.store.worker import Worker
@@ -215,7 +214,7 @@ def _told(study: StoredStudy, ended: Mapping[str, Any], out: Path | None) -> Res
 def _write_samples(study: StoredStudy, machine: Mapping[str, Any], out: Path | None) -> None:
     """Writes what all workers measured, as every study has it."""
     if out is not None:
-        write_lines(out / SAMPLES, study.samples(machine))
+        files.write_whole(out / SAMPLES, study.samples(machine))
 
 
 def _judge_folder(out: Path, study: StoredStudy) -> None:
