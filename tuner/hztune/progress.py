@@ -12,6 +12,8 @@ from math import expm1
 from types import TracebackType
 from typing import Protocol, TextIO
 
+from hztune.arguments import printable
+
 
 @dataclass(frozen=True, slots=True)
 class StudyStatus:
@@ -108,7 +110,7 @@ class Plain:
     def say(self, line: str) -> None:
         """Writes the line; a log whose disk is full or whose reader is gone ends no study."""
         with suppress(OSError):
-            self._stream.write(line + "\n")
+            self._stream.write(printable(line) + "\n")
             self._stream.flush()
 
     def update(self, status: StudyStatus) -> None:
@@ -147,7 +149,7 @@ class Live:
 
     def say(self, line: str) -> None:
         """Writes the line above the bar."""
-        self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._progress.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
     def update(self, status: StudyStatus) -> None:
         """Shows the status in place of the one before."""

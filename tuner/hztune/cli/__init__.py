@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hztune.cli.lines import print_lines
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.interrupt import end_in_order
 
@@ -173,7 +174,7 @@ def _drop_stdout() -> None:
 
 def _failed(sentence: str, status: int) -> int:
     with suppress(OSError):  # the status tells it, too
-        click.echo(f"hztune: {sentence}", err=True)
+        print_lines([f"hztune: {sentence}"], err=True)
     return status
 
 

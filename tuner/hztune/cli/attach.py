@@ -15,6 +15,7 @@ import click
 from hztune import api
 from hztune.arguments import key_value, parse_duration, within
 from hztune.cli import completion
+from hztune.cli.lines import print_lines
 from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ def stats_command(pid: int, watch: str | None, as_json: bool) -> None:
     """Show what a running process holds."""
     if watch is None:
         found = api.process_statistics(pid)
-        text = json.dumps(with_ratios(found), indent=2) if as_json else "\n".join(_table(found))
-        click.echo(text)
+        if as_json:
+            click.echo(json.dumps(with_ratios(found), indent=2))
+        else:
+            print_lines(_table(found))
         return
     pause_s = parse_duration(watch, "--watch")
     within("--watch", pause_s, 0.1, 3600.0)
@@ -53,8 +56,8 @@ def stats_command(pid: int, watch: str | None, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(with_ratios(found)))
         else:
-            clear = _CLEAR if sys.stdout.isatty() else ""
-            click.echo(clear + "\n".join(_table(found)) + "\n")
+            click.echo(_CLEAR if sys.stdout.isatty() else "", nl=False)
+            print_lines([*_table(found), ""])
         sys.stdout.flush()
 
 
@@ -90,9 +93,10 @@ def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
     changed = api.change_process(pid, pairs)
     if as_json:
         click.echo(json.dumps(record_of(changed), indent=2))
-    for name, value in changed.after.items():
-        if not as_json:
-            click.echo(f"{name}: {changed.before[name]} -> {value}")
+    else:
+        print_lines(
+            f"{name}: {changed.before[name]} -> {value}" for name, value in changed.after.items()
+        )
 
 
 _TRIM = f"""Make a running process return unused memory.
@@ -114,9 +118,11 @@ def trim_command(pid: int, as_json: bool) -> None:
     if not trimmed.allocators:
         raise UsageError(f"process {pid} has no allocator that the agent can trim")
     before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
-    click.echo(
-        f"{', '.join(trimmed.allocators)}: {_mib(max(0, before - after))} MiB given back "
-        f"(anonymous memory {_mib(before)} -> {_mib(after)} MiB)"
+    print_lines(
+        [
+            f"{', '.join(trimmed.allocators)}: {_mib(max(0, before - after))} MiB given back "
+            f"(anonymous memory {_mib(before)} -> {_mib(after)} MiB)"
+        ]
     )
 
 

@@ -10,6 +10,7 @@ import click
 
 from hztune import api
 from hztune.cli.attach import part_lines, with_ratios
+from hztune.cli.lines import print_lines
 from hztune.errors import UnfitError, UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
         if strict:
             raise UsageError("--strict is about the machine and --pid about a process; give one")
         seen = api.diagnose(pid)
-        click.echo(json.dumps(with_ratios(seen), indent=2) if as_json else "\n".join(_told(seen)))
+        if as_json:
+            click.echo(json.dumps(with_ratios(seen), indent=2))
+        else:
+            print_lines(_told(seen))
         return
     findings, machine = api.doctor(), api.machine()
     if as_json:
@@ -48,7 +52,7 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
     else:
         record = [f"        {name}: {value}" for name, value in machine.described()]
         lines = [*map(_line, findings), "the record of this machine:", *record]
-        click.echo("\n".join(lines))
+        print_lines(lines)
     if strict:
         require_fit(findings)
 

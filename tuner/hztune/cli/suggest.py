@@ -10,6 +10,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
+from hztune.cli.lines import print_lines
 from hztune.cli.program import Place, ProgramCommand, program_options, programs_of
 from hztune.errors import UsageError
 from hztune.progress import reporter
@@ -59,4 +60,4 @@ def suggest_command(
     if as_json:
         click.echo(json.dumps(api.suggestion_json(found), indent=2))
     else:
-        click.echo("\n".join(api.suggestion_text(found)))
+        print_lines(api.suggestion_text(found))

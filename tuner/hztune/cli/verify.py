@@ -12,6 +12,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
+from hztune.cli.lines import print_lines
 from hztune.cli.program import (
     Place,
     ProgramCommand,
@@ -144,7 +145,10 @@ def verify_command(
             traces=traces,
         )
     held = _as_json(tuned, finding)
-    click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, finding))
+    if as_json:
+        click.echo(json.dumps(held, indent=2))
+    else:
+        print_lines(_for_people(tuned, finding))
     return _STATUS[finding.answer]
 
 
@@ -156,7 +160,7 @@ def _look(tuned: Profile, pid: int, as_json: bool) -> int:
         held = {**asdict(report), "in_effect": report.in_effect, "rows": rows}
         click.echo(json.dumps(held, indent=2))
     else:
-        click.echo("\n".join(_process_lines(report)))
+        print_lines(_process_lines(report))
     return 0 if report.in_effect else 1
 
 
@@ -179,10 +183,10 @@ def _warn(tuned: Profile, targets: Sequence[Program], strict: bool) -> None:
     if strict and found:
         raise UnfitError(found[0])
     for difference in found:
-        click.echo(f"hztune: warning: {difference}", err=True)
+        print_lines([f"hztune: warning: {difference}"], err=True)
 
 
-def _for_people(tuned: Profile, finding: Verification) -> str:
+def _for_people(tuned: Profile, finding: Verification) -> list[str]:
     """The answer, what was found and what was claimed."""
     claim = tuned.claim
     lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
@@ -202,7 +206,7 @@ def _for_people(tuned: Profile, finding: Verification) -> str:
         text = dict(tuned.objective.limits).get("max_kept")
         limit = f", limit {text}" if text else ""
         lines.append(f"  kept memory: {finding.kept_ratio:.2f}x of the control's{limit}")
-    return "\n".join(lines)
+    return lines
 
 
 def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:

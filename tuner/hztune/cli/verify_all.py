@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hztune import api
+from hztune.cli.lines import print_lines
 from hztune.cli.program import PROGRAM_OPTIONS, programs_of
 from hztune.cli.tune import tune_command
 from hztune.errors import HztuneError, UsageError
@@ -85,7 +86,7 @@ def verify_folder(
         answer = _answer(kept, only_due, budget_s, seed, quiet)
         found.append(answer)
         if not as_json:
-            click.echo("\n".join(answer.lines()))
+            print_lines(answer.lines())
     if not as_json:
         counts = Counter(answer.answer for answer in found)
         told = ", ".join(f"{count} {answer}" for answer, count in counts.items())
