@@ -265,6 +265,17 @@ def test_every_knob_takes_effect_at_both_ends_of_its_range(name: str, find: Find
         adapter.verify(config, answers)
 
 
+@pytest.mark.parametrize("name", TUNABLE)
+def test_what_variables_ask_for_is_read_from_their_text_alone(
+    name: str, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, installed = find(name)
+    monkeypatch.setattr(process, "run", _must_not_run)
+    for config in _single_settings(name, adapter, installed):
+        asked = {each: value for each, value in config.items() if not adapter.is_left(each, value)}
+        assert adapter.requested(adapter.environment(config, installed), installed) == asked
+
+
 @pytest.mark.parametrize("name", allocator.names())
 def test_variables_name_everything_that_may_be_set(name: str, find: Find) -> None:
     adapter, installed = find(name)

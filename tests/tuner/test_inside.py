@@ -378,7 +378,7 @@ def test_a_static_program_is_its_own_provider(compiled: Compile, running: Runnin
     static = compiled("static", SPEAKING, RUST, "-static")
     with running(static, {"_RJEM_MALLOC_CONF": "narenas:5"}) as pid:
         seen = live.look(pid)
-        (part,) = inside.parts_of(seen.process.bases)
+        (part,) = inside.parts_of(seen.process.files)
         held = live.settings(seen, allocator.get(part.name), part)
     assert (seen.provider, seen.allocator) == (static, "jemalloc")
     assert held["narenas"] == live.SettingRead(5, is_effective=True)

@@ -121,6 +121,14 @@ class Adapter(ABC):
             WrongConfiguration: The allocator refused the environment, or took no part.
         """
 
+    @abstractmethod
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """Returns what variables ask for by their text alone: nothing is started.
+
+        Raises:
+            WrongConfiguration: They ask for what is no number, where one is wanted.
+        """
+
     def library_stems(self) -> tuple[str, ...]:
         """Returns what stands before `.so` in every name of its library; nothing without one."""
         return ()

@@ -6,12 +6,15 @@ Layout: System V ABI, chapters 4 and 5, and the generic ELF-64 and ELF-32 tables
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
+
+from hztune.files import opened
 
 MAGIC = b"\x7fELF"
 _ET_EXEC = 2
@@ -27,7 +30,6 @@ class Elf:
     """What the headers of one file say.
 
     Attributes:
-        path: The file.
         machine: Kind of processor (e_machine) and word size, to tell what may load what.
         interpreter: The loader that it asks for; None for a static program and for most libraries.
         soname: The name that it goes by as a library; "" when it has none.
@@ -37,7 +39,6 @@ class Elf:
         is_fixed: Its addresses are final; else they count from where it is loaded.
     """
 
-    path: Path
     machine: tuple[int, int]
     interpreter: Path | None
     soname: str
@@ -94,27 +95,32 @@ class _Segment:
     size: int
 
 
+_KNOWN: dict[tuple[int, ...], Elf | None] = {}
+"""Each version of a file is read once: it is asked for at every look at a process."""
+
+
 def read(path: Path) -> Elf | None:
     """Returns what the headers of `path` say; None when it is no ELF file, or a broken one.
 
     Raises:
         OSError: It cannot be read.
     """
-    status = path.stat()
-    return _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    with opened(path) as file:
+        status = os.fstat(file.fileno())
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if version not in _KNOWN:
+            _KNOWN[version] = _read(file)
+        return _KNOWN[version]
 
 
-@lru_cache(maxsize=256)
-def _read(path: Path, version: tuple[int, ...]) -> Elf | None:
-    """Reads a file once for each of its versions: it is asked for at every look at a process."""
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
+def _read(file: BinaryIO) -> Elf | None:
+    if file.read(len(MAGIC)) != MAGIC:
+        return None
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return _parse(data)
+        except (struct.error, ValueError, IndexError, OverflowError):
             return None
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _parse(path, data)
-            except (struct.error, ValueError, IndexError, OverflowError):
-                return None
 
 
 def address_of(path: Path, symbol: str) -> int | None:
@@ -124,7 +130,7 @@ def address_of(path: Path, symbol: str) -> int | None:
     the first symbol that ends so.
     """
     ending = symbol.removeprefix("*")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         shape = _shape(data)
         header = struct.unpack_from(shape.header, data)
         for kind in (_SHT_DYNSYM, _SHT_SYMTAB):
@@ -136,14 +142,14 @@ def address_of(path: Path, symbol: str) -> int | None:
 
 def contains(path: Path, texts: Iterable[bytes]) -> bool:
     """Whether every one of `texts` stands somewhere in the file."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return all(data.find(text) >= 0 for text in texts)
 
 
 def texts_ending(path: Path, ending: bytes) -> tuple[str, ...]:
     """Returns the NUL-terminated texts of the file that end so, each once, in its order."""
     found: dict[str, None] = {}
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         at = data.find(ending + b"\0")
         while at >= 0:
             start = data.rfind(b"\0", max(0, at - _LONGEST_TEXT), at) + 1
@@ -154,12 +160,12 @@ def texts_ending(path: Path, ending: bytes) -> tuple[str, ...]:
 
 def matches(path: Path, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
     """Returns the first place of the file that matches; None: there is none."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = pattern.search(data)
         return pattern.match(found.group()) if found else None
 
 
-def _parse(path: Path, data: mmap.mmap) -> Elf:
+def _parse(data: mmap.mmap) -> Elf:
     shape = _shape(data)
     header = struct.unpack_from(shape.header, data)
     segments = list(_segments(shape, data, header))
@@ -173,7 +179,6 @@ def _parse(path: Path, data: mmap.mmap) -> Elf:
     base = _offset(segments, strings)
     named = [(tag, _text(data, base + value)) for tag, value in dynamic if _is_name(tag)]
     return Elf(
-        path=path,
         machine=(header[1], shape.bits),
         interpreter=Path(interpreters[0]) if interpreters else None,
         soname=next((name for tag, name in named if tag == _DT_SONAME), ""),

@@ -143,6 +143,19 @@ class Glibc(Adapter):
         ]
         return {_TUNABLES: ":".join(entries)} if entries else {}
 
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """Returns what GLIBC_TUNABLES and the older variables say."""
+        entries = [each.partition("=") for each in environment.get(_TUNABLES, "").split(":")]
+        tunables = {name: text for name, _, text in entries}
+        try:
+            return {
+                row.param.name: text if row.param.kind == "enum" else int(text, 0)
+                for row in rows_of(TABLE, installed.version)
+                if (text := _asked(row, environment, tunables))
+            }
+        except ValueError as error:
+            raise WrongConfiguration(f"glibc is given what is no number: {error}") from None
+
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
@@ -164,6 +177,13 @@ class Glibc(Adapter):
             param.name: _value(param, listed[option], option in named)
             for option, param in rows.items()
         }
+
+
+def _asked(row: KnobRow, environment: Mapping[str, str], tunables: Mapping[str, str]) -> str:
+    """Returns what is asked of a tunable; older variables may have an underscore at their end."""
+    older = f"MALLOC_{row.option.upper()}"
+    texts = (environment.get(name) for name in (older, f"{older}_") if name in _OTHERS)
+    return tunables.get(_tunable(row)) or next(filter(None, texts), "")
 
 
 def _tunable(row: KnobRow) -> str:

@@ -99,6 +99,14 @@ class Hz(Adapter):
             found[row.name] = value
         return found
 
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """Returns one value for each variable of a row."""
+        return {
+            row.name: _asked(row, environment[row.env])
+            for row in params.table()
+            if row.env in environment
+        }
+
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
@@ -110,6 +118,11 @@ class Hz(Adapter):
                 f"hz did not confirm its configuration; the process {done.describe()}"
             )
         return said
+
+
+def _asked(row: Param, text: str) -> Value:
+    """Returns what a variable asks for, legal or not."""
+    return int(text) if text.lstrip("-").isdecimal() and row.kind != "enum" else text
 
 
 def _meaning(row: Param, number: int) -> Value | None:

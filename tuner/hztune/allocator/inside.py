@@ -101,6 +101,10 @@ class Inside(Adapter):
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
         """Returns what the variables ask for: there is no library that a probe could be given."""
+        return self.requested(environment, installed)
+
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """Returns what the variables of this build ask for."""
         return self._library.requested(self._inward(environment), installed)
 
     def effective(self, memory: Memory) -> dict[str, Value]:

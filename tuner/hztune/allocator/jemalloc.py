@@ -165,7 +165,7 @@ class Jemalloc(Library):
 
     def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
         """Returns the pairs of MALLOC_CONF; of one that stands there twice, the last."""
-        pairs = (pair.partition(":") for pair in environment.get(_CONF, "").split(",") if pair)
+        pairs = (pair.rpartition(":") for pair in environment.get(_CONF, "").split(",") if pair)
         return {option: value for option, _, value in pairs}
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:

@@ -83,11 +83,7 @@ class Library(Adapter):
         """Returns what variables say to the library, its own name of an option to a text."""
 
     def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """Returns what variables ask for, where no process can be asked what it made of them.
-
-        Raises:
-            WrongConfiguration: They ask for what is no number, where one is wanted.
-        """
+        """Returns what variables ask for, each value as `value_of` reads it."""
         said = self.requests(environment)
         try:
             return {

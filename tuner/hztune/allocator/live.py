@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune.allocator import elf, loaded_program
+from hztune.allocator import loaded_program, marks
 from hztune.allocator.base import Adapter, Installed
 from hztune.allocator.memory import ProcessMemory
 from hztune.errors import UsageError, no_look_at
@@ -52,8 +52,7 @@ class SettingRead:
 
     Attributes:
         value: What it is.
-        is_effective: Read from the process itself; else what its variables ask for, as a fresh
-            process under the same ones understands them.
+        is_effective: Read from the process itself; else what its variables ask for.
     """
 
     value: Value
@@ -74,11 +73,9 @@ def look(pid: int) -> Running:
     except (PermissionError, ProcessLookupError) as error:
         raise no_look_at(pid) from error
     program = process.program
-    provider = _first_with_malloc(
-        process.loaded()
-        or search_order(program, process.bases, (environment or {}).get(_PRELOAD, ""))
-    )
-    own = loaded_program.inspect(program).inside if provider in (None, program) else ""
+    order = process.loaded() or search_order(process, (environment or {}).get(_PRELOAD, ""))
+    provider = next((path for path in order if _has_malloc(process, path)), None)
+    own = _inside(process) if provider in (None, program) else ""
     if provider is None and own:  # a static program, which shows its malloc to no other file
         provider = program
     if provider is None:
@@ -88,30 +85,20 @@ def look(pid: int) -> Running:
 
 
 def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, SettingRead]:
-    """Returns what a process runs with, knob by knob, as far as it can be known.
+    """Returns what a process runs with, knob by knob, as far as its memory and variables tell.
+
+    Nothing is started: what would have to run is the process's, not the caller's.
 
     Raises:
-        WrongConfiguration: Its variables are such that a fresh process would be refused.
+        WrongConfiguration: Its variables ask for what is no number, where one is wanted.
     """
     path = installed.path if adapter.is_inside else running.provider
     found = adapter.effective(lambda symbol, size: running.process.data(path, symbol, size))
+    asked = adapter.requested(running.environment or {}, installed)
     return {
-        **{
-            name: SettingRead(value, is_effective=False)
-            for name, value in _asked(running, adapter, installed).items()
-        },
+        **{name: SettingRead(value, is_effective=False) for name, value in asked.items()},
         **{name: SettingRead(value, is_effective=True) for name, value in found.items()},
     }
-
-
-def _asked(running: Running, adapter: Adapter, installed: Installed) -> dict[str, Value]:
-    """Returns what a fresh process makes of the variables of a running one."""
-    if running.environment is None:
-        return {}
-    own = {name: running.environment.get(name) for name in adapter.variables() if name != _PRELOAD}
-    given = {name: value for name, value in own.items() if value is not None}
-    preload = {_PRELOAD: str(running.provider)} if installed.preload else {}
-    return adapter.read_back({**given, **preload}, installed, running.program)
 
 
 def strangers(pid: int, library: Path) -> tuple[Running, ...]:
@@ -123,7 +110,7 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
     for child in descendants(pid):
         with contextlib.suppress(UsageError):
             seen.append(look(child))
-    return tuple(running for running in seen if not running.provider.samefile(library))
+    return tuple(running for running in seen if running.provider != library)
 
 
 def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -138,18 +125,17 @@ def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, 
     return tuple(name for name, value in environment.items() if given.get(name) != value)
 
 
-def search_order(program: Path, mapped: Iterable[Path], preload: str) -> list[Path]:
+def search_order(process: ProcessMemory, preload: str) -> list[Path]:
     """Returns mapped files in the order in which the loader looks symbols up, worked out.
 
     Args:
-        program: The executed file.
-        mapped: Every file in the address space.
+        process: Whose files they are.
         preload: The value of LD_PRELOAD.
     """
-    files = {path: file for path in mapped if (file := _elf(path)) is not None}
+    files = {path: file for path in process.files if (file := process.headers(path)) is not None}
     by_name = {name: path for path, file in files.items() for name in (path.name, file.soname)}
     wanted = [Path(entry).name for entry in _SEPARATORS.split(preload) if entry]
-    order = [program] if program in files else []
+    order = [process.program] if process.program in files else []
     order += [by_name[name] for name in wanted if name in by_name]
     for path in order:
         for name in files[path].needed:
@@ -158,12 +144,16 @@ def search_order(program: Path, mapped: Iterable[Path], preload: str) -> list[Pa
     return order + [path for path in files if path not in order]
 
 
-def _first_with_malloc(order: Iterable[Path]) -> Path | None:
-    for path in order:
-        file = _elf(path)
-        if file is not None and "malloc" in file.defines:
-            return path
-    return None
+def _has_malloc(process: ProcessMemory, path: Path) -> bool:
+    file = process.headers(path)
+    return file is not None and "malloc" in file.defines
+
+
+def _inside(process: ProcessMemory) -> str:
+    """Returns the allocator that stands in the program itself; "": none is known."""
+    with contextlib.suppress(OSError):
+        return next((mark.family for mark in marks.of(process.link(process.program))), "")
+    return ""
 
 
 def descendants(pid: int) -> list[int]:
@@ -176,11 +166,3 @@ def descendants(pid: int) -> list[int]:
                 for child in map(int, (tasks / task / "children").read_text().split()):
                     found += [child, *descendants(child)]
     return found
-
-
-def _elf(path: Path) -> elf.Elf | None:
-    """Returns the headers of a mapped file; None for data, and for what is gone by now."""
-    try:
-        return elf.read(path)
-    except (OSError, ValueError):
-        return None

@@ -8,16 +8,16 @@ over that place, and the C library's `environ` then still knows them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hztune.allocator import elf
 
-_MAPPED = re.compile(
-    r"^(?P<start>[0-9a-f]+)\S+ r\S* \S+ \S+ \d+ +(?P<path>/.*?)(?: \(deleted\))?$", re.M
-)
+_MAPPED = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r\S* \S+ \S+ (\d+) +(/.*)$", re.M)
 _DT_NULL, _DT_DEBUG = 0, 21
 _ENTRY = struct.Struct("=qQ")
 _WORD = struct.Struct("=Q")
@@ -27,6 +27,14 @@ _MOST_ENTRIES = 10_000
 _MOST_TEXT = 128 * 1024
 
 
+class Mapped(NamedTuple):
+    """Where a file stands in a process: its lowest mapping, and the number of its inode."""
+
+    base: int
+    end: int
+    inode: int
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
     """A process whose address space was looked at.
@@ -34,12 +42,13 @@ class ProcessMemory:
     Attributes:
         pid: Its number.
         program: The file that it executes.
-        bases: Every mapped file with the lowest address at which it stands, by address.
+        files: Every mapped file by address. A name is what the kernel prints, and may be that of
+            another file by now: what is opened is `link`.
     """
 
     pid: int
     program: Path
-    bases: dict[Path, int]
+    files: dict[Path, Mapped]
 
     @classmethod
     def of(cls, pid: int) -> ProcessMemory:
@@ -50,18 +59,45 @@ class ProcessMemory:
         """
         root = Path("/proc", str(pid))
         maps = (root / "maps").read_text(encoding="utf-8", errors="replace")
-        bases: dict[Path, int] = {}
-        for found in _MAPPED.finditer(maps):
-            bases.setdefault(Path(found["path"]), int(found["start"], 16))
-        return cls(pid, (root / "exe").resolve(strict=True), bases)
+        files: dict[Path, Mapped] = {}
+        for start, end, inode, path in _MAPPED.findall(maps):
+            files.setdefault(Path(path), Mapped(int(start, 16), int(end, 16), int(inode)))
+        return cls(pid, (root / "exe").readlink(), files)
+
+    def link(self, path: Path) -> Path:
+        """Returns what opens a file of the process, whatever its name has come to mean.
+
+        Where only root may follow the kernel's link, it is the name, if the file still has it.
+
+        Raises:
+            OSError: There is no way to open it.
+        """
+        root = Path("/proc", str(self.pid))
+        if path == self.program:
+            return root / "exe"
+        mapped = self.files[path]
+        link = root / "map_files" / f"{mapped.base:x}-{mapped.end:x}"
+        with contextlib.suppress(PermissionError):
+            link.stat()
+            return link
+        if path.stat().st_ino != mapped.inode:
+            raise FileNotFoundError(f"{path} is another file by now")
+        return path
+
+    def headers(self, path: Path) -> elf.Elf | None:
+        """Returns the headers of a file of the process; None for data, and for what is gone."""
+        try:
+            return elf.read(self.link(path))
+        except (OSError, ValueError):
+            return None
 
     def loaded(self) -> list[Path] | None:
         """Returns the program and its libraries in the loader's order; None: it cannot be read."""
-        file = elf.read(self.program)
+        file = self.headers(self.program)
         entry = None if file is None else self._debug_entry(file)
         if not entry:
             return None
-        files = {base: path for path, base in self.bases.items()}
+        files = {mapped.base: path for path, mapped in self.files.items()}
         order = [self.program]
         item = self._word(entry + _R_MAP)
         while item and len(order) < _MOST_ENTRIES:
@@ -86,19 +122,23 @@ class ProcessMemory:
 
         The symbol is one that `elf.address_of` finds.
         """
+        file = self.headers(path) if path in self.files else None
+        if file is None:
+            return None
         try:
-            file, address = elf.read(path), elf.address_of(path, symbol)
-        except OSError:
+            address = elf.address_of(self.link(path), symbol)
+        except (OSError, ValueError, IndexError, struct.error):
             return None
-        if file is None or address is None or path not in self.bases:
-            return None
-        return self._read((0 if file.is_fixed else self.bases[path]) + address, size)
+        return None if address is None else self._read(self._base(file, path) + address, size)
+
+    def _base(self, file: elf.Elf, path: Path) -> int:
+        return 0 if file.is_fixed or path not in self.files else self.files[path].base
 
     def _debug_entry(self, file: elf.Elf) -> int | None:
         """Returns the address of r_debug, from the program's dynamic section as it is in memory."""
         if not file.dynamic:
             return None
-        place = file.dynamic + (0 if file.is_fixed else self.bases.get(self.program, 0))
+        place = file.dynamic + self._base(file, self.program)
         for index in range(_MOST_ENTRIES):
             entry = self._read(place + index * _ENTRY.size, _ENTRY.size)
             tag, value = _ENTRY.unpack(entry) if entry else (_DT_NULL, 0)
@@ -109,7 +149,7 @@ class ProcessMemory:
     def _current_variables(self) -> dict[str, str] | None:
         """Returns what `environ` of the program, or else of its C library, points to."""
         for path in self.loaded() or []:
-            file = elf.read(path)
+            file = self.headers(path)
             if file is not None and "environ" in file.defines:
                 held = self.data(path, "environ", _WORD.size)
                 return _named(self._texts(_WORD.unpack(held)[0])) if held else None

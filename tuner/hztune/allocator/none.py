@@ -35,3 +35,7 @@ class Unchanged(Adapter):
     ) -> dict[str, Value]:
         """Returns nothing: there is no setting to read."""
         return {}
+
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """Returns nothing: there is no setting to ask for."""
+        return {}

@@ -103,6 +103,8 @@ class Tcmalloc(Library):
         """Returns the value of a text; a rate is a decimal fraction there."""
         if row.param.name == _RELEASE_RATE:
             return round(100 * float(text))
+        if row.param.name == "aggressive_decommit":
+            return SWITCH.split()[text[:1] in "tTyY1"]
         return super().value_of(row, text)
 
     def unreadable(self) -> frozenset[str]:

@@ -132,7 +132,7 @@ def mapped_files() -> Iterator[dict[Path, None]]:
             pause = min(_LAST_S, pause * _GROWTH)
             for pid in live.descendants(os.getpid()):
                 with contextlib.suppress(OSError):
-                    files.update(dict.fromkeys(ProcessMemory.of(pid).bases))
+                    files.update(dict.fromkeys(ProcessMemory.of(pid).files))
 
     with alongside(follow, "mapped"):
         yield files

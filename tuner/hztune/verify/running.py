@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 
 from hztune import machine_diff
 from hztune.allocator import Adapter, Installed, WrongConfiguration, inside, live
@@ -95,9 +96,11 @@ def _inside(running: Running, adapter: Adapter) -> Installed:
     Raises:
         UsageError: It has nothing of that name in any of its files.
     """
-    for part in inside.parts_of(running.process.bases):
-        if part.name == adapter.name:
-            return part
+    for path in running.process.files:
+        with contextlib.suppress(OSError):
+            for part in inside.parts_of([running.process.link(path)]):
+                if part.name == adapter.name:
+                    return replace(part, path=path)
     raise UsageError(
         f"process {running.pid} ({running.program}) has no {adapter.name} in any file that it "
         "has mapped"
@@ -117,17 +120,13 @@ def _compared(
         settings = live.settings(running, adapter, found)
     except WrongConfiguration as error:
         return (), (str(error),)
-    rows = _rows(tuned, running, adapter, found, settings)
+    rows = _rows(tuned, adapter, found, settings)
     faults = [_fault(row) for row in rows if not row.agrees]
     return rows, (*faults, *_added(tuned, running, adapter))
 
 
 def _rows(
-    tuned: Profile,
-    running: Running,
-    adapter: Adapter,
-    found: Installed,
-    settings: dict[str, SettingRead],
+    tuned: Profile, adapter: Adapter, found: Installed, settings: dict[str, SettingRead]
 ) -> tuple[Reading, ...]:
     """Each parameter of the profile, and those that differ although the profile leaves them.
 
@@ -137,7 +136,7 @@ def _rows(
     rows = []
     for knob in adapter.knobs(found):
         asked = config.get(knob.name, knob.default)
-        setting = settings.get(knob.name) or _delivered(tuned, running, adapter, knob.name)
+        setting = settings.get(knob.name)
         value = setting.value if setting else None
         agrees = adapter.is_left(knob.name, asked) or value == asked
         strays = value is not None and not agrees and not adapter.is_inside
@@ -146,18 +145,6 @@ def _rows(
                 Reading(knob.name, asked, value, bool(setting and setting.is_effective), agrees)
             )
     return tuple(rows)
-
-
-def _delivered(tuned: Profile, running: Running, adapter: Adapter, name: str) -> SettingRead | None:
-    """What was requested of a parameter that no process tells; None: not known."""
-    if name not in adapter.unreadable() or running.environment is None:
-        return None
-    whole = not live.undelivered(running, tuned.environment)
-    return (
-        SettingRead(tuned.config[name], is_effective=False)
-        if whole and name in tuned.config
-        else None
-    )
 
 
 def _fault(row: Reading) -> str:

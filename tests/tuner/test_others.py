@@ -1,0 +1,163 @@
+"""The words of other users: nothing of theirs is executed, followed, waited for or obeyed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import api, cli
+from hztune.allocator import live, loaded_program
+from hztune.cli.lines import print_lines
+from hztune.profile import Profile
+from hztune.verify.running import examine
+
+OTHER = 12345
+Compile = Any  # the Compiler of conftest.py
+Start = Callable[..., int]
+
+TRAP = """
+#include <fcntl.h>
+#include <stddef.h>
+#include <unistd.h>
+static char held[1 << 20];
+static size_t used;
+void *malloc(size_t size) { return held + (used += (size + 15) & ~15ul) - size; }
+void free(void *block) { (void)block; }
+__attribute__((constructor)) static void start(void) {
+    if (getuid() != 12345) close(creat(MARKER, 0600));
+}
+"""
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder of the other user's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process of another user")
+    folder = Path(tempfile.mkdtemp())
+    os.chown(folder, OTHER, OTHER)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts an idle program as the other user; gives the number of its process."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(program: Path, **variables: str) -> int:
+        child = subprocess.Popen(
+            [program],
+            env=variables,
+            user=OTHER,
+            group=OTHER,
+            extra_groups=[],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        started.append(child)
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"x"
+        return child.pid
+
+    yield run
+    for child in started:
+        child.communicate(b"\n", timeout=30)
+
+
+def placed(public: Path, program: Path) -> Path:
+    """A file where the other user can use it."""
+    return Path(shutil.copy(program, public))
+
+
+def test_a_library_of_an_inspected_process_is_not_loaded(
+    public: Path, start: Start, compiled: Compile, make_profile: Callable[..., Profile]
+) -> None:
+    marker = public / "loaded"
+    trap = compiled("libhz.so", TRAP, f'-DMARKER="{marker}"', "-shared", "-fPIC", "-fno-builtin")
+    program = placed(public, compiled("idle"))
+    pid = start(program, LD_PRELOAD=str(placed(public, trap)), HZ_SPAN_CACHE="7")
+    found = api.diagnose(pid)
+    assert not marker.exists()
+    assert (found.provider, found.allocator) == (str(public / "libhz.so"), "hz")
+    assert ("span_cache", 7, False) in [(s.name, s.value, s.is_effective) for s in found.settings]
+    assert not examine(make_profile(), pid).in_effect
+    assert not marker.exists()
+
+
+def test_the_loader_of_an_inspected_process_is_not_executed(
+    public: Path, start: Start, compiled: Compile
+) -> None:
+    own, marker = loaded_program.loader_of(None), public / "loaded"
+    loader = Path(shutil.copy(own, public / "ld.so"))
+    program = compiled("idle", compiled.idle, f"-Wl,--dynamic-linker={loader}")
+    pid = start(placed(public, program), GLIBC_TUNABLES="glibc.malloc.arena_max=3")
+    loader.unlink()
+    loader.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    loader.chmod(0o755)
+    settings = api.diagnose(pid).settings
+    assert not marker.exists()
+    assert ("arena_max", 3, False) in [(s.name, s.value, s.is_effective) for s in settings]
+
+
+def test_what_took_the_name_of_a_mapped_file_is_not_opened(
+    public: Path, start: Start, compiled: Compile
+) -> None:
+    """A FIFO would be waited for; the file that the process executes is still read."""
+    own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
+    program = placed(public, compiled("own", own, "-rdynamic", "-fno-builtin"))
+    pid = start(program)
+    program.unlink()
+    os.mkfifo(program)
+    os.mkfifo(f"{program} (deleted)")
+    assert live.look(pid).provider == Path(f"{program} (deleted)")
+
+
+def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
+    compiled: Compile,
+    running: Callable[[Path, Mapping[str, str]], AbstractContextManager[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without root's rights, the kernel's links to mapped files may not be followed."""
+    library = compiled("libx.so", "int x;", "-shared")
+    stat = Path.stat
+
+    def refused(path: Path, **options: Any) -> os.stat_result:
+        if "map_files" in path.parts:
+            raise PermissionError
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    with running(compiled("idle"), {"LD_PRELOAD": str(library)}) as pid:
+        process = live.look(pid).process
+        assert process.link(library) == library
+        os.replace(compiled("new.so", "int y;", "-shared"), library)
+        with pytest.raises(FileNotFoundError):
+            process.link(library)
+
+
+def test_a_line_that_is_printed_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_lines(["a\x1b[2Jb\u202ec\nd", "e"])
+    assert capsys.readouterr().out == "a?[2Jb?c?d\ne\n"
+
+
+def test_the_doctor_obeys_no_path_of_a_process(
+    compiled: Compile,
+    running: Callable[[Path, Mapping[str, str]], AbstractContextManager[int]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
+    program = compiled("own\x1b[2J", own, "-rdynamic", "-fno-builtin")
+    with running(program, {}) as pid:
+        assert cli.status_of(["doctor", "--pid", str(pid)]) == 0
+    told = capsys.readouterr().out
+    assert "own?[2J (unknown to hztune)" in told
+    assert "\x1b" not in told
