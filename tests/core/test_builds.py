@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 Build = Callable[..., Path]
 
@@ -50,3 +53,13 @@ def test_a_bench_with_hz_inside_needs_no_library(
     said = told(bench, plain_environment)
     assert Path(said["allocator"]["path"]) == bench
     assert said["hz"]["counters"]["refills"] > 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="shadow stacks are x86-64's")
+def test_a_process_that_loads_any_of_the_libraries_may_keep_its_shadow_stack(
+    core_build: Path,
+) -> None:
+    names = ("libhz.so", "libhz-deepbind.so", "libhz-agent.so", "trace/libhz-recorder.so")
+    for name in names:
+        notes = subprocess.check_output(["readelf", "-n", core_build / name], text=True)
+        assert "SHSTK" in notes, name
