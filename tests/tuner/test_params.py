@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.conftest import pytest_sessionstart
 
 from hztune import params
 from hztune.errors import UsageError
@@ -133,13 +132,3 @@ def test_a_foreign_knob_may_be_left_to_its_allocator_where_it_says_so() -> None:
 
 def test_a_foreign_knob_may_be_negative_where_its_range_says_so() -> None:
     assert params.parse(knob(low=-1), "-1") == -1
-
-
-def test_tests_of_another_table_than_the_installed_one_stop_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hz").mkdir()
-    (tmp_path / "hz" / "params.def").write_text("/* a row fewer */")
-    monkeypatch.setattr("hztune.artifacts.include_dir", lambda: tmp_path)
-    with pytest.raises(pytest.exit.Exception, match="run pip install --editable"):
-        pytest_sessionstart()
