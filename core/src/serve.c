@@ -4,7 +4,7 @@
  *
  * Who may ask is what the kernel decides about reading this process's memory: same real, effective
  * and saved user, same namespace of users or rights over it, nothing that was dropped. The socket
- * has a random name, and each request begins with a random key. Name and key are the name of a
+ * has a random name, and each request begins with a random key. Name and key are the label of a
  * memory file in the thread's table of descriptors, /proc/PID/task/TID/fd: there the kernel shows
  * them to those that may read the memory, and to no other. So no other process can have the name
  * before, and none can ask without the key.
@@ -15,8 +15,8 @@
  * is closed, as it would keep the program's pipes and sockets open. A fork's child has no such
  * thread. An exec ends the thread.
  *
- * A client that connects and says nothing keeps a seat; the one that has sat longest loses it when
- * all are taken. The seats are for the user of the process and root alone.
+ * CLIENTS_MOST clients may be connected that have not asked yet; with one more the first of them is
+ * closed. Only clients of the process's user and of root count: others are closed at once.
  *
  * The thread ends with main, as a process whose main ends by pthread_exit lives until its last
  * thread has ended. It may be cancelled only where it waits: there it holds nothing.
@@ -50,9 +50,9 @@ enum {
     NOEXEC_SEAL = 0x8, /* MFD_NOEXEC_SEAL, which a kernel may demand (Linux 6.3 or later) */
     PAUSE_US = 10000,
     WAITING_MOST = 64,
-    SEATS = 16,
+    CLIENTS_MOST = 16,
     KEY_LENGTH = 32,
-    SIGN_BYTES = 128,
+    LABEL_BYTES = 128,
     REQUEST_BYTES = 4096,
     ANSWER_BYTES = 128 * 1024,
     WHY_BYTES = 256,
@@ -63,14 +63,13 @@ static struct {
     hz_serve_answer *answer; /* of the process */
     hz_serve_say *say;       /* the same */
     pthread_t thread;
-    pid_t pid;                       /* of the process that has the thread */
-    pthread_key_t main_ends;         /* its destructor tells that main ends */
-    char key[KEY_LENGTH + 1];        /* what a request begins with, and a newline behind it */
-    struct pollfd waits[1 + SEATS];  /* the listener; clients that have not asked yet, the one that
-                                        has sat longest first */
-    nfds_t wait_count;               /* how many of them there are */
-    char request[REQUEST_BYTES + 1]; /* the one that is answered */
-    char text[ANSWER_BYTES];         /* the answer under way; no memory until one was written */
+    pid_t pid;                             /* of the process that has the thread */
+    pthread_key_t main_ends;               /* its destructor tells that main ends */
+    char key[KEY_LENGTH + 1];              /* what a request begins with, and a newline */
+    struct pollfd waits[1 + CLIENTS_MOST]; /* the listener; clients that have not asked yet */
+    nfds_t wait_count;                     /* how many of them there are */
+    char request[REQUEST_BYTES + 1];       /* the one that is answered */
+    char text[ANSWER_BYTES];               /* the answer; no memory until one was written */
 } service;
 
 static void say_why(const char *what)
@@ -137,17 +136,17 @@ static void talk(int client)
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
-static void seat_free(nfds_t seat)
+static void client_leave(nfds_t client)
 {
-    (void)close(service.waits[seat].fd);
+    (void)close(service.waits[client].fd);
     service.wait_count--;
-    memmove(&service.waits[seat], &service.waits[seat + 1],
-            (service.wait_count - seat) * sizeof service.waits[0]);
+    memmove(&service.waits[client], &service.waits[client + 1],
+            (service.wait_count - client) * sizeof service.waits[0]);
 }
 
-/* Others would only take seats from those that may ask. The user that the process has now: it may
+/* Others would only be in the way of those that may ask. The user that the process has now: it may
  * have dropped rights since its start. */
-static bool may_sit(int client)
+static bool may_stay(int client)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
@@ -167,11 +166,11 @@ static bool client_receive(void)
 {
     const int client = accept4(service.waits[0].fd, NULL, NULL, SOCK_CLOEXEC);
     if (client < 0) return is_worth_another_try(errno);
-    if (!may_sit(client)) {
+    if (!may_stay(client)) {
         (void)close(client);
         return true;
     }
-    if (service.wait_count > SEATS) seat_free(1);
+    if (service.wait_count > CLIENTS_MOST) client_leave(1);
     service.waits[service.wait_count++] = (struct pollfd){.fd = client, .events = POLLIN};
     return true;
 }
@@ -189,10 +188,10 @@ static bool clients_attend(void)
     const int ready = poll(service.waits, service.wait_count, -1);
     cancellation_allow(PTHREAD_CANCEL_DISABLE);
     if (ready < 0) return is_worth_another_try(errno);
-    for (nfds_t seat = service.wait_count; --seat > 0;) {
-        if (service.waits[seat].revents == 0) continue;
-        talk(service.waits[seat].fd);
-        seat_free(seat);
+    for (nfds_t client = service.wait_count; --client > 0;) {
+        if (service.waits[client].revents == 0) continue;
+        talk(service.waits[client].fd);
+        client_leave(client);
     }
     return service.waits[0].revents == 0 || client_receive();
 }
@@ -211,14 +210,14 @@ static bool descriptors_make_own(void)
     return true;
 }
 
-static bool sign_hang_out(const char *sign)
+static bool label_show(const char *label)
 {
-    return memfd_create(sign, MFD_CLOEXEC | NOEXEC_SEAL) >= 0 ||
-           (errno == EINVAL && memfd_create(sign, MFD_CLOEXEC) >= 0);
+    return memfd_create(label, MFD_CLOEXEC | NOEXEC_SEAL) >= 0 ||
+           (errno == EINVAL && memfd_create(label, MFD_CLOEXEC) >= 0);
 }
 
 /* Draws a name and a key; returns how long the address is, 0 where nothing can be drawn. */
-static socklen_t address_draw(struct sockaddr_un *address, char *sign, size_t size)
+static socklen_t address_draw(struct sockaddr_un *address, char *label, size_t size)
 {
     uint64_t drawn[3];
     char *name = address->sun_path + 1;
@@ -228,23 +227,23 @@ static socklen_t address_draw(struct sockaddr_un *address, char *sign, size_t si
         snprintf(name, sizeof address->sun_path - 1, "hz-control-%016" PRIx64, drawn[0]);
     (void)snprintf(service.key, sizeof service.key, "%016" PRIx64 "%016" PRIx64, drawn[1],
                    drawn[2]);
-    (void)snprintf(sign, size, "%s-%s", name, service.key);
+    (void)snprintf(label, size, "%s-%s", name, service.key);
     service.key[KEY_LENGTH] = '\n';
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* The sign is descriptor 1, as 0 and 1 are free before. The listener ends up in the place of
+/* The label is descriptor 1, as 0 and 1 are free before. The listener ends up in the place of
  * stderr: what is written there fails by ENOTCONN, which tells hz_os_write_stderr to look for the
  * program's own. */
-static bool door_open(void)
+static bool listener_make(void)
 {
     struct sockaddr_un address;
-    char sign[SIGN_BYTES];
-    const socklen_t length = address_draw(&address, sign, sizeof sign);
+    char label[LABEL_BYTES];
+    const socklen_t length = address_draw(&address, label, sizeof label);
     const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (length == 0 || listener < 0 ||
         bind(listener, (const struct sockaddr *)&address, length) != 0 ||
-        listen(listener, WAITING_MOST) != 0 || !sign_hang_out(sign)) {
+        listen(listener, WAITING_MOST) != 0 || !label_show(label)) {
         say_why("no socket can be made");
         return false;
     }
@@ -258,7 +257,7 @@ static void *serve(void *unused)
 {
     cancellation_allow(PTHREAD_CANCEL_DISABLE);
     (void)prctl(PR_SET_NAME, "hz-control");
-    if (descriptors_make_own() && door_open())
+    if (descriptors_make_own() && listener_make())
         while (clients_attend()) continue;
     return unused;
 }

@@ -22,7 +22,7 @@ DEADLINE_S = 60
 PATIENCE_S = 20.0
 MIB = 1 << 20
 ANOTHER_USER = 12345
-SIGN = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
+LABEL = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 
 Program = subprocess.Popen[str]
 Start = Callable[..., Program]
@@ -95,21 +95,21 @@ def ready(program: Program) -> Program:
     return program
 
 
-def sign_of(pid: int) -> tuple[str, str] | None:
+def address_of(pid: int) -> tuple[str, str] | None:
     """The name of a process's socket and the key to it; None: it takes no requests."""
     with contextlib.suppress(FileNotFoundError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             if (task / "comm").read_text() == "hz-control\n":
-                found = SIGN.fullmatch(os.readlink(task / "fd/1"))
+                found = LABEL.fullmatch(os.readlink(task / "fd/1"))
                 if found is not None:
                     return found[1], found[2]
     return None
 
 
-def door_of(pid: int) -> tuple[str, str]:
+def await_address(pid: int) -> tuple[str, str]:
     """The same, as soon as it listens."""
     end = time.monotonic() + PATIENCE_S
-    while (found := sign_of(pid)) is None:
+    while (found := address_of(pid)) is None:
         assert time.monotonic() < end, "it does not listen"
         time.sleep(0.01)
     return found
@@ -133,7 +133,7 @@ def ask_at(name: str, *lines: str) -> dict[str, Any]:
 
 
 def ask(pid: int, *lines: str) -> dict[str, Any]:
-    name, key = door_of(pid)
+    name, key = await_address(pid)
     return ask_at(name, key, *lines)
 
 
@@ -187,7 +187,7 @@ def test_without_the_variable_there_is_neither_a_thread_nor_a_socket(start: Star
     program = start(f"{COUNT}; {WAIT}", HZ_CONTROL="0")
     assert program.stdout is not None
     assert program.stdout.readline() == "1\n"
-    assert sign_of(ready(program).pid) is None
+    assert address_of(ready(program).pid) is None
 
 
 def test_the_program_never_sees_the_socket(start: Start) -> None:
@@ -213,7 +213,7 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start: Start) -> N
     assert program.stdout is not None
     child = int(program.stdout.readline())
     assert ask(program.pid, "set", "decay_ms=3")["config"]["decay_ms"] == 3
-    assert sign_of(child) is None
+    assert address_of(child) is None
     os.kill(child, 9)
 
 
@@ -243,15 +243,15 @@ def as_another_user(code: str) -> str:
 
 
 def test_a_request_without_the_key_is_refused(start: Start) -> None:
-    name, key = door_of(ready(start(WAIT)).pid)
+    name, key = await_address(ready(start(WAIT)).pid)
     for lines in (["stats"], ["0" * 32, "stats"], [key], [key[:-1], "stats"]):
         assert ask_at(name, *lines)["refused"] == "user"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_neither_finds_the_key_nor_takes_a_seat(start: Start) -> None:
+def test_another_user_neither_finds_the_key_nor_is_in_the_way(start: Start) -> None:
     pid = ready(start(WAIT)).pid
-    name, _ = door_of(pid)
+    name, _ = await_address(pid)
     said = as_another_user(f"""
 held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(40)]
 for each in held:
@@ -270,7 +270,7 @@ for task in os.listdir("/proc/{pid}/task"):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_user_whose_rights_a_daemon_has_for_a_moment_cannot_ask_it(start: Start) -> None:
     program = ready(start(DROPS))
-    name, _ = door_of(program.pid)
+    name, _ = await_address(program.pid)
     said = as_another_user(f"""
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.connect("\\0{name}")
@@ -311,13 +311,13 @@ def test_many_requests_at_once_are_all_answered(start: Start) -> None:
 
 def test_those_that_say_nothing_and_one_that_goes_do_not_stop_the_others(start: Start) -> None:
     program = ready(start(WAIT))
-    name, key = door_of(program.pid)
+    name, key = await_address(program.pid)
     with connected(name) as gone:
         gone.send(f"{key}\nstats".encode())
     with contextlib.ExitStack() as silent:
         first, *_ = [silent.enter_context(connected(name)) for _ in range(20)]
         assert ask(program.pid, "stats")["allocator"] == "hz"
-        assert first.recv(1) == b"", "it has sat longest where all seats are taken"
+        assert first.recv(1) == b"", "it came first, and there are too many"
 
 
 SECURE = """

@@ -264,9 +264,9 @@ def test_a_name_that_may_be_anothers_by_now_is_not_asked(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = start(ANSWER, '{"protocol":2}')
-    door = channel._await_door(Process.of(program.pid))
-    monkeypatch.setattr(channel, "_await_door", lambda process: door)
-    monkeypatch.setattr(channel, "_door", lambda process: None)
+    address = channel._await_address(Process.of(program.pid))
+    monkeypatch.setattr(channel, "_await_address", lambda process: address)
+    monkeypatch.setattr(channel, "_address", lambda process: None)
     with pytest.raises(HztuneError, match=r"ended while it was asked$"):
         api.process_statistics(program.pid)
 

@@ -26,10 +26,10 @@ _PROTOCOL = 2
 _MOST_BYTES = 1 << 18
 _TIMEVAL = struct.Struct("ll")
 _THREAD = "hz-control\n"
-_SIGN = "1"
+_LABEL = "1"
 """The descriptor of that thread which has the name and the key as its own name."""
 
-_DOOR = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
+_NAME_AND_KEY = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 _SWITCH = "HZ_CONTROL"
 _PRELOAD = "LD_PRELOAD"
 _LISTENS_SOON_S = 2.0
@@ -51,7 +51,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = ANSWER_PATIEN
         HztuneError: It did not answer in time, or ended.
     """
     try:
-        name, key = door = _await_door(process)
+        name, key = address = _await_address(process)
     except PermissionError:
         raise no_look_at(process.pid) from None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -60,7 +60,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = ANSWER_PATIEN
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
         try:
             connection.connect(f"\0{name}")
-            if _door(process) != door:  # another process may have the name by now
+            if _address(process) != address:  # another process may have the name by now
                 raise ConnectionError
             connection.send("\n".join([key, *lines]).encode("utf-8", "surrogateescape"))
             packet = connection.recv(_MOST_BYTES)
@@ -73,24 +73,24 @@ def ask_process(process: Process, *lines: str, patience_s: float = ANSWER_PATIEN
     return _opened(packet, process)
 
 
-def _await_door(process: Process) -> tuple[str, str]:
-    """The door of a process, at once or as soon as one that has just begun listens."""
+def _await_address(process: Process) -> tuple[str, str]:
+    """The address of a process, at once or as soon as one that has just begun listens."""
     began = time.monotonic()
-    while (door := _door(process)) is None:
+    while (address := _address(process)) is None:
         if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process):
             raise UsageError(_why_deaf(process))
         time.sleep(_PAUSE_S)
-    return door
+    return address
 
 
-def _door(process: Process) -> tuple[str, str] | None:
+def _address(process: Process) -> tuple[str, str] | None:
     """The name of a process's socket and the key to it; None: it takes no requests."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in Path("/proc", str(process.pid), "task").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if (task / "comm").read_text("utf-8", "replace") != _THREAD:
                     continue
-                found = _DOOR.fullmatch(os.readlink(task / "fd" / _SIGN))
+                found = _NAME_AND_KEY.fullmatch(os.readlink(task / "fd" / _LABEL))
                 if found is not None:
                     return found[1], found[2]
     return None
@@ -147,7 +147,7 @@ def _instead_of(process: Process) -> str:
     """What to do where a process is the child of a fork, as a clause."""
     parent = process.parent()
     with contextlib.suppress(PermissionError):
-        if parent is not None and _door(parent) is not None:
+        if parent is not None and _address(parent) is not None:
             return f"ask its parent, process {parent.pid}"
     return "if it is a daemon, start it so that it stays in the foreground"
 
