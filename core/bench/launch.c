@@ -114,6 +114,15 @@ static void add_door(void *target, const char *name, const char *text)
     l->doors[l->door_count++] = text;
 }
 
+static void set_input(void *target, const char *name, const char *text)
+{
+    (void)target;
+    const int fd = open(text, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) hz_refuse("--%s %s: %s", name, text, strerror(errno));
+    if (dup2(fd, STDIN_FILENO) < 0) hz_fail("cannot use %s as stdin: %s", text, strerror(errno));
+    (void)close(fd);
+}
+
 static void set_gated(void *target, const char *name, const char *text)
 {
     launch *l = target;
@@ -151,6 +160,7 @@ static const hz_option options[] = {
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
     {"join", "FILE", add_door, "the cgroup.procs of a control group that the program joins"},
+    {"input", "FILE", set_input, "what the program reads on stdin (default: as this process)"},
     {"own-network", NULL, own_network,
      "a network for the program, in which all ports are free and only loopback is there"},
     {"network-of", "PID", join_network, "the program is in the network of that process"},

@@ -67,6 +67,9 @@ _OPTIONS = (
     click.option("--cleanup", default="", metavar="COMMAND", help="Run after each run, untimed."),
     click.option("--check", default="", metavar="COMMAND",
                  help="Reads the program's output, and fails if it is wrong."),
+    click.option("--input", default="-", metavar="FILE",
+                 help="Every run reads FILE on stdin, from its start.  [default: the file that "
+                      "stdin is redirected from, else nothing]"),
     click.option("--warmup", type=int, default=1, show_default=True,
                  metavar="N",
                  help="Uncounted runs before the first measured one; a study makes at least one."),
@@ -118,9 +121,9 @@ _OF_ONE_RUN = frozenset({"out", "resume", "quiet", "as_json", "dry_run", "privat
 """Options of a run, which are no part of what is repeated."""
 
 PROGRAM_OPTIONS = frozenset({
-    "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
-    "timeout", "server", "load", "ready", "ready_port", "ready_timeout", "idle_s", "rounds",
-    "rests", "cpus", "memory", "by",
+    "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "input",
+    "warmup", "timeout", "server", "load", "ready", "ready_port", "ready_timeout", "idle_s",
+    "rounds", "rests", "cpus", "memory", "by",
 })  # fmt: skip
 """Their names, as `api.program` takes them."""
 

@@ -55,6 +55,7 @@ class ProgramSpec:
         amount: Amount = program.better if program.rate else "seconds"
         around = [program.prepare, program.cleanup, program.check, program.metric]
         around += [repr(each) for each in (program.rest, program.quota) if each is not None]
+        around += [f"{program.input.size} bytes on stdin"] if program.input else []
         served = asdict(program.service) if program.service else None
         found = shutil.which(program.argv[0])
         return cls(

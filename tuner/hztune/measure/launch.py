@@ -237,6 +237,7 @@ def own_programs(*others: Path) -> tuple[Path, ...]:
 def launch_words(program: Program, seed: int, changes: Mapping[str, str]) -> list[str]:
     """Returns the words behind hz-launch that tell of a program; arguments as of `launched`."""
     words = ["--rss-limit-mb", str(program.rss_limit_mb)] if program.rss_limit_mb else []
+    words += ["--input", program.input.path] if program.input else []
     for name, value in changes.items():
         words += ["--env", f"{name}={value}"]
     return [*words, "--", *program.command(seed)]

@@ -22,6 +22,7 @@ from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import network
 from hztune.measure.identity import Fault
+from hztune.measure.program_input import STDIN, Input, input_of
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
 from hztune.scratch import require_plain
@@ -111,6 +112,7 @@ class Program:
         seeks_kept: Whether what it keeps at rest is made less, and not its speed better.
         quota: The container in which each of its runs is measured; None: it has the machine.
         has_network: Whether each copy of a server, with its load, has a network of its own.
+        input: What each run reads on stdin; None: nothing.
     """
 
     argv: tuple[str, ...]
@@ -138,6 +140,7 @@ class Program:
     seeks_kept: bool = False
     quota: Quota | None = None
     has_network: bool = False
+    input: Input | None = None
 
     @property
     def label(self) -> str:
@@ -248,6 +251,8 @@ class ProgramOptions(TypedDict, total=False):
         memory: Memory of that container, as written: "512M"; "": all.
         name: How it is called; "": like its file.
         by: "turns" or "runs"; None: as is found out.
+        input: The file that every run reads on stdin, from its start; "-": what this process's
+            stdin is redirected from; "": none.
     """
 
     metric_regex: str
@@ -270,6 +275,7 @@ class ProgramOptions(TypedDict, total=False):
     memory: str
     name: str
     by: By | None
+    input: str
 
 
 def described(
@@ -295,6 +301,7 @@ def described(
     memory: str = "",
     name: str = "",
     by: By | None = None,
+    input: str = "",
 ) -> Program:
     """The program that words and options describe, as the command line names them.
 
@@ -342,6 +349,7 @@ def described(
         better="lower" if lower_is_better else "higher",
         by=by or "",
         quota=Quota.of(cpus, memory),
+        input=_input(input, server, rests),
     )
     if made.quota is not None and by == "turns":
         raise UsageError(
@@ -388,6 +396,21 @@ def _service(
     if ready and port:
         raise UsageError("give --ready COMMAND or --ready-port N, one of them")
     return Service(load, ready, port or 0)
+
+
+def _input(name: str, server: str, rests: str) -> Input | None:
+    """What each run reads on stdin; what is only redirected there is nothing to a server."""
+    if server:
+        if name not in ("", STDIN):
+            raise UsageError("--input is for a program; a server is asked by its --load")
+        return None
+    found = input_of(name)
+    if found is not None and rests:
+        raise UsageError(
+            "with --rests a program is told on stdin to go on, so it can read no file there; leave "
+            "--input out, or give an empty stdin: < /dev/null"
+        )
+    return found
 
 
 def _refuse_lost_port(starting: list[str], service: Service) -> None:

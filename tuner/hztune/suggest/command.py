@@ -49,6 +49,7 @@ def _around(program: Program) -> list[str]:
         ("--prepare", program.prepare), ("--cleanup", program.cleanup), ("--check", program.check)
     )  # fmt: skip
     words = [word for option, text in texts if text for word in (option, text)]
+    words += ["--input", program.input.name] if program.input else []
     words += ["--warmup", str(program.warmups)] if program.warmups != 1 else []
     if program.timeout_s != DEFAULT_TIMEOUT_S:
         words += ["--timeout", f"{program.timeout_s:g}"]

@@ -490,6 +490,7 @@ def _told(program: Program) -> list[object]:
     around += [program.rest.text, program.rest.says] if program.rest else []
     around += ["kept"] if program.seeks_kept else []
     around += [program.quota.text] if program.quota else []
+    around += [f"{program.input.size} bytes on stdin"] if program.input else []
     return [list(program.argv), around, asdict(program.service) if program.service else None]
 
 
