@@ -129,8 +129,9 @@ def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(
     budget_s: float, make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
     finding = judged(make_profile, make_bench, truth(0.131), budget_s=budget_s)
-    assert finding.answer == "cannot tell" and finding.interval is None
-    assert re.search(r"too few pairs \(\d\); 4 are the least: give --budget \d+s", finding.why)
+    assert finding.answer == "cannot tell"
+    said = re.search(r"too few pairs \((\d)\); 4 are the least: give --budget \d+s", finding.why)
+    assert said and (finding.interval is not None) == (int(said[1]) > 1)
     again = judged(make_profile, make_bench, truth(0.131), budget_s=advised_s(finding))
     assert again.interval is not None
 
@@ -312,7 +313,6 @@ def test_a_server_is_known_by_its_own_command(
     done = hztune("verify", path, *options, "--quiet")
     assert done.returncode == 1
     assert done.stderr.count("warning: the command is not the one") == warnings
-    assert "cannot tell" in done.stdout
 
 
 @pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 
 from hztune import machine
 from hztune.blocks import Arm
-from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.space import Space
@@ -101,8 +101,9 @@ def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Sp
 def test_two_speeds_without_time_for_a_claim_end_a_study_that_names_what_would_do(
     toy_space: Space,
 ) -> None:
-    with pytest.raises(UsageError, match=r"the 20 fresh pairs of a claim .* --budget 26s would do"):
-        Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
+    decision = Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
+    assert decision.verdict == "not_enough_data"
+    assert re.search(r"the 20 fresh pairs of a claim .* --budget 26s would do", decision.why)
 
 
 # ---- another hztune ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from hztune import allocator, caution, files, strictjson
 from hztune.allocator import Adapter, Installed
@@ -36,10 +36,16 @@ PROFILE = "profile.json"
 MOST_BYTES = 64 * 1024
 """A profile is a page of text; whatever is larger is something else."""
 
-Verdict = Literal["improved", "within_limit", "less_memory", "no_gain", "infeasible", "interrupted"]
-VERDICTS: tuple[Verdict, ...] = (
-    "improved", "within_limit", "less_memory", "no_gain", "infeasible", "interrupted",
-)  # fmt: skip
+Verdict = Literal[
+    "improved",
+    "within_limit",
+    "less_memory",
+    "no_gain",
+    "infeasible",
+    "not_enough_data",
+    "interrupted",
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """`within_limit`: it keeps a memory limit that the default breaks, whatever its speed.
 `less_memory`: it takes less memory than the default, whatever its speed."""
 

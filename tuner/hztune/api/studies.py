@@ -125,9 +125,10 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     """Searches the best configuration, proves it on fresh data and writes the results directory.
 
     Ctrl-C (or SIGTERM) ends it with the best so far, whose verdict is "interrupted".
+    Where the budget is too small, the verdict is "not_enough_data".
 
     Raises:
-        UsageError: The request is not legal, and nothing was written; or the budget is too small.
+        UsageError: The request is not legal, and nothing was written.
         HztuneError: The measuring failed; what was measured is kept, and `resume` goes on with it.
     """
     from hztune.tune.request import understand

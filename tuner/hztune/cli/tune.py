@@ -46,8 +46,13 @@ _EXIT_STATUS: dict[Verdict, int] = {
     "less_memory": 0,
     "no_gain": 0,
     "infeasible": 3,
+    "not_enough_data": 6,
     "interrupted": 130,
 }
+
+
+_UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")
+"""Verdicts of studies that have no page."""
 
 
 @click.command("tune", cls=ProgramCommand)
@@ -334,5 +339,5 @@ def print_result(result: Result, *, as_json: bool) -> int:
 
 def write_report(result: Result) -> None:
     """Writes the page of a study that has a verdict and a directory."""
-    if result.folder is not None and result.profile.claim.verdict != "interrupted":
+    if result.folder is not None and result.profile.claim.verdict not in _UNTOLD:
         api.report(result.folder)

@@ -24,6 +24,7 @@ from hztune.blocks import Arm, Block, ProofPlan
 from hztune.confirm.within_limits import limit_answer, limit_is_futile, missing_limit
 from hztune.decide import Looks, Question
 from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
+from hztune.errors import OutOfTime
 from hztune.stats import (
     LEAST_PLANNED,
     Interval,
@@ -226,7 +227,10 @@ class _Attempt:
         while running := self.running():
             if not bench.budget.allows(bench.executor.cost(1 + len(running), rounds), until):
                 return True
-            bench.measure([self.control, *running], "confirm", rounds, plan=self.plan)
+            try:
+                bench.measure([self.control, *running], "confirm", rounds, plan=self.plan)
+            except OutOfTime:
+                return True
             self.tell()
         return False
 

@@ -72,6 +72,8 @@ def claim(profile: Profile) -> str:
         "less_memory": f"{result.metric} {result.ratio:.3f} times that of {control}",
         "no_gain": f"no gain in {result.metric} over {control} was proved",
         "infeasible": "no configuration meets the limits",
+        "not_enough_data": f"not enough data; so far {result.metric} {result.ratio:.3f} times that "
+        f"of {control}",
         "interrupted": f"interrupted; so far {result.metric} {result.ratio:.3f} times that of "
         f"{control}",
     }

@@ -43,6 +43,8 @@ def verdict_words(profile: Profile) -> str:
         return f"{what} takes {memory_words(memory.ratio, memory.of)} {_with_words(profile)}"
     if profile.claim.verdict == "infeasible":
         return f"No configuration of {whose} keeps the limits on {what}"
+    if profile.claim.verdict == "not_enough_data":
+        return f"The budget was too small for a study of {what}"
     if profile.claim.verdict == "interrupted":
         return f"The study of {what} was stopped before it could prove anything"
     return f"Nothing was proved better than {control} on {what}"
@@ -71,7 +73,7 @@ def _interval_words(profile: Profile) -> str:
     if profile.makes_a_claim:
         against = f"against {control_words(profile)}, from {pairs} of fresh processes"
         return f"95 % interval {low} to {high} {against} that no selection had seen."
-    if result.verdict == "interrupted":
+    if result.verdict in ("interrupted", "not_enough_data"):
         so_far = change(math.log(result.ratio))
         return f"So far {so_far}, 95 % interval {low} to {high} from {pairs}; not a claim."
     return "A gain below the noise floor is no gain."

@@ -45,7 +45,7 @@ class Budget:
         total_s: All of it that the phases share.
         spent_s: What earlier sessions of the same study used of it.
         reserved_s: What stands beside `total_s` for the panel, until it is released.
-        kept_s: What stands beside both for the proof on the program itself.
+        kept_s: What stands beside both for the proof on the program, and for the smallest memory.
         part: What the phases would have of a larger budget, as a part of it; see `Division`.
     """
 

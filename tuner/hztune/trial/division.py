@@ -11,9 +11,10 @@ a least, too, and the leasts come before the shares.
    pairs that a claim needs, all as short as blocks can be.
 2. The search ends by its share, or sooner where the pairs of a claim need more than what is left
    then. Its first block may go beyond the share, as long as these pairs have their time.
-3. A study whose leasts are more than its budget measures nothing, and says which budget would do.
-   That is asked before the first block, by what one run has shown, and after each block of the
-   calibration, which shows what blocks really take.
+3. A study whose leasts are more than its budget says which budget would do, sets a few
+   configurations beside the default as far as its time goes, and claims nothing. That is asked
+   before the first block, by what one run has shown, and after each block of the calibration,
+   which shows what blocks really take.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hztune.errors import UsageError
+from hztune.errors import OutOfTime
 from hztune.trial.workbench import Workbench
 
 CALIBRATED_BY = 0.08
@@ -121,13 +122,17 @@ def latest_search(bench: Workbench) -> float:
     return PROVED_BY - claim_s(bench) / bench.budget.total_s
 
 
-def refuse_too_little(bench: Workbench) -> None:
+class TooLittleTime(OutOfTime):
+    """The budget holds no study; the text says which one would."""
+
+
+def require_enough(bench: Workbench) -> None:
     """Sees to it that a study has time for what it needs at least.
 
     One that has searched already goes on with what is there.
 
     Raises:
-        UsageError: It has not; the text says which budget would do.
+        TooLittleTime: It has not.
     """
     if bench.ledger.searched:
         return
@@ -143,7 +148,7 @@ def refuse_too_little(bench: Workbench) -> None:
         return
     rest = "the rest of the calibration" if calibrated else "a calibration"
     first = f"{rest}, a block" if calibrated < LEAST_BLOCKS else "a block"
-    raise UsageError(
+    raise TooLittleTime(
         f"the budget is too small: {first} of {LEAST_SLOTS} candidates and the "
         f"{bench.least_pairs} fresh pairs of a claim take about {needed_s:.0f} s here, and "
         f"{left_s:.0f} s are left for them; "

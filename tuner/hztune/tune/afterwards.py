@@ -49,7 +49,7 @@ def afterwards(
         reporter: Is told what was found.
     """
     found: tuple[Survivor, ...] = ()
-    if decision.verdict == "interrupted":
+    if decision.verdict in ("interrupted", "not_enough_data"):
         return found, ()
     arms = list(dict.fromkeys([control, decision.arm]))
     try:

@@ -13,12 +13,18 @@ from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm, Block, times_of
 from hztune.confirm import Proof, against_itself, claim_error, prove
-from hztune.errors import UsageError
 from hztune.measure import Executor, Role
 from hztune.measure.types import Around
 from hztune.stats import FIRST_LOOK, Interval
 from hztune.trial import Budget, Calibration, Ledger, Workbench, assess, calibrate
-from hztune.trial.division import COPIES, FIRST_RUN, HEADROOM, LEAST_BLOCKS, PROGRAM_SHARE
+from hztune.trial.division import (
+    COPIES,
+    FIRST_RUN,
+    HEADROOM,
+    LEAST_BLOCKS,
+    PROGRAM_SHARE,
+    TooLittleTime,
+)
 
 _CALIBRATED_BY = 0.25
 _PROVED_BY = 0.98
@@ -77,14 +83,14 @@ class LastProof:
     metric: str
     seconds: float
 
-    def refuse_too_little(self, control: Arm) -> None:
+    def require_enough(self, control: Arm) -> None:
         """Sees to it that there is time for a proof, before anything is searched on the trace.
 
         Args:
             control: With what the program is run once.
 
         Raises:
-            UsageError: There is not; the text says which budget would do.
+            TooLittleTime: There is not; the text says which budget would do.
         """
         self.executor.prepare(control)
         needed_s = LEAST_BLOCKS * self.executor.cost(COPIES, 1)
@@ -92,7 +98,7 @@ class LastProof:
         if needed_s <= FIRST_RUN * _PROVED_BY * self.seconds:
             return
         enough_s = math.ceil(HEADROOM * needed_s / (_PROVED_BY * PROGRAM_SHARE))
-        raise UsageError(
+        raise TooLittleTime(
             f"the budget is too small: a calibration and the {FIRST_LOOK} fresh pairs of a claim "
             f"on {self.label} itself take about {needed_s:.0f} s, and {self.seconds:.0f} s are "
             f"kept for them; --budget {enough_s}s would do, and so would a shorter run"

@@ -46,8 +46,7 @@ def tune(task: Task, reporter: Reporter) -> Result:
     samples are there.
 
     Raises:
-        UsageError: The budget is too small for what is measured; what was measured by then is kept,
-            and where that is nothing, no file. Or `out` holds another study.
+        UsageError: `out` holds another study.
         HztuneError: The measuring itself failed; the samples so far are kept.
     """
     request, started = task.request, time.monotonic() - task.judged_s
@@ -68,8 +67,10 @@ def tune(task: Task, reporter: Reporter) -> Result:
         panel = panel_of(request, machine, store)
         last = last_proof_of(request, machine, store, reporter.say)
         story = _story(task, executor, store, reporter, asked.is_set, panel, last)
-        decision = story.run()
-        found = afterwards(request, story.bench, story.control, decision, machine, inside, reporter)
+        bench, control = story.bench, story.control
+        with bench.budget.running():
+            decision = story.run()
+            found = afterwards(request, bench, control, decision, machine, inside, reporter)
         return _finish(task, machine, story, decision, store, started, *found)
 
 
@@ -199,7 +200,8 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
 def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
     """The time of a study, of which some is the panel's where there is one."""
     own = request.division
-    return Budget(clock, own.phases_s, spent_s, own.panel_s, own.program_s, own.part)
+    kept_s = own.program_s + own.smallest_s
+    return Budget(clock, own.phases_s, spent_s, own.panel_s, kept_s, own.part)
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hztune.blocks import Arm
-from hztune.confirm import Step, against_itself, reported, reported_each
-from hztune.errors import StoppedByUser
+from hztune.confirm import Step, against_itself, reported_each
+from hztune.errors import OutOfTime, StoppedByUser
 from hztune.panel import Panel
 from hztune.profile import Verdict
 from hztune.progress import percent
@@ -20,9 +20,15 @@ from hztune.rests import MEMORIES
 from hztune.result.decision import Decision, claim_of
 from hztune.search import Ranked, Search
 from hztune.space import AnySpace
-from hztune.stats import Interval
+from hztune.stats import Interval, fixed_interval
 from hztune.trial import Calibration, Ledger, Workbench, assess, calibrate, warnings_about
-from hztune.trial.division import CALIBRATED_BY, PROVED_BY, refuse_too_little
+from hztune.trial.division import (
+    CALIBRATED_BY,
+    LEAST_SLOTS,
+    PROVED_BY,
+    TooLittleTime,
+    require_enough,
+)
 from hztune.tune.aim import Aim
 from hztune.tune.on_program import LastProof
 from hztune.tune.winner import Winner
@@ -65,25 +71,50 @@ class Story:
         return self.search.control
 
     def run(self) -> Decision:
-        """Tells the story to its end; an interruption ends it with the best so far.
+        """Tells the story to its end; an interruption ends it with the best so far."""
+        try:
+            return self._told()
+        except OutOfTime as late:
+            return self._without_claim("not_enough_data", str(late))
+        except (KeyboardInterrupt, StoppedByUser):
+            return self._without_claim("interrupted", "stopped by the user; not a claim")
+
+    def _told(self) -> Decision:
+        """The story; where the time does not hold it, what it holds.
 
         Raises:
-            UsageError: The budget is too small for what is measured.
+            OutOfTime: What was measured then was ended.
         """
         try:
             self._prepare()
-            calibrate(self.bench, self.control, CALIBRATED_BY, refuse_too_little)
+            calibrate(self.bench, self.control, CALIBRATED_BY, require_enough)
             self._assess()
-            refuse_too_little(self.bench)
+            require_enough(self.bench)
             return self.aim.decide()
-        except (KeyboardInterrupt, StoppedByUser):
-            return self._interrupted()
+        except TooLittleTime as short:
+            self.bench.reporter.say(f"{short}; what there is time for is measured")
+            self._set_beside()
+            raise
+
+    def _set_beside(self) -> None:
+        """Measures what the search begins with beside the default, in two blocks or more."""
+        bench = self.bench
+        rounds = bench.rounds(2, 0.0)
+        arms = [arm for arm in self.space.starts if arm != self.control][:LEAST_SLOTS]
+
+        def cost_s(count: int) -> float:
+            return bench.executor.cost(1 + count, rounds)
+
+        counts = [*range(len(arms), 1, -1)]
+        count = next((n for n in counts if bench.budget.allows(2.0 * cost_s(n))), 1)
+        while arms and bench.budget.allows(cost_s(count), PROVED_BY):
+            bench.measure([self.control, *arms[:count]], "search", rounds)
 
     def _prepare(self) -> None:
         """Finds out what a block costs."""
         self.bench.executor.prepare(self.control)
         if self.last is not None and not self.bench.ledger.searched:
-            self.last.refuse_too_little(self.control)
+            self.last.require_enough(self.control)
 
     def _assess(self) -> None:
         """Says what this study can see, before it looks."""
@@ -122,17 +153,18 @@ class Story:
             return self.decided("infeasible", self.control, None, _least_memory(ledger))
         return self.decided("no_gain", self.control, against_itself(ledger), why)
 
-    def _interrupted(self) -> Decision:
-        """The best so far, without a claim."""
+    def _without_claim(self, verdict: Verdict, why: str) -> Decision:
+        """The best so far; its interval is of the pairs of the search where there are no others."""
         proved = [proof for proof in self.aim.proofs if proof.succeeded]
         best: Ranked | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
         if proved and self.panel is not None:
             part = self.space.part(arm.allocator)
             self.aim.examined = self.panel.known(self.bench, part, self.control, arm)
-        record = self.bench.ledger.fresh_by_arm.get(arm.key)
-        interval = reported(record) if record else None
-        return self.decided("interrupted", arm, interval, "stopped by the user; not a claim")
+        ledger = self.bench.ledger
+        record = ledger.fresh_by_arm.get(arm.key) or ledger.searched.get(arm.key)
+        logs = record.log_ratios if record else []
+        return self.decided(verdict, arm, fixed_interval(logs) if len(logs) > 1 else None, why)
 
     def gain_words(self, estimate: float) -> str:
         """A gain as a sentence tells it: of memory at rest, how much less it is."""

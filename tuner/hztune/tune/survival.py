@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.progress import Reporter
 from hztune.quota import LEAST_MEMORY_KB, Quota
 from hztune.result import Survivor
-from hztune.trial import Workbench, smallest_memory
+from hztune.trial import Clock, Workbench, smallest_memory
 from hztune.tune.request import TuneRequest
 
 _MARGIN, _MARGIN_KB = 1.5, 8 * 1024
@@ -45,18 +44,19 @@ def survivors(
         inside: The allocators that every program brings.
         reporter: Is told what was found.
     """
-    found = []
+    found, clock = [], bench.budget.clock
     for arm in arms:
-        deadline = time.monotonic() + request.division.smallest_s / len(arms)
+        deadline = clock.now() + request.division.smallest_s / len(arms)
         survives = _survival(request, arm, bench, machine, inside)
-        least = smallest_memory(survives, _start_kb(bench, arm), partial(_is_before, deadline))
+        is_early = partial(_is_before, clock, deadline)
+        least = smallest_memory(survives, _start_kb(bench, arm), is_early)
         reporter.say(f"smallest memory of {arm.text}: {least.words}")
         found.append(Survivor(arm, least))
     return tuple(found)
 
 
-def _is_before(deadline: float) -> bool:
-    return time.monotonic() < deadline
+def _is_before(clock: Clock, deadline: float) -> bool:
+    return clock.now() < deadline
 
 
 def _survival(

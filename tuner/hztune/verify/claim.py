@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,7 @@ from hztune.blocks import Arm
 from hztune.confirm.proof import difference
 from hztune.decide import Looks, Question
 from hztune.decide.question import REPORTED_ERROR
-from hztune.errors import UsageError
+from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.executors import programs_executor, workloads_executor
@@ -321,6 +322,13 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
+    with bench.budget.running():
+        with suppress(OutOfTime):  # then it is late, too
+            bench.executor.prepare(promise.control)
+        return _measured(promise, bench)
+
+
+def _measured(promise: Promise, bench: Workbench) -> Verification:
     rounds, planned = _rounds(bench), 0
     while True:
         record = bench.ledger.fresh(promise.arm)
@@ -336,8 +344,11 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
             return finding
         if is_late or (planned and pairs >= planned):
             advice = _more_time(promise, record, looks, bench, rounds)
-            return replace(finding, why=f"{finding.why}; {advice}")
-        bench.measure([promise.control, promise.arm], "confirm", rounds)
+            logs = record.log_ratios
+            seen = finding.interval or (fixed_interval(logs) if len(logs) > 1 else None)
+            return replace(finding, why=f"{finding.why}; {advice}", interval=seen)
+        with suppress(OutOfTime):
+            bench.measure([promise.control, promise.arm], "confirm", rounds)
         _tell(bench, promise, planned)
 
 
