@@ -140,7 +140,9 @@ def test_a_form_that_names_files_of_this_installation_says_what_to_do_elsewhere(
 ) -> None:
     text = export.render(make_profile(), name)
     assert "# elsewhere: LD_PRELOAD names files of the installation" in text
-    assert "export the profile there again" in text and "ld.so only warns" in text
+    assert "export the profile again" in text and "ld.so only warns" in text
+    assert "RTLD_DEEPBIND" not in text
+    assert "# deepbind:  no allocator" in export.render(profile_of("jemalloc"), name)
     assert "elsewhere:" not in export.render(profile_of("glibc"), name)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hztune import machine
-from hztune.machine import Machine
+from hztune.machine import Machine, group_limit
 from hztune.trial import Budget, SystemClock
 
 RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
@@ -104,10 +104,13 @@ def test_the_smallest_quota_on_the_way_up_counts_in_version_2(tmp_path: Path) ->
         "sys/fs/cgroup/outer/cpu.max": "150000 100000\n",
         "sys/fs/cgroup/outer/inner/cpu.max": "max 100000\n",
         "sys/fs/cgroup/outer/inner/memory.max": "1073741824\n",
+        "sys/fs/cgroup/outer/inner/memory.current": "4096\n",
         "sys/fs/cgroup/outer/memory.max": "max\n",
+        "proc/7/cgroup": "0::/outer/inner\n",
     }
     record = Machine.here(put(tmp_path, files))
     assert (record.quota, record.memory_limit_kb) == (1.5, 1 << 20)
+    assert group_limit("7", tmp_path) == (1 << 30, 4096)
 
 
 def test_quota_and_limit_are_read_in_version_1(tmp_path: Path) -> None:

@@ -414,6 +414,28 @@ def test_the_doctor_advises_by_what_waits_where(found: Statistics, sentence: str
 # ---- the command line ----------------------------------------------------------------------------
 
 
+def test_the_doctor_explains_all_of_the_memory_and_says_what_was_asked_for(
+    hztune_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = diagnosis.Diagnosis(
+        pid=7, name="app", provider="/lib/libhz.so", allocator="hz",
+        memory=SeenMemory(127 * MIB, 87 * MIB, 0, 0, 0), limit=(256 * MIB, 130 * MIB),
+        parts=(Holding("hz", "0.1.0", 20 * MIB, 31 * MIB, None, {}),),
+        settings=(
+            diagnosis.InEffect("shards", 1, is_effective=True, is_default=False, is_asked=False),
+            diagnosis.InEffect("thp", "on", is_effective=True, is_default=False, is_asked=True),
+            diagnosis.InEffect("decay_ms", 9, is_effective=False, is_default=False, is_asked=True),
+        ),
+        advice=(), remarks=(),
+    )  # fmt: skip
+    monkeypatch.setattr(api, "diagnose", lambda pid: seen)
+    told = hztune_here("doctor", "--pid", "7").stdout
+    whole = "127.0 MiB resident: 56.0 of stacks and other mappings, 40.0 of mapped files, 31.0 held"
+    assert whole in told and "its control group takes 130.0 of 256.0 MiB" in told
+    assert "shards=1 (in effect, not asked for)" in told
+    assert "thp=on (in effect, asked for)" in told and "decay_ms=9 (asked for)" in told
+
+
 def test_the_commands_ask_and_change(hztune: Run, start: Start, on_hz: dict[str, str]) -> None:
     pid = str(start(WAIT, **on_hz).pid)
     assert hztune("set", "--pid", pid, "decay_ms=0").stdout == "decay_ms: 100 -> 0\n"

@@ -93,7 +93,7 @@ class Machine:
             governor=text_or_empty(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             turbo=_turbo(root),
             memory_gib=_memory_gib(root),
-            memory_limit_kb=_memory_limit_kb(root),
+            memory_limit_kb=limit[0] // 1024 if (limit := group_limit(root=root)) else None,
             cpu_flags=_cpu_flags(root),
         )
 
@@ -182,18 +182,21 @@ def _all_may_read(folder: Path) -> bool:
     return stat.S_ISDIR(mode) and bool(mode & stat.S_IROTH)
 
 
-def quota_paths(root: Path, controller: str, name_v2: str, name_v1: str) -> tuple[Path, ...]:
-    """Returns where a limit of this process's control group may stand, its own group first.
+def quota_paths(
+    root: Path, controller: str, name_v2: str, name_v1: str, whose: str = "self"
+) -> tuple[Path, ...]:
+    """Returns where a limit of a process's control group may stand, its own group first.
 
     Args:
         root: Stands for / in tests.
         controller: Name of the v1 controller ("cpu", "memory").
         name_v2: File of the unified hierarchy ("cpu.max").
         name_v1: File of the controller's own hierarchy ("cpu.cfs_quota_us").
+        whose: The number of the process; "self": this one.
     """
     mount = root / "sys/fs/cgroup"
     found = []
-    for line in text_or_empty(root / "proc/self/cgroup").splitlines():
+    for line in text_or_empty(root / "proc" / whose / "cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         folder, name = (mount, name_v2) if not controllers else (mount / controller, name_v1)
         if not controllers or controller in controllers.split(","):
@@ -215,14 +218,17 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _memory_limit_kb(root: Path) -> int | None:
-    """Returns the smallest memory limit on the way up the control groups, KiB."""
-    texts = [
-        text_or_empty(path)
-        for path in quota_paths(root, "memory", _MEMORY_V2, "memory.limit_in_bytes")
-    ]
-    limits = [int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED_BYTES]
-    return min(limits) // 1024 if limits else None
+def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] | None:
+    """Returns the smallest memory limit on the way up the control groups, and its use.
+
+    Both in bytes; None: there is no limit.
+    """
+    limits = []
+    for path in quota_paths(root, "memory", _MEMORY_V2, "memory.limit_in_bytes", whose):
+        text, used = text_or_empty(path), "current" if path.name == _MEMORY_V2 else "usage_in_bytes"
+        if text.isdigit() and int(text) < _UNLIMITED_BYTES:
+            limits.append((int(text), int(text_or_empty(path.with_name(f"memory.{used}")) or 0)))
+    return min(limits, default=None)
 
 
 def _cpu_model(root: Path) -> str:

@@ -6,7 +6,7 @@ from outside is told, and how to start it so that it tells more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hztune import allocator
@@ -14,6 +14,7 @@ from hztune.allocator import live
 from hztune.attach.outside import Process, SeenMemory
 from hztune.attach.questions import Holding, Statistics, statistics_of
 from hztune.errors import HztuneError, UsageError
+from hztune.machine import group_limit
 from hztune.params import Value
 
 _MIB = 1 << 20
@@ -34,12 +35,14 @@ class InEffect:
         value: What it is.
         is_effective: The process itself tells; else its variables ask for it.
         is_default: It is the allocator's own default.
+        is_asked: The process's variables ask for it.
     """
 
     name: str
     value: Value
     is_effective: bool
     is_default: bool
+    is_asked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Diagnosis:
         provider: The file that gives it malloc; "": it shows none, as static programs and Go's do.
         allocator: That allocator's name; "": hztune does not know it.
         memory: As the kernel counts it.
+        limit: Most bytes that its control group may take, and what it takes; None: there is none.
         parts: Its allocators by their own account; none where it takes no requests.
         settings: Of the allocator behind malloc, as far as they can be known.
         advice: What would help, a sentence each.
@@ -63,6 +67,7 @@ class Diagnosis:
     provider: str
     allocator: str
     memory: SeenMemory
+    limit: tuple[int, int] | None
     parts: tuple[Holding, ...]
     settings: tuple[InEffect, ...]
     advice: tuple[str, ...]
@@ -87,6 +92,7 @@ def diagnose(pid: int) -> Diagnosis:
         provider=str(running.provider) if running is not None else "",
         allocator=running.allocator if running is not None else "",
         memory=found.memory if found is not None else memory,
+        limit=group_limit(str(pid)),
         parts=found.parts if found is not None else (),
         settings=settings,
         advice=tuple(advice_for(found)) if found is not None else (),
@@ -128,10 +134,12 @@ def _settings(
         remarks.append(f"hztune does not know the allocator of {running.provider}")
         return
     known: dict[str, live.SettingRead] = {}
+    asked: Mapping[str, Value] = {}
     try:
         adapter = allocator.get(running.allocator)
         installed = adapter.installed()
         defaults = {knob.name: knob.default for knob in adapter.knobs(installed)}
+        asked = adapter.requested(running.environment or {}, installed)
         if running.allocator != "hz" or not told:
             known = live.settings(running, adapter, installed)
     except HztuneError as error:
@@ -139,7 +147,8 @@ def _settings(
         return
     known |= {name: live.SettingRead(value, is_effective=True) for name, value in told.items()}
     for name, read in known.items():
-        yield InEffect(name, read.value, read.is_effective, read.value == defaults.get(name))
+        is_default = read.value == defaults.get(name)
+        yield InEffect(name, read.value, read.is_effective, is_default, name in asked)
 
 
 # ---- what would help ---------------------------------------------------------------------------

@@ -78,7 +78,6 @@ def _line(finding: Check) -> str:
 def _told(found: Diagnosis) -> list[str]:
     memory = found.memory
     seen = [
-        (memory.anonymous_bytes, "anonymous memory (heaps, stacks)"),
         (memory.lazy_bytes, "of it returned lazily"),
         (memory.swapped_bytes, "swapped out"),
         (memory.huge_bytes, "in huge pages"),
@@ -88,7 +87,13 @@ def _told(found: Diagnosis) -> list[str]:
         f"  malloc comes from {found.provider} ({found.allocator or 'unknown to hztune'})"
         if found.provider
         else "  no file of it shows a malloc",
-        *[f"  {size / _MIB:.1f} MiB {what}" for size, what in seen if size or what == seen[0][1]],
+        f"  {_mib(memory.resident_bytes)} MiB resident: {_explained(found)}",
+        *[f"  {_mib(size)} MiB {what}" for size, what in seen if size],
+        *(
+            [f"  its control group takes {_mib(found.limit[1])} of {_mib(found.limit[0])} MiB"]
+            if found.limit
+            else []
+        ),
         *[line for part in found.parts for line in part_lines(part)],
         *_settings_told(found.settings),
         *[f"advice: {sentence}" for sentence in found.advice],
@@ -96,10 +101,34 @@ def _told(found: Diagnosis) -> list[str]:
     ]
 
 
+def _explained(found: Diagnosis) -> str:
+    """Whose the resident memory is, the largest part first."""
+    memory = found.memory
+    held = {part.allocator: part.held_bytes for part in found.parts if part.held_bytes}
+    rest = max(0, memory.anonymous_bytes - sum(held.values()))
+    parts = {
+        "of mapped files": memory.resident_bytes - memory.anonymous_bytes,
+        "of stacks and other mappings" if held else "of heaps and stacks": rest,
+        **{f"held by {name}": size for name, size in held.items()},
+    }
+    ranked = sorted(parts.items(), key=lambda each: -each[1])
+    return ", ".join(f"{_mib(size)} {what}" for what, size in ranked)
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.1f}"
+
+
+def _whose_choice(setting: InEffect) -> str:
+    if not setting.is_effective:
+        return "asked for"
+    return f"in effect, {'asked for' if setting.is_asked else 'not asked for'}"
+
+
 def _settings_told(settings: tuple[InEffect, ...]) -> list[str]:
     """Those that are not the allocator's own default."""
     changed = [
-        f"  {each.name}={each.value} ({'in effect' if each.is_effective else 'asked for'})"
+        f"  {each.name}={each.value} ({_whose_choice(each)})"
         for each in settings
         if not each.is_default
     ]

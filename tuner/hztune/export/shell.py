@@ -54,11 +54,13 @@ def _elsewhere(profile: Profile) -> list[str]:
     """What LD_PRELOAD is good for; nothing where nothing is preloaded."""
     if not preload(profile):
         return []
-    return [
-        "elsewhere: LD_PRELOAD names files of the installation that wrote this; where hztune is",
-        "           installed in another place, export the profile there again. If a file of it is",
-        "           missing, ld.so only warns, and the program runs without that file.",
+    lines = [
+        "elsewhere: LD_PRELOAD names files of the installation that wrote this; where hztune is in",
+        "           another place, export the profile again. Of a missing file, ld.so only warns.",
     ]
+    if profile.allocator.name != "hz":
+        lines.append("deepbind:  no allocator: by it, plugins opened RTLD_DEEPBIND use this one")
+    return lines
 
 
 def _all(profile: Profile) -> dict[str, str]:
