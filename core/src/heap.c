@@ -69,7 +69,7 @@ static struct {
  * that a program stores there by mistake. A process has 1024 such keys: if none is left, no thread
  * gets a heap. */
 static pthread_key_t ending_key;
-static bool has_key;
+static _Atomic bool has_key;
 static const char is_to_end = 0;
 
 hz_heap *hz_heap_first(void)
@@ -225,10 +225,9 @@ static hz_heap *heap_adopt_any(void)
     return heap;
 }
 
-static hz_heap *heap_find(hz_stat *how)
+static hz_heap *heap_find(uint32_t node, hz_stat *how)
 {
     uint32_t shard = 0;
-    const uint32_t node = hz_heap_node();
     hz_lock_take(&heaps.lock);
     hz_heap *heap = heap_adopt(node);
     if (heap == NULL) shard = shard_next(node);
@@ -246,8 +245,10 @@ static void heap_leave(hz_heap *heap);
 HZ_SLOW hz_heap *hz_heap_enter(void)
 {
     hz_stat how;
-    if (rounds_left == 0 || !hz_start() || !has_key) return &hz_heap_none;
-    hz_heap *heap = heap_find(&how);
+    if (rounds_left == 0 || !hz_start() || !hz_atomic_get(&has_key)) return &hz_heap_none;
+    const uint32_t node = hz_heap_node();
+    if (hz_heap_mine != &hz_heap_none) return hz_heap_mine; /* one of these has allocated */
+    hz_heap *heap = heap_find(node, &how);
     if (heap == NULL) return &hz_heap_none;
     heap_use(heap);
     if (hz_is_controlled()) hz_atomic_poke(&heap->thread, hz_os_thread());
@@ -447,8 +448,13 @@ static bool key_make(void)
     return is_made;
 }
 
+void hz_heap_prepare(void)
+{
+    static _Atomic uint32_t is_prepared;
+    if (hz_atomic_swap(&is_prepared, 1) == 0) hz_atomic_put(&has_key, key_make());
+}
+
 void hz_heap_start(uint32_t cpus)
 {
     heaps.warm_most = cpus < WARM_MOST ? cpus : WARM_MOST;
-    has_key = key_make();
 }

@@ -262,6 +262,8 @@ void hz_warn_once(const char *what, const void *address);
 
 /* ---- heap.c, and heap.h --------------------------------------------------------------------- */
 
+/* Called before hz starts and without a lock, as it may allocate. */
+void hz_heap_prepare(void);
 void hz_heap_start(uint32_t cpus);
 /* Fills the rows of threads without a heap. */
 void hz_rows_start(void);
@@ -320,6 +322,8 @@ void hz_background_after_fork(void);
 void hz_change_after_fork(void);
 /* Registers the handler that repairs hz in the child of a fork. */
 void hz_fork_start(void);
+/* Repairs hz, if this is a child in which that handler did not run yet. */
+void hz_fork_notice(void);
 
 /* ---- hooks.c -------------------------------------------------------------------------------- */
 

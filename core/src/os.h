@@ -8,6 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Reads what the others need of the C library, whose functions may allocate: before all others, and
+ * with no lock held. Any number of times. */
+void hz_os_start(void);
+void hz_os_clock_find(void); /* a part of it */
+
 /* ---- memory; addresses and lengths are multiples of HZ_PAGE_BYTES --------------------------- */
 
 typedef enum hz_os_claimed {
@@ -24,7 +29,9 @@ uintptr_t hz_os_addresses(void);                     /* how many a process has; 
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
-size_t hz_os_page_bytes(void);                  /* of the kernel's pages */
+void *
+hz_os_map_cleared_in_children(void); /* a page, zeroed anew in each child of a fork; or NULL */
+size_t hz_os_page_bytes(void);       /* of the kernel's pages */
 /* Gives the memory back: it reads as zero afterwards. Multiples of the kernel's pages will do. */
 bool hz_os_purge(void *address, size_t bytes);
 /* Moves the pages to another mapping, by the page table: then the first range reads as zero and

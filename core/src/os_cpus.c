@@ -7,13 +7,11 @@
  * hierarchies: version 2, version 1 with the cpu controller, or both.
  */
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "os.h"
+#include "os_call.h"
 #include "text.h"
 
 enum { LINE_BYTES = 1024 }; /* no line that matters is longer */
@@ -21,14 +19,14 @@ enum { LINE_BYTES = 1024 }; /* no line that matters is longer */
 /* ---- lines of a file of any length ---------------------------------------------------------- */
 
 typedef struct lines {
-    int fd;
+    long fd;
     char buffer[LINE_BYTES]; /* what was read from the file */
     size_t start, end;       /* the part that was not consumed yet */
 } lines;
 
 static bool lines_refill(lines *this)
 {
-    const ssize_t got = read(this->fd, this->buffer, sizeof this->buffer);
+    const long got = HZ_OS_CALL(SYS_read, this->fd, (long)this->buffer, sizeof this->buffer);
     this->start = 0;
     this->end = got > 0 ? (size_t)got : 0;
     return got > 0;
@@ -52,7 +50,7 @@ static bool lines_next(lines *this, char line[LINE_BYTES])
 static bool lines_open(lines *this, const char *path)
 {
     this->start = this->end = 0;
-    this->fd = open(path, O_RDONLY | O_CLOEXEC);
+    this->fd = HZ_OS_CALL(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC);
     return this->fd >= 0;
 }
 
@@ -93,7 +91,7 @@ static void find_own(char own[LINE_BYTES], bool is_v2)
         const char *path = path_in(line, is_v2);
         if (path != NULL) memcpy(own, path, strlen(path) + 1);
     }
-    close(file.fd);
+    (void)HZ_OS_CALL(SYS_close, file.fd);
 }
 
 /* A mounted hierarchy. */
@@ -133,9 +131,12 @@ static const char *below(const char *root, const char *path)
 
 static bool read_in(const char *directory, const char *name, char text[64])
 {
-    char path[2 * LINE_BYTES + 32];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    return hz_text_read(path, text, 64) > 0;
+    char start[2 * LINE_BYTES + 32];
+    hz_text path = {start, sizeof start, 0};
+    hz_text_put(&path, directory);
+    hz_text_put(&path, "/");
+    hz_text_put(&path, name);
+    return hz_text_read(start, text, 64) > 0;
 }
 
 /* The quota, and the time in which it may be used up; false without one ("max" or -1). */
@@ -165,7 +166,9 @@ static uint32_t mount_cpus(const mount *this)
     uint32_t least = UINT32_MAX;
     find_own(own, this->is_v2);
     const size_t top = strlen(this->point);
-    snprintf(directory, sizeof directory, "%s%s", this->point, below(this->root, own));
+    hz_text path = {directory, sizeof directory, 0};
+    hz_text_put(&path, this->point);
+    hz_text_put(&path, below(this->root, own));
     for (;;) {
         const uint32_t cpus = directory_cpus(directory, this->is_v2);
         if (cpus < least) least = cpus;
@@ -185,14 +188,14 @@ static uint32_t quota_cpus(void)
         const uint32_t cpus = mount_parse(line, &found) ? mount_cpus(&found) : UINT32_MAX;
         if (cpus < least) least = cpus;
     }
-    close(file.fd);
+    (void)HZ_OS_CALL(SYS_close, file.fd);
     return least;
 }
 
 /* Without the C library's cpu_set_t of 1024 CPUs: the kernel refuses a set that is too short. */
 bool hz_os_affinity(hz_os_cpu_set *cpus)
 {
-    const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof *cpus, cpus);
+    const long bytes = HZ_OS_CALL(SYS_sched_getaffinity, 0, sizeof *cpus, (long)cpus);
     if (bytes > 0) memset((char *)cpus + bytes, 0, sizeof *cpus - (size_t)bytes);
     return bytes > 0;
 }

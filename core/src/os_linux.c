@@ -5,20 +5,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "atomic.h"
+#include "os_call.h"
 #include "text.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -26,6 +24,9 @@
 #endif
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
+#endif
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
 #endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -47,41 +48,51 @@ enum { FUTEX_WAIT_HERE = 0 | 128, FUTEX_WAKE_HERE = 1 | 128 };
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static void *map_fresh(void *hint, size_t bytes, int protection, int flags)
+/* An address, or below 0 the negative errno. */
+static long map_fresh(void *hint, size_t bytes, int protection, int flags)
 {
+#ifdef __SANITIZE_THREAD__ /* it must see where memory is */
     void *address = mmap(hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    return address == MAP_FAILED ? NULL : address;
+    return address == MAP_FAILED ? -errno : (long)address;
+#else
+    return HZ_OS_CALL(SYS_mmap, (long)hint, (long)bytes, protection,
+                      MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+#endif
+}
+
+static void unmap(long address, size_t bytes)
+{
+    (void)HZ_OS_CALL(SYS_munmap, address, (long)bytes);
 }
 
 /* A kernel that does not know MAP_FIXED_NOREPLACE (before 4.17) takes the address for a hint. */
+static hz_os_claimed claim(void *address, size_t bytes, int protection)
+{
+    const long got = map_fresh(address, bytes, protection, MAP_NORESERVE | FIXED_NOREPLACE);
+    if (got == (long)address) return HZ_OS_CLAIMED;
+    if (got > 0) unmap(got, bytes);
+    return got > 0 || got == -EEXIST ? HZ_OS_TAKEN : HZ_OS_REFUSED;
+}
+
 hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable)
 {
-    const int saved = errno;
-    const int protection = is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *got = map_fresh(address, bytes, protection, MAP_NORESERVE | FIXED_NOREPLACE);
-    if (got == address) return HZ_OS_CLAIMED;
-    const bool is_taken = got != NULL || errno == EEXIST;
-    if (got != NULL) munmap(got, bytes);
-    errno = saved;
-    return is_taken ? HZ_OS_TAKEN : HZ_OS_REFUSED;
+    return claim(address, bytes, is_writable ? PROT_READ | PROT_WRITE : PROT_READ);
 }
 
 uintptr_t hz_os_find_addresses(size_t bytes)
 {
-    void *address = map_fresh(NULL, bytes, PROT_NONE, MAP_NORESERVE);
-    if (address != NULL) munmap(address, bytes);
+    const long address = map_fresh(NULL, bytes, PROT_NONE, MAP_NORESERVE);
+    if (address < 0) return 0;
+    unmap(address, bytes);
     return (uintptr_t)address;
 }
 
 /* Maps it without access, so that nothing becomes resident under mlockall. */
 bool hz_os_is_unmapped(void *address, size_t bytes)
 {
-    const int saved = errno;
-    void *got = map_fresh(address, bytes, PROT_NONE, MAP_NORESERVE | FIXED_NOREPLACE);
-    const bool is_taken = got != address && (got != NULL || errno == EEXIST);
-    if (got != NULL) munmap(got, bytes);
-    errno = saved;
-    return !is_taken;
+    const hz_os_claimed claimed = claim(address, bytes, PROT_NONE);
+    if (claimed == HZ_OS_CLAIMED) unmap((long)address, bytes);
+    return claimed != HZ_OS_TAKEN;
 }
 
 /* Derived from the stack, which the kernel puts at their end (valgrind does not). */
@@ -92,39 +103,60 @@ uintptr_t hz_os_addresses(void)
     return addresses < ADDRESSES_MIN ? ADDRESSES_MIN : addresses;
 }
 
+static bool protect(void *address, size_t bytes, int protection)
+{
+    return HZ_OS_CALL(SYS_mprotect, (long)address, (long)bytes, protection) == 0;
+}
+
 bool hz_os_allow_writing(void *address, size_t bytes)
 {
-    return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
+    return protect(address, bytes, PROT_READ | PROT_WRITE);
 }
 
 bool hz_os_forbid(void *address, size_t bytes)
 {
-    return mprotect(address, bytes, PROT_NONE) == 0;
+    return protect(address, bytes, PROT_NONE);
 }
 
 void *hz_os_map(size_t bytes)
 {
-    return map_fresh(NULL, bytes, PROT_READ | PROT_WRITE, 0);
+    const long address = map_fresh(NULL, bytes, PROT_READ | PROT_WRITE, 0);
+    return address < 0 ? NULL : (void *)address;
 }
+
+static size_t page_bytes;
 
 size_t hz_os_page_bytes(void)
 {
-    return (size_t)sysconf(_SC_PAGESIZE);
+    return page_bytes;
+}
+
+static bool advise(void *address, size_t bytes, int advice)
+{
+    return HZ_OS_CALL(SYS_madvise, (long)address, (long)bytes, advice) == 0;
+}
+
+void *hz_os_map_cleared_in_children(void)
+{
+    void *page = hz_os_map(page_bytes);
+    if (page == NULL || advise(page, page_bytes, MADV_WIPEONFORK)) return page;
+    unmap((long)page, page_bytes);
+    return NULL;
 }
 
 bool hz_os_purge(void *address, size_t bytes)
 {
-    return madvise(address, bytes, MADV_DONTNEED) == 0;
+    return advise(address, bytes, MADV_DONTNEED);
 }
 
 /* A move of more than one mapping fails, and older kernels have unmapped the target by then. So the
  * range is asked to grow in place: if it is one mapping, it lacks room at most. */
 bool hz_os_is_one_mapping(void *address, size_t bytes)
 {
-    const size_t more = hz_os_page_bytes();
-    void *grown = mremap(address, bytes, bytes + more, 0);
-    if (grown != MAP_FAILED) munmap((char *)address + bytes, more);
-    return grown != MAP_FAILED || errno == ENOMEM;
+    const size_t more = page_bytes;
+    const long grown = HZ_OS_CALL(SYS_mremap, (long)address, (long)bytes, (long)(bytes + more), 0);
+    if (grown > 0) unmap((long)address + (long)bytes, more);
+    return grown > 0 || grown == -ENOMEM;
 }
 
 bool hz_os_move(void *from, void *to, size_t bytes)
@@ -133,90 +165,89 @@ bool hz_os_move(void *from, void *to, size_t bytes)
     const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     const int hole = MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     if (hz_atomic_peek(&is_unknown) || hz_os_is_commit_strict()) return false;
-    if (mremap(from, bytes, bytes, flags, to) == to) return true;
-    if (errno == EINVAL) hz_atomic_poke(&is_unknown, true);
+    const long moved =
+        HZ_OS_CALL(SYS_mremap, (long)from, (long)bytes, (long)bytes, flags, (long)to);
+    if (moved == (long)to) return true;
+    if (moved == -EINVAL) hz_atomic_poke(&is_unknown, true);
     (void)map_fresh(to, bytes, PROT_READ | PROT_WRITE, hole); /* if the target is gone */
     return false;
 }
 
 bool hz_os_renew(void *address, size_t bytes)
 {
-    return map_fresh(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) == address;
+    const int flags = MAP_NORESERVE | MAP_FIXED;
+    return map_fresh(address, bytes, PROT_READ | PROT_WRITE, flags) == (long)address;
 }
 
 bool hz_os_uncommit(void *address, size_t bytes)
 {
-    return map_fresh(address, bytes, PROT_NONE, MAP_NORESERVE | MAP_FIXED) != NULL;
+    return map_fresh(address, bytes, PROT_NONE, MAP_NORESERVE | MAP_FIXED) == (long)address;
 }
 
 bool hz_os_ask_huge_pages(void *address, size_t bytes)
 {
-    return madvise(address, bytes, MADV_HUGEPAGE) == 0;
+    return advise(address, bytes, MADV_HUGEPAGE);
 }
 
 bool hz_os_decline_huge_pages(void *address, size_t bytes)
 {
-    return madvise(address, bytes, MADV_NOHUGEPAGE) == 0;
+    return advise(address, bytes, MADV_NOHUGEPAGE);
 }
 
 bool hz_os_populate(void *address, size_t bytes)
 {
-    return madvise(address, bytes, MADV_POPULATE_WRITE) == 0;
+    return advise(address, bytes, MADV_POPULATE_WRITE);
 }
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
 void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value)
 {
-    syscall(SYS_futex, word, FUTEX_WAIT_HERE, value, NULL, NULL, 0);
+    (void)HZ_OS_CALL(SYS_futex, (long)word, FUTEX_WAIT_HERE, value);
+}
+
+static struct timespec span_of_us(uint64_t us)
+{
+    return (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 }
 
 void hz_os_sleep_while_ms(_Atomic uint32_t *word, uint32_t value, uint32_t ms)
 {
-    const struct timespec span = {ms / 1000, (long)(ms % 1000) * 1000000};
-    syscall(SYS_futex, word, FUTEX_WAIT_HERE, value, &span, NULL, 0);
+    const struct timespec span = span_of_us((uint64_t)ms * 1000);
+    (void)HZ_OS_CALL(SYS_futex, (long)word, FUTEX_WAIT_HERE, value, (long)&span);
 }
 
 void hz_os_wake_one(_Atomic uint32_t *word)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_HERE, 1, NULL, NULL, 0);
+    (void)HZ_OS_CALL(SYS_futex, (long)word, FUTEX_WAKE_HERE, 1);
 }
 
 void hz_os_yield(void)
 {
-    sched_yield();
+    (void)HZ_OS_CALL(SYS_sched_yield, 0);
 }
 
 void hz_os_sleep_us(uint32_t us)
 {
-    struct timespec span = {us / 1000000, (long)(us % 1000000) * 1000};
-    nanosleep(&span, NULL);
+    const struct timespec span = span_of_us(us);
+    (void)HZ_OS_CALL(SYS_nanosleep, (long)&span);
 }
 
 /* ---- the machine and the process ------------------------------------------------------------ */
 
-/* Since some moment before the process began. */
-static uint64_t now_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
+static const void *given_random; /* AT_RANDOM: 16 bytes that each process gets */
 
-uint32_t hz_os_now_ms(void)
+void hz_os_start(void)
 {
-    return (uint32_t)(now_ns(CLOCK_MONOTONIC_COARSE) / 1000000);
-}
-
-uint64_t hz_os_now_ns(void)
-{
-    return now_ns(CLOCK_MONOTONIC);
+    page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    given_random = (const void *)getauxval(AT_RANDOM);
+    hz_os_clock_find();
 }
 
 uint64_t hz_os_memory_bytes(void)
 {
     struct sysinfo info;
-    if (sysinfo(&info) != 0) return UINT64_C(1) << 32;
+    if (HZ_OS_CALL(SYS_sysinfo, (long)&info) != 0) return UINT64_C(1) << 32;
     return (uint64_t)info.totalram * info.mem_unit;
 }
 
@@ -237,9 +268,10 @@ uint64_t hz_os_address_space_left(void)
 {
     struct rlimit limit;
     char text[64];
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
+    if (HZ_OS_CALL(SYS_prlimit64, 0, RLIMIT_AS, 0, (long)&limit) != 0) return UINT64_MAX;
+    if (limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
     if (hz_text_read("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
-    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)hz_os_page_bytes();
+    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)page_bytes;
     return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
 }
 
@@ -255,12 +287,12 @@ uint32_t hz_os_mappings_most(void)
 
 uint32_t hz_os_pid(void)
 {
-    return (uint32_t)getpid();
+    return (uint32_t)HZ_OS_CALL(SYS_getpid, 0);
 }
 
 uint32_t hz_os_thread(void)
 {
-    return (uint32_t)syscall(SYS_gettid);
+    return (uint32_t)HZ_OS_CALL(SYS_gettid, 0);
 }
 
 /* From getrandom; where a filter of system calls forbids it, from the 16 random bytes that each
@@ -268,10 +300,9 @@ uint32_t hz_os_thread(void)
 void hz_os_random(void *bytes, size_t count)
 {
     uint64_t seed[2] = {0, 0}, *words = bytes;
-    if (syscall(SYS_getrandom, bytes, count, 0) == (long)count) return;
-    const void *given = (const void *)getauxval(AT_RANDOM);
-    if (given != NULL) memcpy(seed, given, sizeof seed);
-    seed[0] ^= now_ns(CLOCK_MONOTONIC) * UINT64_C(0x9e3779b97f4a7c15);
+    if (HZ_OS_CALL(SYS_getrandom, (long)bytes, (long)count) == (long)count) return;
+    if (given_random != NULL) memcpy(seed, given_random, sizeof seed);
+    seed[0] ^= hz_os_now_ns() * UINT64_C(0x9e3779b97f4a7c15);
     for (size_t i = 0; i < count / sizeof(uint64_t); i++) {
         uint64_t mixed = seed[0] += seed[1] | 1;
         mixed = (mixed ^ mixed >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -285,59 +316,61 @@ bool hz_os_is_privileged(void)
     return getauxval(AT_SECURE) != 0;
 }
 
-static bool write_all(int fd, const char *text, size_t length)
+/* 0, or the negative errno. */
+static long write_all(long fd, const char *text, size_t length)
 {
     while (length > 0) {
-        ssize_t written = write(fd, text, length);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return false;
+        const long written = HZ_OS_CALL(SYS_write, fd, (long)text, (long)length);
+        if (written == -EINTR) continue;
+        if (written <= 0) return written < 0 ? written : -EIO;
         text += written;
         length -= (size_t)written;
     }
-    return true;
+    return 0;
 }
 
-/* The state of a thread before hz writes something. */
+/* A set of signals, as the kernel has it. */
+typedef uint64_t signals;
+
+static signals signal_set(int number)
+{
+    return (signals)1 << (number - 1);
+}
+
+/* The signals of a thread before hz writes something. */
 typedef struct before_write {
-    sigset_t blocked, pending; /* its signals */
-    int cancellation;          /* whether it may be cancelled */
+    signals blocked, pending;
 } before_write;
 
 /* A write that hz makes must not end or stop the program. If a pipe has no reader or a file is at
- * its limit, the write also raises a signal that would end it; a terminal may stop a program that
- * writes in the background; and a thread that is to be cancelled would end there, in the middle of
- * a malloc, or before an abort. */
+ * its limit, the write also raises a signal that would end it; and a terminal may stop a program
+ * that writes in the background. A thread that is to be cancelled does not end here, as this is no
+ * function of the C library. */
 static void write_begin(before_write *before)
 {
-    sigset_t raised;
-    sigemptyset(&raised);
-    sigaddset(&raised, SIGPIPE);
-    sigaddset(&raised, SIGXFSZ);
-    sigaddset(&raised, SIGTTOU); /* where it is blocked, the terminal takes the text */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before->cancellation);
-    sigpending(&before->pending);
-    pthread_sigmask(SIG_BLOCK, &raised, &before->blocked);
+    const signals raised = signal_set(SIGPIPE) | signal_set(SIGXFSZ) |
+                           signal_set(SIGTTOU); /* where it is blocked, the terminal takes it */
+    (void)HZ_OS_CALL(SYS_rt_sigpending, (long)&before->pending, sizeof(signals));
+    (void)HZ_OS_CALL(SYS_rt_sigprocmask, SIG_BLOCK, (long)&raised, (long)&before->blocked,
+                     sizeof(signals));
 }
 
 /* Removes the signal that a failed write raised. One that was pending before stays. */
 static void signal_remove(int number, const before_write *before)
 {
-    sigset_t raised;
+    const signals raised = signal_set(number);
     const struct timespec at_once = {0, 0};
-    if (sigismember(&before->pending, number)) return;
-    sigemptyset(&raised);
-    sigaddset(&raised, number);
-    while (sigtimedwait(&raised, NULL, &at_once) < 0 && errno == EINTR) continue;
+    if ((before->pending & raised) != 0) return;
+    while (HZ_OS_CALL(SYS_rt_sigtimedwait, (long)&raised, 0, (long)&at_once, sizeof(signals)) ==
+           -EINTR)
+        continue;
 }
 
-/* `error` is why the write failed, or 0. */
-static void write_end(const before_write *before, int error)
+static void write_end(const before_write *before, long result)
 {
-    int cancellation;
-    if (error == EPIPE) signal_remove(SIGPIPE, before);
-    if (error == EFBIG) signal_remove(SIGXFSZ, before);
-    pthread_sigmask(SIG_SETMASK, &before->blocked, NULL);
-    pthread_setcancelstate(before->cancellation, &cancellation);
+    if (result == -EPIPE) signal_remove(SIGPIPE, before);
+    if (result == -EFBIG) signal_remove(SIGXFSZ, before);
+    (void)HZ_OS_CALL(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before->blocked, 0, sizeof(signals));
 }
 
 #ifndef SYS_pidfd_open
@@ -347,37 +380,33 @@ static void write_end(const before_write *before, int error)
 
 /* Writes to the program's stderr from a thread that has another table of descriptors: hz-control,
  * or one that it has made. */
-static bool write_to_program(const char *text, size_t length)
+static long write_to_program(const char *text, size_t length)
 {
-    const int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    const int found = (int)syscall(SYS_pidfd_getfd, process, STDERR_FILENO, 0);
-    const bool is_written = found >= 0 && write_all(found, text, length);
-    if (found >= 0) (void)syscall(SYS_close, found);
-    if (process >= 0) (void)syscall(SYS_close, process);
-    return is_written;
+    const long process = HZ_OS_CALL(SYS_pidfd_open, hz_os_pid(), 0);
+    const long found = HZ_OS_CALL(SYS_pidfd_getfd, process, STDERR_FILENO, 0);
+    const long result = found >= 0 ? write_all(found, text, length) : found;
+    if (found >= 0) (void)HZ_OS_CALL(SYS_close, found);
+    if (process >= 0) (void)HZ_OS_CALL(SYS_close, process);
+    return result;
 }
 
 void hz_os_write_stderr(const char *text, size_t length)
 {
-    const int saved = errno;
     before_write before;
     write_begin(&before);
-    bool is_written = write_all(STDERR_FILENO, text, length);
-    if (!is_written && errno == ENOTCONN) is_written = write_to_program(text, length);
-    write_end(&before, is_written ? 0 : errno);
-    errno = saved;
+    long result = write_all(STDERR_FILENO, text, length);
+    if (result == -ENOTCONN) result = write_to_program(text, length);
+    write_end(&before, result);
 }
 
-static bool file_write(const char *path, const char *text, size_t length)
+static long file_write(const char *path, const char *text, size_t length)
 {
     const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    const int fd = open(path, flags, 0600);
-    if (fd < 0) return false;
-    const bool is_written = write_all(fd, text, length);
-    const int error = errno;
-    const bool is_closed = close(fd) == 0;
-    if (!is_written) errno = error;
-    return is_written && is_closed;
+    const long fd = HZ_OS_CALL(SYS_openat, AT_FDCWD, (long)path, flags, 0600);
+    if (fd < 0) return fd;
+    const long result = write_all(fd, text, length);
+    const long closed = HZ_OS_CALL(SYS_close, fd);
+    return result < 0 ? result : closed;
 }
 
 /* Waits for nothing: a pipe must have a reader, and room. */
@@ -385,12 +414,12 @@ bool hz_os_write_file(const char *path, const char *text, size_t length)
 {
     before_write before;
     write_begin(&before);
-    const bool is_written = file_write(path, text, length);
-    write_end(&before, is_written ? 0 : errno);
-    return is_written;
+    const long result = file_write(path, text, length);
+    write_end(&before, result);
+    return result == 0;
 }
 
 _Noreturn void hz_os_exit(int status)
 {
-    _exit(status);
+    for (;;) (void)HZ_OS_CALL(SYS_exit_group, status);
 }

@@ -9,7 +9,6 @@
  */
 #include <errno.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "os.h"
@@ -51,13 +50,22 @@ static bool is_any_usable(const char *list, const hz_os_cpu_set *cpus)
     return false;
 }
 
+static void put_number(hz_text *text, unsigned long number)
+{
+    if (number > 9) put_number(text, number / 10);
+    hz_text_put(text, (const char[]){(char)('0' + number % 10), '\0'});
+}
+
 /* Notes the CPUs of a node, if the process may use any of them. */
 static bool node_note(unsigned long id, const hz_os_cpu_set *cpus, uint8_t number)
 {
     static char text[LIST_BYTES]; /* the stack of a thread may be short */
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, DIRECTORY "/node%lu/cpulist", id);
-    if (hz_text_read(path, text, sizeof text) == 0 || !is_any_usable(text, cpus)) return false;
+    char start[PATH_BYTES];
+    hz_text path = {start, sizeof start, 0};
+    hz_text_put(&path, DIRECTORY "/node");
+    put_number(&path, id);
+    hz_text_put(&path, "/cpulist");
+    if (hz_text_read(start, text, sizeof text) == 0 || !is_any_usable(text, cpus)) return false;
     const char *list = text;
     for (unsigned long cpu, end; range_next(&list, HZ_OS_CPU_IDS, &cpu, &end);) {
         for (; cpu < end; cpu++) nodes[cpu] = number;

@@ -39,9 +39,11 @@ static struct {
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
+/* If hz has started since the environment was read, that start has said it. */
 static void say(const char *what, const char *why)
 {
     char message[MESSAGE_BYTES];
+    if (hz_atomic_peek(&process.done)) return;
     hz_text text = {message, sizeof message, 0};
     hz_text_add(&text, "hz: %s%s\n", what, why);
     if (text.length >= sizeof message) { /* it was cut off: end the line */
@@ -157,10 +159,6 @@ static void refuse_if_nearly(const char *variable)
 #ifdef HZ_FROZEN
 
 /* In a frozen build the configuration is constant. */
-static void begin_as_built(void)
-{
-}
-
 static void read_parameter(const char *variable)
 {
     size_t index;
@@ -173,56 +171,63 @@ static void read_parameter(const char *variable)
                        "it is ignored");
 }
 
-static void read_configuration(void)
+static void read_configuration(hz_config *config)
 {
+    (void)config;
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
     }
 }
 
-#else
-
-static void begin_as_built(void)
+static void put_in_effect(const hz_config *config)
 {
-    hz_cfg = hz_cfg_built;
+    (void)config;
 }
 
-static void set_parameter(const char *env, size_t index, const char *value)
+#else
+
+static void set_parameter(hz_config *config, const char *env, size_t index, const char *value)
 {
     char message[MESSAGE_BYTES] = ": ";
-    if (hz_config_set(&hz_cfg, index, value, message + 2, sizeof message - 2)) return;
+    if (hz_config_set(config, index, value, message + 2, sizeof message - 2)) return;
     setting_refuse(env, message, "it is ignored");
 }
 
-static void read_parameter(const char *variable)
+static void read_parameter(hz_config *config, const char *variable)
 {
     size_t index;
     const hz_param *param = param_of(variable, &index);
     if (param == NULL)
         refuse_if_nearly(variable);
     else
-        set_parameter(param->env, index, variable + strcspn(variable, "=") + 1);
+        set_parameter(config, param->env, index, variable + strcspn(variable, "=") + 1);
 }
 
-static void read_configuration(void)
+static void read_configuration(hz_config *config)
 {
     char message[MESSAGE_BYTES];
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
+        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(config, *variable);
     }
-    if (hz_config_check(&hz_cfg, message, sizeof message)) return;
+    if (hz_config_check(config, message, sizeof message)) return;
     setting_refuse("", message, "all parameters of the environment are ignored");
-    hz_cfg = hz_cfg_built;
+    *config = hz_cfg_built;
+}
+
+static void put_in_effect(const hz_config *config)
+{
+    hz_cfg = *config;
 }
 
 #endif
 
-static void configure(void)
+/* Without a lock, as the functions that make the messages may allocate. */
+static void configure(hz_config *config)
 {
-    begin_as_built();
+    *config = hz_cfg_built;
     if (hz_os_is_privileged()) return; /* the environment may be an attacker's */
     read_service_variables();
-    read_configuration();
+    read_configuration(config);
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -266,9 +271,9 @@ static void draw_keys(void)
         hz_map.keys[class_] |= HZ_KEY_BITS;
 }
 
-static bool start_once(void)
+static bool start_once(const hz_config *config)
 {
-    configure();
+    put_in_effect(config);
     const uint32_t cpus = resolve();
     if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();
@@ -278,19 +283,25 @@ static bool start_once(void)
     return true;
 }
 
-bool hz_start(void)
+/* What comes before the lock may allocate, and so start hz: then this start finds it done. */
+HZ_SLOW static bool start_unless_done(void)
 {
-    if (HZ_LIKELY(hz_atomic_get(&process.done))) return true;
+    hz_config config;
+    if (hz_atomic_peek(&process.failed)) return false;
+    hz_os_start();
     hz_fork_start();
+    hz_heap_prepare();
+    configure(&config);
     hz_lock_take(&process.lock);
-    if (!hz_atomic_peek(&process.done) && !hz_atomic_peek(&process.failed)) {
-        if (start_once())
-            hz_atomic_put(&process.done, 1);
-        else
-            hz_atomic_put(&process.failed, 1);
-    }
+    if (!hz_atomic_peek(&process.done) && !hz_atomic_peek(&process.failed))
+        hz_atomic_put(start_once(&config) ? &process.done : &process.failed, 1);
     hz_lock_release(&process.lock);
     return hz_atomic_peek(&process.done);
+}
+
+bool hz_start(void)
+{
+    return HZ_LIKELY(hz_atomic_get(&process.done)) || start_unless_done();
 }
 
 /* If another thread was starting hz when the process forked, the child starts it again. */

@@ -4,10 +4,10 @@
 #include "text.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <unistd.h>
+
+#include "os_call.h"
 
 void hz_text_add(hz_text *text, const char *format, ...)
 {
@@ -36,18 +36,23 @@ void hz_text_add_quoted(hz_text *text, const char *string)
     hz_text_add(text, "\"");
 }
 
-/* A thread that is to be cancelled does not end here: hz may be in a malloc, with a lock. */
+void hz_text_put(hz_text *text, const char *string)
+{
+    for (; *string != '\0'; string++, text->length++) {
+        if (text->length + 1 >= text->size) continue;
+        text->start[text->length] = *string;
+        text->start[text->length + 1] = '\0';
+    }
+}
+
 size_t hz_text_read(const char *path, char *text, size_t size)
 {
-    int cancellation;
-    ssize_t length = 0;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    long length = 0;
+    const long file = HZ_OS_CALL(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC);
     if (file >= 0) {
-        length = read(file, text, size - 1);
-        (void)close(file);
+        length = HZ_OS_CALL(SYS_read, file, (long)text, (long)size - 1);
+        (void)HZ_OS_CALL(SYS_close, file);
     }
-    pthread_setcancelstate(cancellation, &cancellation);
     text[length > 0 ? length : 0] = '\0';
     return length > 0 ? (size_t)length : 0;
 }

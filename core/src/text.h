@@ -16,6 +16,8 @@ typedef struct hz_text {
 
 /* Appends; the buffer always stays terminated. */
 __attribute__((format(printf, 2, 3))) void hz_text_add(hz_text *text, const char *format, ...);
+/* Appends a string, without a function of the C library. */
+void hz_text_put(hz_text *text, const char *string);
 /* Appends a string as JSON has it, with its quotes. */
 void hz_text_add_quoted(hz_text *text, const char *string);
 /* The beginning of a file, terminated; returns its length: 0, with "", where it cannot be read. */

@@ -6,6 +6,7 @@
 
 #include <hz/hz.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -50,7 +51,10 @@ int madvise(void *address, size_t bytes, int advice)
         return_count++;
         if (bytes > largest_bytes) largest_bytes = bytes;
         if (meanwhile != NULL) meanwhile();
-        if (refuses) return -1;
+        if (refuses) {
+            errno = EINVAL;
+            return -1;
+        }
     }
     return (int)syscall(SYS_madvise, address, bytes, advice);
 }

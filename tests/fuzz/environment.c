@@ -107,9 +107,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     environ = variables;
     const bool is_first_time = setjmp(start_of_input) == 0;
     if (is_first_time) {
-        begin_as_built();
+        hz_atomic_poke(&process.done, 0);
+        hz_cfg = hz_cfg_built;
         read_service_variables();
-        read_configuration();
+        read_configuration(&hz_cfg);
         require(allocation_count == 0, "%zu blocks were allocated", allocation_count);
         require_in_effect(variables);
     }

@@ -68,6 +68,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"pages.c", "repair.c", "sweep.c"}),
     frozenset({"move.c", "freed.c"}),
     frozenset({"arena.c", "os_cpus.c", "os_nodes.c", "os_linux.c"}),
+    frozenset({"os_call.c", "os_clock.c"}),
 )
 C_BESIDE = frozenset(
     {
@@ -94,7 +95,7 @@ C_BESIDE = frozenset(
         "usage.c",
     }
 )
-MAY_USE_IF = frozenset({"config.h", "internal.h", "os_linux.c", "os.h"})
+MAY_USE_IF = frozenset({"config.h", "internal.h", "os_call.c", "os_linux.c", "os.h"})
 
 
 # ---- Python --------------------------------------------------------------------------------------
