@@ -23,6 +23,11 @@
  *                page pool: see repair.c. Of a span: its class, written last and cleared first,
  *                `cut`, and its bits in free_bits.
  *
+ * The C library calls the handlers of a child in the order of their registration: one of a library
+ * that registered its own before hz may allocate before hz's runs. So a thread that waits for a lock
+ * looks whether its process is such a child (a page that the kernel clears in children tells), and
+ * then repairs hz itself.
+ *
  * The child loses what other threads held: blocks in their magazines, rings and leases, batches of
  * a lock-free depot on their way, and the blocks, the span or the run of a call that they were in.
  * It does not lose a run that another thread was purging.
@@ -31,6 +36,14 @@
 #include <pthread.h>
 
 #include "internal.h"
+#include "os.h"
+
+static struct {
+    /* 1; 0 in a child that was not repaired. NULL: the kernel does not tell, and only the handler
+     * repairs. Where an emulator takes the request and does nothing, it stays 1. */
+    _Atomic uint32_t *_Atomic mark;
+    bool is_repaired; /* whether a wait has done the handler's work */
+} forked;
 
 static void shard_after_fork(hz_shard *shard)
 {
@@ -39,7 +52,7 @@ static void shard_after_fork(hz_shard *shard)
         (void)hz_lock_inherit(&shard->depots[class_].lock);
 }
 
-static void after_fork_in_child(void)
+static void repair(void)
 {
     hz_start_after_fork();
     hz_change_after_fork();
@@ -56,9 +69,34 @@ static void after_fork_in_child(void)
     hz_span_after_fork();
 }
 
+static bool is_marked_as_child(void)
+{
+    _Atomic uint32_t *mark = hz_atomic_get(&forked.mark);
+    if (mark == NULL || hz_atomic_peek(mark) != 0) return false;
+    hz_atomic_poke(mark, 1);
+    return true;
+}
+
+void hz_fork_notice(void)
+{
+    if (!is_marked_as_child()) return;
+    repair();
+    forked.is_repaired = true;
+}
+
+static void after_fork_in_child(void)
+{
+    if (is_marked_as_child() || !forked.is_repaired) repair();
+    forked.is_repaired = false;
+}
+
 /* Called before hz starts and without a lock, as the registration may allocate. */
 void hz_fork_start(void)
 {
     static _Atomic uint32_t is_registered;
-    if (hz_atomic_swap(&is_registered, 1) == 0) pthread_atfork(NULL, NULL, after_fork_in_child);
+    if (hz_atomic_swap(&is_registered, 1) != 0) return;
+    _Atomic uint32_t *mark = hz_os_map_cleared_in_children();
+    if (mark != NULL) hz_atomic_poke(mark, 1);
+    hz_atomic_put(&forked.mark, mark);
+    pthread_atfork(NULL, NULL, after_fork_in_child);
 }

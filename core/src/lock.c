@@ -19,6 +19,7 @@ HZ_SLOW void hz_lock_wait(hz_lock *lock)
         if (hz_atomic_peek(&lock->word) == 0 && hz_lock_try(lock)) return;
         hz_os_pause();
     }
+    hz_fork_notice();
     for (;;) {
         uintptr_t word = hz_atomic_peek(&lock->word);
         const uintptr_t wanted = (word == 0 ? hz_lock_me() : word) | HZ_LOCK_SLEEPERS;
@@ -33,8 +34,10 @@ HZ_SLOW void hz_lock_wait_spinning(hz_lock *lock)
     hz_count(HZ_STAT_lock_contended, 1);
     for (int i = 1;; i++) {
         if (hz_atomic_peek(&lock->word) == 0 && hz_lock_try(lock)) return;
-        if (i % SPINS_BEFORE_YIELD == 0) hz_os_yield();
         hz_os_pause();
+        if (i % SPINS_BEFORE_YIELD != 0) continue;
+        hz_fork_notice();
+        hz_os_yield();
     }
 }
 

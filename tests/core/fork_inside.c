@@ -70,9 +70,25 @@ static void stop_a_thread(void (*act)(void))
     while (!atomic_load(&is_stopped)) (void)usleep(1000);
 }
 
-static void require_in_child(void (*act)(void))
+static void (*act_early)(void); /* what a handler does in the child, before hz's own handler */
+
+static void do_early(void)
+{
+    if (act_early == NULL) return;
+    (void)alarm(CHILD_SECONDS);
+    act_early();
+    _exit(0);
+}
+
+__attribute__((constructor(101))) static void register_before_hz(void)
+{
+    (void)pthread_atfork(NULL, NULL, do_early);
+}
+
+static void require_of_child(void (*act)(void), bool is_early)
 {
     int status = 0;
+    act_early = is_early ? act : NULL;
     const pid_t child = fork();
     if (child == 0) {
         (void)alarm(CHILD_SECONDS);
@@ -80,7 +96,13 @@ static void require_in_child(void (*act)(void))
         _exit(0);
     }
     require(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
-    require(status == 0, "the child's wait status is %d", status);
+    require(status == 0, "the child's wait status is %d%s", status, is_early ? " early" : "");
+}
+
+static void require_in_child(void (*act)(void))
+{
+    require_of_child(act, false);
+    require_of_child(act, true);
 }
 
 /* ---- a bin ---------------------------------------------------------------------------------- */
@@ -159,11 +181,16 @@ static size_t bytes_in(const hz_run_lists *lists)
     return pages << HZ_PAGE_SHIFT;
 }
 
-static void use_pages(void)
+static void require_free_pages(void)
 {
     const size_t bytes =
         bytes_in(&hz_page_pool.dirty[hz_heap_node()]) + bytes_in(&hz_page_pool.clean);
     require(bytes >= LARGE, "only %zu bytes are free", bytes);
+}
+
+static void use_pages(void)
+{
+    if (act_early == NULL) require_free_pages(); /* else nothing is repaired yet */
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
         require(block != NULL, "no memory for %zu bytes", size);
