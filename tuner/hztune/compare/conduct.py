@@ -43,10 +43,10 @@ from hztune.measure.program import Program
 from hztune.measure.remembered import Remembered
 from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
-from hztune.progress import Reporter
+from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Plan, Sink, kept_command
 from hztune.store.local import DATABASE, LocalStudy, is_there
-from hztune.trial import Budget
+from hztune.trial import LONG_WAIT_S, Budget
 from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"
@@ -348,7 +348,8 @@ def carry_out(
     Returns:
         The record, and whether the user stopped it; then the rows so far are in it.
     """
-    with interruptible() as asked, Budget(plan.clock, plan.budget_s).running():
+    budget, is_stopped = Budget(plan.clock, plan.budget_s), False
+    with interruptible() as asked, budget.running():
         rows = play(
             specs, record.contenders, plan, make_executor, reporter, finish, stop=asked.is_set
         )
@@ -366,5 +367,8 @@ def carry_out(
                     record = replace(record, rows=(*before, replace(row, live=ask(row))))
                     keep(record)
         except KeyboardInterrupt:
-            return record, True
-    return record, False
+            is_stopped = True
+    if budget.waited_s >= LONG_WAIT_S:
+        told = f"another hztune measured for {duration(budget.waited_s)} meanwhile"
+        reporter.say(f"{told}, which is no part of the budget")
+    return record, is_stopped

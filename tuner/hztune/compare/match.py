@@ -36,7 +36,7 @@ from hztune.errors import OutOfTime, UsageError
 from hztune.measure import Executor
 from hztune.measure.live_share import LiveShare
 from hztune.progress import Reporter, duration
-from hztune.trial import HEADROOM, LONG_WAIT_S, Budget, Clock, Stop, SystemClock
+from hztune.trial import HEADROOM, Budget, Clock, Stop, SystemClock
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
@@ -219,7 +219,6 @@ def play(
     for number, spec in enumerate(specs):
         reporter.say(f"[{number + 1}/{len(specs)}] {spec.label}")
         executor, part_s = make_executor(spec), budget.left() / (len(specs) - number)
-        waited_before_s = budget.waited_s
         try:
             found = _measured(executor, spec, contenders, plan, part_s, reporter, stop)
         except RowCut as cut:
@@ -229,9 +228,6 @@ def play(
             reporter.say(f"    {each.words}")
         if remark := executor.accounting.remark:
             reporter.say(f"    {remark}")
-        if (waited_s := budget.waited_s - waited_before_s) >= LONG_WAIT_S:
-            told = f"another hztune measured for {duration(waited_s)} meanwhile"
-            reporter.say(f"    {told}, which is no part of the budget")
         enough_s = math.ceil(found.enough_s) * len(specs) if math.isfinite(found.enough_s) else inf
         yield finish(replace(found, enough_s=enough_s))
 
