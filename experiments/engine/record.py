@@ -46,7 +46,7 @@ from hztune.measure.types import Around
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.store import Evidence, Plan
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.trial import Ledger
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.workload import WorkloadSpec

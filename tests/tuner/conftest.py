@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ from hztune.progress import Quiet, StudyStatus
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
 from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
+from hztune.tune import session
 
 RESUME_S = 2.0
 """Most seconds, where a test marked `perf` looks, from a kill until its study is open again."""
@@ -279,20 +278,16 @@ def listener() -> Listener:
 
 @pytest.fixture
 def simulate(core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
-    """Lets whole requests measure a landscape on a virtual clock; `simulate(landscape)` gives it.
-
-    Studies in a directory and shared ones measure it alike.
-    """
+    """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
 
     def simulated(landscape: Landscape, *, rss_scatter: float = 0.0) -> VirtualClock:
         clock = VirtualClock()
         inner = ReplayExecutor(landscape, SIMULATED, seed=1, clock=clock, rss_scatter=rss_scatter)
-        for session in ("hztune.tune.session", "hztune.tune.shared_session"):
-            monkeypatch.setattr(
-                f"{session}.executor_of", lambda request, machine, sink, *more: Kept(inner, sink)
-            )
-            monkeypatch.setattr(f"{session}.SystemClock", lambda **settings: clock)
+        monkeypatch.setattr(
+            session, "executor_of", lambda asked, machine, sink, *more: Kept(inner, sink)
+        )
+        monkeypatch.setattr(session, "SystemClock", lambda: clock)
         return clock
 
     return simulated
@@ -357,63 +352,6 @@ def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]
             child.communicate(b"\n", timeout=30)
 
     return run
-
-
-class Postgres:
-    """A PostgreSQL server of one's own, on a socket in its own directory; it syncs as it should."""
-
-    def __init__(self, folder: Path) -> None:
-        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-        if not found:
-            pytest.fail("PostgreSQL is missing; install it with: apt-get install postgresql")
-        self._programs = found[-1].parent
-        self._folder = folder
-        self.url = f"postgresql://hztune@/postgres?host={folder}"
-        if os.geteuid() == 0:  # which the server refuses to run as
-            shutil.chown(folder, "postgres", "postgres")
-        self._run("initdb", "-A", "trust", "-U", "hztune", "-E", "UTF8", "--no-locale", "--no-sync")
-
-    def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories={self._folder}"
-        self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
-
-    def restart(self) -> None:
-        """As after a crash: no client says good-bye, and the log is replayed."""
-        self._run("pg_ctl", "-w", "-m", "immediate", "-l", str(self._folder / "log"), "restart")
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "-w", "-m", "immediate", "stop")
-
-    def _run(self, program: str, *words: str) -> None:
-        user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-        done = subprocess.run(
-            [*(user if os.geteuid() == 0 else []), str(self._programs / program),
-             "-D", str(self._folder / "data"), *words],
-            cwd=self._folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A server that lives as long as the tests; the path of its socket must be short."""
-    with tempfile.TemporaryDirectory(prefix="hztune-pg-") as folder:
-        server = Postgres(Path(folder))
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
-@pytest.fixture(params=["postgresql", "sqlite"])
-def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty file of SQLite, or of the server."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'study.db'}"
-    url: str = request.getfixturevalue("postgres").url
-    return url
 
 
 @pytest.fixture(params=["hyperfine", "hz-launch"])

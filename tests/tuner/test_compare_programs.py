@@ -32,7 +32,7 @@ from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision, claim_of
-from hztune.store.local import samples
+from hztune.store.log import recording
 from hztune.tune.conclusion import profile_of
 from hztune.tune.request import TuneRequest, understand
 from hztune.verify import claim
@@ -84,7 +84,8 @@ def test_a_program_is_compared_and_its_words_are_kept_for_its_user_alone(
     assert dict(found.asked) == {"seed": 1, "budget_s": 2.0, "pairs": 4}
     kept = tmp_path / "kept"
     assert (kept / "comparison.json").read_text() == done.stdout
-    assert len([row for row in map(json.loads, samples(kept)) if row["kind"] == "turn"]) >= 8
+    rows = map(json.loads, recording(kept).lines)
+    assert len([row for row in rows if row["kind"] == "turn"]) >= 8
     told = [path for path in kept.iterdir() if b"SECRET" in path.read_bytes()]
     assert [(path.name, path.stat().st_mode & 0o77) for path in told] == [("comparison.args", 0)]
     again = hztune("compare", "--resume", "--out", kept, "--json")
@@ -215,7 +216,7 @@ def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(
     asked = ["--no-worse", "2%", *SHORT, *SPEED, "--prepare", kill]
     done = hztune("compare", "none", "none", *asked, "--", program)
     assert done.returncode == -9
-    kinds = [json.loads(line)["kind"] for line in samples(tmp_path / "kept")]
+    kinds = [json.loads(line)["kind"] for line in recording(tmp_path / "kept").lines]
     assert kinds.count("turn") >= 2
 
 

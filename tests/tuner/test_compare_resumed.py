@@ -18,7 +18,7 @@ from hztune.compare.match import row
 from hztune.errors import UsageError
 from hztune.lab.replay import ReplayExecutor, Truth
 from hztune.measure.remembered import Remembered
-from hztune.store.local import recording
+from hztune.store.log import recording
 
 from .conftest import processes_naming
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.store.local import LocalStudy, recording
+from hztune.store.log import LocalStudy, recording
 from hztune.trial import Ledger, counter_changes, fresh_outcomes
 from hztune.trial.counters import FAULTS, NOUNS, WHOLE, CounterChange
 

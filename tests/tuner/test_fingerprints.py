@@ -13,7 +13,7 @@ from hztune import artifacts
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.store.local import LocalStudy, samples
+from hztune.store.log import LocalStudy, recording
 from hztune.tune.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
@@ -62,10 +62,10 @@ def opened(folder: Path, request: TuneRequest, machine: Machine = MACHINE) -> No
 
 def refused(folder: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
     """Requires that the samples are refused to a study, in words, and left as they are."""
-    before = samples(folder)
+    before = recording(folder).lines
     with pytest.raises(UsageError, match="belongs to another study"):
         opened(folder, request, machine)
-    assert samples(folder) == before
+    assert recording(folder).lines == before
     opened(folder, REQUEST)
 
 
@@ -94,12 +94,12 @@ def test_samples_are_refused_to_another_build(
         shutil.copy(file.resolve(), another / file.parent.name / file.name)
     changed = next(another.rglob(name))
     changed.write_bytes(changed.read_bytes() + b"\0")
-    before = samples(study)
+    before = recording(study).lines
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("HZTUNE_CORE", str(another))
         with pytest.raises(UsageError, match="belongs to another study"):
             opened(study, REQUEST)
-    assert samples(study) == before
+    assert recording(study).lines == before
 
 
 def test_samples_of_a_program_are_refused_when_it_was_built_anew(tmp_path: Path) -> None:

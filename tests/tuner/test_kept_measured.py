@@ -22,7 +22,7 @@ from hztune.measure.memory_watch import MemoryWatch, TreeMemory
 from hztune.measure.program import Program, Service, bench_program, by_regex, described
 from hztune.measure.runs import RunExecutor
 from hztune.rests import RestPlan
-from hztune.store.local import LocalStudy, recording
+from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")

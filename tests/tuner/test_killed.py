@@ -31,7 +31,7 @@ from hztune.progress import Quiet
 from hztune.report.dashboard import Observation, mirror
 from hztune.space import Space
 from hztune.store import Evidence, Plan
-from hztune.store.local import LocalStudy, samples
+from hztune.store.log import LocalStudy, recording
 from hztune.trial import Budget, Ledger, Workbench
 from hztune.tune.session import _spent
 from hztune.tune.story import Story
@@ -118,13 +118,13 @@ def put(store: LocalStudy, one: Block, count: int, tell: Tell) -> int:
 
 def counted(store: LocalStudy) -> int:
     """How many records are kept."""
-    return sum(1 for _ in store.samples())
+    return len(recording(store.folder).lines)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
     """Every sample that is kept, in order."""
     try:
-        return [json.loads(line) for line in samples(folder)]
+        return [json.loads(line) for line in recording(folder).lines]
     except UsageError:  # it was killed before there was a study
         return []
 

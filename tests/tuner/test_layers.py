@@ -48,7 +48,6 @@ SINGLE_IMPORTERS = {
     "hztune._core": {"params"},
     "subprocess": {"process"},
     "optuna": {"sparse", "search", "report"},
-    "sqlalchemy": {"store"},
     "threadpoolctl": {"sparse"},
     "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "lab", "result"},
     "click": {"cli"},

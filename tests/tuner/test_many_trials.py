@@ -16,7 +16,7 @@ from hztune.blocks import Arm
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.space import Space
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.tune.candidates import TuneTarget, candidates
 
 from .conftest import tell
@@ -28,7 +28,7 @@ from pathlib import Path
 from hztune.machine import Machine
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.search import Search
 from hztune.trial import Workbench, Budget, Ledger
 from hztune.tune.candidates import TuneTarget, candidates

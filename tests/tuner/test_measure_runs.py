@@ -27,7 +27,7 @@ from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.measure.types import Accounting
 from hztune.measure.whole import Limits, Series
 from hztune.store import Evidence, Nowhere
-from hztune.store.local import LocalStudy, recording
+from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")

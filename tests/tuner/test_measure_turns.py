@@ -19,7 +19,7 @@ from hztune.measure import Arm, Block, turns
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
 from hztune.store import Evidence, Plan
-from hztune.store.local import LocalStudy, recording
+from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 FAKE = Path(__file__).with_name("measure_fake_turns.py")

@@ -18,12 +18,10 @@ ROOT = Path(__file__).parents[2] / "tuner" / "hztune"
 
 VERBS = frozenset(
     {
-        "directory",
         "draw",
         "dumps",
         "examine",
         "find",
-        "join",
         "load",
         "named",
         "parse",

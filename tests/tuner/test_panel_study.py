@@ -27,10 +27,8 @@ from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.space import Space, load
 from hztune.store import Sink
-from hztune.store.local import LocalStudy, samples
-from hztune.store.study import StudyAddress
+from hztune.store.log import LocalStudy, recording
 from hztune.trial import Ledger, Workbench
-from hztune.tune import shared_session
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.tune.story import Story
@@ -195,7 +193,7 @@ def test_blocks_of_the_panel_are_kept_with_their_role_and_workload(
         kept = [block for block in opened.replay() if block.role == "panel"]
     assert {block.workload for block in kept} == {"strange0", "strange1"}
     assert [block.number for block in kept] == [block.number for block in ledger.panel]
-    rows = [json.loads(line) for line in samples(tmp_path)]
+    rows = [json.loads(line) for line in recording(tmp_path).lines]
     named = {row.get("workload") for row in rows if row.get("role") == "panel" and "arms" in row}
     assert named == {"strange0", "strange1"}
 
@@ -481,32 +479,3 @@ def test_without_a_panel_the_known_risk_is_told(carried_out: Callable[..., Resul
     assert [each.text for each in result.profile.cautions] == [
         "known risk of max_dirty_bytes=0: pages are faulted in again"
     ]
-
-
-def test_a_study_that_workers_share_has_a_panel_too(
-    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    clock, where = VirtualClock(), "hztune.tune.shared_session"
-    (tmp_path / "two.toml").write_text(SPACE)
-
-    def executor_of(request: TuneRequest, machine: Machine, sink: Sink, *more: object) -> Kept:
-        return Kept(ReplayExecutor(only_pages, QUIET, seed=1, clock=clock), sink)
-
-    def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel:
-        large = ReplayExecutor(only_pages_ruin, QUIET, seed=2, clock=clock)
-        return Panel([PanelExecutor(Kept(large, WorkloadSink(sink, "large")), "large", "others")])
-
-    monkeypatch.setattr(f"{where}.executor_of", executor_of)
-    monkeypatch.setattr(f"{where}.panel_of", panel_of)
-    monkeypatch.setattr(f"{where}.SystemClock", lambda **settings: clock)
-    asked = TuneRequest(LARSON, space=str(tmp_path / "two.toml"), budget_s=180.0)
-    place = StudyAddress(f"sqlite:///{tmp_path / 'shared.db'}", "shared")
-    result = shared_session.begin(place, understand(asked), tmp_path / "out", Quiet())
-    assert [each.text for each in result.profile.cautions] == [
-        "on others: 10 times slower (max_dirty_bytes=0)"
-    ]
-    rows = [json.loads(line) for line in samples(tmp_path / "out")]
-    assert {row["workload"] for row in rows if row.get("role") == "panel" and "arms" in row} == {
-        "large"
-    }

@@ -24,9 +24,7 @@ from hztune.progress import Quiet
 from hztune.report import sections, words
 from hztune.result import Attempt, Result, figures
 from hztune.result.summary import summary_json, summary_lines
-from hztune.store.study import StudyAddress
 from hztune.trial import ArmRecord, Workbench
-from hztune.tune import shared_session
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, Verification, measure
@@ -335,24 +333,6 @@ def test_the_speed_of_a_front_is_what_the_objective_names(
     assert task.identity["objectives"] == "p99,rss"
     with pytest.raises(UsageError, match="legal is p99,rss"):
         understand(TuneRequest(workload=latency, pareto="throughput,rss"))
-
-
-def test_a_front_that_workers_share_leaves_what_every_front_leaves(
-    simulate: Simulate, tmp_path: Path
-) -> None:
-    simulate(spin_or_purge, rss_scatter=0.01)
-    space = tmp_path / "two.toml"
-    space.write_text(SPACE)
-    larson = WorkloadSpec.from_text("larson", (), 2)
-    asked = TuneRequest(workload=larson, space=str(space), budget_s=300.0, pareto="throughput,rss")
-    place = StudyAddress(f"sqlite:///{tmp_path / 'study.db'}", "front")
-    first = shared_session.begin(place, understand(asked), tmp_path / "first", Quiet())
-    assert first.front[-1].claim.verdict == "less_memory"
-    second = shared_session.join(place, Quiet(), out=tmp_path / "second")
-    assert second is not None and second.front == first.front
-    files = {path.name: path.read_text() for path in (tmp_path / "first/front").iterdir()}
-    assert {path.name: path.read_text() for path in (tmp_path / "second/front").iterdir()} == files
-    assert "Speed against the default by peak memory" in report.render(tmp_path / "second")
 
 
 def test_a_wrong_objective_is_one_sentence_and_status_2(hztune: Run) -> None:

@@ -23,11 +23,10 @@ from hztune.progress import Quiet, Reporter
 from hztune.result import Result
 from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json, summary_lines
-from hztune.store.local import recording
+from hztune.store.log import recording
 from hztune.trial import Ledger
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
-from hztune.tune.stored_request import written
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept, Listener
@@ -180,7 +179,7 @@ def test_what_cannot_be_proved_on_a_program_is_refused(
         understand(replace(TuneRequest(trace, prove_on=PROGRAM), **changes))
 
 
-def test_another_program_makes_another_study_and_no_storage_carries_one(
+def test_another_program_makes_another_study(
     trace: WorkloadSpec,
 ) -> None:
     plain, proved = TuneRequest(trace), TuneRequest(trace, prove_on=PROGRAM)
@@ -188,8 +187,6 @@ def test_another_program_makes_another_study_and_no_storage_carries_one(
     other = replace(proved, prove_on=replace(PROGRAM, argv=(sys.executable, "-c", "1")))
     told = [understand(each).identity["proved on"] for each in (proved, other)]
     assert told[0] != told[1]
-    with pytest.raises(UsageError, match="--storage is for built-in workloads"):
-        written(proved)
 
 
 # ---- a trace alone -------------------------------------------------------------------------------

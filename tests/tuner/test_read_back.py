@@ -13,7 +13,7 @@ from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, Virt
 from hztune.machine import Machine
 from hztune.measure.types import Around, Executor
 from hztune.space import Space
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.trial import Budget, Ledger, Workbench
 from hztune.trial.workbench import Note
 from hztune.tune.pareto_aim import Front

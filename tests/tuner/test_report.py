@@ -31,7 +31,7 @@ from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json
 from hztune.space import Space
 from hztune.store import Sink, kept_command
-from hztune.store.local import LocalStudy
+from hztune.store.log import SAMPLES, LocalStudy
 from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Outlier, Workbench
 from hztune.tune.conclusion import account_of
 from hztune.tune.story import Story
@@ -408,7 +408,7 @@ def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> Non
 def test_a_directory_without_a_study_is_refused(tmp_path: Path, hztune: Run) -> None:
     done = hztune("report", tmp_path)
     assert done.returncode == 2
-    assert "it has no study.db" in done.stderr
+    assert "it has no samples.jsonl" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -418,7 +418,7 @@ def test_a_profile_of_another_study_is_refused(
     other = profile.load(improved / "profile.json")
     search = replace(other.search, space_sha256="c" * 64)
     profile.save(replace(other, search=search), tmp_path / "profile.json")
-    (tmp_path / "study.db").write_bytes((improved / "study.db").read_bytes())
+    (tmp_path / SAMPLES).write_bytes((improved / SAMPLES).read_bytes())
     with pytest.raises(UsageError, match="different studies"):
         report.render(tmp_path)
 

@@ -15,10 +15,7 @@ from hztune.cli import report as cli_report
 from hztune.lab.replay import ReplayExecutor, VirtualClock
 from hztune.progress import Quiet
 from hztune.search import Search
-from hztune.store.database import Storage
-from hztune.store.local import LocalStudy, samples
-from hztune.store.study import StoredStudy
-from hztune.store.worker import Worker
+from hztune.store.log import LocalStudy, recording
 from hztune.trial import Budget, Ledger, Workbench
 
 from .report_studies import MACHINE, QUIET, Recorded, space_of_hz, spin_wins
@@ -56,12 +53,12 @@ def test_a_study_that_is_running_is_shown_as_far_as_it_is_and_not_disturbed(
         bench = Workbench(executor, Ledger(), Budget(clock, 60.0), Quiet())
         search = Search(bench, hz_space, seed=1, max_trials=12)
         search.run(share=0.8)
-        before = samples(tmp_path)
+        before = recording(tmp_path).lines
         shown = trials_in(report.write_storage(tmp_path))
-        assert samples(tmp_path) == before
+        assert recording(tmp_path).lines == before
         search.max_trials = 18
         search.run(share=1.0)  # the writer goes on, and a later look shows more
-        assert samples(tmp_path)[: len(before)] == before
+        assert recording(tmp_path).lines[: len(before)] == before
         later = trials_in(report.write_storage(tmp_path))
     assert (len(shown), len(later)) == (12, 18)
     best = max((one for one in later if one.constraints["ran"] < 0), key=lambda one: one.value)
@@ -103,32 +100,8 @@ def test_the_dashboard_is_started_with_the_storage(searched: Path, served: list[
     assert served == ["dashboard", str(searched / "study.journal")]
 
 
-def test_the_dashboard_shows_a_shared_study_while_its_workers_measure(
-    storage_url: str, served: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    storage = Storage(storage_url)
-    name = f"shown-{tmp_path.name}"
-    identity = {"workload": "remote", "limit": "none"}
-    with Worker(StoredStudy.begin(storage, name, identity, {"seed": 1}), "machine") as worker:
-        inner = ReplayExecutor(spin_wins, QUIET, seed=1)
-        for lock in ("spin", "lockfree"):
-            arms = [Arm("hz"), Arm.of("hz", {"depot_lock": lock})]
-            pair = worker.begin("search")
-            Recorded(inner, worker.sink).measure(arms, role="search", rounds=2, number=pair)
-            worker.enter(1.0)
-            words = ["report", "--storage", storage_url, "--study", name, "--dashboard"]
-            assert cli.status_of(words) == 0
-            assert trials_in(Path(served[-1]))[-1].params.get("depot_lock", lock) == lock
-    storage.close()
-    assert served[-1] == f"hztune-results/{name}/study.journal"
-    assert len(trials_in(Path(served[-1]))) == 2
-
-
 NOT_SHOWN = {
-    "nothing": ([], "give RESULTS"),
-    "a storage without a name": (["--storage", "sqlite:///x", "--dashboard"], "give both"),
-    "a page of a shared study": (["--storage", "sqlite:///x", "--study", "x"], "for --dashboard"),
+    "nothing": ([], "Missing argument"),
     "a page and the dashboard": (["x", "--out", "y", "--dashboard"], "exclude each other"),
 }
 

@@ -57,7 +57,7 @@ def agrees(said: dict[str, Value], wanted: dict[str, Value]) -> bool:
 
 
 def test_the_directory_holds_the_profile_its_forms_and_the_samples(results: Path) -> None:
-    assert {"profile.json", "profile.env", "hz_config.h", "samples.jsonl", "study.db"} <= set(
+    assert {"profile.json", "profile.env", "hz_config.h", "samples.jsonl"} <= set(
         os.listdir(results)
     )
 

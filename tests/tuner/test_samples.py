@@ -6,18 +6,23 @@ import dataclasses
 import json
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from hztune import cli
 from hztune.blocks import Arm, Block, Outcome, Turn, times_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.store import Evidence, Plan
 from hztune.store.columns import columns
-from hztune.store.local import LocalStudy, recording, samples
+from hztune.store.lines import packed
+from hztune.store.log import SAMPLES, LocalStudy, recording
 
 from .conftest import tell
 
@@ -66,7 +71,7 @@ def open_study(folder: Path, *, resume: bool = True, **changes: str) -> LocalStu
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in samples(folder)]
+    return [json.loads(line) for line in recording(folder).lines]
 
 
 def test_a_block_comes_back_as_it_was_measured(tmp_path: Path) -> None:
@@ -82,10 +87,10 @@ def test_a_column_has_values_of_one_type(tmp_path: Path) -> None:
     arms = [Arm("hz"), Arm.of("hz", {"shards": "auto"}), Arm.of("hz", {"shards": 4})]
     with open_study(tmp_path) as study:
         tell(study, block(0, tuple(arms), rounds=1))
-    turns = columns(samples(tmp_path), "turn")
+    turns = columns(recording(tmp_path).lines, "turn")
     assert sorted(turns["params.shards"], key=str) == ["4", None, "auto"]
     assert [type(each) for each in turns["ops"]] == [int, int, int]
-    assert columns(samples(tmp_path), "outcome")["counters.refills"] == [7, 7, 7]
+    assert columns(recording(tmp_path).lines, "outcome")["counters.refills"] == [7, 7, 7]
 
 
 def test_the_same_arm_twice_in_a_block_stays_two_outcomes(tmp_path: Path) -> None:
@@ -131,16 +136,6 @@ def test_a_turn_is_kept_as_soon_as_it_is_measured(tmp_path: Path) -> None:
         assert [row["kind"] for row in rows_of(tmp_path)] == ["study", "block", "turn"]
 
 
-def test_samples_can_be_exported_while_they_are_made(tmp_path: Path) -> None:
-    with open_study(tmp_path) as study:
-        tell(study, block(0))
-        study.export()
-        assert (tmp_path / "samples.jsonl").read_bytes() == b"".join(samples(tmp_path))
-        tell(study, block(1))
-    assert [row["seq"] for row in rows_of(tmp_path)] == list(range(19))
-    assert (tmp_path / "samples.jsonl").read_bytes() == b"".join(samples(tmp_path))
-
-
 def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path: Path) -> None:
     with open_study(tmp_path) as study:
         tell(study, block(0))
@@ -160,212 +155,175 @@ def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(tmp_
         study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
         study.turn(0, 7, block(9).control.turns[0], Evidence())
         study.outcome(0, 7, block(9).control)
-    before = samples(tmp_path)
+    before = recording(tmp_path).lines
     with open_study(tmp_path) as study:
         assert study.replay() == (block(0),)
         tell(study, block(1))
         assert study.replay() == (block(0), block(1))
-    assert samples(tmp_path)[: len(before)] == before
+    assert recording(tmp_path).lines[: len(before)] == before
     assert [row["seq"] for row in rows_of(tmp_path)] == list(range(22))
 
 
 # ---- what ends a writer --------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Cut:
-    """A study whose writer ended in the middle: its files, and what was in them when.
-
-    Attributes:
-        sizes: Of the write-ahead log after each commit of its last block, bytes.
-        kept: Number of samples then.
-        samples: All of them, at the end.
-    """
-
-    folder: Path
-    database: bytes
-    log: bytes
-    sizes: list[int]
-    kept: list[int]
-    samples: list[bytes]
-
-    def cut(self, log: bytes) -> list[bytes]:
-        """The samples of the study with another log; two more blocks can be added to it."""
-        for name, content in (("study.db", self.database), ("study.db-wal", log)):
-            (self.folder / name).write_bytes(content)
-        (self.folder / "study.db-shm").unlink(missing_ok=True)
-        (self.folder / "samples.jsonl").unlink(missing_ok=True)
-        with open_study(self.folder) as study:
-            kept = list(study.samples())
-            blocks = study.replay()
-            assert blocks in ((block(0),), (block(0), block(1)))
-            tell(study, block(len(blocks)))
-            assert study.replay() == tuple(block(pair) for pair in range(len(blocks) + 1))
-        return kept
-
-
-@pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
-    folder = tmp_path_factory.mktemp("made")
-    wal, sizes, kept = folder / "study.db-wal", [], []
-
-    def note() -> None:
-        sizes.append(wal.stat().st_size)
-        kept.append(len(samples(folder)))
-
-    with open_study(folder) as study:
-        tell(study, block(0))
-        note()
-        study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
-        note()
-        for index, outcome in enumerate(block(1).outcomes):
-            for turn in outcome.turns:
-                study.turn(index, 100, turn, Evidence())
-                note()
-        for index, outcome in enumerate(block(1).outcomes):
-            study.outcome(index, 100, outcome)
-            note()
-        study.end()
-        note()
-        content = (folder / "study.db").read_bytes(), wal.read_bytes()
-        whole = samples(folder)
-    assert sizes == sorted(set(sizes)) and sizes[-1] == len(content[1])
-    return Cut(tmp_path_factory.mktemp("cut"), *content, sizes, kept, whole)
-
-
-FRAME_BYTES = 24 + 4096
-
-
-def test_a_log_cut_anywhere_in_its_last_three_commits_costs_what_was_cut_only(cut: Cut) -> None:
-    begin = cut.sizes[-4]
-    for size in range(begin, len(cut.log) + 1):
-        within = (size - 32) % FRAME_BYTES
-        if within > 24 and within % 512:
-            continue
-        kept = max(n for n, end in zip(cut.kept, cut.sizes, strict=True) if end <= size)
-        assert cut.cut(cut.log[:size]) == cut.samples[:kept]
-
-
-def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_only(cut: Cut) -> None:
-    for start in range(cut.sizes[0], len(cut.log), FRAME_BYTES // 2):
-        torn = cut.log[:start] + bytes(512) + cut.log[start + 512 :]
-        kept = cut.cut(torn)
-        assert kept == cut.samples[: len(kept)]
-        assert len(kept) >= cut.kept[0]
-
-
-def test_turns_are_written_without_a_sync(tmp_path: Path) -> None:
+@pytest.fixture
+def written(tmp_path: Path) -> list[bytes]:
+    """The lines of a study with two blocks, the second one not synced to its end."""
     with open_study(tmp_path) as study:
+        tell(study, block(0))
+        tell(study, block(1))
+    return recording(tmp_path).lines
+
+
+def go_on(folder: Path, content: bytes) -> list[bytes]:
+    """What is kept of a log that holds `content`; two more blocks can be added to it."""
+    (folder / SAMPLES).write_bytes(content)
+    with open_study(folder) as study:
+        kept = recording(folder).lines
+        blocks = study.replay()
+        tell(study, block(len(blocks)))
+        assert study.replay() == tuple(block(pair) for pair in range(len(blocks) + 1))
+    return kept
+
+
+def test_a_log_that_is_cut_anywhere_costs_only_the_line_that_is_cut(
+    tmp_path: Path, written: list[bytes]
+) -> None:
+    whole = b"".join(written)
+    for size in range(len(whole) - 2 * len(written[-1]), len(whole) + 1):
+        ends = accumulate(map(len, written))
+        count = sum(end <= size for end in ends)
+        assert go_on(tmp_path, whole[:size]) == written[:count]
+
+
+def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_only(
+    tmp_path: Path, written: list[bytes]
+) -> None:
+    whole, begin = b"".join(written), sum(map(len, written[:11]))
+    for start in range(begin, len(whole), 256):
+        torn = whole[:start] + bytes(512) + whole[start + 512 :]
+        kept = go_on(tmp_path, torn)
+        assert kept == written[: len(kept)] and len(kept) >= 11
+
+
+def test_turns_are_written_without_a_sync_and_a_block_ends_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_study(tmp_path) as study:
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fdatasync", synced.append)
         study.begin(Plan(0, "search", (DEFAULT,), rounds=1))
-        writer = study._storage._writer
-        assert writer is not None
-        settings = ("synchronous", "journal_mode", "wal_autocheckpoint")
-        found = [writer.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
-        assert found == [1, "wal", 0]
+        study.turn(0, 100, block(0).control.turns[0], Evidence())
+        study.outcome(0, 100, block(0).control)
+        assert not synced
+        study.end()
+        assert len(synced) == 1
 
 
-def sized(limit: int, action: Callable[[], None]) -> None:
-    """Does something while no file may grow beyond `limit` bytes."""
+@contextmanager
+def room_for(limit: int) -> Iterator[None]:
+    """Lets no file grow beyond `limit` bytes: the disk is full there."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
-        action()
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def fits(folder: Path, limit: int, write: Callable[[], None]) -> bool:
-    """Whether something can be written while no file may grow beyond `limit` bytes."""
-    try:
-        sized(limit, write)
-    except HztuneError as error:
-        assert f"cannot write {folder / 'study.db'}" in str(error)
-        assert "every sample before this one is saved" in str(error)
-        return False
-    return True
-
-
-def test_a_disk_that_is_full_anywhere_in_the_last_three_commits_loses_nothing(
-    tmp_path: Path,
-) -> None:
-    one = block(1)
-    wal = tmp_path / "study.db-wal"
+def test_a_full_disk_loses_nothing_that_was_measured_and_the_study_goes_on(tmp_path: Path) -> None:
+    one, log = block(1), tmp_path / SAMPLES
+    full = r"cannot write .*; what was measured before is kept: make room, and go on with --resume"
     with open_study(tmp_path) as study:
         tell(study, block(0))
         study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
-        for index, outcome in enumerate(one.outcomes):
-            for turn in outcome.turns:
-                study.turn(index, 100, turn, Evidence())
-        study.outcome(0, 100, one.outcomes[0])
-        last_three: list[Callable[[], None]] = [
-            lambda: study.outcome(1, 101, one.outcomes[1]),
-            study.end,
-            lambda: study.conclude({"summary": {"verdict": "no_gain"}}),
-        ]
-        for write in last_three:
-            before, size, room = samples(tmp_path), wal.stat().st_size, 0
-            while not fits(tmp_path, size + room, write):
-                assert samples(tmp_path) == before
-                room += 97
-            assert room > 4096
-        assert study.replay() == (block(0), one)
-        assert study.ending() is not None
-    assert [row["seq"] for row in rows_of(tmp_path)] == list(range(20))
-
-
-def test_a_new_study_whose_disk_is_full_claims_no_samples_and_begins_when_there_is_room(
-    tmp_path: Path,
-) -> None:
-    no_claim = r"cannot write [^;]*; make room and go on with --resume"
-    with pytest.raises(HztuneError, match=no_claim):
-        sized(8192, lambda: open_study(tmp_path).close())
+        before, size = recording(tmp_path).lines, log.stat().st_size
+        for room in (0, 1, 97):
+            with room_for(size + room), pytest.raises(HztuneError, match=full):
+                study.turn(0, 100, one.control.turns[0], Evidence())
+            assert recording(tmp_path).lines == before
+        tell(study, one)
+        with room_for(log.stat().st_size + 20), pytest.raises(HztuneError, match=full):
+            study.conclude({"summary": {"verdict": "no_gain"}})
     with open_study(tmp_path) as study:
-        size = (tmp_path / "study.db-wal").stat().st_size
-        with pytest.raises(HztuneError, match=no_claim):
-            sized(size, lambda: study.begin(Plan(0, "search", (DEFAULT,), rounds=1)))
+        assert study.replay() == (block(0), one) and study.ending() is None
+
+
+def test_a_new_study_whose_disk_is_full_begins_when_there_is_room(tmp_path: Path) -> None:
+    with room_for(64), pytest.raises(HztuneError, match="make room"):
+        open_study(tmp_path)
+    with open_study(tmp_path, resume=False) as study:
         tell(study, block(0))
-    with open_study(tmp_path) as study:
-        size = (tmp_path / "study.db-wal").stat().st_size
-        assert not fits(tmp_path, size, lambda: tell(study, block(1)))
     assert recording(tmp_path).blocks == (block(0),)
 
 
-# ---- damage --------------------------------------------------------------------------------------
+# ---- damage, and what is no study ----------------------------------------------------------------
 
 
-def test_a_block_that_was_changed_is_refused(tmp_path: Path) -> None:
-    with open_study(tmp_path) as study:
-        tell(study, block(0))
-    file = tmp_path / "study.db"
-    content = file.read_bytes()
-    assert content.count(b'"ops":18001') == 2
-    file.write_bytes(content.replace(b'"ops":18001', b'"ops":18007'))
-    for action in (lambda: open_study(tmp_path).replay(), lambda: recording(tmp_path)):
-        with pytest.raises(HztuneError, match=r"is damaged \(block 1, in .*\); restore it"):
-            action()
+def test_a_sample_that_was_changed_is_refused_and_left_alone(
+    tmp_path: Path, written: list[bytes]
+) -> None:
+    changed = b"".join(written).replace(b'"ops":18001', b'"ops":18007', 1)
+    (tmp_path / SAMPLES).write_bytes(changed)
+    for action in (open_study, recording):
+        with pytest.raises(HztuneError, match=r"damaged in line \d+; restore it from a copy"):
+            action(tmp_path)
+    assert (tmp_path / SAMPLES).read_bytes() == changed
 
 
-def test_damage_of_the_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with open_study(tmp_path) as study:
-        for pair in range(4):
-            tell(study, block(pair))
-    file = tmp_path / "study.db"
-    damaged = bytearray(file.read_bytes())
-    damaged[4096:] = bytes(len(damaged) - 4096)
-    file.write_bytes(damaged)
-    with pytest.raises(HztuneError, match=r"study.db is damaged \(.*\); restore it from a copy"):
-        open_study(tmp_path)
-    with pytest.raises(HztuneError, match=r"study.db is damaged \(.*\); restore it from a copy"):
-        recording(tmp_path)
-    assert file.read_bytes() == damaged
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_that_were_overwritten_are_a_sentence_or_cost_the_end_only(
+    seed: int, tmp_path: Path, written: list[bytes]
+) -> None:
+    chance, content = Random(seed), bytearray(b"".join(written))
+    for _ in range(chance.choice([1, 8, 200])):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    (tmp_path / SAMPLES).write_bytes(content)
+    try:
+        kept = recording(tmp_path).lines
+        assert kept == written[: len(kept)]
+    except HztuneError as error:
+        assert str(tmp_path) in str(error) and len(str(error)) < 500
+        with pytest.raises(HztuneError):
+            open_study(tmp_path)
+        assert (tmp_path / SAMPLES).read_bytes() == content
 
 
-def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "study.db"
-    file.write_text("the work of another program\n" * 100)
-    with pytest.raises(UsageError, match="holds something else than samples"):
-        open_study(tmp_path)
-    assert file.read_text() == "the work of another program\n" * 100
+def test_a_newer_study_and_a_file_of_another_kind_are_refused_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / SAMPLES
+    newer = packed({"schema": 2, "kind": "study"}, 0)
+    notes = b"the work of another program\n" * 100
+    for content, said in ((newer, "no study of schema 1"), (notes, "something else than samples")):
+        file.write_bytes(content)
+        for action in (open_study, recording):
+            with pytest.raises(UsageError, match=said):
+                action(tmp_path)
+        assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a FIFO", "a directory"])
+def test_what_is_no_file_is_refused_without_waiting(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(tmp_path / SAMPLES)
+    for action in (open_study, recording):
+        with pytest.raises(UsageError, match="cannot"):
+            action(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["report"], ["export", "--format", "samples"]])
+def test_a_file_of_a_study_in_place_of_its_directory_is_told_with_the_directory(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_study(tmp_path).close()
+    file = tmp_path / SAMPLES
+    assert cli.status_of([*words, str(file)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot read a study from '{file}': it is not a directory; give the" in said
+    assert said.endswith(f"('{tmp_path}' is one)\n")
 
 
 # ---- whose it is ---------------------------------------------------------------------------------
@@ -374,10 +332,10 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", IDENTITY)
 def test_a_directory_of_another_study_is_refused_in_words(tmp_path: Path, name: str) -> None:
     open_study(tmp_path).close()
-    before = samples(tmp_path)
+    before = recording(tmp_path).lines
     with pytest.raises(UsageError, match=f"{name}: {IDENTITY[name]} there, another here"):
         open_study(tmp_path, **{name: "another"})
-    assert samples(tmp_path) == before
+    assert recording(tmp_path).lines == before
 
 
 OTHER_MACHINE = Machine(
@@ -428,9 +386,8 @@ def test_a_study_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) 
     open_study(tmp_path).close()
 
 
-@pytest.mark.parametrize("name", ["study.db", "samples.jsonl"])
-def test_a_symbolic_link_is_not_followed(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / SAMPLES).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="cannot open"):
         open_study(tmp_path)
     assert not (tmp_path / "elsewhere").exists()

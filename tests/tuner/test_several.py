@@ -26,7 +26,7 @@ from hztune.result.decision import Decision
 from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Workbench
 from hztune.tune.story import Story
 from hztune.verify.claim import Promise, measure

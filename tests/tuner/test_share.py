@@ -12,7 +12,7 @@ import pytest
 
 # What stands on the command line up to the cursor, and some of what bash then offers.
 COMPLETED = {
-    "a command": ("hztune ", {"tune", "worker", "doctor"}),
+    "a command": ("hztune ", {"tune", "doctor"}),
     "an option of tune, which is not named": ("hztune --work", {"--workload"}),
     "an option behind others": ("hztune -w larson --thr", {"--threads"}),
     "a choice": ("hztune tune --objective ", {"throughput", "p99"}),

@@ -18,7 +18,6 @@ from hztune.search import Chain, Search, race
 from hztune.search.race import SLOTS, FastestGoal
 from hztune.space import Space
 from hztune.stats import Interval
-from hztune.store import Alone, News
 from hztune.trial import Ledger, MemoryLimit, Workbench, calibrate
 from hztune.tune.story import Story
 from hztune.tune.winner import Winner
@@ -254,21 +253,6 @@ def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
     assert bench.ledger.configurations == 3 * 2 - 1
     assert (decision.verdict, decision.arm) == ("improved", Arm.of("hz", {"lock": "spin"}))
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in listener.lines)
-
-
-def test_no_worker_says_that_nothing_is_to_win_where_others_measure_the_last_trials(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    @dataclass
-    class Others(Alone):
-        def look(self) -> News:
-            return News(held=(Arm.of("hz", {"cap": 8}), Arm.of("hz", {"cap": 1024})))
-
-    bench = make_bench(flat, QUIET)
-    bench.peers, bench.reporter = Others(), (listener := Listener())
-    Search(bench, toy_space, seed=1, max_trials=8).run(0.9)
-    assert bench.ledger.configurations == 6
-    assert listener.lines == []
 
 
 def test_no_gain_is_as_exact_as_the_deciding_machine_of_several(

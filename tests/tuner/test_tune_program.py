@@ -14,7 +14,7 @@ from hztune.cli import status_of, with_command
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Quiet
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import _story, executor_of
 

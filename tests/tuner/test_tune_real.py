@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hztune.errors import UsageError
-from hztune.store.local import samples
+from hztune.store.log import recording
 
 from .conftest import processes_in
 
@@ -89,7 +89,7 @@ def tuner(build_tuner: Build, tmp_path_factory: pytest.TempPathFactory) -> Tuner
 
 def rows(out: Path) -> list[dict[str, Any]]:
     """Every sample of a results directory."""
-    return [json.loads(line) for line in samples(out)]
+    return [json.loads(line) for line in recording(out).lines]
 
 
 def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> None:

@@ -1,4 +1,4 @@
-"""Studies, alone or shared by several workers: ask, tune, tell."""
+"""Studies: ask, tune, tell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hztune.measure.program import Program, ProgramOptions
     from hztune.progress import Reporter
     from hztune.result import Result
-    from hztune.store.study import StudyAddress
     from hztune.tune.request import RequestOptions, TuneRequest
     from hztune.workload import Goal
 
@@ -190,9 +189,9 @@ def samples(folder: str | Path) -> Iterator[bytes]:
         UsageError: There is no study in `folder`.
         HztuneError: What is stored is damaged.
     """
-    from hztune.store.local import samples
+    from hztune.store.log import recording
 
-    yield from samples(Path(folder))
+    yield from recording(Path(folder)).lines
 
 
 def sample_columns(
@@ -216,100 +215,17 @@ def sample_columns(
         HztuneError: What is stored is damaged.
     """
     from hztune.store.columns import columns
-    from hztune.store.local import samples
+    from hztune.store.log import recording
 
-    return columns(samples(Path(folder)), kind)
-
-
-# ---- studies that several workers share ----------------------------------------------------------
+    return columns(recording(Path(folder)).lines, kind)
 
 
-def study_address(url: str, study: str) -> StudyAddress:
-    """Where a shared study is: the URL of its storage, and its name there."""
-    from hztune.store.study import StudyAddress
-
-    return StudyAddress(url, study)
-
-
-place = study_address
-"""Its earlier name."""
-
-
-def tune_shared(
-    where: StudyAddress,
-    asked: TuneRequest | None = None,
-    *,
-    out: Path | None = None,
-    reporter: Reporter | None = None,
-) -> Result:
-    """Begins a shared study, or goes on with it, and measures until it has ended.
-
-    Args:
-        where: The study.
-        asked: What to tune; None: what the study that exists was begun with.
-        out: The results directory; None: named after the study.
-        reporter: Is told how it goes; None: nothing is shown.
-
-    Raises:
-        UsageError: The request is not legal, or the study is another one; nothing was measured.
-        HztuneError: The storage or the measuring failed; every complete block is kept.
-    """
-    from hztune.tune.request import understand
-
-    task = None if asked is None else understand(asked)
-    from hztune.tune import shared_session
-
-    return shared_session.begin(where, task, out, reporter or Quiet())
-
-
-def join(
-    where: StudyAddress,
-    *,
-    budget_s: float | None = None,
-    out: Path | None = None,
-    reporter: Reporter | None = None,
-) -> Result | None:
-    """Takes part in a shared study until it has ended, or for `budget_s` seconds (then None).
-
-    Args:
-        where: The study.
-        budget_s: Seconds for it; None: until the study has ended.
-        out: The results directory; None: named after the study.
-        reporter: Is told how it goes; None: nothing is shown.
-
-    Raises:
-        UsageError: There is no such study, or something that must be the same differs here.
-        HztuneError: The storage or the measuring failed; every complete block is kept.
-    """
-    from hztune.tune import shared_session
-
-    return shared_session.join(where, reporter or Quiet(), budget_s=budget_s, out=out)
-
-
-def forget(where: StudyAddress, host: str) -> int:
-    """Frees what workers of a host that is gone for good hold; returns how many workers.
-
-    Raises:
-        UsageError: There is no such study, or no such host in it.
-    """
-    from hztune.tune import shared_session
-
-    return shared_session.forget(where, host)
-
-
-def optuna_storage(study: str | Path | StudyAddress, folder: Path | None = None) -> Path:
+def optuna_storage(folder: str | Path) -> Path:
     """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
-
-    Args:
-        study: A results directory, or a shared study.
-        folder: Of a shared study: where to write; None: the results directory named after it.
 
     Raises:
         UsageError: There is no such study.
     """
     from hztune import report
-    from hztune.tune.shared_session import directory
 
-    if isinstance(study, str | Path):
-        return report.write_storage(Path(study))
-    return report.write_shared_storage(study, folder or directory(study))
+    return report.write_storage(Path(folder))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "tune": "tune",
-    "worker": "worker",
     "show": "profile",
     "export": "profile",
     "run": "profile",

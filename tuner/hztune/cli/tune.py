@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from hztune import api
 from hztune.arguments import parse_duration
@@ -176,8 +175,6 @@ _UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")
 )
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @private_option
-@click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
-@click.option("--study", default="", metavar="NAME", help="Name of the study in --storage.")
 @click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 @click.option(
@@ -193,8 +190,6 @@ def tune_command(
     as_json: bool,
     quiet: bool,
     private: bool,
-    storage: str,
-    study: str,
     **options: Any,
 ) -> int:
     """Search for the best configuration, and prove it on fresh data.
@@ -202,24 +197,18 @@ def tune_command(
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
     report.html, every sample and, for hz, hz_config.h.
     """
-    shared = _shares(storage, study)
     if options["resume"] and options["out"] and not _targets(options):
         return int(gone_on_with(options["out"] / "profile.json"))
-    if not (private or shared):
+    if not private:
         options["command"] = given_words()
-    asked = None if shared and _names_no_target(options) else _request(**options)
-    if dry_run and asked is not None:
+    asked = _request(**options)
+    if dry_run:
         click.echo("\n".join(api.plan(asked)))
         return 0
     if strict:
         require_fit(api.doctor())
     with reporter(quiet=quiet) as display:
-        if shared:
-            where = api.study_address(storage, study)
-            result = api.tune_shared(where, asked, out=options["out"], reporter=display)
-        else:
-            assert asked is not None  # only a shared study may exist already
-            result = api.tune(asked, reporter=display)
+        result = api.tune(asked, reporter=display)
     status = print_result(result, as_json=as_json)
     write_report(result)
     if require_gain and result.profile.claim.verdict == "no_gain":
@@ -227,45 +216,9 @@ def tune_command(
     return status
 
 
-def _shares(storage: str, study: str) -> bool:
-    """Whether the study is shared.
-
-    Raises:
-        UsageError: Half of what names it is missing, or it is to be resumed like another one.
-    """
-    if bool(storage) != bool(study):
-        raise UsageError("--storage URL and --study NAME belong together; give both")
-    if storage and click.get_current_context().params["resume"]:
-        raise UsageError("--resume is for --out DIR; a shared study goes on by its name")
-    return bool(storage)
-
-
 def _targets(options: Mapping[str, Any]) -> bool:
     """Whether something to measure is named."""
     return any(options[name] for name in ("workload", "words", "server", "commands"))
-
-
-def _names_no_target(options: Mapping[str, Any]) -> bool:
-    """Whether a study that exists is meant, whose request stands in the storage.
-
-    Raises:
-        UsageError: Then it cannot be changed any more.
-    """
-    if _targets(options):
-        return False
-    ctx = click.get_current_context()
-    given = [
-        name
-        for name in (*options, "dry_run")
-        if name != "out" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    if given:
-        option = next(each.opts[0] for each in ctx.command.params if each.name == given[0])
-        raise UsageError(
-            f"{option} needs --workload, which begins a study; one that exists goes on as it was "
-            "begun: give only --storage, --study and --out"
-        )
-    return True
 
 
 def _request(

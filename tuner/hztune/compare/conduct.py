@@ -1,8 +1,8 @@
 """A comparison from beginning to end: from words to rows, what is kept, and when it is stopped.
 
-A results directory holds `study.db`, with every turn as soon as it has been measured, and
-`comparison.json`, with every row that is complete. When the session ends, `samples.jsonl` is there,
-too. A comparison that was stopped goes on with the rows of the record and the blocks of the study.
+A results directory holds `samples.jsonl`, with every turn as soon as it has been measured, and
+`comparison.json`, with every row that is complete. A comparison that was stopped goes on with the
+rows of the record and the blocks of the log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Plan, Sink, kept_command
-from hztune.store.local import DATABASE, LocalStudy, is_there
+from hztune.store.log import SAMPLES, LocalStudy, is_there
 from hztune.trial import LONG_WAIT_S, Budget
 from hztune.workload import WorkloadSpec, specs_named
 
@@ -284,7 +284,7 @@ def _study(
         UsageError: There are some and shall not be, or the reverse; or they are of another one.
     """
     if resume and not is_there(out):
-        raise UsageError(f"there is no comparison to resume in {str(out)!r} (it has no {DATABASE})")
+        raise UsageError(f"there is no comparison to resume in {str(out)!r} (it has no {SAMPLES})")
     files.make_folder(out)
     if not resume and is_there(out):
         raise UsageError(
@@ -322,7 +322,7 @@ def _rows_there(
     if wrong:
         raise UsageError(
             f"{str(path)!r} is damaged ({wrong[0]}); delete it, and its rows are made "
-            "again of what study.db holds"
+            "again of what samples.jsonl holds"
         )
     rows = _finished(found.rows, gate)
     if [row.spec for row in rows] != [*specs[: len(rows)]]:

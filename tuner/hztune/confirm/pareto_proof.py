@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm, ProofPlan
-from hztune.confirm.proof import CLAIM_ERROR, ProofAnswer, claim_error, plan_of
+from hztune.confirm.proof import CLAIM_ERROR, ProofAnswer, plan_of
 from hztune.confirm.within_limits import limit_answer, limit_is_futile, missing_limit
 from hztune.decide import Looks, Question
 from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
 from hztune.stats import Interval, fixed_interval
-from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Ledger, Point, Workbench, unbeaten
+from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Point, Workbench, unbeaten
 from hztune.trial.division import PROVED_BY
 
 MOST_MEMBERS = 5
@@ -81,7 +81,7 @@ class _FrontProof:
     @classmethod
     def of(cls, bench: Workbench, arms: Sequence[Arm], share: float, until: float) -> _FrontProof:
         """The plan for some members: their pairs are known before the first of them is measured."""
-        alpha = member_error(len(arms), front_error(bench.ledger))
+        alpha = member_error(len(arms))
         plan = plan_of(bench.ledger, arms)
         if plan is None:
             rounds = front_rounds(bench, len(arms), share)
@@ -162,21 +162,9 @@ def _reported(gain: Question) -> Interval | None:
     return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
 
-def member_error(members: int, error: float = CLAIM_ERROR) -> float:
-    """Two-sided error of each claim, of speed or of memory, where so many members are proved.
-
-    Args:
-        members: How many.
-        error: That of all their claims together, see `front_error`.
-    """
-    return error / (_OBJECTIVES * members)
-
-
-def front_error(ledger: Ledger) -> float:
-    """Two-sided error of all claims of a front that is proved on this machine."""
-    if not ledger.machine:
-        return CLAIM_ERROR
-    return claim_error(len({machine for machine, _ in ledger.tried_by_other_machines}))
+def member_error(members: int) -> float:
+    """Two-sided error of each claim, of speed or of memory, where so many members are proved."""
+    return CLAIM_ERROR / (_OBJECTIVES * members)
 
 
 def front_rounds(bench: Workbench, members: int, share: float) -> int:

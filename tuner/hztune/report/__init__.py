@@ -7,13 +7,13 @@ from pathlib import Path
 from string import Template
 
 from hztune import files
-from hztune.report.dashboard import write_shared_storage, write_storage
+from hztune.report.dashboard import write_storage
 from hztune.report.markup import join
 from hztune.report.sections import body
 from hztune.report.words import verdict_words
 from hztune.result import figures
 
-__all__ = ["PAGE", "render", "write", "write_shared_storage", "write_storage"]
+__all__ = ["PAGE", "render", "write", "write_storage"]
 
 PAGE = "report.html"
 

@@ -121,6 +121,6 @@ def foot(found: Figures) -> Html:
         ),
         tag(
             "p",
-            "hztune report makes the figures from study.db; samples.jsonl holds the same.",
+            "hztune report makes the figures from samples.jsonl.",
         ),
     )

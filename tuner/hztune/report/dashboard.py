@@ -6,7 +6,7 @@ as far as the study was then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,14 +17,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from hztune import files
-from hztune.blocks import Arm, Block
+from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.rests import weighed_memory
 from hztune.result.effects import ordered
 from hztune.scratch import scratch_folder
-from hztune.store import blocks_of
-from hztune.store.local import recording
-from hztune.store.study import StudyAddress
+from hztune.store.log import recording
 from hztune.trial import Ledger, limits_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -65,34 +63,15 @@ def write_storage(folder: Path) -> Path:
         HztuneError: Its samples are damaged, or the file system refused.
     """
     samples = recording(folder)
-    return _write(folder, samples.identity, samples.blocks)
-
-
-def write_shared_storage(address: StudyAddress, folder: Path) -> Path:
-    """Writes the search of a study that several workers share into `folder`; returns its path.
-
-    Raises:
-        UsageError: There is no such study, or `folder` cannot be made.
-        HztuneError: The storage cannot be used, or the file system refused.
-    """
-    with address.opened() as storage:
-        found = address.found(storage)
-        blocks = tuple(blocks_of(chain.from_iterable(each.rows for each in found.blocks())))
-    files.make_folder(folder)
-    return _write(folder, found.identity, blocks)
-
-
-def _write(folder: Path, identity: Mapping[str, str], blocks: Iterable[Block]) -> Path:
-    text = identity.get("limit", "none")
+    text = samples.identity.get("limit", "none")
     texts = dict(each.split(" ", 1) for each in text.split(", ")) if text != "none" else {}
-    ledger = Ledger.of(
-        blocks, *limits_of(texts), memory=weighed_memory(identity.get("objectives", ""))
-    )
+    memory = weighed_memory(samples.identity.get("objectives", ""))
+    ledger = Ledger.of(samples.blocks, *limits_of(texts), memory=memory)
     names = _names([record.arm for record in ledger.searched.values()])
     findings = list(_findings(ledger, names))
     everywhere = dict.fromkeys(chain.from_iterable(one.config for one in findings), _ELSEWHERE)
     path = folder / STORAGE
-    mirror(path, identity["workload"], findings, everywhere)
+    mirror(path, samples.identity["workload"], findings, everywhere)
     return path
 
 

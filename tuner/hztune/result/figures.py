@@ -1,6 +1,6 @@
 """The figures behind a result: what the blocks of a study show, worked out for a reader.
 
-They are made from the blocks in `study.db` (or in `samples.jsonl`, where there is no database), but
+They are made from the blocks in `samples.jsonl`, but
 nothing is judged again: the verdict, the noise floor, what became of each finalist, and every
 interval of a proof are those that the result holds. Of a study that was interrupted, or that an
 earlier version made, some of these intervals are not stored; they are made here from the same pairs
@@ -31,7 +31,7 @@ from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
 from hztune.stats import NORMAL_95, Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store import kept_command
-from hztune.store.local import SAMPLES, Recording, recording, require_study
+from hztune.store.log import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
     ArmRecord,
     CounterChange,
@@ -530,7 +530,7 @@ def read(folder: Path) -> Figures:
     made = result.profile if result else claimed
     limits = limits_of(dict(made.objective.limits))
     weighed = weighed_memory(samples.identity.get("objectives", ""))
-    ledger = Ledger.of(samples.blocks, *limits, samples.where, weighed)
+    ledger = Ledger.of(samples.blocks, *limits, samples.machine.fingerprint, weighed)
     place, words = folder / PROFILE, tuple[str, ...]()
     with suppress(UsageError):  # another user's, say: that one is not repeated here
         words = kept_command.read(place)

@@ -163,7 +163,7 @@ class Proposer:
                         self._tell(block, outcome)
 
     def _forget_unmeasured(self) -> None:
-        """Ends what was asked and not measured: another worker was first, or the user stopped."""
+        """Ends what was asked and not measured: the user stopped."""
         for trial in self._open.values():
             self.study.tell(trial, state=TrialState.PRUNED)
         self._open.clear()

@@ -158,8 +158,7 @@ class Search:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
 
         After LEAST_TRIALS, nothing new is tried where a block of proposals is not expected to add
-        the noise floor to the best. Where several workers take part, it ends as soon as one of them
-        proves a finalist.
+        the noise floor to the best.
 
         Args:
             share: Part of the budget.
@@ -169,7 +168,7 @@ class Search:
         has_measured = False
         began = self.bench.budget.elapsed()
         until = self.bench.budget.total_s * share
-        while self.bench.catch_up():
+        while True:
             rounds = self._rounds()
             slots = self._slots(rounds, share, latest)
             if not slots:
@@ -182,10 +181,9 @@ class Search:
                 if proposing and has_measured:
                     self._tell_early_end(share)
                 return
-            if arms := self.bench.reserve(batch):
-                self.bench.measure([self.control, *arms], "search", rounds)
-                has_measured = True
-                self._tell()
+            self.bench.measure([self.control, *batch], "search", rounds)
+            has_measured = True
+            self._tell()
 
     def refuse(self, finalist: Arm) -> None:
         """Leaves an arm out for good: its proof has failed."""
@@ -298,7 +296,7 @@ class Search:
 
     def _room(self) -> int:
         """New configurations that may still be measured."""
-        known = self.bench.ledger.configurations + len(self.bench.held)
+        known = self.bench.ledger.configurations
         return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
     def _batch(self, proposing: bool, slots: int = SLOTS) -> list[Arm]:
@@ -322,7 +320,7 @@ class Search:
 
     def _not(self, arms: Sequence[Arm]) -> list[Arm]:
         """What is not to be asked for beside some arms."""
-        return [*self._out(), *self.bench.held, *arms]
+        return [*self._out(), *arms]
 
     def _presets(self, most: int) -> list[Arm]:
         """Every allocator with its defaults, then presets.

@@ -21,19 +21,12 @@ class Clock(Protocol):
         """Seconds since any fixed moment; never goes back."""
 
 
-@dataclass(frozen=True)
 class SystemClock:
-    """The machine's own clock, which stands still while the machine is suspended.
-
-    Attributes:
-        counts_waiting: Whether it goes on while this process waits for another hztune.
-    """
-
-    counts_waiting: bool = False
+    """The machine's own; it stands still while the machine sleeps, or another hztune measures."""
 
     def now(self) -> float:
         """Seconds since the machine started."""
-        return time.monotonic() - (0.0 if self.counts_waiting else machine.waited_s())
+        return time.monotonic() - machine.waited_s()
 
 
 @dataclass
@@ -59,7 +52,6 @@ class Budget:
     def __post_init__(self) -> None:
         """Starts the clock."""
         self._started = self.clock.now()
-        self._reached_s = self.spent_s
         self._waited_before_s = machine.waited_s()
 
     def running(self) -> AbstractContextManager[None]:
@@ -82,14 +74,6 @@ class Budget:
     def elapsed(self) -> float:
         """Seconds used so far, those of earlier sessions included."""
         return self.spent_s + self.clock.now() - self._started
-
-    def reached(self, elapsed_s: float) -> None:
-        """Takes note of how far the study was when the last block was entered, by any worker."""
-        self._reached_s = max(self._reached_s, elapsed_s)
-
-    def go_back(self) -> None:
-        """Gives the time back in which no worker measured: since the last block was entered."""
-        self._started += max(0.0, self.elapsed() - self._reached_s)
 
     def release(self) -> None:
         """Lets the phases that follow share what was reserved."""

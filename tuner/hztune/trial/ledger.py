@@ -198,8 +198,6 @@ class Ledger:
         void: Blocks in which the control failed; they say nothing about any arm.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
-        tried_by_other_machines: (machine, key of the first arm) of what others have tried to
-            confirm.
         memory: Which memory is looked at beside speed.
     """
 
@@ -215,7 +213,6 @@ class Ledger:
     on_program: list[Block] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     machine: str = ""
-    tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
     memory: MemoryKind = "rss"
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _noises: tuple[int, Noises] | None = field(default=None, compare=False)
@@ -286,13 +283,11 @@ class Ledger:
             self.void.append(block)
         elif block.role == "aa":
             self._calibrate(block)
-        elif block.role == "confirm" and not self.is_own(block):
-            self.tried_by_other_machines.add((block.machine, block.outcomes[1].arm.key))
         elif block.role == "search":
             for outcome in block.outcomes[1:]:
                 record = self.searched.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
                 self._record(record, block, outcome)
-        elif block.role == "confirm":
+        elif block.role == "confirm" and self.is_own(block):
             for arm, outcome in ((each.arm, each) for each in block.outcomes[1:]):
                 record = self._fresh.setdefault((block.outcomes[1].arm, arm), ArmRecord(arm))
                 self._record(record, block, outcome)
@@ -336,11 +331,6 @@ class Ledger:
         """Enters what one block says about an arm."""
         record.add(block, outcome, self.rules)
         record.loss = self._loss(record)
-
-    @property
-    def attempts_of_other_machines(self) -> int:
-        """Number of finalists that other machines have tried to prove."""
-        return len(self.tried_by_other_machines)
 
     def is_own(self, measured: Block | PairRatio) -> bool:
         """Whether the machine that confirms has measured it."""

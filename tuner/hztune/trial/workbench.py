@@ -12,7 +12,6 @@ from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, StudyStatus
 from hztune.stats import FIRST_LOOK, Noise
-from hztune.store import Alone, Peers
 from hztune.trial.budget import Budget, Stop
 from hztune.trial.ledger import Ledger
 
@@ -48,7 +47,6 @@ class Workbench:
         budget: The time that is left.
         reporter: What is told.
         stop: Whether the user wants an end.
-        peers: The other workers of the study.
         note: Keeps the plan of a proof with its blocks.
     """
 
@@ -57,14 +55,12 @@ class Workbench:
     budget: Budget
     reporter: Reporter
     stop: Stop = field(default=lambda: False)
-    peers: Peers = field(default_factory=Alone)
     note: Note = field(default=lambda plan: None)
 
     def __post_init__(self) -> None:
-        """Knows nothing yet of the noise, nor of what other workers do."""
+        """Knows nothing yet of the noise."""
         self._floor, self._least_pairs = 0.0, FIRST_LOOK
         self._told_of_waiting = False
-        self._held: tuple[Arm, ...] = ()
 
     @property
     def floor(self) -> float:
@@ -75,11 +71,6 @@ class Workbench:
     def least_pairs(self) -> int:
         """Fresh pairs without which nothing is claimed."""
         return self._least_pairs
-
-    @property
-    def held(self) -> tuple[Arm, ...]:
-        """New configurations that other workers are measuring now."""
-        return self._held
 
     def calibrated(self, floor: float, least_pairs: int = FIRST_LOOK) -> None:
         """Takes in what the calibration found, for every claim from now on."""
@@ -108,13 +99,9 @@ class Workbench:
         """
         if self.stop():
             raise StoppedByUser("stopped by the user")
-        number = self.peers.begin(role)
-        if number is None:
-            number = self.ledger.next_number
         self.note(plan)
-        measuring = executor or self.executor
+        measuring, number = executor or self.executor, self.ledger.next_number
         block = measuring.measure(arms, role=role, rounds=rounds, number=number)
-        self.peers.enter(self.budget.elapsed())
         block = replace(block, machine=self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
@@ -123,44 +110,12 @@ class Workbench:
 
     def _tell_of_waiting(self) -> None:
         """Says, once, that the study waits for another one."""
-        is_alone = isinstance(self.peers, Alone)
-        if is_alone and not self._told_of_waiting and self.budget.waited_s >= LONG_WAIT_S:
+        if not self._told_of_waiting and self.budget.waited_s >= LONG_WAIT_S:
             self._told_of_waiting = True
             self.reporter.say(
                 "another hztune measures on this machine: the two take turns, and what this one "
                 "waits is no part of its budget"
             )
-
-    def catch_up(self) -> bool:
-        """Takes in what other workers measured; says whether there is still something to search.
-
-        Raises:
-            EndedElsewhere: One of them has ended the study.
-        """
-        news = self.peers.look()
-        for block in news.blocks:
-            self.ledger.add(block)
-        self._held = news.held
-        self.budget.reached(news.elapsed_s)
-        return not news.proving
-
-    def reserve(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Which of the arms to measure: those that no other worker measures for the first time."""
-        new = [arm for arm in arms if arm.key not in self.ledger.searched]
-        taken = self.peers.reserve(new)
-        return [arm for arm in arms if arm not in taken]
-
-    def lead(self) -> bool:
-        """Whether it is this worker that decides, now that it has looked.
-
-        Raises:
-            StoppedByUser: The user asked to stop.
-            EndedElsewhere: Another worker has ended the study.
-        """
-        if self.stop():
-            raise StoppedByUser("stopped by the user")
-        self.catch_up()
-        return self.peers.lead()
 
     def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
         """Rounds for each process of a block.

@@ -12,7 +12,7 @@ from hztune.errors import UsageError
 from hztune.profile import PROFILE
 from hztune.result import FRONT, Result, front_file
 from hztune.store import kept_command
-from hztune.store.local import DATABASE, is_there
+from hztune.store.log import SAMPLES, is_there
 from hztune.tune.request import Task
 
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
@@ -28,7 +28,7 @@ def directory(task: Task) -> Iterator[Path]:
     request = task.request
     path = request.out or Path("hztune-results") / _fresh_name(task)
     if request.resume and not is_there(path):
-        raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {DATABASE})")
+        raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {SAMPLES})")
     is_new = not path.exists()
     files.make_folder(path)
     try:

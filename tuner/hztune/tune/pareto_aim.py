@@ -3,7 +3,7 @@
 One search and one proof: the members of the front are chosen once, by what the search knows, and
 shortened before they have a fresh pair; all their claims share one error. So a study that was
 stopped during the proof goes on with the members that it had, which are those that have fresh
-pairs. Of several workers one proves; another machine that takes over chooses anew.
+pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from hztune.confirm import (
     Member,
     Proof,
     affordable,
-    front_error,
     member_error,
     on_front,
     prove_front,
@@ -47,7 +46,7 @@ class Front(Aim):
     def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
-        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))
+        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS)
 
     def decide(self) -> Decision:
         """Searches, proves the members that were found, and tells which are on the front."""
@@ -66,16 +65,9 @@ class Front(Aim):
         return self._emitted(front) if front else self._nothing_found()
 
     def _members(self) -> list[Arm]:
-        """The arms to prove, as many as there is time for; those whose proof was begun come first.
-
-        Where several workers take part, only the one that decides comes to know them.
-
-        Raises:
-            EndedElsewhere: Another worker has come to the verdict.
-        """
+        """The arms to prove, as many as there is time for, those whose proof was begun first."""
         if not self._begun():
             self.search(SEARCHED_BY)
-        self.story.take_lead()
         begun = self._begun()
         if begun and max(begun.values()) > 1:
             return [*begun]  # all had their first pair

@@ -24,7 +24,7 @@ from hztune.result import LiveMemory, Result, Survivor, stored
 from hztune.result.decision import Decision
 from hztune.search import SLOTS
 from hztune.store import Sink, kept_command
-from hztune.store.local import LocalStudy
+from hztune.store.log import LocalStudy
 from hztune.strictjson import as_word
 from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
 from hztune.trial.budget import Stop

@@ -126,22 +126,6 @@ class Story:
         for line in (self.calibration.line(), *seen, *warnings):
             self.bench.reporter.say(line)
 
-    def take_lead(self) -> None:
-        """Waits until this worker decides; while the one that does searches, it searches, too.
-
-        The time in which it waited for one that has died is no time of the study.
-
-        Raises:
-            EndedElsewhere: Another worker has come to the verdict.
-        """
-        if self.bench.lead():
-            return
-        self.bench.reporter.say("another worker proves its finalist; this one waits")
-        while not self.bench.lead():
-            self.search.run(PROVED_BY)
-            self.bench.peers.wait()
-        self.bench.budget.go_back()
-
     def nothing_found(self, why: str) -> Decision:
         """The verdict when nothing was proved better than the default.
 

@@ -48,8 +48,6 @@ class Winner(Aim):
 
     def decide(self) -> Decision:
         """Searches and proves until a gain is proved, or no candidate or no time is left."""
-        if self._resumed():
-            self.story.take_lead()
         is_further = False
         while True:
             resumed = self._resumed()
@@ -58,9 +56,6 @@ class Winner(Aim):
             if resumed and (winner := self._prove(resumed[-1])) is not None:
                 return self._improved(winner)
             has_measured = self.search(self._searched_by(is_further))
-            self.story.take_lead()
-            if self._resumed():
-                continue
             if not self._time_for_proof():
                 return self._nothing_found()
             finalist = self.story.search.finalist(self._most_steps())
@@ -116,7 +111,7 @@ class Winner(Aim):
 
     def _alpha(self) -> float:
         """The error that the next proof may use."""
-        return claim_error(len(self.proofs) + self.bench.ledger.attempts_of_other_machines)
+        return claim_error(len(self.proofs))
 
     def _refuse(self, proof: Proof) -> None:
         """Leaves a chain out for good: its proof has failed."""
