@@ -326,6 +326,22 @@ def test_a_program_whose_command_is_not_known_is_not_measured_and_the_others_are
     assert "1 not measured, 1 holds" in told
 
 
+def test_what_a_profile_leaves_of_its_time_goes_to_the_next(
+    tuned: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_s: list[float] = []
+
+    def verify(tuned: Profile, *, budget_s: float, **_: object) -> Verification:
+        given_s.append(budget_s)
+        return finding("cannot tell")
+
+    monkeypatch.setattr(api, "verify", verify)
+    for name in "abc":
+        _save(tuned, tmp_path / "all" / f"{name}.json")
+    cli.status_of(["verify", "--all", str(tmp_path / "all"), "--budget", "30m", "--quiet"])
+    assert [round(each / 1800) for each in given_s] == [1, 2, 3]
+
+
 def test_a_profile_is_measured_again_by_the_command_beside_it(
     tuned: Profile, answers: dict[str, VerifyAnswer], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,21 @@ def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(
     assert asked[1].command == ()
     assert asked[1].program and asked[0].program
     assert asked[1].program.metric == asked[0].program.metric
+
+
+def test_a_file_on_stdin_is_named_in_the_command(
+    asked: list[TuneRequest], hztune_here: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "big").write_text("x")
+    stdin = os.dup(0)
+    try:
+        with (tmp_path / "big").open() as file:
+            os.dup2(file.fileno(), 0)
+            hztune_here("tune", "--", "sort")
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    assert asked[0].command == ("--input", str(tmp_path / "big"), "--", "sort")
 
 
 def test_a_study_goes_on_by_its_directory_alone(

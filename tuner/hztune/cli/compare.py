@@ -203,7 +203,7 @@ def compare_command(
         no_worse=no_worse,
         out=out,
         resume=resume,
-        command=() if private else given_words(),
+        command=() if private else given_words(specs),
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -192,8 +192,13 @@ def program_options(command: F) -> F:
     return words(command)
 
 
-def given_words(leave_out: frozenset[str] = _OF_ONE_RUN) -> tuple[str, ...]:
-    """The words of this command line, to be given again: its options stand first."""
+def given_words(
+    measured: Sequence[object] = (), leave_out: frozenset[str] = _OF_ONE_RUN
+) -> tuple[str, ...]:
+    """The words of this command line, to be given again: its options stand first.
+
+    Where stdin was redirected from a file, --input names it.
+    """
     ctx = click.get_current_context()
     options: list[str] = []
     sides: list[str] = []
@@ -211,6 +216,9 @@ def given_words(leave_out: frozenset[str] = _OF_ONE_RUN) -> tuple[str, ...]:
             options += [word for text in texts for word in (each.opts[0], text)]
         else:
             sides += texts
+    read = [found for each in measured if (found := getattr(each, "input", None))]
+    if read and "--input" not in options:
+        options += ["--input", read[0].name]
     own = ctx.params.get(_WORDS)
     return (*options, *sides, *(("--", *own) if own else ()))
 
@@ -228,7 +236,7 @@ def gone_on_with(record: Path) -> Any:
             "it again, with --resume"
         )
     at = words.index("--") if "--" in words else len(words)
-    again = [*words[:at], *given_words(frozenset()), *words[at:]]
+    again = [*words[:at], *given_words(leave_out=frozenset()), *words[at:]]
     with ctx.command.make_context(ctx.info_name, again, parent=ctx.parent) as resumed:
         return ctx.command.invoke(resumed)
 

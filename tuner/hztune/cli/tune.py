@@ -199,9 +199,7 @@ def tune_command(
     """
     if options["resume"] and options["out"] and not _targets(options):
         return int(gone_on_with(options["out"] / "profile.json"))
-    if not private:
-        options["command"] = given_words()
-    asked = _request(**options)
+    asked = _request(is_kept=not private, **options)
     if dry_run:
         click.echo("\n".join(api.plan(asked)))
         return 0
@@ -223,6 +221,7 @@ def _targets(options: Mapping[str, Any]) -> bool:
 
 def _request(
     *,
+    is_kept: bool,
     workload: str | None,
     params: tuple[str, ...],
     threads: int | None,
@@ -236,6 +235,7 @@ def _request(
     """The request that the options describe; cheap mistakes are found before heavy imports."""
     about = {name: others.pop(name) for name in list(others) if name in PROGRAM_OPTIONS}
     own = programs_of(words, commands, about)
+    others["command"] = given_words(own) if is_kept else ()
     if prove_on:
         if len(own) != 1 or workload is None:
             raise UsageError(

@@ -73,7 +73,7 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
     default="30s",
     show_default=True,
     metavar="TIME",
-    help="Time for measuring each profile.",
+    help="Time for measuring each profile; with --all, what one leaves goes to the next.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
               help="Seed of all random choices.")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,13 +79,18 @@ def verify_folder(
 ) -> list[FolderAnswer]:
     """Measures the profiles of a folder; each answer is printed, and in the history, at once.
 
+    What one leaves of its budget goes to the next, which may need more than its own.
+
     Raises:
         UsageError: The folder cannot be read, or holds no profile.
     """
-    found = []
+    found, spare_s = [], 0.0
     for kept in api.profiles_in(folder):
-        answer = _answer(kept, only_due, budget_s, seed, quiet)
+        began_s = time.monotonic()
+        answer = _answer(kept, only_due, budget_s + spare_s, seed, quiet)
         found.append(answer)
+        if answer.finding is not None:
+            spare_s = max(0.0, spare_s + budget_s - (time.monotonic() - began_s))
         if not as_json:
             print_lines(answer.lines())
     if not as_json:

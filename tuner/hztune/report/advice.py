@@ -80,6 +80,8 @@ def _hyperfine(found: Figures) -> Iterator[str]:
     profile = found.profile
     if not profile.makes_a_claim or profile.claim.metric not in (METRICS["throughput"], "wall_s"):
         return
+    if "--input" in found.command:
+        return
     if words := _program(found):
         escaped = re.sub(r'([\\"$`])', r"\\\1", shlex.join(words))
         yield hyperfine_command(profile, escaped)
