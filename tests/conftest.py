@@ -84,7 +84,7 @@ def pytest_runtest_makereport(item: pytest.Function) -> Iterator[pytest.TestRepo
     if report.failed:
         text = f"{item.nodeid}\n{inspect.getsource(item.function)}\n{report.longreprtext}"
         words = set(re.split(r"[\W_]+", text.lower()))
-        lacking = [package for word, package in _not_installed() if word in words]
+        lacking = [package for word, package in _not_installed() if {word, f"lib{word}"} & words]
         if lacking:
             why = f"it fails without {', '.join(lacking)}: apt-get install it"
             report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], why)
