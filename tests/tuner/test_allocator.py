@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from hztune.allocator.library import Library
 from hztune.allocator.mimalloc import TABLE as MIMALLOC
 from hztune.allocator.tcmalloc import TABLE as TCMALLOC
 from hztune.errors import UsageError
-from hztune.measure.ending import how_it_ended
+from hztune.measure.ending import ending_fault
 from hztune.params import Param, Value
 
 #: Only measured when a user has built or installed them; a stand-in shows that they would be found.
@@ -412,8 +413,21 @@ def test_what_an_allocator_says_of_itself_is_no_last_word_of_a_program(
     said = adapter.confirm_environment(adapter.environment({}, installed))
     words = [sys.executable, "-I", "-S", "-c", "import sys; sys.exit('no such order')"]
     done = process.run(words, env=said, deadline_s=30)
-    assert how_it_ended(0, done.code, done.stderr) == "exit status 1: no such order"
-    assert how_it_ended(0, 0, probe.run_true(said).stderr) == "exit status 0"
+    ended = ending_fault("failed", 0, done.code, done.stderr)
+    assert ended.detail == "exit status 1: no such order"
+    assert ending_fault("failed", 0, 0, probe.run_true(said).stderr).detail == "exit status 0"
+
+
+def test_a_process_whose_allocator_refuses_a_setting_has_not_crashed(find: Find) -> None:
+    adapter, installed = find("jemalloc")
+    refused = {**adapter.environment({}, installed), "MALLOC_CONF": "none:1"}
+    said = probe.run_true(adapter.confirm_environment(refused)).stderr
+    fault = ending_fault("crash", signal.SIGABRT, 0, said)
+    assert (fault.status, fault.detail) == (
+        "rejected",
+        "jemalloc refuses it: Invalid conf pair: none:1",
+    )
+    assert ending_fault("crash", signal.SIGABRT, 0, "assertion failed").status == "crash"
 
 
 @pytest.mark.parametrize("name", CONFIRMING)

@@ -101,7 +101,7 @@ def test_a_study_in_which_everything_else_fails_ends_with_no_gain(
 
     bench = make_bench(landscape, QUIET)
     assert decided(bench, toy_space).verdict == "no_gain"
-    assert set(bench.ledger.failures()) == {"rejected"}
+    assert set(bench.ledger.failures()) == {"refused by hz"}
 
 
 def test_crashes_hangs_and_greed_are_typed_and_the_study_comes_to_its_verdict(

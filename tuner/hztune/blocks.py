@@ -188,6 +188,11 @@ class Outcome:
         """Whether it may enter an estimate."""
         return self.status == "ok"
 
+    @property
+    def failure(self) -> str:
+        """How it failed, as failures are counted: "crash", "refused by jemalloc"."""
+        return f"refused by {self.arm.allocator}" if self.status == "rejected" else self.status
+
     def memory_kb(self, of: MemoryKind) -> int:
         """Its peak memory or what it keeps at rest, KiB; 0 when unknown."""
         if of == "rss":

@@ -68,6 +68,8 @@ class Adapter(ABC):
     confirms: bool = False
     #: What such a process writes to stderr that is no word of the program's.
     chatter: ClassVar[re.Pattern[str] | None] = None
+    #: What a process writes to stderr before it ends because it refuses its settings.
+    refusal: ClassVar[re.Pattern[str] | None] = None
     #: Knobs that have a word `auto` of their own: there it is a setting like any other.
     own_auto: frozenset[str] = frozenset()
     #: Whether it stands in the program, or in a library of the program: nothing is installed.

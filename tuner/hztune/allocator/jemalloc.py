@@ -145,6 +145,9 @@ class Jemalloc(Library):
     sonames = (("libjemalloc.so.2", package),)
     confirms = True
     chatter = re.compile(r"^<jemalloc>: (malloc_conf #|-- Set conf value: ).*$", re.M)
+    refusal = re.compile(
+        r"^<jemalloc>: (?P<why>.*)\n(.*\n)*?<jemalloc>: Abort \(abort_conf:true\)", re.M
+    )
     own_auto = frozenset({"metadata_thp"})
     saying = MappingProxyType({_CONF: "confirm_conf:true"})
     table = TABLE

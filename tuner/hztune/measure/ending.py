@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from hztune import allocator
+from hztune.blocks import Status
+from hztune.measure.identity import Fault
 from hztune.process import last_words, signal_name
 
 
-def how_it_ended(signal: int, code: int, stderr: str) -> str:
-    """Returns how a process ended: "exit status 1: cannot open a.conf".
+def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
+    """Returns why a process that ended badly does not count: "exit status 1: cannot open a.conf".
+
+    One whose allocator refused its settings, and said so, did not crash.
 
     Args:
+        status: How it ended, as what started it tells.
         signal: What ended it; 0: it ended by itself.
         code: Its exit status, if it ended by itself.
         stderr: What it wrote there.
     """
+    for name in allocator.names() if status == "crash" else ():
+        refusal = allocator.get(name).refusal
+        if refusal is not None and (said := refusal.search(stderr)):
+            return Fault("rejected", f"{name} refuses it: {said['why']}")
     end = f"ended by {signal_name(signal)}" if signal else f"exit status {code}"
-    return with_last_line(end, stderr)
+    return Fault(status, with_last_line(end, stderr))
 
 
 def with_last_line(told: str, stderr: str) -> str:

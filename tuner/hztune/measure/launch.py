@@ -18,7 +18,7 @@ from typing import Any
 from hztune import artifacts, process
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
-from hztune.measure.ending import how_it_ended, with_last_line
+from hztune.measure.ending import ending_fault, with_last_line
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.scope import Scope, entered
@@ -310,5 +310,4 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
         return STOPPED
     if launch["status"] == "lost":
         return _LOST_MEASURER
-    told = how_it_ended(launch["signal"], launch["code"], stderr)
-    return Fault(_STATUSES[launch["status"]], told)
+    return ending_fault(_STATUSES[launch["status"]], launch["signal"], launch["code"], stderr)

@@ -20,7 +20,7 @@ from hztune.blocks import STATUSES, overall_rate
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure.disturbance import DisturbanceRule, Throttling, repeats, slept_ns
-from hztune.measure.ending import how_it_ended
+from hztune.measure.ending import ending_fault
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child
@@ -326,8 +326,8 @@ class _Performance:
         if not ending:
             return Fault("hang", "hz-turns did not say how it ended")
         if ending["status"] != "ok":
-            told = how_it_ended(ending["signal"], ending["code"], ending["stderr_tail"])
-            return Fault(_status(ending["status"]), told)
+            status = _status(ending["status"])
+            return ending_fault(status, ending["signal"], ending["code"], ending["stderr_tail"])
         if not result:
             return Fault("bad_output", "hz-bench ended well but printed no result")
         if sum(turn.ops for turn in part.turns) <= 0:

@@ -126,7 +126,7 @@ class Failure:
     """One way in which processes failed.
 
     Attributes:
-        status: As in samples.
+        status: As `Outcome.failure` tells it.
         count: How many did.
         example: The first of them.
     """
@@ -410,8 +410,8 @@ class Figures:
         ]
         counted = self.ledger.failures().most_common()
         return tuple(
-            Failure(status, count, next(each for each in failed if each.status == status))
-            for status, count in counted
+            Failure(how, count, next(each for each in failed if each.failure == how))
+            for how, count in counted
         )
 
     @property

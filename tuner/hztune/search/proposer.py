@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hztune.blocks import Arm, Block, Outcome
+from hztune.params import Value
 from hztune.space import Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
 from hztune.sparse.features import Floats
@@ -78,6 +79,7 @@ class Proposer:
             directions=["maximize"] * len(objectives), sampler=self.sampler
         )
         self._blocks = 0
+        self._rejected: set[frozenset[tuple[str, Value]]] = set()
         self._open: dict[str, Trial] = {}
         self._level_rows: dict[str, LevelRow] = {}
 
@@ -148,7 +150,13 @@ class Proposer:
     def arm(self, row: LevelRow) -> Arm | None:
         """The arm of a row; None where it is not legal."""
         config = self._space.at(self.sampler.grid(self.study).params(row))
-        return None if self._space.objection(config) else self._space.arm(config)
+        return None if self.is_refused(config) else self._space.arm(config)
+
+    def is_refused(self, config: Mapping[str, Value]) -> bool:
+        """Whether a configuration is not legal, or holds what the allocator refused to run with."""
+        if self._space.objection(config):
+            return True
+        return any(refused <= config.items() for refused in self._rejected)
 
     # ---- telling ---------------------------------------------------------------------------------
 
@@ -169,6 +177,9 @@ class Proposer:
         self._open.clear()
 
     def _tell(self, block: Block, outcome: Outcome) -> None:
+        if outcome.status == "rejected":
+            self._rejected.add(frozenset(outcome.arm.params))
+            self.sampler.grid(self.study).forget_meant()
         values, attributes = self._values(block, outcome)
         if outcome.ok and values is None:
             return  # it says nothing of an objective
@@ -222,7 +233,7 @@ class Proposer:
     def _meant(self, indices: Params) -> Params | None:
         """A proposal as it is meant; None where it is not legal."""
         config = self._space.at(indices)
-        return None if self._space.objection(config) else self._space.indices(config)
+        return None if self.is_refused(config) else self._space.indices(config)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

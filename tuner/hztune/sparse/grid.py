@@ -94,6 +94,10 @@ class Grid:
             for axis, level in zip(self.axes, row, strict=True)
         }
 
+    def forget_meant(self) -> None:
+        """Has `legal` asked anew: it has learned more."""
+        self._meant.clear()
+
     def meant(self, row: LevelRow) -> LevelRow | None:
         """The row of the configuration that is meant; None where it is not legal.
 

@@ -259,6 +259,11 @@ class Ledger:
         """Whether the default breaks the memory limit, so that something else has to be found."""
         return self.control_excess() > 0.0
 
+    @property
+    def seeks_kept(self) -> bool:
+        """Whether memory at rest is what is made less."""
+        return self.max_loss is not None and self.max_loss.of_load
+
     def control_excess(self) -> float:
         """How far the default is above the memory limit, in log units; -1 without a limit."""
         if self.limit is None:
@@ -463,9 +468,9 @@ class Ledger:
         return dict(zip(keys, pooled, strict=True))
 
     def failures(self) -> Counter[str]:
-        """Number of failed outcomes by status."""
+        """Number of failed outcomes by how they failed."""
         outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
-        return Counter(outcome.status for outcome in outcomes if not outcome.ok)
+        return Counter(outcome.failure for outcome in outcomes if not outcome.ok)
 
     def removals(self, whole: Arm) -> dict[str, ArmRecord]:
         """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
