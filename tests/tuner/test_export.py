@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import yaml
 
 from hztune import api, export
 from hztune.errors import NoGainError, UsageError
-from hztune.profile import AllocatorId, Claim, Objective, Profile
+from hztune.profile import AllocatorId, Claim, MemoryClaim, Objective, Profile
+from hztune.report import words
 from hztune.verify.running import examine
 
 from .conftest import TUNED
@@ -97,6 +99,24 @@ def test_where_nothing_was_gained_no_second_noise_is_told(make_profile: MakeProf
 def test_a_gain_in_run_time_is_called_faster(make_profile: MakeProfile) -> None:
     made = make_profile(claim=Claim("wall_s", 1.14, 1.09, 1.19, 14, "improved"))
     assert "14.0 % faster than the default" in export.render(made, "sh")
+
+
+@pytest.mark.parametrize(("allocator", "name"), [case for case in CASES if case[1] != "json"])
+def test_a_gain_is_told_with_what_it_costs_in_memory_and_a_limit_for_that(
+    allocator: str, name: str, profile_of: Callable[[str], Profile]
+) -> None:
+    seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
+    text = export.render(
+        replace(profile_of(allocator), memory=seen, suggested_limit_kb=422912), name
+    )
+    assert (
+        "8 pairs), 1.570 times the peak memory of the default (95 % interval 1.500 to 1.640), "
+        "0.900 times the kept memory of the default (95 % interval 0.800 to 1.000)\n"
+    ) in text
+    assert "suggest: a memory limit of 413 MiB, 1.25 times the largest peak" in text
+    assert words.verdict_words(replace(profile_of("hz"), memory=seen)).endswith(
+        ", for 57\u00a0% more peak memory"
+    )
 
 
 @pytest.mark.parametrize(("allocator", "name"), CASES)

@@ -226,6 +226,10 @@ def test_the_least_kept_memory_wins_whose_load_loses_little(tuned: Callable[...,
     assert claim.ci_low < math.exp(0.22) < claim.ci_high
     assert dict(found.profile.objective.limits) == {"max_load_loss": "5%"}
     assert found.profile.objective.rest == RestPlan(2.0, 4)
+    peak, kept = found.profile.memory
+    assert (peak.of, kept.of) == ("rss", "kept")
+    assert peak.ci_low < 1.0 < peak.ci_high < 1.05
+    assert kept.ci_low < math.exp(-0.22) < kept.ci_high
 
 
 def test_what_costs_speed_wins_where_that_much_may_be_lost(tuned: Callable[..., Result]) -> None:

@@ -20,7 +20,7 @@ from hztune import params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.profile import AllocatorId, Claim, MachineId, Profile
+from hztune.profile import AllocatorId, Claim, MachineId, MemoryClaim, Profile
 
 MakeProfile = Callable[..., Profile]
 SEED = 20260131
@@ -44,6 +44,15 @@ def test_a_profile_comes_back_as_it_was_saved(make_profile: MakeProfile, tmp_pat
     made = make_profile()
     profile.save(made, tmp_path / "profile.json")
     assert profile.load(tmp_path / "profile.json") == made
+
+
+def test_what_it_costs_in_memory_comes_back_with_the_suggested_limit(
+    make_profile: MakeProfile,
+) -> None:
+    seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
+    made = make_profile(memory=seen, suggested_limit_kb=65536)
+    assert profile.parse(profile.dumps(made).encode()) == made
+    assert not {"memory", "suggested_limit_kb"} & body(make_profile()).keys()
 
 
 @pytest.mark.parametrize(

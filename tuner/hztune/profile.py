@@ -27,7 +27,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.quota import LEAST_CPUS, LEAST_MEMORY_KB, MOST_CPUS, MOST_MEMORY_KB, Quota
-from hztune.rests import MOST_IDLE_S, MOST_RESTS, MemoryKind, RestPlan
+from hztune.rests import MEMORIES, MOST_IDLE_S, MOST_RESTS, MemoryKind, RestPlan
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, ascii_text
 
 SCHEMA = "hztune-profile/1"
@@ -51,6 +51,9 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 """Verdicts that promise something that can be measured again."""
+
+LIMIT_ROOM = 1.25
+"""A suggested memory limit is so many times the largest peak that was seen."""
 
 TERM_DAYS = 90
 """Days after which a profile should be measured again, if it does not say otherwise."""
@@ -165,15 +168,15 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class MemoryClaim:
-    """What a member of a front was shown to take, on the pairs of its claim."""
+    """What a configuration was seen to take, on the pairs of its claim."""
 
     ratio: float
-    """Peak memory, tuned against default; below 1 is less."""
+    """Memory, tuned against default; below 1 is less."""
     ci_low: float
     ci_high: float
     """Ends of the 95 % confidence interval of `ratio`."""
     of: MemoryKind = "rss"
-    """Which memory; no key of the file where it is the peak."""
+    """Which memory; of the claim of a front, no key of the file where it is the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,10 @@ class Profile:
     file in every other profile."""
     term_days: int = TERM_DAYS
     """Days after which it should be measured again; no key of the file where that is TERM_DAYS."""
+    memory: tuple[MemoryClaim, ...] = ()
+    """Its price: what it takes of each memory that was seen; no key of the file without any."""
+    suggested_limit_kb: int = 0
+    """Memory limit under which to deploy it, KiB; 0, and no key of the file: none is known."""
 
     @property
     def workloads(self) -> tuple[WorkloadId, ...]:
@@ -350,20 +357,18 @@ def _leave_out_what_is_usual(profile: Profile, held: dict[str, Any]) -> None:
     """Takes out the keys that only some profiles have."""
     if not profile.allocator.given:
         del held["allocator"]["given"]
-    if profile.found_on is None:
-        del held["found_on"]
-    if not profile.cautions:
-        del held["warnings"]
+    for name in ("found_on", "warnings", "memory", "suggested_limit_kb"):
+        if not held[name]:
+            del held[name]
     if profile.term_days == TERM_DAYS:
         del held["term_days"]
     if profile.claim.memory is None:  # only the members of a front have that key
         del held["result"]["memory"]
     elif profile.claim.memory.of == "rss":
         del held["result"]["memory"]["of"]
-    if profile.objective.rest is None:
-        del held["objective"]["rest"]
-    if profile.objective.quota is None:
-        del held["objective"]["quota"]
+    for name in ("rest", "quota"):
+        if held["objective"][name] is None:
+            del held["objective"][name]
 
 
 def parse(content: bytes) -> Profile:
@@ -395,6 +400,10 @@ def parse(content: bytes) -> Profile:
         ),
         found_on=_workload(top.child("found_on")) if top.has("found_on") else None,
         term_days=top.whole("term_days", 1, MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
+        memory=tuple(map(_memory, top.children("memory"))) if top.has("memory") else (),
+        suggested_limit_kb=top.whole("suggested_limit_kb", 1, MOST_MEMORY_KB)
+        if top.has("suggested_limit_kb")
+        else 0,
     )
     stored = dict(top.child("env").texts(ALPHABET))
     top.close()
@@ -411,6 +420,8 @@ def _judge(profile: Profile, stored: dict[str, str]) -> None:
             f"env.{name} is not what the parameters give; env is made from params alone"
         )
     _judge_claim(profile.claim)
+    for seen in profile.memory:
+        _judge_memory(seen)
     if any(not set(one.params) <= set(profile.params) for one in profile.cautions):
         raise UsageError("a warning is of a parameter that is not in params")
     if profile.shares and (
@@ -431,10 +442,15 @@ def _judge_claim(claim: Claim) -> None:
     if claim.verdict == "improved" and not (claim.ci_low or 0) > 1:
         raise UsageError("result.verdict is improved, but the interval does not exclude 1")
     memory = claim.memory
-    if memory is not None and not memory.ci_low <= memory.ratio <= memory.ci_high:
-        raise UsageError("result.memory.ratio lies outside its ci_low and ci_high")
+    if memory is not None:
+        _judge_memory(memory)
     if claim.verdict == "less_memory" and (memory is None or memory.ci_high >= 1):
         raise UsageError("result.verdict is less_memory, but no interval of memory is below 1")
+
+
+def _judge_memory(memory: MemoryClaim) -> None:
+    if not memory.ci_low <= memory.ratio <= memory.ci_high:
+        raise UsageError("memory.ratio lies outside its ci_low and ci_high")
 
 
 def _is_default(profile: Profile) -> bool:
@@ -539,7 +555,7 @@ def _claim(fields: Fields) -> Claim:
 
 def _memory(fields: Fields) -> MemoryClaim:
     ratio, low, high = [fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")]
-    of = fields.word("of", ("kept",)) if fields.has("of") else "rss"
+    of = fields.word("of", tuple(MEMORIES)) if fields.has("of") else "rss"
     fields.close()
     return MemoryClaim(ratio, low, high, cast("MemoryKind", of))
 

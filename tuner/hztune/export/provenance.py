@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hztune import allocator, artifacts
 from hztune.errors import UsageError
-from hztune.profile import Objective, Profile
+from hztune.profile import LIMIT_ROOM, Objective, Profile
 from hztune.quota import cpus_text
 from hztune.rests import MEMORIES
 
@@ -33,6 +33,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         f"{_library(profile)} tuned by hztune for {_label(profile)}{threads}",
         f"result:  {claim(profile)}",
         *[f"limit:   {name} {value}" for name, value in limits],
+        *_suggested_limit(profile),
         *_circumstances(profile.objective),
         *[f"warning: {each.text}" for each in profile.cautions],
         f"machine: {machine.cpu}, {cpus_text(machine.cores)}{quota}, Linux {machine.kernel}, "
@@ -55,6 +56,12 @@ def _circumstances(objective: Objective) -> Iterator[str]:
         yield f"within:  a container with {objective.quota.text}"
     if objective.rest is not None:
         yield f"at rest: memory was read after {objective.rest.text}"
+
+
+def _suggested_limit(profile: Profile) -> Iterator[str]:
+    """The memory limit under which to deploy it, if one is known."""
+    if mib := profile.suggested_limit_kb // 1024:
+        yield f"suggest: a memory limit of {mib} MiB, {LIMIT_ROOM:g} times the largest peak"
 
 
 def claim(profile: Profile) -> str:
@@ -80,10 +87,13 @@ def claim(profile: Profile) -> str:
     if result.verdict == "no_gain":
         return words["no_gain"]
     told = [f"{words[result.verdict]} ({interval})"]
-    if (memory := result.memory) is not None:
+    claimed = (result.memory,) if result.memory is not None else ()
+    others = (each for each in profile.memory if each.of not in [one.of for one in claimed])
+    for memory in (*claimed, *others):
         ends = f"95 % interval {memory.ci_low:.3f} to {memory.ci_high:.3f}"
-        taken = f"{memory.ratio:.3f} times the {MEMORIES[memory.of]} of {control} ({ends})"
-        told.insert(0 if result.verdict == "less_memory" else 1, taken)
+        told.append(f"{memory.ratio:.3f} times the {MEMORIES[memory.of]} of {control} ({ends})")
+    if result.verdict == "less_memory":
+        told.insert(0, told.pop(1))
     return ", ".join(told)
 
 

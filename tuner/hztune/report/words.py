@@ -35,7 +35,9 @@ def verdict_words(profile: Profile) -> str:
     whose, control = allocator_words(profile), control_words(profile)
     if profile.claim.verdict == "improved" and ratio is not None:
         gain = _gain_words(profile.claim.metric, ratio, several=len(profile.workloads) > 1)
-        return f"{what} {gain} {_with_words(profile)}"
+        price = [memory_words(seen.ratio, seen.of) for seen in profile.memory if seen.ci_low > 1.05]
+        told = f", for {' and '.join(price)}" if price else ""
+        return f"{what} {gain} {_with_words(profile)}{told}"
     if profile.claim.verdict == "within_limit":
         return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
     memory = profile.claim.memory

@@ -11,22 +11,25 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from hztune import profile, version
-from hztune.blocks import Arm
+from hztune.blocks import Arm, Outcome
 from hztune.caution import Caution
 from hztune.confirm import Step
+from hztune.confirm.proof import REPORTED_ERROR
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.params import Value
 from hztune.profile import (
+    LIMIT_ROOM,
     AllocatorId,
     MachineId,
+    MemoryClaim,
     Objective,
     Profile,
     SearchInfo,
     Share,
     WorkloadId,
 )
-from hztune.rests import RestPlan
+from hztune.rests import MEMORIES, RestPlan
 from hztune.result import (
     Account,
     Addition,
@@ -40,7 +43,7 @@ from hztune.result import (
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
-from hztune.stats import NORMAL_95, follow_on, pool_plain
+from hztune.stats import NORMAL_95, fixed_interval, follow_on, log_memory_ratio, pool_plain
 from hztune.strictjson import as_word, ascii_text
 from hztune.trial import (
     ArmRecord,
@@ -56,6 +59,7 @@ from hztune.tune.winner import Winner
 from hztune.workload import METRICS
 
 _IDLE = "rss_idle_kb"
+_LEAST_PAIRS = 3
 
 
 def result_of(
@@ -80,8 +84,8 @@ def result_of(
         survivors: The smallest memory of some arms, where it was sought.
         live: Live and held memory of some arms, where they were asked.
     """
-    trials = story.bench.ledger.configurations
-    made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
+    ledger = story.bench.ledger
+    made, *front = (profile_of(task, machine, each, ledger) for each in (decision, *decision.front))
     account = account_of(story, decision, wall_s)
     account = replace(account, survivors=tuple(survivors), live=tuple(live))
     return Result(made, account, tuple(front), folder)
@@ -90,9 +94,15 @@ def result_of(
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) -> Profile:
+def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger) -> Profile:
     """The profile of a finished study."""
     request = task.request
+    if decision.on_program:
+        blocks = (replace(block, workload="") for block in ledger.on_program)
+        pairs = fresh_outcomes(Ledger.of(blocks, machine=ledger.machine), decision.arm)
+    else:
+        pairs = fresh_outcomes(ledger, decision.arm)
+    is_deployed = request.program is not None or decision.on_program
     return Profile(
         allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
         params=_params(task, decision),
@@ -107,7 +117,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
             sampler=SAMPLER,
             seed=request.seed,
             budget_s=request.budget_s,
-            trials=trials,
+            trials=ledger.configurations,
             space_sha256=task.space.fingerprint(),
         ),
         versions=_versions(),
@@ -116,7 +126,23 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         cautions=tuple(_cautions(task, decision)),
         found_on=_identities(request)[0] if decision.on_program else None,
         term_days=request.term_days,
+        memory=tuple(_memory(pairs)),
+        suggested_limit_kb=_suggested_limit(pairs) if is_deployed else 0,
     )
+
+
+def _memory(pairs: Sequence[tuple[Outcome, Outcome]]) -> Iterator[MemoryClaim]:
+    """What was taken of each memory on pairs of processes of the control and the configuration."""
+    for kind in MEMORIES:
+        ratios = (log_memory_ratio(*pair, kind) for pair in pairs)
+        if len(logs := [ratio for ratio in ratios if ratio is not None]) >= _LEAST_PAIRS:
+            yield MemoryClaim(*fixed_interval(logs, REPORTED_ERROR).ratio, kind)
+
+
+def _suggested_limit(pairs: Sequence[tuple[Outcome, Outcome]]) -> int:
+    """A memory limit with room above the largest peak of the configuration, KiB in whole MiB."""
+    parts = [part for _, tuned in pairs for part in tuned.parts or (tuned,)]
+    return 1024 * math.ceil(LIMIT_ROOM * max((p.rss_peak_kb for p in parts), default=0) / 1024)
 
 
 def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:

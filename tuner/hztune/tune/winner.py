@@ -20,6 +20,7 @@ from hztune.confirm.proof import loss_words, plan_of
 from hztune.panel import Examination
 from hztune.profile import Verdict
 from hztune.progress import percent
+from hztune.rests import MEMORIES, MemoryKind
 from hztune.result.decision import REASONS, Decision, claim_of
 from hztune.search import MOST_STEPS, Chain, FastestGoal
 from hztune.stats import Interval
@@ -35,6 +36,9 @@ from hztune.tune.aim import Aim
 
 if TYPE_CHECKING:
     from hztune.tune.on_program import LastProof
+
+_PRICE = 1.05
+"""Ratio of memory from which on it is told beside a gain."""
 
 
 class Winner(Aim):
@@ -154,6 +158,8 @@ class Winner(Aim):
             return self._left_alone(proof)
         gain = self.story.gain_words(interval.estimate)
         why = f"{gain} on {interval.pairs} fresh pairs of processes"
+        record = self.bench.ledger.fresh_by_arm[arm.key]
+        why += _price({kind: record.ratio_of(kind) for kind in MEMORIES})
         decision = self.story.decided("improved", arm, interval, why, steps)
         return decision if self.story.last is None else self._on_program(decision, self.story.last)
 
@@ -187,7 +193,8 @@ class Winner(Aim):
             self.bench.reporter.say(f"confirmed on {last.label} itself{told}")
             why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of {last.label} "
             claim = claim_of(last.metric, "improved", interval)
-            return replace(shared, claim=claim, why=f"{why}itself; {on_trace}")
+            why += f"itself{_price({'rss': seen.rss_ratio})}; {on_trace}"
+            return replace(shared, claim=claim, why=why)
         reason = f"{last.label} itself does not confirm it ({REASONS[seen.proof.answer]}){told}"
         self.bench.reporter.say(f"not confirmed: {reason}")
         return replace(
@@ -272,8 +279,6 @@ class Winner(Aim):
         story, records = self.story, self.bench.ledger.searched.values()
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
-        elif not self.proofs and not records:
-            why = "no configuration was searched: the budget had no time left for it"
         elif not self.proofs and story.search.best() is not None:
             why = no_time_for_claim(self.bench)
         elif not self.proofs:
@@ -298,3 +303,13 @@ def _seen(proof: Proof) -> str:
         pairs = f"{proof.interval.pairs} of {proof.planned} planned pairs"
         pairs += ", then the time was up" if proof.time_is_up else ""
     return f": {proof.interval.text} on {pairs}"
+
+
+def _price(ratios: Mapping[MemoryKind, float | None]) -> str:
+    """What a gain costs in memory, tuned / default; "" where it hardly does."""
+    told = [
+        f"{ratio:.2f} times the {MEMORIES[kind]}"
+        for kind, ratio in ratios.items()
+        if ratio is not None and ratio > _PRICE
+    ]
+    return f", at {' and '.join(told)}" if told else ""
