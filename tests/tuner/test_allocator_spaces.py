@@ -10,6 +10,7 @@ import pytest
 
 from hztune import allocator, process, space
 from hztune.allocator import Adapter, Installed
+from hztune.params import Value
 from hztune.space import Space
 from hztune.space.load import find
 
@@ -80,6 +81,35 @@ def test_arenas_follow_the_cpus_that_a_quota_leaves(name: str, version: str, kno
         assert configs["arena-per-cpu"] == {knob: cpus}
 
 
+NEVER: dict[str, dict[str, Value]] = {
+    "glibc": {"trim_threshold": 1 << 30},
+    "jemalloc": {"dirty_decay_ms": -1, "muzzy_decay_ms": -1},
+    "mimalloc": {"allow_decommit": "0", "purge_delay": -1},
+    "tcmalloc": {"release_rate_percent": 0},
+}
+
+
+@pytest.mark.parametrize(("name", "version"), EVERY)
+def test_what_returns_memory_is_told_and_what_never_does_is_in_reach_only_when_asked_for(
+    name: str, version: str
+) -> None:
+    usual, allowed = (_space(*_of(name, version), keeping=keeping) for keeping in (0, 1))
+
+    def in_reach(space: Space) -> set[str]:
+        values = {each.name: each.values for each in space.dimensions}
+        tried = [*usual.presets, *(space.presets if space is allowed else ())]
+        configs = [preset.config for preset in tried]
+        return {
+            name
+            for name, value in NEVER[space.allocator].items()
+            if value in values.get(name, ()) or any(c.get(name) == value for c in configs)
+        }
+
+    assert usual.returning
+    assert in_reach(usual) == set()
+    assert in_reach(allowed) or (name, version >= "2.1") == ("mimalloc", True)
+
+
 FOLKLORE = {
     "glibc": [
         {"arena_max": 2},  # MALLOC_ARENA_MAX=2
@@ -111,7 +141,7 @@ FOLKLORE = {
 
 @pytest.mark.parametrize("name", FOLKLORE)
 def test_what_people_set_by_hand_is_among_the_presets_with_its_reason(name: str) -> None:
-    presets = _space(*_of(name, VERSIONS[name][-1])).presets
+    presets = _space(*_of(name, VERSIONS[name][-1]), keeping=1).presets
     configs = [dict(preset.config) for preset in presets]
     assert [advice for advice in FOLKLORE[name] if advice not in configs] == []
     assert all(len(preset.why) > 20 for preset in presets)

@@ -13,7 +13,7 @@ from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.result.decision import Decision
 from hztune.search import Search
-from hztune.space import AnySpace, Choice, Space
+from hztune.space import AnySpace, Choice, Preset, Space
 from hztune.trial import MemoryLimit, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
@@ -205,6 +205,57 @@ def test_an_impossible_limit_is_infeasible_and_the_least_memory_is_said(
     assert "the least is 0.50x of its peak memory, by one " in decision.why
 
 
+@pytest.fixture
+def returning(toy_space: Space) -> Choice:
+    """Two allocators that are known to return memory without a delay."""
+    at_once = Preset("at-once", "it returns memory", {"delay": 0}, returns=True)
+    spaces = replace(toy_space, presets=(*toy_space.presets, at_once))
+    return Choice(tuple(replace(spaces, allocator=name) for name in ("one", "two")))
+
+
+def lean_at_once(arm: Arm) -> Truth:
+    is_lean = arm.allocator == "two" and arm.config.get("delay") == 0
+    return Truth(-0.2 * is_lean, rss_kb=20_000 if is_lean else 100_000)
+
+
+def test_where_the_default_breaks_a_limit_what_returns_memory_is_tried_first(
+    make_bench: MakeBench, returning: Choice
+) -> None:
+    bench = make_bench(lean_at_once, QUIET, budget_s=8.0, limit=MemoryLimit.of("0.7x"))
+    decision = decided(bench, returning)
+    assert [arm.text for arm in measured(bench)[:2]] == ["one delay=0", "two delay=0"]
+    assert (decision.verdict, decision.arm) == ("within_limit", Arm.of("two", {"delay": 0}))
+
+
+def test_where_speed_is_sought_what_returns_memory_waits_for_its_turn(
+    make_bench: MakeBench, returning: Choice
+) -> None:
+    bench = make_bench(lean_at_once, QUIET, limit=MemoryLimit.of("1.1x"))
+    searched(bench, returning, 0.1)
+    assert measured(bench)[:2] == [Arm("one"), Arm("two")]
+
+
+@pytest.mark.parametrize("limit", [None, MemoryLimit.of("0.5x")])
+def test_a_study_that_tried_no_parameter_says_that_it_did_not_search(
+    make_bench: MakeBench, choice: Choice, limit: MemoryLimit | None
+) -> None:
+    bench = make_bench(landscape(), QUIET, limit=limit)
+    decision = Story(bench, choice, seed=1, max_trials=2).run()
+    assert decision.verdict == "not_enough_data"
+    assert decision.why.startswith("not searched: --trials allowed 2 configurations")
+    assert ("the least is 1.00x of its peak memory" in decision.why) == (limit is not None)
+
+
+def test_a_gain_that_costs_memory_is_told_with_its_price(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    def truth(arm: Arm) -> Truth:
+        is_two = arm.allocator == "two"
+        return Truth(0.3 * is_two, rss_kb=157_000 if is_two else 100_000)
+
+    assert decided(make_bench(truth, QUIET), choice).why.endswith(", at 1.57 times the peak memory")
+
+
 # ---- which allocators ----------------------------------------------------------------------------
 
 
@@ -213,7 +264,24 @@ def test_any_is_every_installed_allocator_but_the_unchanged_program() -> None:
     names = [each.name for each in found.installed]
     assert names[:5] == ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"]
     assert found.space.control == UNCHANGED
+    assert Arm("glibc") not in found.space.starts
     assert not {missing.split()[0] for missing in found.missing} & set(names)
+
+
+def test_glibc_with_its_defaults_is_a_candidate_where_the_user_has_set_something() -> None:
+    found = candidates(["glibc", "hz"], "", TuneTarget(2, settings={"MALLOC_ARENA_MAX": "2"}))
+    assert Arm("glibc") in found.space.starts
+
+
+def test_the_unchanged_program_in_another_word_is_neither_searched_nor_proved(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(landscape(one=0.05), QUIET)
+    decision = decided(bench, replace(choice, unchanged="one"))
+    arms = {o.arm for block in bench.ledger.blocks for o in block.outcomes}
+    assert Arm("one") not in arms
+    assert {arm.allocator for arm in arms} == {"none", "one", "two", "fixed"}
+    assert decision.arm != Arm("one")
 
 
 def test_a_list_restricts_the_allocators_and_a_single_name_is_compared_with_itself() -> None:

@@ -19,10 +19,11 @@ from hztune.decide import Looks
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
-from hztune.space import Space
+from hztune.space import Preset, Space
 from hztune.sparse.told import FAR
 from hztune.stats import LEAST_PLANNED, PairRatio
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
+from hztune.trial.division import LEAST_SLOTS
 from hztune.trial.ledger import FAR_BEHIND
 
 MakeBench = Callable[..., Workbench]
@@ -154,6 +155,16 @@ def test_the_search_ends_with_its_share_of_the_budget(
     assert bench.budget.elapsed() <= 0.5 * bench.budget.total_s
 
 
+def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(lambda arm: Truth(-0.5 if arm.params else 0.0), QUIET, budget_s=10.0)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.16)
+    search.run(share=0.1 + bench.budget.elapsed() / 10.0)
+    assert [len(block) for block in arms(bench, "search")] == [1 + SLOTS, 1 + LEAST_SLOTS]
+
+
 def test_the_number_of_trials_is_kept(make_bench: MakeBench, toy_space: Space) -> None:
     bench = make_bench(spin_is_faster, QUIET, budget_s=1000)
     Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
@@ -249,6 +260,23 @@ def test_failures_are_infeasible_and_the_search_goes_on(
     failed = [r for r in bench.ledger.searched.values() if r.failures]
     assert not any(record.feasible for record in failed)
     assert {len(record.failures) for record in failed} == {1}
+
+
+def test_what_an_allocator_refused_once_is_asked_of_it_no_more(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        is_refused = arm.config.get("lock") == "lockfree"
+        return Truth(status="rejected") if is_refused else spin_is_faster(arm)
+
+    presets = (Preset("bare", "why", {"lock": "lockfree"}), *toy_space.presets)
+    bench = make_bench(landscape, QUIET)
+    Search(bench, replace(toy_space, presets=presets), seed=1).run(share=0.3)
+    arms = [o.arm for block in bench.ledger.blocks for o in block.outcomes]
+    assert [arm for arm in arms if landscape(arm).status != "ok"] == [
+        Arm.of("hz", {"lock": "lockfree"})
+    ]
+    assert bench.ledger.failures() == {"refused by hz": 1}
 
 
 def test_a_control_that_keeps_failing_ends_the_study(

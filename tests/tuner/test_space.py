@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from hztune import artifacts, params, space
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.space import Space
@@ -178,6 +179,44 @@ set = { shards = 2 }
     assert [preset.name for preset in of_rest.presets] == ["rest"]
 
 
+def test_what_never_returns_memory_is_tried_only_where_that_is_allowed(
+    tmp_path: Path, toy_params: tuple[Param, ...]
+) -> None:
+    path = tmp_path / "space.toml"
+    path.write_text(
+        HEAD
+        + """
+[parameters.delay]
+values = [0, 100, 10000]
+keeping = [10000]
+[parameters.pages]
+keeping = ["on"]
+[[preset]]
+name = "hoard"
+why = "a reason"
+set = { delay = 10000 }
+[[preset]]
+name = "at-once"
+why = "a reason"
+returns = true
+set = { delay = 0 }
+"""
+    )
+    facts = {"cpus": 4, "threads": 8}
+    usual, allowed = (
+        space.load(path, toy_params, check=accept, facts={**facts, "keeping": keeping})
+        for keeping in (0, 1)
+    )
+    assert {d.name: d.values for d in usual.dimensions} == {"delay": (0, 100)}
+    assert [preset.name for preset in usual.presets] == ["at-once"]
+    assert {d.name: d.values for d in allowed.dimensions} == {
+        "delay": (0, 100, 10000),
+        "pages": ("off", "on"),
+    }
+    assert [preset.name for preset in allowed.presets] == ["hoard", "at-once"]
+    assert allowed.returning == (Arm.of("hz", {"delay": 0}),)
+
+
 # ---- the space that hztune ships for hz ----------------------------------------------------------
 
 
@@ -201,6 +240,12 @@ def test_hz_searches_nothing_that_only_experiments_set(hz: Space) -> None:
 
 def test_the_presets_of_hz_can_be_proposed(hz: Space) -> None:
     assert [preset.name for preset in hz.presets if not hz.contains(preset.config)] == []
+
+
+def test_hz_tells_what_returns_memory_at_rest_and_else(hz: Space) -> None:
+    assert hz.returning[0].config == {"decay_ms": 0, "background_period_us": 65536}
+    facts = {"cpus": 4, "threads": 8}
+    assert space.load("hz", params.table(), check=params.check, facts=facts).returning
 
 
 def test_the_defaults_of_hz_are_on_the_grid(hz: Space) -> None:
@@ -227,6 +272,7 @@ BAD = {
     "a range upside down": (HEAD + "[parameters.cap]\nlow = 64\nhigh = 32", "from 64 to 32"),
     "a bound that is no number": (HEAD + "[parameters.cap]\nlow = true", "low is True"),
     "a range of words": (HEAD + "[parameters.lock]\nlow = 1", "is a word and has no range"),
+    "an illegal value that keeps memory": (HEAD + "[parameters.cap]\nkeeping = [9]", 'cap is "9"'),
     "an illegal value": (HEAD + "[parameters.cap]\nvalues = [8, 9]", 'cap is "9"; legal is'),
     "an illegal word": (HEAD + '[parameters.lock]\nvalues = ["rw"]', "one of: mutex spin lockfree"),
     "no values": (HEAD + "[parameters.cap]\nvalues = []", "legal is a list of different values"),

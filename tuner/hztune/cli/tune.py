@@ -93,6 +93,11 @@ _UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")
     "--space", default="", metavar="NAME|FILE", help="The search space.  [default: the allocator's]"
 )
 @click.option(
+    "--allow-keeping",
+    is_flag=True,
+    help="Also try settings with which freed memory is never returned to the system.",
+)
+@click.option(
     "--budget",
     default="3m",
     show_default=True,

@@ -7,7 +7,7 @@ trial are the indices of its configuration: one for each dimension of the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optuna

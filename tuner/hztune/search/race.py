@@ -18,7 +18,7 @@ import numpy as np
 
 from hztune.blocks import Arm
 from hztune.search.finalist import Chain, chain, shortest
-from hztune.search.proposer import SPEED, Prediction, Proposer
+from hztune.search.proposer import MEMORY, SPEED, Prediction, Proposer
 from hztune.search.prospects import Ranked, prospects
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
@@ -144,7 +144,7 @@ class Search:
                 self.bench.ledger,
                 seed=self.seed,
                 objectives=self.goal.objectives,
-                is_control=part.holds(self.control),
+                is_control=self._is_control(part.allocator),
             )
             for part in self.space.parts
         }
@@ -153,6 +153,10 @@ class Search:
     def control(self) -> Arm:
         """The allocator with its defaults, or the program as it is."""
         return self.space.control
+
+    def _is_control(self, allocator: str) -> bool:
+        """Whether an allocator's defaults are what all is compared with."""
+        return allocator == self.space.unchanged
 
     def run(self, share: float, latest: float = 0.0) -> None:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
@@ -189,6 +193,25 @@ class Search:
         """Leaves an arm out for good: its proof has failed."""
         self._refused[finalist.key] = finalist
 
+    @property
+    def starts(self) -> tuple[Arm, ...]:
+        """What is measured before proposals, in order; what returns memory first, if sought."""
+        return tuple(dict.fromkeys((*self._returning(), *self.space.starts)))
+
+    @property
+    def cut_short(self) -> str:
+        """Why its end says little of what there is, in words; "": it was a search."""
+        tried = self.bench.ledger.searched
+        is_all_known = all(arm.key in tried for arm in self._returning())
+        any_changed = any(record.arm.params for record in tried.values())
+        if is_all_known and (any_changed or not self.space.dimensions):
+            return ""
+        has_room = self._room() > 0
+        return (
+            f"not searched: {'the budget' if has_room else '--trials'} allowed {len(tried)} "
+            f"configuration{'s' * (len(tried) != 1)}"
+        )
+
     def best(self) -> Ranked | None:
         """The incumbent: the configuration that promises most.
 
@@ -213,7 +236,7 @@ class Search:
             return (self._surely_within().record.arm,)
         proposer = self._proposers[arm.allocator]
         refused = self._level_rows_of(proposer, self._out())
-        is_control = self.space.part(arm.allocator).holds(self.control)
+        is_control = self._is_control(arm.allocator)
         row = shortest(proposer, arm, refused, is_control=is_control)
         if row is None:
             return (arm,)
@@ -284,15 +307,15 @@ class Search:
         return max(usual, min(bench.least_rounds(), most))
 
     def _slots(self, rounds: int, share: float, latest: float) -> int:
-        """Candidates of the next block; 0: there is no time for one."""
+        """Candidates of the next block, few where nothing is to be proved yet; 0: no time."""
         allows, cost = self.bench.budget.allows, self.bench.executor.cost
         if allows(cost(1 + SLOTS, rounds), share):
             return SLOTS
-        if self.bench.ledger.searched:
+        if self.best() is not None:
             return 0
+        until = share if self.bench.ledger.searched else max(share, latest)
         counts = range(SLOTS, LEAST_SLOTS - 1, -1)
-        fitting = (n for n in counts if allows(cost(1 + n, rounds), max(share, latest)))
-        return next(fitting, 0)
+        return next((n for n in counts if allows(cost(1 + n, rounds), until)), 0)
 
     def _room(self) -> int:
         """New configurations that may still be measured."""
@@ -302,9 +325,9 @@ class Search:
     def _batch(self, proposing: bool, slots: int = SLOTS) -> list[Arm]:
         """The arms of the next block; none where nothing more is worth a block."""
         room = self._room() if proposing else 0
+        if arms := self._unknown()[: min(room, slots)]:
+            return arms
         arms = self._presets(min(room, slots))
-        if arms and arms[0].is_default and self._is_new(arms[0]):
-            return arms  # what is still unknown is looked at before the others get more
         if not proposing:
             if not self.goal.is_open(self):
                 return []
@@ -322,18 +345,37 @@ class Search:
         """What is not to be asked for beside some arms."""
         return [*self._out(), *arms]
 
+    def _unknown(self) -> list[Arm]:
+        """What is looked at before anything gets more: what returns memory, where that is sought.
+
+        Then every allocator with its defaults.
+        """
+        returning, out = self._returning(), {arm.key for arm in self._not([])}
+        first = (arm for arm in self.starts if arm in returning or arm.is_default)
+        return [arm for arm in first if self._is_new(arm) and arm.key not in out]
+
+    def _returning(self) -> tuple[Arm, ...]:
+        """What is known to return memory, where less memory is sought."""
+        ledger = self.bench.ledger
+        seeks_less = ledger.default_breaks_limit or ledger.seeks_kept
+        return self.space.returning if seeks_less or MEMORY in self.goal.objectives else ()
+
     def _presets(self, most: int) -> list[Arm]:
-        """Every allocator with its defaults, then presets.
+        """Presets.
 
         A preset is measured twice, unless the first measurement shows it to be behind: it is more
         likely to help than other configurations, and one measurement may err by more than it gains.
         """
         out = {arm.key for arm in self._not([])}
-        starts = dict.fromkeys(self.space.starts)
-        waiting = [arm for arm in starts if arm.key not in out and self._is_little_known(arm)]
-        unknown = [arm for arm in waiting if arm.is_default and self._is_new(arm)]
         hopeful = self._chances()
-        return (unknown or [arm for arm in waiting if arm.allocator in hopeful])[:most]
+        return [
+            arm
+            for arm in self.starts
+            if arm.key not in out
+            and arm.allocator in hopeful
+            and self._is_little_known(arm)
+            and not self._proposers[arm.allocator].is_refused(arm.config)
+        ][:most]
 
     def _is_new(self, arm: Arm) -> bool:
         return arm.key not in self.bench.ledger.searched

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
@@ -25,9 +26,11 @@ class Choice:
 
     Attributes:
         parts: The space of each, in the order in which they are first measured.
+        unchanged: The one on which the unchanged program runs with its defaults; "": none of them.
     """
 
     parts: tuple[Space, ...]
+    unchanged: str = ""
 
     @property
     def control(self) -> Arm:
@@ -36,10 +39,14 @@ class Choice:
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        """Every allocator with its defaults, then the presets of all in turn."""
-        turns = chain.from_iterable(zip_longest(*(part.starts for part in self.parts)))
-        presets = (arm for arm in turns if arm is not None)
-        return (*(part.control for part in self.parts), *presets)
+        """Every other allocator with its defaults, then the presets of all in turn."""
+        defaults = (part.control for part in self.parts if part.allocator != self.unchanged)
+        return (*defaults, *_in_turn(part.starts for part in self.parts))
+
+    @property
+    def returning(self) -> tuple[Arm, ...]:
+        """What comes before all else where less memory is sought."""
+        return tuple(_in_turn(part.returning for part in self.parts))
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -70,6 +77,12 @@ class Choice:
         """SHA-256 of everything that decides what can be proposed."""
         prints = [[part.allocator, part.fingerprint()] for part in self.parts]
         return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
+
+
+def _in_turn(each: Iterable[tuple[Arm, ...]]) -> Iterator[Arm]:
+    """The first of each, then the second of each."""
+    turns = chain.from_iterable(zip_longest(*each))
+    return (arm for arm in turns if arm is not None)
 
 
 AnySpace = Space | Choice

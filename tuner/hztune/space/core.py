@@ -45,6 +45,8 @@ class Preset:
     name: str
     why: str
     config: Mapping[str, Value]
+    returns: bool = False
+    """Whether it is known to return memory: it comes first where less memory is sought."""
 
     def __post_init__(self) -> None:
         """Takes a copy of the configuration, which nothing can change."""
@@ -95,6 +97,16 @@ class Space:
     def starts(self) -> tuple[Arm, ...]:
         """What is measured in the first blocks, beside proposals."""
         return tuple(self.arm(preset.config) for preset in self.presets)
+
+    @property
+    def returning(self) -> tuple[Arm, ...]:
+        """What comes before all else where less memory is sought."""
+        return tuple(self.arm(preset.config) for preset in self.presets if preset.returns)
+
+    @property
+    def unchanged(self) -> str:
+        """The allocator whose defaults are the control."""
+        return self.allocator
 
     @property
     def parts(self) -> tuple[Space, ...]:

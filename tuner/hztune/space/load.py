@@ -26,7 +26,9 @@ SCHEMA = 1
 _TOP_KEYS = (
     "schema", "allocator", "parameters", "not_searched", "forbid", "risk", "preset",
 )  # fmt: skip
-_PARAMETER_KEYS = ("low", "high", "values", "share_of", "when", "if_present", "if_rests")
+_PARAMETER_KEYS = (
+    "low", "high", "values", "share_of", "when", "if_present", "if_rests", "keeping",
+)  # fmt: skip
 _MAX_BYTES = 256 * 1024
 
 ConfigCheck = Callable[[Mapping[str, Value]], None]
@@ -56,7 +58,11 @@ def load(
 
 
 def machine_facts(
-    threads: int = 1, machine: Machine | None = None, *, rests: bool = False
+    threads: int = 1,
+    machine: Machine | None = None,
+    *,
+    rests: bool = False,
+    keeping: bool = False,
 ) -> dict[str, int]:
     """What a space may refer to: CPUs that a quota leaves us, threads of the workload.
 
@@ -64,10 +70,12 @@ def machine_facts(
         threads: Of the workload.
         machine: Where it runs; None: here.
         rests: Whether memory at rest is judged.
+        keeping: Whether settings are tried with which freed memory is never returned.
     """
     machine = machine or Machine.here()
     quota = machine.cores if machine.quota is None else ceil(machine.quota)
-    return {"cpus": max(1, min(machine.cores, quota)), "threads": threads, "rests": int(rests)}
+    cpus = max(1, min(machine.cores, quota))
+    return {"cpus": cpus, "threads": threads, "rests": int(rests), "keeping": int(keeping)}
 
 
 def find(name: str | Path) -> Path:
@@ -102,6 +110,7 @@ class _Reader:
     params: dict[str, Param]
     facts: dict[str, int]
     tables: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, tuple[Value, ...]] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
     where: str = ""
 
@@ -110,6 +119,7 @@ class _Reader:
         if data.get("schema") != SCHEMA:
             raise self._error(f"schema is {data.get('schema')!r}; legal is {SCHEMA}")
         self.tables = tables = self._table(data, "parameters")
+        self.left_out = self._left_out()
         self.absent = {name for name, table in tables.items() if self._is_absent(name, table)}
         dimensions = [
             self._dimension(name, t) for name, t in tables.items() if name not in self.absent
@@ -134,7 +144,21 @@ class _Reader:
             return False
         if table.get("if_present") is True and name not in self.params:
             return True
-        return table.get("if_rests") is True and not self.facts.get("rests")
+        if table.get("if_rests") is True and not self.facts.get("rests"):
+            return True
+        if name not in self.left_out:
+            return False
+        param = self.params[name]
+        return {*param.choices} == {*self.left_out[name], param.default}
+
+    def _left_out(self) -> dict[str, tuple[Value, ...]]:
+        """By parameter, the values that are not tried: with them memory is never returned."""
+        found = {}
+        for name, table in self.tables.items():
+            self.where = f"parameters.{name}"
+            if isinstance(table, dict) and "keeping" in table and name in self.params:
+                found[name] = self._values(self.params[name], table["keeping"])
+        return {} if self.facts.get("keeping") else found
 
     def _dimension(self, name: str, table: Any) -> Dimension:
         self.where = f"parameters.{name}"
@@ -147,9 +171,11 @@ class _Reader:
         share_of = table.get("share_of", "")
         if share_of:
             return self._share(param, share_of, (low, high), when)
+        values: Sequence[Value] = grid(param, low, high)
         if "values" in table:
-            return Dimension(param, self._values(param, table["values"]), when=when)
-        return Dimension(param, grid(param, low, high), when=when)
+            values = self._values(param, table["values"])
+        left_out = self.left_out.get(name, ())
+        return Dimension(param, tuple(v for v in values if v not in left_out), when=when)
 
     def _range(self, param: Param, table: dict[str, Any]) -> tuple[int, int]:
         low = self._number(table, "low", param.low)
@@ -208,12 +234,15 @@ class _Reader:
         return risk
 
     def _preset(self, table: dict[str, Any]) -> Preset | None:
-        self._known_keys(table, ("name", "why", "set"))
+        self._known_keys(table, ("name", "why", "set", "returns"))
         config = self._table(table, "set")
-        if config.keys() & self.absent:
+        if config.keys() & self.absent or any(
+            value in self.left_out.get(name, ()) for name, value in config.items()
+        ):
             return None
         values = {name: self._preset_value(self._param(name), config[name]) for name in config}
-        return Preset(self._text(table, "name"), self._text(table, "why"), values)
+        returns = table.get("returns") is True
+        return Preset(self._text(table, "name"), self._text(table, "why"), values, returns)
 
     def _preset_value(self, param: Param, value: Any) -> Value:
         """A value of a preset; a number may be an expression of the facts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hztune import allocator, space
 from hztune.allocator import Installed, inside
@@ -69,6 +69,8 @@ class TuneTarget:
         obstacle: Why no other one can be put under it, in a sentence; None: one can.
         provider: The one of `inside` that the program's malloc comes from; None: none of them.
         rests: Whether memory at rest is judged.
+        keeping: Whether settings are tried with which freed memory is never returned.
+        settings: What the user has set for allocators, which the unchanged program runs with.
     """
 
     threads: int
@@ -76,6 +78,8 @@ class TuneTarget:
     obstacle: str | None = None
     provider: Installed | None = None
     rests: bool = False
+    keeping: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def asks_inside(wanted: Sequence[str]) -> bool:
@@ -108,7 +112,9 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
     parts = [_space_of(each, "", target) for each in chosen]
-    return AllocatorChoice(chosen, missing, Choice(tuple(parts)), left_out)
+    is_set = any(name in target.settings for name in allocator.get("glibc").variables())
+    choice = Choice(tuple(parts), unchanged="" if is_set else "glibc")
+    return AllocatorChoice(chosen, missing, choice, left_out)
 
 
 def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, str]:
@@ -210,7 +216,7 @@ def _space_of(installed: Installed, searched: str, target: TuneTarget) -> Space:
     def check(config: Mapping[str, Value]) -> None:
         adapter.check(config, installed)
 
-    facts = space.machine_facts(target.threads, rests=target.rests)
+    facts = space.machine_facts(target.threads, rests=target.rests, keeping=target.keeping)
     found = space.load(searched or adapter.family, knobs, check=check, facts=facts)
     if not adapter.is_inside or found.allocator != adapter.family:
         return found

@@ -14,7 +14,7 @@ from hztune import profile, version
 from hztune.blocks import Arm, Outcome
 from hztune.caution import Caution
 from hztune.confirm import Step
-from hztune.confirm.proof import REPORTED_ERROR
+from hztune.decide.question import REPORTED_ERROR
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.params import Value

@@ -59,6 +59,7 @@ class RequestOptions(TypedDict, total=False):
     prove_on: Program | None
     term_days: int
     command: tuple[str, ...]
+    allow_keeping: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class TuneRequest:
             survive.
         term_days: Days after which the profile should be measured again.
         command: The words that asked for it, to be kept beside the profile; () keeps none.
+        allow_keeping: Whether settings are tried with which freed memory is never returned.
     """
 
     workload: WorkloadSpec | None = None
@@ -111,6 +113,7 @@ class TuneRequest:
     prove_on: Program | None = None
     term_days: int = TERM_DAYS
     command: tuple[str, ...] = ()
+    allow_keeping: bool = False
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -280,6 +283,12 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     if look and request.smallest_memory:
         _require_container(request)
     target, remarks = _target(request, look)
+    target = replace(
+        target,
+        rests=request.needs_rest,
+        keeping=request.allow_keeping,
+        settings=user_settings(),
+    )
     found = candidates(request.allocators, request.space, target)
     max_loss = _max_loss(request)
     judged_s = time.monotonic() - started if request.program is not None else 0.0
@@ -430,7 +439,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
             )
         for spec in request.workloads:
             spec.check()
-        found = TuneTarget(request.threads or _MANY_THREADS, rests=request.needs_rest)
+        found = TuneTarget(request.threads or _MANY_THREADS)
         only = [
             f"{each.trace.name}: --prove-on -- ./program proves on the program what is found here"
             for each in request.workloads
@@ -443,7 +452,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
     provider = next((each.provider for each, _ in seen if each.provider is not None), None)
     obstacle = next((each.obstacle for each, _ in seen if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in seen for line in lines))
-    return TuneTarget(_MANY_THREADS, parts, obstacle, provider, request.needs_rest), remarks
+    return TuneTarget(_MANY_THREADS, parts, obstacle, provider), remarks
 
 
 def _program_target(

@@ -100,7 +100,7 @@ class Story:
         """Measures what the search begins with beside the default, in two blocks or more."""
         bench = self.bench
         rounds = bench.rounds(2, 0.0)
-        arms = [arm for arm in self.space.starts if arm != self.control][:LEAST_SLOTS]
+        arms = [arm for arm in self.search.starts if arm != self.control][:LEAST_SLOTS]
 
         def cost_s(count: int) -> float:
             return bench.executor.cost(1 + count, rounds)
@@ -133,8 +133,12 @@ class Story:
             why: The reason, unless it is that nothing keeps the memory limit.
         """
         ledger = self.bench.ledger
-        if ledger.default_breaks_limit:
-            return self.decided("infeasible", self.control, None, _least_memory(ledger))
+        least = _least_memory(ledger) if ledger.default_breaks_limit else ""
+        if cut := self.search.cut_short:
+            why = "; ".join(filter(None, (cut, least)))
+            return self.decided("not_enough_data", self.control, None, why)
+        if least:
+            return self.decided("infeasible", self.control, None, least)
         return self.decided("no_gain", self.control, against_itself(ledger), why)
 
     def _without_claim(self, verdict: Verdict, why: str) -> Decision:
