@@ -467,8 +467,6 @@ def test_what_was_left_out_is_told_by_summary_and_report_of_a_study_that_is_read
     assert f"  {line}" in summary_lines(result)
     assert [each.state for each in result.account.elsewhere] == ["safe"]
     assert read(json.loads(json.dumps(ending(result))), result.folder) == result
-    earlier = {"profile": ending(result)["profile"], "summary": summary_json(result)}
-    assert read(json.loads(json.dumps(earlier)), result.folder) == result
     assert result.folder is not None
     assert line in report.render(result.folder)
 

@@ -27,8 +27,7 @@ from hztune.report import words
 from hztune.result import Result, figures
 from hztune.result.decision import Decision
 from hztune.result.figures import Figures
-from hztune.result.stored import ending, read
-from hztune.result.summary import summary_json
+from hztune.result.stored import ending
 from hztune.space import Space
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy
@@ -302,21 +301,6 @@ def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures, pa
     assert not found.made_anew and "are made for this page" not in page
     plain = interval_of([pair.log_ratio for pair in found.ledger.fresh(found.winner).pairs])
     assert plain is not None and plain.ratio != pytest.approx(shown.ratio)
-
-
-def test_a_study_that_stored_no_steps_is_shown_as_its_summary_tells_it(found: Figures) -> None:
-    result = found.result
-    assert result is not None
-    kept = ending(result)
-    (step,) = kept["account"]["attempts"][-1].pop("steps")
-    kept["account"]["added"] = [{"params": step["params"], "reason": "gain", **step["adds"]}]
-    old = read(kept, None)
-    assert summary_json(old)["added"] == summary_json(replace(result, folder=None))["added"]
-    again = Figures(old, old.profile, found.samples, found.ledger)
-    assert again.made_anew
-    assert [each.interval for each in again.steps] == [each.interval for each in found.steps]
-    fresh = found.ledger.fresh_by_arm[found.winner.key]
-    assert again.proved(fresh) == found.proved(fresh)
 
 
 def test_a_response_curve_holds_every_configuration_under_its_value(found: Figures) -> None:

@@ -174,11 +174,9 @@ def _made_anew(found: Figures) -> Html:
     """Says that some intervals are not those of the proof, where that is so."""
     if not found.made_anew:
         return Html()
-    why = (
-        "an earlier version of hztune did not store" if found.result else "no proof has judged yet"
-    )
     said = (
-        f"Intervals that {why} are made for this page, as Student's, of the pairs that there are."
+        "Intervals that no proof has judged yet are made for this page, as Student's, of the pairs "
+        "that there are."
     )
     return tag("p", said, class_="soft")
 

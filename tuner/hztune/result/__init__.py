@@ -58,7 +58,7 @@ class Addition:
         answer: "proved", or "kept" where the memory limit is kept by it; or why it is neither.
         is_kept: Whether the profile carries it.
         adds: Its speed to that of the one before it, or to the control's.
-        total: Its speed to the control's; None: an earlier version did not store it.
+        total: Its speed to the control's.
     """
 
     arm: Arm
@@ -66,7 +66,7 @@ class Addition:
     answer: str
     is_kept: bool
     adds: SpeedRatio
-    total: SpeedRatio | None = None
+    total: SpeedRatio
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """The figures behind a result: what the blocks of a study show, worked out for a reader.
 
-They are made from the blocks in `samples.jsonl`, but
-nothing is judged again: the verdict, the noise floor, what became of each finalist, and every
-interval of a proof are those that the result holds. Of a study that was interrupted, or that an
-earlier version made, some of these intervals are not stored; they are made here from the same pairs
+They are made from the blocks in `samples.jsonl`, but nothing is judged again: the verdict, the
+noise floor, what became of each finalist, and every interval of a proof are those that the result
+holds. Of a study that was interrupted, these intervals are made here from the pairs
 (`interval_of`), and `Figures.made_anew` says so. Times are seconds since the first block began; log
 ratios are to the default, above 0 is better.
 """
@@ -272,8 +271,7 @@ class Figures:
         for attempt in self._attempts:
             found[attempt.arm] = claimed_interval(attempt, attempt.pairs)
             for step in attempt.steps:
-                if step.total is not None:
-                    found[step.arm] = claimed_interval(step.total, step.total.pairs)
+                found[step.arm] = claimed_interval(step.total, step.total.pairs)
         claim = self.profile.claim
         if (claimed := claimed_interval(claim, claim.pairs)) is not None:
             found[self.winner] = claimed
@@ -286,11 +284,7 @@ class Figures:
     @property
     def made_anew(self) -> bool:
         """Whether some interval of fresh pairs is not stored, so that it is made here."""
-        if self.result is None:
-            return bool(self.proofs)
-        totals = [step.total for attempt in self._attempts for step in attempt.steps]
-        is_whole = all(attempt.steps for attempt in self._attempts) and None not in totals
-        return not (self.seeks_front or is_whole)
+        return self.result is None and bool(self.proofs)
 
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""

@@ -1,8 +1,6 @@
 """A result as it is kept beside the blocks of its study, and read back.
 
-Its profiles are kept as their files hold them, its account field by field. At first the summary for
-machines was kept in place of the account, later what the profile's parameters add stood apart from
-the attempt that proved them: what such a study holds is read as well.
+Its profiles are kept as their files hold them, its account field by field.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
     """The result of a study that has ended, from what is stored of it.
 
     Args:
-        ended: What `ending` made, of this version or an earlier one.
+        ended: What `ending` made.
         folder: Where its results are now.
 
     Raises:
@@ -43,8 +41,7 @@ def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
         HztuneError: A later version of hztune wrote it.
     """
     try:
-        kept = ended["account"] if "account" in ended else _of_summary(ended["summary"])
-        account = _value(Account, _with_steps(kept))
+        account = _value(Account, ended["account"])
     except (KeyError, TypeError) as error:
         raise HztuneError(
             f"the end of this study was written by another version of hztune ({error}); "
@@ -80,37 +77,6 @@ def _value(kind: Any, kept: Any) -> Any:
         of = get_args(kind)
         return tuple(_value(of[0] if of[-1] is ... else Any, each) for each in rows)
     return kept
-
-
-def _of_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The account in a summary for machines; before `study.db` it held fewer keys."""
-    counted = [
-        {"counter": name, "default": both[0], "tuned": both[1]}
-        for name, both in summary["counters"].items()
-    ]
-    return {
-        **summary,
-        "attempts": [{**each, "arm": each} for each in summary["attempts"]],
-        "outliers": [{**each, "arm": each} for each in summary.get("strays", ())],
-        "changes": summary.get("changes", counted),
-    }
-
-
-def _with_steps(kept: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An account in which each attempt has its steps; earlier ones had `added`, of the last one."""
-    if not kept.get("added") or not kept["attempts"] or "steps" in kept["attempts"][-1]:
-        return kept
-    arm: dict[str, Any] = {"allocator": kept["attempts"][-1]["arm"]["allocator"], "params": {}}
-    steps = []
-    for one in kept["added"]:
-        params = dict(one["params"])
-        changed = {name: value for name, value in params.items() if name != "allocator"}
-        arm = {**arm, "params": {**arm["params"], **changed}}
-        answer = "kept" if one["reason"] == "limit" else "proved"
-        step = {"arm": arm, "params": [*params.items()], "answer": answer, "is_kept": True}
-        steps.append({**step, "adds": one})
-    *others, last = kept["attempts"]
-    return {**kept, "attempts": [*others, {**last, "steps": steps}]}
 
 
 def _profile_json(made: Profile) -> Any:

@@ -279,6 +279,6 @@ def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
         rss_peak_kb=row["rss_peak_kb"],
         live_kb=row["live_kb"],
         counters=row["counters"],
-        facts=row.get("facts", {}),  # at first none were stored
+        facts=row["facts"],
         rested=Rested.read(row["rested"]) if "rested" in row else None,
     )
