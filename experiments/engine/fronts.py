@@ -24,12 +24,15 @@ from pathlib import Path
 from studies import recorded, share
 
 from hztune.confirm import Member, claim_error, prove_front
-from hztune.lab.replay import ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Arm
 from hztune.progress import Quiet
 from hztune.stats import Interval
 from hztune.trial import Budget, Ledger, Workbench, assess, calibrate
 from hztune.trial.division import CALIBRATED_BY, FRONT_SHARE, PROVED_BY, SHORTENED_BY
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab.replay import ReplayExecutor, Truth, VirtualClock
 
 CONTROL = Arm("hz")
 MEMBERS = tuple(Arm.of("hz", {"number": number}) for number in range(5))

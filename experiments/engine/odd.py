@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.random import Generator
 
-from hztune.lab.replay import Landscape, ModelNoise, Truth, VirtualClock
 from hztune.measure import Arm
 from hztune.params import Value
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab.replay import Landscape, ModelNoise, Truth, VirtualClock
 
 QUIET = ModelNoise(within=0.06, between=0.01, common=0.05)
 

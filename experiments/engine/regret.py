@@ -32,7 +32,6 @@ from rivals import Chance, Forward, Presets, Rival, Smac, Strategy, Tpe
 from studies import recorded
 
 from hztune import params
-from hztune.lab.replay import NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure import Arm
 from hztune.params import Value
@@ -41,6 +40,10 @@ from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.trial import Budget, Ledger, Workbench
 from hztune.trial.ledger import FAR_BEHIND
 from hztune.tune.story import Story
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab.replay import NoiseSource, ReplayExecutor, Truth, VirtualClock
 
 LENGTHS = (0.2, 100.0)
 """Part of a parameter's range over which speed changes: at least that, or hardly ever."""

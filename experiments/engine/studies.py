@@ -31,7 +31,6 @@ from typing import Any
 import odd
 
 from hztune.blocks import Block, Outcome, Turn
-from hztune.lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Arm
 from hztune.params import Value
 from hztune.progress import Quiet
@@ -41,6 +40,10 @@ from hztune.stats import fixed_interval
 from hztune.trial import Budget, Ledger, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 
 HARMS = (-0.1, -0.3)
 """What one level of each of two other parameters costs, log units."""

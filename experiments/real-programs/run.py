@@ -8,8 +8,8 @@
     run.py --missing            say which programs are not here, and where they come from
 
 How a program is started stands in ../programs/cases.py. A row is kept in results.unfinished.json
-when it is measured; that becomes results.json when the last row is there. `hztune experiment
-report experiments/real-programs --rows` prints what the samples give.
+when it is measured; that becomes results.json when the last row is there. `python
+experiments/report.py real-programs --rows` prints what the samples give.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
 from hztune.compare.targets import ProgramSpec, glibc_obstacle
 from hztune.errors import HztuneError, StoppedByUser
-from hztune.lab import definition
-from hztune.lab.definition import Experiment
-from hztune.lab.run import Ran, further, run
 from hztune.progress import Plain
 from hztune.scratch import scratch_folder
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "programs"))
+sys.path[:0] = [str(HERE.parent / "programs"), str(HERE.parent)]
 
 from cases import CASES, COMPARED, Case, CaseError, build, environment, missing  # noqa: E402
+from lab import definition  # noqa: E402
+from lab.definition import Experiment  # noqa: E402
+from lab.run import Ran, further, run  # noqa: E402
 
 BY_NAME = {case.name: case for case in (*CASES, *COMPARED)}
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 
 from hztune.blocks import Arm, Block, Role
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from hztune.measure import timed_run
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.types import Around

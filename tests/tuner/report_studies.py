@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lab.replay import ModelNoise, ReplayExecutor, Truth
+
 from hztune import params, space
 from hztune.blocks import Arm, Block, Role
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.space import Space

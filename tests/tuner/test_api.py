@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.replay import Truth
 
 import hztune
 from hztune import api
 from hztune.blocks import Arm
 from hztune.cli import status_of
 from hztune.errors import UsageError
-from hztune.lab.replay import Truth
 from hztune.measure.program import ProgramOptions, described
 from hztune.result import Result
 from hztune.tune.request import RequestOptions, TuneRequest

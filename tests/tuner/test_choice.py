@@ -7,10 +7,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.result.decision import Decision
 from hztune.search import Search
 from hztune.space import AnySpace, Choice, Preset, Space

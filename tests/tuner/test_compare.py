@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune import api, profile
 from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role
@@ -36,7 +37,6 @@ from hztune.compare.match import (
 from hztune.compare.preload import FileIdentity
 from hztune.compare.standings import Standings, geometric_mean, standings
 from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.measure.identity import Fault
 from hztune.measure.live_share import LiveShare

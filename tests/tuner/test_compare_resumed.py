@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from lab.replay import ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
 from hztune.cli.compare import compare_command
@@ -16,7 +17,6 @@ from hztune.compare import comparison
 from hztune.compare.contenders import Contender
 from hztune.compare.match import row
 from hztune.errors import UsageError
-from hztune.lab.replay import ReplayExecutor, Truth
 from hztune.measure.remembered import Remembered
 from hztune.store.log import recording
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm, ProofPlan
 from hztune.confirm import Proof, claim_error, prove
 from hztune.confirm.proof import CLAIM_ERROR, _Attempt
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.stats import FIRST_LOOK, planned_interval
 from hztune.trial import Budget, Ledger, MemoryLimit, Workbench

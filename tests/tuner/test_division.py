@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from itertools import product
 
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+
 from hztune.blocks import Arm
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
 from hztune.space import Space

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from lab import definition
 
 from hztune import params, space
-from hztune.lab import definition
 
 from .test_layers import PYTHON_LEVELS
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.replay import ModelNoise, ReplayExecutor, Truth
 from numpy.typing import NDArray
 
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.trial import LossLimit
 from hztune.workload import WorkloadSpec

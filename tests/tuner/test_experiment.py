@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from lab import definition
+from lab.findings import NOT_MEASURED, ExperimentReading, examine
+from lab.replay import ModelNoise, ReplayExecutor, Truth
+from lab.run import RESULTS, UNFINISHED, Ran, run
 
 from hztune import profile
 from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import MakeExecutor
 from hztune.errors import UsageError
-from hztune.lab import definition
-from hztune.lab.findings import NOT_MEASURED, ExperimentReading, examine
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
-from hztune.lab.run import RESULTS, UNFINISHED, Ran, run
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.program import Program
@@ -139,6 +141,23 @@ def cut(folder: Path, at: str) -> None:
     path.write_text(path.read_text().partition(at)[0])
 
 
+@pytest.fixture
+def script(core_build: Path) -> Run:
+    """Runs experiments/run.py or report.py."""
+
+    def start(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, EXPERIMENTS / f"{name}.py", *words],
+            env={**os.environ, "HZTUNE_CORE": str(core_build)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
 def edited(folder: Path, old: str, new: str, name: str = "experiment.toml") -> None:
     path = folder / name
     assert old in path.read_text()
@@ -225,14 +244,6 @@ def test_a_definition_that_is_wrong_is_refused(old: str, new: str, said: str, fo
     assert "experiment.toml" in str(refusal.value)
 
 
-def test_all_means_every_folder_with_a_definition(folder: Path) -> None:
-    (folder.parent / "notes").mkdir()
-    assert definition.find(("all",), folder.parent) == (folder,)
-    assert definition.find((), folder.parent) == (folder,)
-    with pytest.raises(UsageError, match="no experiment"):
-        definition.find((), folder)
-
-
 # ---- programs as rows ----------------------------------------------------------------------------
 
 
@@ -269,9 +280,9 @@ def test_a_program_whose_words_have_changed_is_measured_again(folder: Path) -> N
     assert (bench.rows, len(done.record.rows)) == (["true", "true"], 1)
 
 
-def test_a_row_that_is_a_program_is_left_to_its_script(folder: Path, hztune: Run) -> None:
+def test_a_row_that_is_a_program_is_left_to_its_script(folder: Path, script: Run) -> None:
     of_programs(folder)
-    done = hztune("experiment", "run", folder)
+    done = script("run", folder)
     assert done.returncode == 2 and "shards/run.py measures it" in done.stderr
 
 
@@ -424,33 +435,32 @@ def test_results_without_a_finding_are_reported(folder: Path) -> None:
     assert any("Finding" in problem for problem in report(folder).problems)
 
 
-def test_the_command_fails_when_a_claim_does_not_hold(folder: Path, hztune: Run) -> None:
+def test_the_command_fails_when_a_claim_does_not_hold(folder: Path, script: Run) -> None:
     ran(folder)
-    done = hztune("experiment", "report", folder, "--rows")
+    done = script("report", folder, "--rows")
     assert done.returncode == 0, done.stderr
     assert "Four shards are 1.25 times as fast." in done.stdout and "larson T=2" in done.stdout
     edited(folder, "{ shards = 4 }", "{ shards = 8 }")
-    done = hztune("experiment", "report", folder)
+    done = script("report", folder)
     assert done.returncode == 1
     assert "WRONG" in done.stdout and "shards" in done.stderr
 
 
-def test_the_picture_has_a_dot_for_every_ratio_and_every_mean(folder: Path, hztune: Run) -> None:
+def test_the_picture_has_a_dot_for_every_ratio_and_every_mean(folder: Path, script: Run) -> None:
     picture = folder / "shards.svg"
-    assert hztune("experiment", "report", folder, "--plot", picture).returncode == 2
+    assert script("report", folder, "--plot", picture).returncode == 2
     ran(folder)
-    assert hztune("experiment", "report", "--plot", picture).returncode == 2
-    done = hztune("experiment", "report", folder, "--plot", picture)
+    assert script("report", "--plot", picture).returncode == 2
+    done = script("report", folder, "--plot", picture)
     assert done.returncode == 0, done.stderr
     dots = ElementTree.parse(picture).findall("{http://www.w3.org/2000/svg}circle")
     assert len(dots) == 3 * (4 + 1)  # the best and one arm in speed, that arm in memory; four rows
 
 
-def test_the_command_refuses_a_library_that_is_none(folder: Path, hztune: Run) -> None:
-    for words, variables in ((["--with", "dragon"], {}), ([], {"HZTUNE_PEERS": "dragon"})):
-        done = hztune("experiment", "run", folder, *words, **variables)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "NAME=/path" in done.stderr
+def test_the_command_refuses_a_library_that_is_none(folder: Path, script: Run) -> None:
+    done = script("run", folder, "--with", "dragon")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "NAME=/path" in done.stderr
 
 
 REAL = """
@@ -479,9 +489,9 @@ times = 1000
 """
 
 
-def test_a_real_experiment_builds_counts_and_confirms(folder: Path, hztune: Run) -> None:
+def test_a_real_experiment_builds_counts_and_confirms(folder: Path, script: Run) -> None:
     (folder / "experiment.toml").write_text(REAL)
-    done = hztune("experiment", "run", folder, "--budget", "1s")
+    done = script("run", folder, "--budget", "1s")
     assert done.returncode == 0, done.stderr
     found = report(folder)
     assert found.problems == ()
@@ -491,7 +501,7 @@ def test_a_real_experiment_builds_counts_and_confirms(folder: Path, hztune: Run)
     assert shipped.counters["refills"] > 0 and "refills" not in silent.counters
     assert shipped.instructions and silent.instructions
     assert abs(shipped.instructions - silent.instructions) < 10
-    table = hztune("experiment", "report", folder, "--rows").stdout
+    table = script("report", folder, "--rows").stdout
     assert "| row | arm | refills in 1000 operations | instructions an operation |" in table
     document = json.loads((folder / RESULTS).read_text())
     document["rows"][0]["instructions"][0][3] += 100_000
@@ -501,12 +511,12 @@ def test_a_real_experiment_builds_counts_and_confirms(folder: Path, hztune: Run)
 
 
 def test_what_a_later_experiment_lacks_is_said_before_any_is_measured(
-    folder: Path, hztune: Run
+    folder: Path, script: Run
 ) -> None:
     other = folder.parent / "tuned"
     shutil.copytree(folder, other)
     edited(other, "params = { shards = 4 }", 'profile = "tuned.json"')
-    done = hztune("experiment", "run", folder, other, "--budget", "5s")
+    done = script("run", folder, other, "--budget", "5s")
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs" in done.stderr and "tuned.json" in done.stderr
     assert not (folder / UNFINISHED).exists()
@@ -519,7 +529,7 @@ def test_a_missing_valgrind_is_named(folder: Path, monkeypatch: pytest.MonkeyPat
         ran(folder)
 
 
-def test_nothing_is_measured_as_long_as_one_of_several_is_none(folder: Path, hztune: Run) -> None:
-    done = hztune("experiment", "run", folder, folder.parent / "nowhere", "--budget", "5s")
+def test_nothing_is_measured_as_long_as_one_of_several_is_none(folder: Path, script: Run) -> None:
+    done = script("run", folder, folder.parent / "nowhere", "--budget", "5s")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere" in done.stderr and not (folder / UNFINISHED).exists()

@@ -10,20 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from lab import chart, definition
+from lab.definition import Experiment
+from lab.findings import examine
 
 from hztune import params
 from hztune.compare import comparison
 from hztune.errors import StoppedByUser
-from hztune.lab import chart, definition
-from hztune.lab.definition import Experiment
-from hztune.lab.findings import examine
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STATS = Path(__file__).parents[2] / "core" / "src" / "stats.def"
 
 
 def committed() -> list[Experiment]:
-    return [definition.load(path) for path in definition.find(("all",), EXPERIMENTS)]
+    return [definition.load(path) for path in definition.find(["all"])]
 
 
 def test_the_committed_results_are_what_their_samples_give() -> None:
@@ -34,7 +34,7 @@ def test_the_committed_results_are_what_their_samples_give() -> None:
 
 def test_the_committed_picture_is_what_the_samples_give() -> None:
     peers = examine(definition.load(EXPERIMENTS / "peers"))
-    again = "hztune experiment report experiments/peers --plot experiments/peers/peers.svg"
+    again = "python experiments/report.py peers --plot experiments/peers/peers.svg"
     assert chart.draw(peers.standings) == (EXPERIMENTS / "peers" / "peers.svg").read_text(), again
 
 

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from numpy.random import Generator
 
 from hztune.blocks import Arm, Block, Role
@@ -42,7 +43,6 @@ from hztune.compare.match import (
     play,
 )
 from hztune.errors import OutOfTime, UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.workload import WorkloadSpec
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 
 from hztune import profile, report
 from hztune.api import request as requested
@@ -25,7 +26,6 @@ from hztune.compare.contenders import Contender
 from hztune.compare.match import Measured, row
 from hztune.compare.targets import ProgramSpec
 from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.program import described
 from hztune.measure.types import Around
 from hztune.profile import Claim, MemoryClaim, Objective, Profile

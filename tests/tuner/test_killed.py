@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 
 import optuna
 import pytest
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import UsageError
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.progress import Quiet

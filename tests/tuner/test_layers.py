@@ -25,7 +25,7 @@ MOST_LINES = 600
 # From the top: a part may import what stands below it, and its neighbours without going in circles.
 PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__", "__init__"}),
-    frozenset({"api", "lab"}),
+    frozenset({"api"}),
     frozenset({"tune", "compare", "verify", "report", "export", "suggest"}),
     frozenset({"result"}),
     frozenset({"search", "confirm", "panel"}),
@@ -49,7 +49,7 @@ SINGLE_IMPORTERS = {
     "subprocess": {"process"},
     "optuna": {"sparse", "search", "report"},
     "threadpoolctl": {"sparse"},
-    "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "lab", "result"},
+    "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "result"},
     "click": {"cli"},
     "rich": {"progress", "cli"},
 }
@@ -192,7 +192,7 @@ def test_neighbours_do_not_import_each_other_in_circles() -> None:
 
 
 def test_the_command_line_knows_the_api_and_no_room_below_it() -> None:
-    allowed = {"api", "arguments", "lab", "cli", "errors", "progress", "files", "interrupt", ""}
+    allowed = {"api", "arguments", "cli", "errors", "progress", "files", "interrupt", ""}
     strangers = [
         f"{path.relative_to(ROOT)}: {each.what}"
         for path in sorted((PACKAGE / "cli").glob("*.py"))

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab.replay import ReplayExecutor, Truth
 
 from hztune import api
 from hztune.attach.outside import Process
@@ -27,7 +28,6 @@ from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
 from hztune.compare.match import Effort, Measured, row
 from hztune.errors import UsageError
-from hztune.lab.replay import ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.live_share import LiveReading, LiveShare, _Asker, live_shares

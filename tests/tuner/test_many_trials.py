@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from lab.replay import ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.space import Space
 from hztune.store.log import LocalStudy
@@ -26,7 +26,7 @@ OPENER = """
 import json, re, sys, time
 from pathlib import Path
 from hztune.machine import Machine
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.store.log import LocalStudy
 from hztune.search import Search

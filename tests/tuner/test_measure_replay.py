@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from lab.replay import Floats, ModelNoise, RecordedNoise, ReplayExecutor, Truth
 
-from hztune.lab.replay import Floats, ModelNoise, RecordedNoise, ReplayExecutor, Truth
 from hztune.measure import Arm, Block
 
 DEFAULT = Arm("hz")

@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2] / "tuner" / "hztune"
 
 VERBS = frozenset(
     {
-        "draw",
         "dumps",
         "examine",
         "find",
@@ -27,7 +26,7 @@ VERBS = frozenset(
         "parse",
         "read",
     }
-    | {"render", "require", "run", "table", "write"}
+    | {"render", "table", "write"}
 )
 """Functions that say of several modules the same thing."""
 

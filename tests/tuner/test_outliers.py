@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
 from hztune.confirm import prove
-from hztune.lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.result import Result

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.measure.runs import RunExecutor
 from hztune.measure.types import Around

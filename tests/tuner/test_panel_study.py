@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.caution import Caution
 from hztune.errors import UsageError
 from hztune.export.provenance import provenance
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.several import WorkloadSink
 from hztune.measure.types import Around

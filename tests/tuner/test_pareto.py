@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
 from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
 from hztune.confirm.pareto_proof import _FrontProof, _reported
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.decide import Looks, Question
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
 from hztune.search import FrontGoal, Search, members

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
 from hztune.confirm import shorten_members
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.measure.types import Around, Executor
 from hztune.params import Value
 from hztune.search import Search, members

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.replay import Landscape, Truth
 
 from hztune import profile, report
 from hztune.blocks import Arm
 from hztune.cli.tune import print_result
 from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
-from hztune.lab.replay import Landscape, Truth
 from hztune.profile import Claim, MemoryClaim, Profile
 from hztune.progress import Quiet
 from hztune.report import sections, words

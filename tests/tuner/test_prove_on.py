@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from tests.bench import traces
 
 from hztune import profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import StoppedByUser, UsageError
 from hztune.export.provenance import provenance
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.program import described
 from hztune.measure.types import Around
 from hztune.progress import Quiet, Reporter

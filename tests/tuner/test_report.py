@@ -13,12 +13,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 
 from hztune import profile, report
 from hztune.blocks import Arm
 from hztune.confirm import interval_of
 from hztune.errors import HztuneError, UsageError
-from hztune.lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Executor
 from hztune.measure.several import SeveralExecutor
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+from lab.replay import ReplayExecutor, VirtualClock
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hztune import cli, report
 from hztune.blocks import Arm
 from hztune.cli import report as cli_report
-from hztune.lab.replay import ReplayExecutor, VirtualClock
 from hztune.progress import Quiet
 from hztune.search import Search
 from hztune.store.log import LocalStudy, recording

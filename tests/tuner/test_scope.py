@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.replay import Truth
 
 from hztune import api, profile
 from hztune.api import request as requested
 from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
-from hztune.lab.replay import Truth
 from hztune.machine import Machine
 from hztune.measure.program import Program, described
 from hztune.measure.runs import RunExecutor

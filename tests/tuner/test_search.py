@@ -13,11 +13,11 @@ from statistics import stdev
 from typing import Any
 
 import pytest
+from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.decide import Looks
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Preset, Space
 from hztune.sparse.told import FAR

@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune import profile
 from hztune.blocks import Arm, Block, joined
 from hztune.confirm import Proof, prove
 from hztune.confirm.proof import loss_words
 from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.executors import workloads_executor
 from hztune.measure.several import SeveralExecutor

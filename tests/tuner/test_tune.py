@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm, Block, ProofPlan, Role
 from hztune.confirm import Proof
-from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.result.decision import Decision
 from hztune.search import Chain, Search, race

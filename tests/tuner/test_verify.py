@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.decide import Looks
 from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId

@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 
 from hztune import machine
 from hztune.blocks import Arm
-from hztune.lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.space import Space
 from hztune.sparse.features import Floats

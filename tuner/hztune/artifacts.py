@@ -107,21 +107,6 @@ def search_spaces() -> Path:
     return _installed_root() / "share" / "hztune" / "search_spaces"
 
 
-def core_source() -> Path:
-    """The source of the core, for experiments that build it otherwise.
-
-    Raises:
-        UsageError: This hztune was not installed from a working copy.
-    """
-    checkout = _checkout()
-    if checkout is None:
-        raise UsageError(
-            "another build of hz needs its source: install hztune from a working copy "
-            "(pip install --editable .)"
-        )
-    return checkout / "core"
-
-
 def core_module() -> Path | None:
     """The `_core` that was built with the core of HZTUNE_CORE; None: the package's own is right."""
     if not os.environ.get(CORE_VARIABLE):

@@ -113,18 +113,6 @@ def require_replaceable(path: Path) -> None:
         raise HztuneError(f"cannot write {str(path)!r}: {kind}")
 
 
-def publish(unfinished: Path, path: Path) -> None:
-    """Makes a file that is whole now take its place.
-
-    Raises:
-        HztuneError: The file system refused.
-    """
-    try:
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
-
-
 def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666) -> None:
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 

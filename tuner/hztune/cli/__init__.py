@@ -36,7 +36,6 @@ COMMANDS = {
     "suggest": "suggest",
     "record": "record",
     "trace": "trace",
-    "experiment": "experiment",
     "list": "list",
     "params": "list",
     "paths": "list",

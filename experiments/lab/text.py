@@ -1,17 +1,15 @@
-"""The answers of experiments as text, for people, Markdown and machines; and as a picture."""
+"""The answers of experiments as text, for people and as Markdown; and as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from hztune import files
 from hztune.compare import table
 from hztune.errors import UsageError
-from hztune.lab import arm_figures, chart
-from hztune.lab.arm_figures import Shown
-from hztune.lab.findings import ExperimentReading
+from lab import arm_figures, chart
+from lab.findings import ExperimentReading
 
 
 def draw_answer(finding: ExperimentReading, path: Path) -> None:
@@ -45,15 +43,3 @@ def markdown_of(findings: Sequence[ExperimentReading], *, rows: bool) -> str:
             text += ["", f"### {each.name}", "", table.markdown(each.standings), ""]
             text += arm_figures.values_table(each.values, each.standings)
     return "\n".join(text)
-
-
-def as_json(finding: ExperimentReading) -> dict[str, object]:
-    """A finding for machines, its figures as ratios where they are."""
-    told = asdict(finding)
-    del told["standings"], told["values"]
-    return {**told, "figures": [_figure_json(each) for each in finding.figures]}
-
-
-def _figure_json(figure: Shown) -> dict[str, object]:
-    ratio, low, high = figure.interval.ratio if figure.interval else (None, None, None)
-    return {**asdict(figure), "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}

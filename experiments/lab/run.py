@@ -23,13 +23,13 @@ from hztune.compare.preload import FileIdentity
 from hztune.compare.targets import ComparedRow, ProgramSpec
 from hztune.compare.targets import require as require_programs
 from hztune.errors import HztuneError, UsageError
-from hztune.lab import builds
-from hztune.lab.definition import Experiment, Side
-from hztune.lab.instructions import count
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Reporter
 from hztune.workload import WorkloadSpec
+from lab import builds
+from lab.definition import Experiment, Side
+from lab.instructions import count
 
 RESULTS = "results.json"
 UNFINISHED = "results.unfinished.json"
@@ -261,5 +261,5 @@ def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Effort:
 def _publish(unfinished: Path) -> Path:
     """Makes a complete record the results."""
     results = unfinished.with_name(RESULTS)
-    files.publish(unfinished, results)
+    unfinished.replace(results)
     return results

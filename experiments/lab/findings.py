@@ -10,9 +10,9 @@ from pathlib import Path
 from hztune.compare import comparison as comparisons
 from hztune.compare.comparison import Comparison
 from hztune.compare.standings import Standings
-from hztune.lab.arm_figures import Shown, shown
-from hztune.lab.definition import CounterValue, Experiment
-from hztune.lab.run import RESULTS
+from lab.arm_figures import Shown, shown
+from lab.definition import CounterValue, Experiment
+from lab.run import RESULTS
 
 README = "README.md"
 NOT_MEASURED = "not measured yet"

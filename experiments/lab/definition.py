@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -47,10 +47,11 @@ from hztune.blocks import Arm
 from hztune.compare.contenders import BUILD
 from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, MOST_PAIRS, USUAL_PAIRS
 from hztune.errors import UsageError
-from hztune.lab import builds
 from hztune.strictjson import Fields
 from hztune.workload import WorkloadSpec
+from lab import builds
 
+EXPERIMENTS = Path(__file__).resolve().parents[1]
 DEFINITION = "experiment.toml"
 MOST_BYTES = 64 * 1024
 
@@ -181,20 +182,12 @@ class Experiment:
         return tuple(row.label for row in self.rows if isinstance(row, ProgramRow))
 
 
-def find(words: tuple[str, ...], where: Path) -> tuple[Path, ...]:
-    """Returns the folders that are meant: those named, or all experiments in `where`.
-
-    Raises:
-        UsageError: There is none, or one that is named is no experiment.
-    """
-    if words and words != ("all",):
-        return tuple(Path(word) for word in words)
-    found = tuple(sorted(path.parent for path in where.glob(f"*/{DEFINITION}")))
-    if not found:
-        raise UsageError(
-            f"there is no experiment in {str(where)!r}; name a directory with an {DEFINITION}"
-        )
-    return found
+def find(names: Sequence[str]) -> tuple[Path, ...]:
+    """Returns the folders that are meant: of experiments by name or path, or "all" of them."""
+    if [*names] == ["all"]:
+        return tuple(sorted(path.parent for path in EXPERIMENTS.glob(f"*/{DEFINITION}")))
+    here = [Path(name) for name in names]
+    return tuple(path if path.is_dir() else EXPERIMENTS / path for path in here)
 
 
 def load(folder: Path) -> Experiment:
