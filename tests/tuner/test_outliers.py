@@ -17,7 +17,6 @@ from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.result import Result
 from hztune.result.stored import ending, read
-from hztune.result.summary import summary_lines
 from hztune.space import Space
 from hztune.stats import far_off, follow_on
 from hztune.trial import Budget, Ledger, Workbench, calibrate, outlying_pairs
@@ -134,15 +133,6 @@ def result(toy_space: Space, make_profile: Callable[..., Profile]) -> Result:
     study.aim.proofs.append(prove(bench, study.control, [TUNED], alpha=0.01, until=1.0))
     decision = study.decided("improved", TUNED, study.aim.proofs[0].interval, "it is faster")
     return Result(make_profile(), account_of(study, decision, 60.0))
-
-
-def test_a_summary_tells_of_outliers_by_arm_and_distance(result: Result) -> None:
-    (stray,) = result.account.outliers
-    assert stray.arm == TUNED
-    line = next(line for line in summary_lines(result) if "far from the others" in line)
-    assert " pairs of hz lock=spin lies far" in line
-    assert f"at {stray.ratio:.2f}x" in line and "block 9" in line
-    assert "it counts all the same" in line
 
 
 def test_a_result_is_read_back_as_it_was_stored(result: Result) -> None:

@@ -185,7 +185,6 @@ def test_the_report_draws_speed_against_memory_and_names_the_members(
     assert "less memory is proved" in page and "peak memory" in page
     found = figures.read(out)
     assert len(found.front) == 3
-    assert "--pareto throughput,rss" in page
 
 
 def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -212,7 +212,7 @@ def tune_command(
         require_fit(api.doctor())
     with reporter(quiet=quiet) as display:
         result = api.tune(asked, reporter=display)
-    status = print_result(result, as_json=as_json)
+    status = print_result(result, options["words"], as_json=as_json)
     write_report(result)
     if require_gain and result.profile.claim.verdict == "no_gain":
         raise NoGainError("no gain was proved, and --require-gain was given")
@@ -279,8 +279,8 @@ def _request(
     )
 
 
-def print_result(result: Result, *, as_json: bool) -> int:
-    """Prints the summary; returns the exit status of the verdict."""
+def print_result(result: Result, words: Sequence[str] = (), *, as_json: bool) -> int:
+    """Prints the summary; returns the exit status of the verdict. `words` are the program's."""
     folder = result.folder
     if as_json:
         click.echo(json.dumps(api.summary(result), indent=2))
@@ -288,8 +288,8 @@ def print_result(result: Result, *, as_json: bool) -> int:
         lines = api.summary_lines(result)
         if folder is not None and result.profile.makes_a_claim:
             path = shlex.quote(str(folder / "profile.json"))
-            own = click.get_current_context().params.get("words") or ("./your-program",)
-            lines.append(f"use it:  hztune run {path} -- {shlex.join(own)}")
+            own = shlex.join(words or ("./your-program",))
+            lines.append(f"use it:  hztune run {path} -- {own}")
             lines.append(f"or:      hztune export {path} --format env")
         click.echo("\n".join(lines))
     return _EXIT_STATUS[result.profile.claim.verdict]

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hztune.blocks import Arm
-from hztune.measure.live_share import common_silence
 from hztune.profile import Profile, Share, Verdict, ratio_text
 from hztune.progress import duration, percent
 from hztune.rests import MEMORIES, RestPlan
 from hztune.result import Account, Addition, Result, front_file
 from hztune.result.kept import Ends, KeptMemory, slope_words
 from hztune.result.stored import stored_form
-from hztune.trial import FAULTS, Outlier
+from hztune.trial import FAULTS
 from hztune.workload import METRICS, Goal
 
-_CHANGES_SHOWN = 6
 _CLAIMED: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 _STATES = {"harmed": "harm on", "safe": "no harm on", "open": "not shown on"}
 _WAITED_S = 1.0
@@ -73,14 +70,12 @@ def summary_json(result: Result) -> dict[str, Any]:
 
 
 def summary_lines(result: Result) -> list[str]:
-    """The summary for people."""
+    """The summary for people: the verdict and what it costs; the report has all the rest."""
     text = [f"verdict: {result.profile.claim.verdict} ({result.account.why})"]
     text += _front_lines(result) if result.front else _profile_lines(result)
     text += [f"  warning: {each.text}" for each in result.profile.cautions]
     text += [f"  left out: {each.text}" for each in result.account.left_out]
     text += _elsewhere_lines(result)
-    told = [each.text for each in result.account.changes if each.is_told]
-    text += [f"  {line}" for line in told[:_CHANGES_SHOWN]]
     text += _account_lines(result)
     return [*text, f"results: {result.folder}"] if result.folder else text
 
@@ -181,24 +176,13 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
     if result.account.kept is not None:
         yield from _kept_lines(result.account.kept, made.objective.rest, base)
-    yield from _afterwards_lines(result)
+    least = ((one.arm.text, one.least.words) for one in result.account.survivors)
+    yield from (f"  smallest memory of {name}: {words}" for name, words in least)
     if made.allocator.name != _control(made):
         yield f"  allocator = {made.allocator.name}"
     worth = {name: _worth(one) for one in result.account.added for name, _ in one.params}
     for name, value in made.arm.params:
         yield f"  {name} = {value}{worth.get(name, '')}"
-
-
-def _afterwards_lines(result: Result) -> Iterator[str]:
-    """Yields what was measured when the verdict stood."""
-    for one in result.account.survivors:
-        yield f"  smallest memory of {one.arm.text}: {one.least.words}"
-    live = result.account.live
-    if why := common_silence([told.share for told in live]):
-        yield f"  live memory is not known: {why}"
-        return
-    for told in live:
-        yield f"  live memory of {told.name}: {told.share.words}"
 
 
 def _kept_lines(kept: KeptMemory, rest: RestPlan | None, base: str) -> Iterator[str]:
@@ -246,20 +230,13 @@ def _account_lines(result: Result) -> Iterator[str]:
         ]
         yield f"with their defaults, in the search: {', '.join(seen)}"
     failed = ", ".join(f"{count} {status}" for status, count in sorted(account.failures.items()))
-    trials = result.profile.search.trials
-    yield f"searched: {trials} configurations; failures: {failed or 'none'}"
-    waited = account.waited_s
-    yield (
-        f"time: {duration(account.wall_s)}, {100 * account.measured_share:.0f} % of it measuring "
-        f"(warm-up {100 * account.warmup_share:.0f} %), "
-        f"{account.disturbed} of {account.turns} turns disturbed"
-        + (f"; for {duration(waited)} another hztune measured" if waited >= _WAITED_S else "")
-    )
+    failed = f"; failures: {failed}" if failed else ""
+    trials, took = result.profile.search.trials, duration(account.wall_s)
+    if account.waited_s >= _WAITED_S:
+        took += f", {duration(account.waited_s)} of it waiting"
+    yield f"searched: {trials} configurations in {took}{failed}"
     if account.noise_floor is not None and account.detectable is not None:
-        yield (
-            f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}{_findable(account)}"
-        )
-    yield from (_outlier_line(result, pair) for pair in account.outliers)
+        yield f"noise floor: {100 * account.noise_floor:.1f} %; {_findable(account)}"
     if account.follow_on is not None:
         yield (
             f"fresh pairs are like those before them (correlation {account.follow_on:.2f}): the "
@@ -270,23 +247,12 @@ def _account_lines(result: Result) -> Iterator[str]:
 def _findable(account: Account) -> str:
     """How small a gain this budget sees."""
     assert account.detectable is not None
-    proved = f"{100 * account.detectable:.1f} %"
     if account.findable is None:
-        return f"the smallest gain that this budget proves three times in four is {proved}"
+        return f"a gain of {100 * account.detectable:.1f} % is proved three times in four"
     return (
-        "the smallest gain of a parameter that this budget finds nine times in ten is "
-        f"{100 * account.findable:.1f} % (of a finalist, {proved} is proved three times in four)"
+        f"a parameter that gains {100 * account.findable:.1f} % is found and proved nine times in "
+        "ten; a larger --budget finds smaller gains"
     )
-
-
-def _proved(result: Result) -> str:
-    """What was proved of speed, before what could have been; "" where that is told otherwise."""
-    claim = result.profile.claim
-    if claim.verdict == "no_gain":
-        return "no gain was proved, and "
-    if claim.verdict != "improved" or claim.ratio is None:
-        return ""
-    return f"a gain of {100 * (claim.ratio - 1):.1f} % was proved, and "
 
 
 def _seen(ratio: float | str, within: float | None) -> str:
@@ -294,13 +260,3 @@ def _seen(ratio: float | str, within: float | None) -> str:
     if isinstance(ratio, str):
         return ratio
     return f"{ratio:.2f}x" + ("" if within is None else f" ± {percent(within, sign=False)}")
-
-
-def _outlier_line(result: Result, pair: Outlier) -> str:
-    """What is told of a pair that lies far from the others."""
-    itself = pair.arm == Arm(_control(result.profile))
-    which = f"the {_base(result)} with itself" if itself else pair.arm.text
-    return (
-        f"one of {pair.pairs} pairs of {which} lies far from the others, at "
-        f"{pair.ratio:.2f}x of their middle (block {pair.block}); it counts all the same"
-    )
