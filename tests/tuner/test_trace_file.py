@@ -17,8 +17,6 @@ from hztune.measure.executors import workload_executor
 from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import TurnExecutor
 from hztune.profile import Profile, WorkloadId
-from hztune.tune.request import TuneRequest
-from hztune.tune.stored_request import read_back, written
 from hztune.workload import WorkloadSpec, listing, takes, workloads_named
 
 MakeProfile = Callable[..., Profile]
@@ -153,16 +151,6 @@ def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_m
 
 
 # ---- requests and profiles -----------------------------------------------------------------------
-
-
-def test_a_stored_request_names_no_path_and_is_read_where_the_file_is(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = written(TuneRequest(workload=spec_of(path), budget_s=60.0))
-    assert str(path.parent) not in str(stored)
-    monkeypatch.chdir(path.parent)
-    with read_back(stored) as request:
-        assert request.workload == spec_of(path)
 
 
 @pytest.fixture
