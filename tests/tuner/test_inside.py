@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Outcome, insides
 from hztune.measure.executors import program_executor
+from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile
 from hztune.space import machine_facts
@@ -443,3 +444,16 @@ def test_an_allocator_inside_is_no_library_of_the_machine() -> None:
     with pytest.raises(UsageError, match="is no library of this machine: it stands in a program"):
         allocator.get(NAME).installed()
     assert not any(name.startswith(inside.ANY) for name in allocator.names())
+
+
+def test_a_long_program_is_not_looked_at_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
+        limits.append(program.timeout_s)
+        return [], Run(None)
+
+    monkeypatch.setattr(insides, "_look", look)
+    insides.of_run(Program(("sleep", "40")), 6.0)
+    insides.of_run(Program(("sleep", "40"), timeout_s=3.0), 6.0)
+    assert limits == [6.0, 3.0]

@@ -235,7 +235,7 @@ SPARE = replace(SIGHT, peak_kb=800 * 1024, end_kb=700 * 1024, faults=1_000_000)
 def test_every_study_that_is_named_can_be_asked_for(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hztune.measure.insides.of_run", lambda program: ())
+    monkeypatch.setattr("hztune.measure.insides.of_run", lambda program, most_s: ())
     monkeypatch.setattr("hztune.suggest.ideas.MOST", 99)
     found = named(SPARE, program, limit_kb=1 << 20)
     lines = [each for each in found.values() if not each.startswith("hztune compare")]

@@ -8,6 +8,7 @@ warm-up as any other.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,14 +47,21 @@ def of_file(program: Program) -> tuple[Installed, ...]:
     return inside.parts_of(_files(program))
 
 
-def of_run(program: Program) -> tuple[Installed, ...]:
+def of_run(program: Program, most_s: float = math.inf) -> tuple[Installed, ...]:
     """Returns what is inside a program and answers, each name once; the program is run.
+
+    Args:
+        program: What is run.
+        most_s: Seconds after which it has been seen enough, and is ended; allocators speak when
+            they start, and a server's load is told to end anyway.
 
     Raises:
         UsageError: It cannot be started.
         HztuneError: A command before or after the run failed.
     """
     asked = [*_USUAL, *(part.name for part in of_file(program))]
+    if program.service is None:
+        program = replace(program, timeout_s=min(program.timeout_s, most_s))
     files, run = _look(program, asked)
     parts = inside.parts_of([*_files(program), *files])
     several = sum(_adapter(part).family == "jemalloc" for part in parts) > 1

@@ -38,6 +38,9 @@ DEFAULT_MAX_LOSS = "5%"
 LEAST_STUDY_S = 20.0
 MOST_STUDY_S = 7 * 86400.0
 
+LOOK_SHARE = 0.1
+"""Most of a budget for the runs that show which allocators are inside of programs."""
+
 _Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
 _MANY_THREADS = 1024
 """Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
@@ -446,7 +449,8 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
             if each.trace is not None and request.prove_on is None
         ]
         return found, tuple(only)
-    seen = [_program_target(each, request.allocators, look) for each in request.programs]
+    look_s = LOOK_SHARE * request.budget_s / len(request.programs) if look else 0.0
+    seen = [_program_target(each, request.allocators, look_s) for each in request.programs]
     first, *others = (each for each, _ in seen)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     provider = next((each.provider for each, _ in seen if each.provider is not None), None)
@@ -456,9 +460,15 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
 
 
 def _program_target(
-    program: Program, wanted: Sequence[str], look: bool
+    program: Program, wanted: Sequence[str], look_s: float
 ) -> tuple[TuneTarget, tuple[str, ...]]:
-    """The same of one program, of which those allocators are wanted."""
+    """The same of one program, of which those allocators are wanted.
+
+    Args:
+        program: The program.
+        wanted: The allocators.
+        look_s: Seconds of the run that shows what is inside; 0: it is not run.
+    """
     if program.is_open:
         raise UsageError(
             f"{OPEN} stands for the contenders of `hztune compare`; give the program itself"
@@ -468,7 +478,7 @@ def _program_target(
         raise UsageError(str(found.obstacle()))
     parts: tuple[Installed, ...] = ()
     if asks_inside(wanted):
-        parts = insides.of_run(program) if look else insides.of_file(program)
+        parts = insides.of_run(program, look_s) if look_s else insides.of_file(program)
     elif found.obstacle() is not None or "glibc" in wanted:
         parts = insides.of_file(program)
     remarks = found.remarks()
