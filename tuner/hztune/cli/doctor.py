@@ -122,7 +122,7 @@ def _mib(size: int) -> str:
 def _whose_choice(setting: InEffect) -> str:
     if not setting.is_effective:
         return "asked for"
-    return f"in effect, {'asked for' if setting.is_asked else 'not asked for'}"
+    return "in effect, asked for" if setting.is_asked else "in effect"
 
 
 def _settings_told(settings: tuple[InEffect, ...]) -> list[str]:

@@ -77,6 +77,7 @@ class _Run:
     looks: int = 0
     faults: int = 0
     before_kb: int = 0
+    files_kb: int = 0
     load_ns: int = 0
     points: tuple[tuple[int, int, int], ...] = ()
     ports: set[str] = field(default_factory=set)
@@ -178,12 +179,15 @@ class _Run:
 
     def _count(self, launcher: int) -> None:
         pids = live.descendants(launcher)
-        threads, self.looks = 0, self.looks + 1
+        threads, files_kb, self.looks = 0, 0, self.looks + 1
         for pid in pids:
             with contextlib.suppress(OSError):
                 threads += len(os.listdir(f"/proc/{pid}/task"))
+                shared_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[2])
+                files_kb += shared_pages * os.sysconf("SC_PAGE_SIZE") // 1024
             if self.looks % _PORTS_EVERY == 0:
                 self.ports |= ports_of(pid)
+        self.files_kb = max(self.files_kb, files_kb)
         self.threads, self.processes = max(self.threads, threads), max(self.processes, len(pids))
 
 
@@ -240,7 +244,7 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         processes=max(1, seen.processes),
         threads=max(1, seen.threads),
         faults=seen.faults,
-        peak_kb=max(kb for _, kb, _ in points),
+        peak_kb=max(seen.run.rss_peak_kb - seen.files_kb, *(kb for _, kb, _ in points)),
         end_kb=points[-1][1],
         before_kb=seen.before_kb,
         allocator=_allocator(found, provider),
