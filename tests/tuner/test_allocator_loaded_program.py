@@ -14,6 +14,7 @@ import pytest
 
 from hztune import allocator, params
 from hztune.allocator import elf, live, loaded_program
+from hztune.allocator.memory import ProcessMemory
 from hztune.errors import UsageError
 
 Compile = Any  # the Compiler of conftest.py
@@ -131,6 +132,40 @@ def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> Non
         elf.read(cut)
 
 
+def test_a_file_that_its_owner_cuts_while_it_is_read_is_no_program(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, shape = compiled("cut"), elf._shape
+
+    def cutting(data: Any) -> Any:
+        found = shape(data)
+        os.truncate(program, 0)
+        return found
+
+    monkeypatch.setattr(elf, "_shape", cutting)
+    assert elf.read(program) is None
+
+
+@pytest.mark.parametrize(("symbols", "names"), [(1 << 40, 16), (24, 1 << 40)])
+def test_a_table_that_is_too_large_for_a_program_is_not_read(
+    symbols: int, names: int, tmp_path: Path
+) -> None:
+    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 56, 0, 64, 2, 0)
+    rows = [(3, names, 0), (11, symbols, 24)]
+    sections = [struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 192, size, 0, 0, 0, each)
+                for kind, size, each in rows]  # fmt: skip
+    hostile = tmp_path / "hostile"
+    hostile.write_bytes(b"\x7fELF\2\1\1" + bytes(9) + header + b"".join(sections))
+    os.truncate(hostile, 1 << 31)
+    assert elf.read(hostile) is None
+
+
+def test_a_file_that_is_too_large_for_a_program_is_none(compiled: Compile) -> None:
+    program = compiled("large")
+    os.truncate(program, 1 << 40)
+    assert elf.read(program) is None
+
+
 def test_the_loader_of_a_static_program_cannot_be_asked(compiled: Compile) -> None:
     with pytest.raises(UsageError, match="static program"):
         loaded_program.loader_of(compiled("alone", compiled.idle, "-static"))
@@ -216,6 +251,21 @@ def test_several_tunables_are_whole_although_the_loader_cuts_them(
     variables = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.tcache_count=9", "Z": "1"}
     with running(compiled("idle"), variables) as pid:
         assert live.undelivered(live.look(pid), variables) == ()
+
+
+def test_a_list_of_the_loader_that_goes_round_ends(compiled: Compile, running: Running) -> None:
+    source = """
+    #include <link.h>
+    #include <unistd.h>
+    int main(void) {
+        char c;
+        _r_debug.r_map->l_next = _r_debug.r_map;
+        _exit(write(1, "x", 1) + read(0, &c, 1) != 2);
+    }
+    """
+    with running(compiled("round", source), {}) as pid:
+        process = ProcessMemory.of(pid)
+        assert process.loaded() == [process.program]
 
 
 @pytest.mark.parametrize("preload", ["", "libmimalloc.so.2", "libnosuch.so.1:libjemalloc.so.2"])

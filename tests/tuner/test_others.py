@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hztune import api, cli
+from hztune import api, cli, files
 from hztune.allocator import live, loaded_program
 from hztune.cli.lines import print_lines
 from hztune.profile import Profile
@@ -142,6 +142,13 @@ def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
         os.replace(compiled("new.so", "int y;", "-shared"), library)
         with pytest.raises(FileNotFoundError):
             process.link(library)
+
+
+def test_of_the_variables_of_a_process_no_more_is_read_than_it_can_start_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "MOST_VARIABLES_BYTES", 3)
+    assert sum(map(len, files.variables_of(os.getpid()))) <= 3
 
 
 def test_a_line_that_is_printed_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,9 @@ else:
 
 _BLOCK_BYTES = 1 << 20
 
+MOST_VARIABLES_BYTES = 6 << 20
+"""Of a process: no program starts with more, and it may say later that all its memory is those."""
+
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
@@ -76,6 +79,16 @@ def sha256_of(path: Path) -> str:
         while block := file.read(_BLOCK_BYTES):
             made.update(block)
     return made.hexdigest()
+
+
+def variables_of(pid: int) -> list[bytes]:
+    """The variables that a process was started with, and last an empty text.
+
+    Raises:
+        OSError: There is none, or it may not be looked at.
+    """
+    with Path("/proc", str(pid), "environ").open("rb") as file:
+        return file.read(MOST_VARIABLES_BYTES).split(b"\0")
 
 
 def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from hztune import artifacts
 from hztune.arguments import printable
 from hztune.errors import HztuneError, OutOfTime, UsageError
+from hztune.files import variables_of
 
 MARK = "HZTUNE_CHILD"
 """The variable that marks every process of a child's tree; each child has a value of its own."""
@@ -548,7 +549,7 @@ def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int,
 def _mark_of(pid: int) -> str | None:
     """Returns the mark that a process was started with, "" without one, None if it shows none."""
     try:
-        variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+        variables = variables_of(pid)
     except ProcessLookupError:
         return None
     except OSError:

@@ -137,11 +137,13 @@ def search_order(process: ProcessMemory, preload: str) -> list[Path]:
     wanted = [Path(entry).name for entry in _SEPARATORS.split(preload) if entry]
     order = [process.program] if process.program in files else []
     order += [by_name[name] for name in wanted if name in by_name]
+    met = set(order)
     for path in order:
         for name in files[path].needed:
-            if name in by_name and by_name[name] not in order:
+            if name in by_name and by_name[name] not in met:
+                met.add(by_name[name])
                 order.append(by_name[name])
-    return order + [path for path in files if path not in order]
+    return order + [path for path in files if path not in met]
 
 
 def _has_malloc(process: ProcessMemory, path: Path) -> bool:

@@ -67,7 +67,7 @@ class LoadedProgram:
 
     def obstacle(self) -> str | None:
         """Returns why no allocator can be put under the program, in one sentence; None: one can."""
-        if self.is_static and elf.contains(self.program, [_GO]):
+        if self.is_static and elf.contained(self.program, [_GO]):
             return f"{self.program} is a program of Go, whose own runtime gives it all its memory"
         if self.is_static:
             return (

@@ -24,9 +24,10 @@ _MARKS = {
 }
 _CONF = "MALLOC_CONF"
 _PREFIX = re.compile(r"_?(?:[A-Z0-9]+_)*")
+_GONE = "deprecated_"
 _VERSION = {
-    "jemalloc": re.compile(rb"\0(\d+\.\d+\.\d+)-\d+-g[0-9a-f]{7,40}\0"),
-    "tcmalloc": re.compile(rb"gperftools (\d+\.\d+)"),
+    "jemalloc": re.compile(rb"\0(\d{1,4}\.\d{1,4}\.\d{1,4})-\d{1,4}-g[0-9a-f]{7,40}\0"),
+    "tcmalloc": re.compile(rb"gperftools (\d{1,4}\.\d{1,4})"),
 }
 
 
@@ -66,10 +67,11 @@ def of(path: Path) -> tuple[Mark, ...]:
 @lru_cache(maxsize=256)
 def _of(path: Path, version: tuple[int, ...]) -> tuple[Mark, ...]:
     """Looks into a file once for each of its versions."""
+    there = elf.contained(path, {text for texts in _MARKS.values() for text in texts})
     return tuple(
         Mark(family, prefix, _version(path, family))
         for family, texts in _MARKS.items()
-        if elf.contains(path, texts)
+        if there.issuperset(texts)
         for prefix in (_prefixes(path) if family == "jemalloc" else ("",))
     )
 
@@ -92,13 +94,15 @@ def _dated(path: Path) -> Version:
     """Returns the first version of mimalloc whose options are those that the file names.
 
     A linker lets a text be the end of a longer one, so that nothing needs to stand before a name;
-    an option that is gone is kept as deprecated_NAME.
+    an option that is gone is kept under that name behind _GONE.
     """
+    options = {row.option for row in MIMALLOC}
+    texts = {f"{start}{option}\0".encode() for option in options for start in ("", _GONE)}
+    held = elf.contained(path, texts)
     there = {
-        row.option
-        for row in MIMALLOC
-        if elf.contains(path, [f"{row.option}\0".encode()])
-        and not elf.contains(path, [f"deprecated_{row.option}\0".encode()])
+        option
+        for option in options
+        if f"{option}\0".encode() in held and f"{_GONE}{option}\0".encode() not in held
     }
 
     def strays(version: Version) -> int:

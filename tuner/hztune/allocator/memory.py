@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hztune.allocator import elf
+from hztune.files import MOST_VARIABLES_BYTES, variables_of
 
 _MAPPED = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r\S* \S+ \S+ (\d+) +(/.*)$", re.M)
 _DT_NULL, _DT_DEBUG = 0, 21
@@ -98,14 +99,16 @@ class ProcessMemory:
         if not entry:
             return None
         files = {mapped.base: path for path, mapped in self.files.items()}
-        order = [self.program]
+        order = {self.program: None}
         item = self._word(entry + _R_MAP)
-        while item and len(order) < _MOST_ENTRIES:
+        for _ in range(_MOST_ENTRIES):  # the list may go round in a circle
+            if not item:
+                break
             base = self._word(item + _L_ADDR)
-            if base in files and files[base] not in order:
-                order.append(files[base])
+            if base in files:
+                order[files[base]] = None
             item = self._word(item + _L_NEXT)
-        return order
+        return list(order)
 
     def variables(self) -> dict[str, str] | None:
         """Returns the variables that it was started with; None: it has overwritten them.
@@ -113,9 +116,9 @@ class ProcessMemory:
         Raises:
             OSError: It may not be looked at.
         """
-        block = Path("/proc", str(self.pid), "environ").read_bytes()
-        found = _named(_whole(block.split(b"\0")))
-        return found if found or not block else self._current_variables()
+        entries = variables_of(self.pid)
+        found = _named(_whole(entries))
+        return found if found or entries == [b""] else self._current_variables()
 
     def data(self, path: Path, symbol: str, size: int) -> bytes | None:
         """Returns the bytes at a symbol of a mapped file; None: no such, or not to be read.
@@ -158,11 +161,13 @@ class ProcessMemory:
     def _texts(self, array: int) -> list[bytes]:
         """Returns the texts that an array of pointers, ended by a null, points to."""
         texts: list[bytes] = []
-        while len(texts) < _MOST_ENTRIES:
+        left = MOST_VARIABLES_BYTES
+        while left > 0 and len(texts) < _MOST_ENTRIES:
             pointer = self._word(array + len(texts) * _WORD.size)
             if not pointer:
                 break
             texts.append(self._text(pointer))
+            left -= len(texts[-1])
         return texts
 
     def _text(self, address: int) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hztune.arguments import printable
 from hztune.errors import UsageError, no_look_at
+from hztune.files import variables_of
 
 _FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-z_]+:.*\n)*)", re.M)
@@ -87,8 +88,8 @@ class Process:
     def variables(self) -> dict[str, str]:
         """The variables that it was started with; none where they may not be read."""
         with contextlib.suppress(OSError):
-            block = Path("/proc", str(self.pid), "environ").read_bytes()
-            pairs = (each.decode(errors="replace").partition("=") for each in block.split(b"\0"))
+            texts = (each.decode(errors="replace") for each in variables_of(self.pid))
+            pairs = (text.partition("=") for text in texts)
             return {name: value for name, equals, value in pairs if equals}
         return {}
 
