@@ -15,8 +15,9 @@
  * is closed, as it would keep the program's pipes and sockets open. A fork's child has no such
  * thread. An exec ends the thread.
  *
- * CLIENTS_MOST clients may be connected that have not asked yet; with one more the first of them is
- * closed. Only clients of the process's user and of root count: others are closed at once.
+ * CLIENTS_MOST clients may be connected that have not asked yet, or fewer where descriptors are
+ * scarce; with one more the first of them is closed. Only clients of the process's user and of root
+ * count: others are closed at once.
  *
  * The thread ends with main, as a process whose main ends by pthread_exit lives until its last
  * thread has ended. It may be cancelled only where it waits: there it holds nothing.
@@ -144,21 +145,30 @@ static void client_leave(nfds_t client)
             (service.wait_count - client) * sizeof service.waits[0]);
 }
 
-/* Others would only be in the way of those that may ask. The user that the process has now: it may
- * have dropped rights since its start. */
+/* Others would only be in the way of those that may ask. The user that the process has now, as it
+ * may have dropped rights since its start, but for good: a fork's child has the key in its memory,
+ * too, and that user may read it there. */
 static bool may_stay(int client)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
+    uid_t real, effective, saved;
     return getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == geteuid() || peer.uid == 0);
+           getresuid(&real, &effective, &saved) == 0 &&
+           (peer.uid == 0 || (peer.uid == real && peer.uid == effective && peer.uid == saved));
 }
 
-/* Without memory or descriptors it waits before the next try. */
+/* Without memory or descriptors the first client goes, or the next try waits. poll's EINVAL is a
+ * limit of descriptors that has become lower than there are clients. */
 static bool is_worth_another_try(int error)
 {
-    if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)
-        (void)usleep(PAUSE_US);
+    const bool is_short =
+        error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+    if (service.wait_count > 1 && (is_short || error == EINVAL)) {
+        client_leave(1);
+        return true;
+    }
+    if (is_short) (void)usleep(PAUSE_US);
     return error != EBADF && error != EINVAL && error != EPERM && error != ENOSYS;
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +56,7 @@ threading.Thread(target=sys.stdin.read).start()
 print("ready", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """
+AS_ANOTHER_USER = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
 # Shows a name and a key as hz does, and answers the first request with these packets.
 ANSWER = """
 import os, socket, sys
@@ -248,8 +251,10 @@ def test_a_stopped_process_is_not_waited_for_without_end(
     assert api.process_statistics(program.pid).pid == program.pid
 
 
-def test_a_process_that_ends_meanwhile_is_said_to(start: Start) -> None:
-    with pytest.raises(HztuneError, match=r"ended while it was asked$"):
+def test_a_process_that_closes_the_connection_and_goes_on_is_not_said_to_have_ended(
+    start: Start,
+) -> None:
+    with pytest.raises(HztuneError, match=r"gave no answer: others are asking it; try again$"):
         api.process_statistics(start(ANSWER).pid)
 
 
@@ -270,6 +275,53 @@ def test_a_name_that_may_be_anothers_by_now_is_not_asked(
     monkeypatch.setattr(channel, "_address", lambda process: None)
     with pytest.raises(HztuneError, match=r"ended while it was asked$"):
         api.process_statistics(program.pid)
+
+
+@pytest.fixture
+def elsewhere(on_hz: dict[str, str]) -> Iterator[Callable[..., int]]:
+    """Starts `sleep` on hz behind words that give it namespaces of its own; returns its number."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*words: str) -> int:
+        variables = [f"{name}={value}" for name, value in on_hz.items()]
+        program = subprocess.Popen([*words, "env", *variables, "sleep", "60"])
+        started.append(program)
+        while Process.of(program.pid).name != "sleep":
+            if program.poll() is not None:
+                pytest.skip("this process may make no namespaces")
+            time.sleep(0.01)
+        return program.pid
+
+    yield run
+    for program in started:
+        program.kill()
+        program.wait(DEADLINE_S)
+
+
+def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(
+    elsewhere: Callable[..., int],
+) -> None:
+    pid = elsewhere("unshare", "--net")
+    names: list[str] = []
+    while not names:
+        names = re.findall("hz-control-[0-9a-f]{16}", Path(f"/proc/{pid}/net/unix").read_text())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as thief:
+        thief.bind(f"\0{names[0]}")
+        thief.listen()
+        thief.settimeout(0)
+        with pytest.raises(UsageError, match=r"in another network namespace .* nsenter --net "):
+            api.process_statistics(pid)
+        with pytest.raises(BlockingIOError):
+            thief.accept()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_process_that_cannot_tell_who_asks_is_said_to_be_elsewhere(
+    elsewhere: Callable[..., int],
+) -> None:
+    pid = elsewhere(*AS_ANOTHER_USER, "unshare", "--user", "--map-root-user")
+    with pytest.raises(UsageError, match=r"in another user namespace .* nsenter --user "):
+        api.process_statistics(pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

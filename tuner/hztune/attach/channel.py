@@ -30,6 +30,7 @@ _LABEL = "1"
 """The descriptor of that thread which has the name and the key as its own name."""
 
 _NAME_AND_KEY = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
+_NAMESPACES = {"net": "network", "user": "user"}
 _SWITCH = "HZ_CONTROL"
 _PRELOAD = "LD_PRELOAD"
 _LISTENS_SOON_S = 2.0
@@ -69,7 +70,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = ANSWER_PATIEN
         except ConnectionError:
             packet = b""
     if not packet:
-        raise _unreached(process)
+        raise _unanswered(process, address)
     return _opened(packet, process)
 
 
@@ -92,19 +93,34 @@ def _address(process: Process) -> tuple[str, str] | None:
                     continue
                 found = _NAME_AND_KEY.fullmatch(os.readlink(task / "fd" / _LABEL))
                 if found is not None:
+                    _require_same_network(process, task)
                     return found[1], found[2]
     return None
 
 
-def _unreached(process: Process) -> HztuneError:
-    """Why a process that listens gave no answer."""
-    if process.exists() and process.is_of_another("net"):
-        return UsageError(
-            f"process {process.pid} ({process.name}) is in another network namespace (a "
-            "container); ask from inside it, for example with: nsenter --net --target "
-            f"{process.pid} hztune ..."
-        )
-    return HztuneError(f"process {process.pid} ended while it was asked")
+def _require_same_network(process: Process, task: Path) -> None:
+    """Refuses a socket of another network namespace: here, anybody can have its name."""
+    own, its = (os.readlink(who / "ns/net") for who in (Path("/proc/thread-self"), task))
+    if own != its:
+        raise UsageError(_from_inside(process, "net"))
+
+
+def _from_inside(process: Process, namespace: str) -> str:
+    """Where to ask a process of another namespace."""
+    return (
+        f"process {process.pid} ({process.name}) is in another {_NAMESPACES[namespace]} namespace "
+        f"(a container); ask from inside it, for example with: nsenter --{namespace} --target "
+        f"{process.pid} hztune ..."
+    )
+
+
+def _unanswered(process: Process, address: tuple[str, str]) -> HztuneError:
+    """Why a process closed the connection."""
+    if not process.exists() or _address(process) != address:
+        return HztuneError(f"process {process.pid} ended while it was asked")
+    if process.is_of_another("user"):
+        return UsageError(_from_inside(process, "user"))
+    return HztuneError(f"process {process.pid} gave no answer: others are asking it; try again")
 
 
 def _opened(packet: bytes, process: Process) -> Fields:
