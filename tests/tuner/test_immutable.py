@@ -63,6 +63,8 @@ def mutable(kind: Any, where: str, seen: set[Any]) -> Iterator[str]:
     if kind in seen or origin in (Literal, Callable) or (kind is Any and where.count(".") < 1):
         return
     seen.add(kind)
+    if hasattr(kind, "_fields"):
+        parts, origin = tuple(hints(kind).values()), tuple
     if origin in (tuple, frozenset, UnionType, Union):
         for part in parts:
             yield from mutable(part, where, seen) if part is not ... else ()

@@ -49,6 +49,7 @@ SINGLE_IMPORTERS = {
     "subprocess": {"process"},
     "optuna": {"sparse", "search", "report"},
     "threadpoolctl": {"sparse"},
+    "distributed": {"measure"},
     "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "result"},
     "click": {"cli"},
     "rich": {"progress", "cli"},
@@ -216,7 +217,7 @@ def test_only_its_own_parts_import(what: str) -> None:
 def test_every_package_that_is_imported_is_installed_with_hztune() -> None:
     project = files.read_toml(ROOT / "pyproject.toml", 1 << 20)["project"]
     extras = project["optional-dependencies"]
-    told = [*project["dependencies"], *extras["report"], *extras["dashboard"]]
+    told = [*project["dependencies"], *extras["report"], *extras["dashboard"], *extras["cluster"]]
     declared = {re.split(r"[^\w-]", each)[0].replace("-", "_") for each in told}
     found = {
         each.what.partition(".")[0]
@@ -246,7 +247,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
 
 def test_files_are_written_in_one_place() -> None:
     """Another user may have put a link where a name is known beforehand."""
-    elsewhere = {"stored_request.py", "tool.py", "scope.py"}  # an own new directory; the kernel's
+    elsewhere = {"tool.py", "scope.py"}  # an own new directory; the kernel's
     writers = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in python_files()

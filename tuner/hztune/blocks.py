@@ -267,6 +267,8 @@ def times_of(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
             continue
         begin_ns = min(turn.start_ns for turn in turns)
         end_ns = max(turn.start_ns + turn.counted_ns for turn in turns)
+        if last_ns is not None and begin_ns < last_ns < end_ns:
+            begin_ns = last_ns  # another worker measured meanwhile
         length = (end_ns - begin_ns) * 1e-9
         gap = 0.0 if last_ns is None else (begin_ns - last_ns) * 1e-9
         now += min(max(0.0, gap), length)

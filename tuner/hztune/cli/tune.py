@@ -178,6 +178,12 @@ _UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")
     metavar="DIR",
     help="Results directory.  [default: a new one in hztune-results]",
 )
+@click.option(
+    "--on",
+    default="",
+    metavar="tcp://HOST:8786",
+    help="Measure on the workers of a Dask cluster, by its scheduler.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @private_option
 @click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")

@@ -58,6 +58,11 @@ class Accounting:
             "--cleanup); where they are quicker, there is time for more runs"
         )
 
+    def __sub__(self, other: Accounting) -> Accounting:
+        """Returns what was added to an earlier one, field by field."""
+        earlier = {name: -getattr(other, name) for name in self.__slots__}
+        return self + Accounting(**earlier)
+
     def __add__(self, other: Accounting) -> Accounting:
         """Returns the sum, field by field."""
         return Accounting(

@@ -176,18 +176,21 @@ class Search:
             rounds = self._rounds()
             slots = self._slots(rounds, share, latest)
             if not slots:
+                while self.bench.collect():
+                    pass
                 return
             proposing_until = until - FINAL_SHARE * (until - began)
             is_early = self.bench.budget.elapsed() < proposing_until
             proposing = self._room() > 0 and (is_early or not self.bench.ledger.searched)
             batch = self._batch(proposing, slots)
-            if not batch:
+            if batch:
+                self.bench.search([self.control, *batch], rounds)
+                has_measured = True
+                self._tell()
+            elif not self.bench.collect():
                 if proposing and has_measured:
                     self._tell_early_end(share)
                 return
-            self.bench.measure([self.control, *batch], "search", rounds)
-            has_measured = True
-            self._tell()
 
     def refuse(self, finalist: Arm) -> None:
         """Leaves an arm out for good: its proof has failed."""
@@ -319,7 +322,7 @@ class Search:
 
     def _room(self) -> int:
         """New configurations that may still be measured."""
-        known = self.bench.ledger.configurations
+        known = len({*self.bench.ledger.searched, *(arm.key for arm in self.bench.pending)})
         return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
     def _batch(self, proposing: bool, slots: int = SLOTS) -> list[Arm]:
@@ -343,7 +346,7 @@ class Search:
 
     def _not(self, arms: Sequence[Arm]) -> list[Arm]:
         """What is not to be asked for beside some arms."""
-        return [*self._out(), *arms]
+        return [*self._out(), *self.bench.pending, *arms]
 
     def _unknown(self) -> list[Arm]:
         """What is looked at before anything gets more: what returns memory, where that is sought.

@@ -38,6 +38,7 @@ class Plan:
             only.
         part: Its number among them, from 0.
         parts: How many there are; the block is complete when it was measured on all.
+        machine: What tells the machine that measured it; "": that of the sink.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Plan:
     workload: str = ""
     part: int = 0
     parts: int = 1
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class SampleRows(ABC):
             "schema": SCHEMA,
             "kind": kind,
             "study": self.study,
-            "machine": self.machine,
+            "machine": self._plan.machine or self.machine,
             "pair": self._plan.number,
             "role": self._plan.role,
         }

@@ -10,6 +10,7 @@ from statistics import median
 from hztune.blocks import Arm, Block, ProofPlan, Role, Turn
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
+from hztune.measure.cluster import ClusterExecutor
 from hztune.progress import Reporter, StudyStatus
 from hztune.stats import FIRST_LOOK, Noise
 from hztune.trial.budget import Budget, Stop
@@ -60,6 +61,7 @@ class Workbench:
     def __post_init__(self) -> None:
         """Knows nothing yet of the noise."""
         self._floor, self._least_pairs = 0.0, FIRST_LOOK
+        self._number = -1
         self._told_of_waiting = False
 
     @property
@@ -100,9 +102,48 @@ class Workbench:
         if self.stop():
             raise StoppedByUser("stopped by the user")
         self.note(plan)
-        measuring, number = executor or self.executor, self.ledger.next_number
-        block = measuring.measure(arms, role=role, rounds=rounds, number=number)
-        block = replace(block, machine=self.ledger.machine, plan=plan)
+        measuring = executor or self.executor
+        block = measuring.measure(arms, role=role, rounds=rounds, number=self._next_number())
+        return self._enter(block, plan)
+
+    def search(self, arms: Sequence[Arm], rounds: int) -> None:
+        """Measures a block of the search; on a cluster it is entered when it comes back.
+
+        Raises:
+            StoppedByUser: The user asked to stop.
+            HztuneError: As of `measure`.
+        """
+        if not isinstance(self.executor, ClusterExecutor):
+            self.measure(arms, "search", rounds)
+            return
+        if self.stop():
+            raise StoppedByUser("stopped by the user")
+        self.note(None)
+        number = self._next_number()
+        self.executor.submit(arms, role="search", rounds=rounds, number=number)
+        if len(self.executor.flying) >= self.executor.slots:
+            self.collect()
+
+    def collect(self) -> bool:
+        """Enters what has come back, waiting for at least one block; false: none is awaited."""
+        if not isinstance(self.executor, ClusterExecutor):
+            return False
+        found = self.executor.collect()
+        for block in found:
+            self._enter(block, None)
+        return bool(found)
+
+    @property
+    def pending(self) -> list[Arm]:
+        """Configurations that are being measured elsewhere."""
+        return self.executor.pending if isinstance(self.executor, ClusterExecutor) else []
+
+    def _next_number(self) -> int:
+        self._number = max(self.ledger.next_number, self._number + 1)
+        return self._number
+
+    def _enter(self, block: Block, plan: ProofPlan | None) -> Block:
+        block = replace(block, machine=block.machine or self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
         self._tell_of_waiting()

@@ -63,6 +63,7 @@ class RequestOptions(TypedDict, total=False):
     term_days: int
     command: tuple[str, ...]
     allow_keeping: bool
+    on: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class TuneRequest:
         term_days: Days after which the profile should be measured again.
         command: The words that asked for it, to be kept beside the profile; () keeps none.
         allow_keeping: Whether settings are tried with which freed memory is never returned.
+        on: The scheduler of a Dask cluster that measures, "tcp://HOST:8786"; "": this machine does.
     """
 
     workload: WorkloadSpec | None = None
@@ -117,6 +119,7 @@ class TuneRequest:
     term_days: int = TERM_DAYS
     command: tuple[str, ...] = ()
     allow_keeping: bool = False
+    on: str = ""
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -171,7 +174,8 @@ class TuneRequest:
     @property
     def division(self) -> Division:
         """How the budget is divided."""
-        wants_panel = self.panel if self.panel is not None else self.workload is not None
+        is_workload = self.workload is not None
+        wants_panel = self.panel if self.panel is not None else is_workload and not self.on
         return Division.of(
             self.budget_s,
             panel=wants_panel and not self.pareto,
@@ -283,6 +287,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     _refuse_other_objectives(request)
     _refuse_panel(request)
     _refuse_prove_on(request)
+    _refuse_elsewhere(request)
     if look and request.smallest_memory:
         _require_container(request)
     target, remarks = _target(request, look)
@@ -373,6 +378,26 @@ def _refuse_panel(request: TuneRequest) -> None:
             f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
             f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on"
         )
+
+
+def _refuse_elsewhere(request: TuneRequest) -> None:
+    """Sees to it that a cluster can measure what is asked.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    several = len(request.workloads) + len(request.programs) > 1
+    here = {
+        "--panel": request.panel,
+        "--prove-on": request.prove_on,
+        "--smallest-memory": request.smallest_memory,
+        "several workloads or commands": several,
+        "--server, --prepare or --cleanup": any(
+            each.service or each.prepare or each.cleanup for each in request.programs
+        ),
+    }
+    if request.on and (given := [name for name, is_given in here.items() if is_given]):
+        raise UsageError(f"{given[0]} and --on exclude each other: leave one out")
 
 
 def _refuse_prove_on(request: TuneRequest) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, first_machine
 from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
@@ -24,7 +26,7 @@ from hztune.result import LiveMemory, Result, Survivor, stored
 from hztune.result.decision import Decision
 from hztune.search import SLOTS
 from hztune.store import Sink, kept_command
-from hztune.store.log import LocalStudy
+from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
 from hztune.strictjson import as_word
 from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
 from hztune.trial.budget import Stop
@@ -50,28 +52,54 @@ def tune(task: Task, reporter: Reporter) -> Result:
         HztuneError: The measuring itself failed; the samples so far are kept.
     """
     request, started = task.request, time.monotonic() - task.judged_s
-    machine = Machine.here()
     with (
         interruptible() as asked,
         folder.directory(task) as out,
+        _measuring(request, out) as (machine, client),
         _store(task, machine, out) as store,
     ):
         if (ended := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(ended, out)
         kept_command.write(out / PROFILE, request.command)
-        for line in (*chosen_from(task), *task.remarks, *doctor.remarks()):
+        findings = () if client else doctor.remarks()
+        for line in (*chosen_from(task), *task.remarks, *findings):
             reporter.say(line)
         inside = task.candidates.inside
-        executor = executor_of(request, machine, store, inside, reporter.say)
+        executor = (
+            ClusterExecutor(client, _target(request), task.space.control, store, machine)
+            if client
+            else executor_of(request, machine, store, inside, reporter.say)
+        )
         panel = panel_of(request, machine, store)
         last = last_proof_of(request, machine, store, reporter.say)
         story = _story(task, executor, store, reporter, asked.is_set, panel, last)
         bench, control = story.bench, story.control
         with bench.budget.running():
             decision = story.run()
-            found = afterwards(request, bench, control, decision, machine, inside, reporter)
+            asks = not client
+            found = (
+                afterwards(request, bench, control, decision, machine, inside, reporter)
+                if asks
+                else ((), ())
+            )
         return _finish(task, machine, story, decision, store, started, *found)
+
+
+@contextmanager
+def _measuring(request: TuneRequest, out: Path) -> Iterator[tuple[Machine, Client | None]]:
+    """The machine that proves, and the cluster that measures; None: this machine does."""
+    if not request.on:
+        yield Machine.here(), None
+        return
+    with cluster(request.on) as client:
+        there = Recording.of(out / SAMPLES) if is_there(out) else None
+        yield there.machine if there else first_machine(client), client
+
+
+def _target(request: TuneRequest) -> Target:
+    """What the workers of a cluster measure."""
+    return Target(request.workloads, request.programs, request.seed, 1 + SLOTS)
 
 
 def plan(task: Task) -> list[str]:

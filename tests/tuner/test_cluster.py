@@ -1,0 +1,125 @@
+"""A study on a Dask cluster: a real scheduler and processes, simulated measurements."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from hztune.errors import HztuneError, UsageError
+from hztune.measure import cluster
+from hztune.measure.cluster import ALLOWED, Target
+from hztune.measure.program import described
+from hztune.progress import Quiet
+from hztune.result import Result
+from hztune.store.log import recording
+from hztune.tune import session
+from hztune.tune.request import TuneRequest, understand
+from hztune.workload import WorkloadSpec
+
+distributed = pytest.importorskip("distributed")
+PRELOAD = Path(__file__).parent / "simulated_worker.py"
+FASTER = 20.0
+"""Seconds of a study in each second of the test."""
+
+
+class Fast:
+    """A clock that goes faster."""
+
+    def now(self) -> float:
+        return FASTER * time.monotonic()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Any]:
+    """A cluster of three workers, which are started again when they are killed."""
+    with distributed.LocalCluster(
+        n_workers=3,
+        threads_per_worker=1,
+        dashboard_address=None,
+        preload=[str(PRELOAD)],
+        silence_logs=50,
+    ) as started:
+        yield started
+
+
+def study(address: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    monkeypatch.setattr(session, "SystemClock", Fast)
+    larson = WorkloadSpec.from_text("larson", (), 2)
+    request = TuneRequest(larson, budget_s=200.0, trials=60, out=out, on=address)
+    return session.tune(understand(request), Quiet())
+
+
+def test_a_study_on_a_cluster_comes_to_its_verdict_and_keeps_every_block(
+    workers: Any, tmp_path: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    result = study(workers.scheduler_address, tmp_path, monkeypatch)
+    assert (result.profile.claim.verdict, result.profile.config) == ("improved", {"thp": "on"})
+    numbers = sorted(block.number for block in recording(tmp_path).blocks)
+    assert numbers == [*range(len(numbers))]
+
+
+def test_workers_that_are_killed_cost_no_block_and_no_verdict(
+    workers: Any, tmp_path: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    chance, over, killed = Random(1), threading.Event(), []
+
+    def kill() -> None:
+        while not over.wait(0.3):
+            pids = [each.pid for each in workers.workers.values() if each.pid]
+            if len(workers.scheduler.workers) > 1:  # the others are being started again
+                killed.append(chance.choice(pids))
+                os.kill(killed[-1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        result = study(workers.scheduler_address, tmp_path, monkeypatch)
+    finally:
+        over.set()
+        killer.join()
+    assert len(killed) >= 2
+    assert (result.profile.claim.verdict, result.profile.config) == ("improved", {"thp": "on"})
+    numbers = [block.number for block in recording(tmp_path).blocks]
+    assert len({*numbers}) == len(numbers)
+
+
+def test_a_worker_measures_no_program_and_reads_no_trace_that_it_was_not_started_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Target((), (described(("/bin/true",)),), seed=1, processes=7)
+    with pytest.raises(UsageError, match="was not started for '/bin/true'"):
+        target.refuse_strangers()
+    monkeypatch.setenv(ALLOWED, "/srv/a:/bin/true")
+    target.refuse_strangers()
+    (program,) = target.programs
+    with pytest.raises(UsageError, match="no worker takes"):
+        replace(target, programs=(replace(program, prepare="rm x"),)).refuse_strangers()
+
+
+@pytest.mark.parametrize("changes", [{"panel": True}, {"smallest_memory": True}])
+def test_what_only_this_machine_can_measure_excludes_a_cluster(changes: dict[str, bool]) -> None:
+    larson = WorkloadSpec.from_text("larson", (), 2)
+    with pytest.raises(UsageError, match="and --on exclude each other"):
+        understand(TuneRequest(larson, on="tcp://host:1", **changes))
+
+
+def test_a_scheduler_that_is_not_there_and_one_without_workers_are_told() -> None:
+    with pytest.raises(UsageError, match="no scheduler"), cluster.cluster("tcp://127.0.0.1:9"):
+        pass
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty,
+        cluster.cluster(empty.scheduler_address) as client,
+        pytest.raises(HztuneError, match="has no worker"),
+    ):
+        cluster.first_machine(client)

@@ -1,0 +1,353 @@
+"""Blocks that are measured elsewhere: on the workers of a Dask cluster, one at a time on each.
+
+A block needs nothing but its `Job`, can be measured again, and its result is a value. So the engine
+may start it anywhere, and again where a worker was lost; the study itself stays in one process. All
+that proves is measured on workers of one kind of machine, which the profile names; the search may
+use all. A worker needs hztune and the allocators installed; it measures built-in workloads, and a
+program only where it was started with that program's path in HZTUNE_ALLOW (several with colons):
+who reaches the scheduler could otherwise run anything, as far as hztune's own jobs go.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from hztune.blocks import Arm, Block, Role
+from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
+from hztune.measure.executors import programs_executor, workloads_executor
+from hztune.measure.program import Program
+from hztune.measure.types import Accounting, Executor
+from hztune.store import Evidence, Plan, Sink
+from hztune.workload import WorkloadSpec
+
+Client = Any
+"""A `distributed.Client`: Dask is installed only where it is used."""
+
+ALLOWED = "HZTUNE_ALLOW"
+_LOOK_S, _AGAIN_S = 2.0, 0.2
+_PATIENCE_S = 60.0
+"""Seconds without any worker of the kind that is needed, after which a study ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a study measures.
+
+    Attributes:
+        workloads: Built-in ones; empty: programs are measured.
+        programs: The user's.
+        seed: Of requests, orders and environment sizes.
+        processes: Most that live at once where turns measure a workload.
+    """
+
+    workloads: tuple[WorkloadSpec, ...]
+    programs: tuple[Program, ...]
+    seed: int
+    processes: int
+
+    @property
+    def key(self) -> str:
+        """What tells it from others."""
+        programs = [each.argv for each in self.programs]
+        return f"{[each.label for each in self.workloads]} {programs} {self.seed}"
+
+    def refuse_strangers(self) -> None:
+        """Sees to it that a worker runs nothing, and reads no trace, that it was not started for.
+
+        Raises:
+            UsageError: It would.
+        """
+        allowed = os.environ.get(ALLOWED, "").split(":")
+        traces = [str(each.trace.path) for each in self.workloads if each.trace is not None]
+        for name in (*traces, *(each.argv[0] for each in self.programs)):
+            if name not in allowed:
+                raise UsageError(
+                    f"this worker was not started for {name!r}: start it with {ALLOWED}={name}"
+                )
+        if any(each.service or each.prepare or each.cleanup for each in self.programs):
+            raise UsageError(
+                "--server, --prepare and --cleanup are shell commands, which no worker takes; "
+                "tune a server on its own machine, without --on"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A block as a value.
+
+    Attributes:
+        target: What is measured.
+        arms: The control first.
+        role: What the block is for.
+        rounds: Turns or runs of each arm.
+        number: Of the block.
+    """
+
+    target: Target
+    arms: tuple[Arm, ...]
+    role: Role
+    rounds: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of a block: of any, of each arm, and of each round of an arm."""
+
+    start_s: float
+    arm_s: float
+    round_s: float
+
+    @classmethod
+    def of(cls, executor: Executor) -> Costs:
+        """What an executor says that blocks cost."""
+        one, more, longer = executor.cost(2, 1), executor.cost(3, 1), executor.cost(2, 11)
+        round_s = (longer - one) / 20.0
+        arm_s = max(0.0, more - one - round_s)
+        return cls(max(0.0, one - 2.0 * (arm_s + round_s)), arm_s, round_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a worker answers: a block with the machine's fingerprint, and where its time went."""
+
+    block: Block
+    accounting: Accounting
+    costs: Costs
+
+
+_latest: tuple[str, Executor] | None = None
+_measuring = Lock()
+"""Of a worker that was given several threads: blocks beside each other would disturb each other."""
+
+
+def executor_for(target: Target) -> Executor:
+    """What measures a target in this worker; kept, as it learns what blocks cost."""
+    global _latest
+    if _latest is None or _latest[0] != target.key:
+        machine, seed = Machine.here(), target.seed
+        made = (
+            programs_executor(target.programs, seed=seed, machine=machine)
+            if target.programs
+            else workloads_executor(
+                target.workloads, seed=seed, machine=machine, processes=target.processes
+            )
+        )
+        _latest = target.key, made
+    return _latest[1]
+
+
+def prepared(target: Target, control: Arm) -> Costs:
+    """Runs in a worker: finds out what blocks cost there."""
+    target.refuse_strangers()
+    with _measuring:
+        executor = executor_for(target)
+        executor.prepare(control)
+        return Costs.of(executor)
+
+
+def measured(job: Job) -> Answered:
+    """Runs in a worker: measures a block."""
+    job.target.refuse_strangers()
+    with _measuring:
+        executor = executor_for(job.target)
+        before = executor.accounting
+        block = executor.measure(job.arms, role=job.role, rounds=job.rounds, number=job.number)
+        block = replace(block, machine=Machine.here().fingerprint)
+        return Answered(block, executor.accounting - before, Costs.of(executor))
+
+
+class ClusterExecutor:
+    """Measures a study's blocks on a cluster; what comes back goes to the sink at once.
+
+    Attributes:
+        machine: Of the workers that calibrate and prove.
+        flying: What is being measured for the search.
+    """
+
+    def __init__(
+        self, client: Client, target: Target, control: Arm, sink: Sink, machine: Machine
+    ) -> None:
+        """Takes a cluster, and the machine of those of its workers that calibrate and prove.
+
+        Raises:
+            HztuneError: There is no worker, or it refuses the target.
+        """
+        self._client, self._target, self._sink = client, target, sink
+        self._accounting = Accounting()
+        self.flying: dict[Any, Job] = {}
+        self.machine = machine
+        self._costs: Costs = self._finished(prepared, target, control)
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time of all workers went."""
+        return self._accounting
+
+    @property
+    def slots(self) -> int:
+        """How many blocks may be measured at once."""
+        return max(1, len(machines_of(self._client)))
+
+    @property
+    def pending(self) -> list[Arm]:
+        """What is being measured, without controls."""
+        return [arm for job in self.flying.values() for arm in job.arms[1:]]
+
+    def prepare(self, control: Arm) -> None:
+        """Does nothing: a worker has found out what blocks cost."""
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds of a block on one worker."""
+        costs = self._costs
+        return costs.start_s + arms * (costs.arm_s + rounds * costs.round_s)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns nothing: the workers do."""
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Measures a block on a worker of the home machine."""
+        job = Job(self._target, tuple(arms), role, rounds, number)
+        return self._entered(self._finished(measured, job))
+
+    def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> None:
+        """Lets some worker measure a block; `collect` has it when it is there."""
+        job = Job(self._target, tuple(arms), role, rounds, number)
+        self.flying[self._client.submit(measured, job, pure=False)] = job
+
+    def collect(self) -> list[Block]:
+        """Waits for at least one block, and returns those that are there; none: none is awaited.
+
+        Raises:
+            HztuneError: A worker could not measure; or there has been none for a minute.
+        """
+        from distributed import wait
+
+        landed: list[Block] = []
+        while self.flying and not landed:
+            self._require_worker(at_home=False)
+            try:
+                with self._client.as_current():
+                    done = wait([*self.flying], _LOOK_S, return_when="FIRST_COMPLETED").done
+            except TimeoutError:
+                continue
+            for future in done:
+                job = self.flying.pop(future)
+                try:
+                    landed.append(self._entered(future.result()))
+                except _lost():
+                    self.flying[self._client.submit(measured, job, pure=False)] = job
+        return landed
+
+    def _finished(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What a worker of the home machine answers; another is asked where one is lost."""
+        while True:
+            workers = self._require_worker(at_home=True)
+            future = self._client.submit(function, *given, pure=False, workers=workers)
+            with suppress(*_lost()):
+                while {*workers} & {*self._require_worker(at_home=True)}:  # or all were lost
+                    with suppress(TimeoutError):
+                        return future.result(timeout=_LOOK_S)
+            future.cancel()
+
+    def _require_worker(self, *, at_home: bool) -> list[str]:
+        """The workers that may be asked, as soon as there is one.
+
+        Raises:
+            HztuneError: There has been none for a minute.
+        """
+        until = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < until:
+            there = machines_of(self._client)
+            home = self.machine.fingerprint
+            if found := [one for one in there if not at_home or there[one].fingerprint == home]:
+                return found
+            time.sleep(_AGAIN_S)
+        kind = f" like {self.machine.cpu}, {self.machine.kernel}" if at_home else ""
+        raise HztuneError(
+            f"the cluster has had no worker{kind} for {_PATIENCE_S:.0f} s; start one, and go on "
+            "with --resume"
+        )
+
+    def _entered(self, found: Answered) -> Block:
+        """Writes a block, its turns by the clock of this machine, and returns it."""
+        self._accounting += found.accounting
+        self._costs = found.costs
+        block = _by_own_clock(found.block)
+        arms = tuple(outcome.arm for outcome in block.outcomes)
+        plan = Plan(block.number, block.role, arms, block.control.rounds, machine=block.machine)
+        self._sink.begin(plan)
+        for index, outcome in enumerate(block.outcomes):
+            for turn in outcome.turns:
+                self._sink.turn(index, 0, turn, Evidence())
+            self._sink.outcome(index, 0, outcome)
+        self._sink.end()
+        return block
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Client]:
+    """The cluster whose scheduler is at an address: "tcp://HOST:8786".
+
+    Raises:
+        UsageError: Dask is not installed, or there is no scheduler.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError("--on needs Dask: pip install 'hztune[cluster]'") from None
+    try:
+        client = Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--on {address}: there is no scheduler of Dask ({error})") from None
+    with client:
+        yield client
+
+
+def _lost() -> tuple[type[BaseException], ...]:
+    """What tells that a worker was lost."""
+    from concurrent.futures import CancelledError
+
+    from distributed.scheduler import KilledWorker, NoValidWorkerError
+
+    return KilledWorker, CancelledError, NoValidWorkerError
+
+
+def machines_of(client: Client) -> dict[str, Machine]:
+    """The machine of each worker, by the worker's address."""
+    found: dict[str, Machine] = client.run(Machine.here, on_error="ignore")
+    return found
+
+
+def first_machine(client: Client) -> Machine:
+    """The machine of some worker.
+
+    Raises:
+        HztuneError: There is none.
+    """
+    if not (found := machines_of(client)):
+        raise HztuneError("the cluster has no worker; start one: dask worker tcp://HOST:8786")
+    return found[min(found)]
+
+
+def _by_own_clock(block: Block) -> Block:
+    """A block as if it had ended now: clocks of other machines begin at other moments."""
+    turns = [turn for outcome in block.outcomes for turn in outcome.turns]
+    if not turns:
+        return block
+    later_ns = time.monotonic_ns() - max(turn.start_ns + turn.counted_ns for turn in turns)
+    outcomes = tuple(
+        replace(
+            outcome,
+            turns=tuple(replace(turn, start_ns=turn.start_ns + later_ns) for turn in outcome.turns),
+        )
+        for outcome in block.outcomes
+    )
+    return replace(block, outcomes=outcomes)
