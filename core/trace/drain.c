@@ -72,10 +72,12 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
 
 /* ---- leaves --------------------------------------------------------------------------------- */
 
-/* Writes what a leaf has and the log has not. */
+/* Writes what a leaf has and the log has not. What is checked of its head is a copy: a program may
+ * write there what it likes. */
 static void write_leaf(hz_drain *drain, size_t index, hz_leaf *leaf, bool is_full)
 {
-    const hz_leaf_head *head = &leaf->head;
+    hz_leaf_head copy;
+    const hz_leaf_head *head = memcpy(&copy, &leaf->head, sizeof copy);
     uint32_t used = atomic_load_explicit(&leaf->head.used, memory_order_acquire);
     const uint32_t start = drain->written[index];
     if (used > sizeof leaf->events) used = sizeof leaf->events;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -209,6 +211,39 @@ def test_a_file_that_took_the_place_of_the_pool_is_not_recorded_into(recorder: R
     (recorder.folder / "other").touch()
     variables = {"HZ_RECORD": "other", "LD_PRELOAD": str(recorder.library)}
     assert recorder.run("ls", variables=variables).returncode == 0
+
+
+# Makes a pool as hz-record does, says where, and after a line how many processes fill it.
+POOL = """
+import fcntl, mmap, os, struct, sys
+file = os.memfd_create("pool", os.MFD_ALLOW_SEALING)
+os.ftruncate(file, 4096 * (32 * 1024 + 1))
+fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+pool = mmap.mmap(file, 4096)
+pool[:16] = struct.pack("IIIi", 0x6C70687A, 1, 2, os.getpid())
+print(f"/proc/{os.getpid()}/fd/{file}", flush=True)
+sys.stdin.readline()
+print(struct.unpack_from("I", pool, 68)[0])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize(("user", "images"), [(12345, 0), (0, 1)])
+def test_a_pool_of_another_user_is_not_recorded_into(
+    user: int, images: int, recorder: Recorder
+) -> None:
+    words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    with subprocess.Popen(
+        [*words, sys.executable, "-c", POOL],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        path = running.stdout.readline().strip()
+        variables = {"HZ_RECORD": path, "LD_PRELOAD": str(recorder.library)}
+        assert recorder.run("true", variables=variables).returncode == 0
+        assert running.communicate("\n", WAIT_S)[0] == f"{images}\n"
 
 
 def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Recorder) -> None:

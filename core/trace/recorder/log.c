@@ -72,13 +72,15 @@ static bool make_life(void)
     return true;
 }
 
-/* Another process may have the number of an hz-record that ended, and another file in the place. */
+/* Another process may have the number of an hz-record that ended, and another file in the place: of
+ * another user, perhaps a pool to read along, or to write other counts into. */
 static bool may_be_pool(int fd)
 {
     struct stat about;
     const int seals = fcntl(fd, F_GET_SEALS);
     return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &about) == 0 &&
-           about.st_size == (off_t)HZ_POOL_BYTES;
+           about.st_size == (off_t)HZ_POOL_BYTES &&
+           (about.st_uid == 0 || about.st_uid == geteuid());
 }
 
 /* Maps the pool; false when it is not there any more, or closed. */
