@@ -564,3 +564,23 @@ assert all(signal.getsignal(one) == signal.SIG_IGN for one in ENDS)
 def test_a_signal_that_the_caller_ignores_ends_no_measurement() -> None:
     """A shell without job control ignores SIGINT for what it starts with `&`."""
     assert subprocess.run([sys.executable, "-c", IGNORED], check=False).returncode == 0
+
+
+FIRST = """
+import subprocess, sys, time
+from pathlib import Path
+from hztune import interrupt
+interrupt.work_in_child_of_first()
+orphan = int(subprocess.check_output(["sh", "-c", "sleep 0.01 >&- 2>&- & echo $!"]))
+deadline = time.monotonic() + 30
+while Path(f"/proc/{orphan}").exists() and time.monotonic() < deadline:
+    time.sleep(0.01)
+sys.exit(8 if Path(f"/proc/{orphan}").exists() else 7)
+"""
+
+
+def test_as_the_first_process_of_a_container_it_leaves_no_zombies() -> None:
+    first = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*first, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no container can be made here")
+    assert subprocess.run([*first, sys.executable, "-c", FIRST], check=False).returncode == 7

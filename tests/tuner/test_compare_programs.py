@@ -33,6 +33,7 @@ from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision, claim_of
 from hztune.store.log import recording
+from hztune.trial import Ledger
 from hztune.tune.conclusion import profile_of
 from hztune.tune.request import TuneRequest, understand
 from hztune.verify import claim
@@ -329,7 +330,7 @@ def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
     programs = api.named_programs(COMMANDS)
     task = understand(api.request(program=programs, allocator="glibc", budget="60s"))
     decision = Decision(Arm("glibc"), claim_of("wall_s", "no_gain", None), None, (), "nothing")
-    made = profile_of(task, Machine.here(), decision, trials=3)
+    made = profile_of(task, Machine.here(), decision, Ledger())
     profile.save(made, tmp_path / "profile.json")
     found = profile.load(tmp_path / "profile.json")
     assert [share.workload.name for share in found.shares] == ["small", "large"]
@@ -343,7 +344,7 @@ def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
 def test_a_profile_has_the_term_that_was_asked_for() -> None:
     asked = api.request(program=api.program(["true"]), allocator="glibc", term_days=30)
     decision = Decision(Arm("glibc"), claim_of("wall_s", "no_gain", None), None, (), "nothing")
-    assert profile_of(understand(asked), Machine.here(), decision, trials=3).term_days == 30
+    assert profile_of(understand(asked), Machine.here(), decision, Ledger()).term_days == 30
 
 
 def test_a_claim_for_several_commands_asks_for_each_again(

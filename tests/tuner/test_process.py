@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hztune import process
-from hztune.errors import OutOfTime, UsageError
+from hztune.errors import HztuneError, OutOfTime, UsageError
 
 from .conftest import GONE_S, processes_naming, resident_kb, zombies
 
@@ -244,6 +244,32 @@ def test_what_a_host_program_has_of_its_own_is_left_to_it(subreaper: int) -> Non
         assert held.value == subreaper
     finally:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def test_a_status_that_the_host_program_lost_is_no_success() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(HztuneError, match="how false ended is lost"):
+            process.run(["false"], deadline_s=PLENTY_S)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_process_without_variables_is_not_waited_for() -> None:
+    """Another user who starts such ones again and again would delay every run."""
+    with subprocess.Popen(["sleep", "60"], env={}) as other:
+        while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
+            pass
+        assert process._mark_of(other.pid) == ""
+        other.kill()
+
+
+def test_orphans_are_found_where_the_caller_came_from_outside_the_container(monkeypatch) -> None:
+    """`docker exec` starts a process without a parent; its orphans go to the first process."""
+    monkeypatch.setattr(process, "_mark_of", str)
+    row = process._ProcessStat(is_dead=False, parent=0, session=0, start=1, has_environment=True)
+    table = {1: row, os.getpid(): row, 77777: row._replace(parent=1, start=2)}
+    assert process._marks_of_orphans(table, os.getpid()) == {77777: "77777"}
 
 
 def test_a_child_leaves_no_core_file() -> None:

@@ -1,4 +1,7 @@
-"""Signals: the first one ends what is done in good order, the second one at once."""
+"""Signals: the first one ends what is done in good order, the second one at once.
+
+The first process of a container has duties of its own: orphans become its children.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from types import FrameType
 from hztune.errors import StoppedByUser
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_BY_SIGNAL = 128
+"""What a shell adds to the number of the signal that ended a process."""
 
 
 def end_in_order() -> None:
@@ -34,6 +39,25 @@ def end_in_order() -> None:
 
     for one in ends:
         signal.signal(one, interrupt)
+
+
+def work_in_child_of_first() -> None:
+    """Returns in a child, if this is the first process of a container; else at once.
+
+    The first process itself waits for whatever ends there, as orphans would stay zombies, hands on
+    signals, and ends as the child does.
+    """
+    if os.getpid() != 1 or not (child := os.fork()):
+        return
+    for one in _ENDS:
+        is_for_both = one in (signal.SIGINT, signal.SIGQUIT) and os.isatty(0)  # the terminal's keys
+        signal.signal(
+            one, signal.SIG_IGN if is_for_both else lambda number, _: os.kill(child, number)
+        )
+    while (ended := os.wait())[0] != child:
+        pass
+    code = os.waitstatus_to_exitcode(ended[1])
+    os._exit(code if code >= 0 else _BY_SIGNAL - code)
 
 
 @contextmanager

@@ -181,12 +181,18 @@ class Child:
         self._started = time.monotonic()
         self._program = argv[0]
         self._process = _start(argv, marked, cwd, stdin, keep_stdout, pass_fds)
-        self._pidfd = os.pidfd_open(self._process.pid)
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except ProcessLookupError:
+            _kill_tree(self._process.pid, self._mark)
+            with self._process:
+                raise self._status_lost() from None
         self._output = _Kept(output_limit, 0)
         self._errors = _Kept(output_limit // 2, output_limit - output_limit // 2)
         self._selector = selectors.DefaultSelector()
         self._drained = 0
         self._ended = False
+        self._status_is_lost = False
         self._register()
 
     def __enter__(self) -> Child:
@@ -245,14 +251,18 @@ class Child:
         """Reads until the child ends; past the deadline SIGTERM if there is grace, then SIGKILL."""
         timed_out = not self._read_until(time.monotonic() + deadline_s)
         if timed_out and grace_s > 0.0:
-            self._process.terminate()
+            self._terminate()
             self._read_until(time.monotonic() + grace_s)
         return self._finished(timed_out)
 
     def stop(self, grace_s: float) -> Finished:
         """Asks the child to end (SIGTERM), kills it when it has not after `grace_s` seconds."""
-        self._process.terminate()
+        self._terminate()
         return self.finish(grace_s)
+
+    def _terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kills the whole tree, reaps it and closes every descriptor; once more does nothing."""
@@ -275,7 +285,16 @@ class Child:
     def _end_tree(self) -> None:
         """Kills the whole tree and reaps it."""
         _kill_tree(self._process.pid, self._mark)
-        self._process.wait()
+        if self._process.returncode is not None:
+            return
+        try:
+            ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        except ChildProcessError:
+            ended = None
+        self._status_is_lost = ended is None  # `Popen.wait` would say 0
+        is_exit = ended is not None and ended.si_code == os.CLD_EXITED
+        status = ended.si_status if ended is not None else 0
+        self._process.returncode = status if is_exit else -status
 
     def _register(self) -> None:
         """Watches both outputs and the child's end."""
@@ -332,9 +351,15 @@ class Child:
         return chunk
 
     def _finished(self, timed_out: bool) -> Finished:
-        """Kills what is left and tells how the child ended."""
+        """Kills what is left and tells how the child ended.
+
+        Raises:
+            HztuneError: Something else in this process has asked for that.
+        """
         wall_s = time.monotonic() - self._started
         self.kill()
+        if self._status_is_lost:
+            raise self._status_lost()
         return Finished(
             code=self._process.returncode,
             stdout=self._output.text(),
@@ -342,6 +367,12 @@ class Child:
             timed_out=timed_out,
             truncated=self._output.overflowed,
             wall_s=wall_s,
+        )
+
+    def _status_lost(self) -> HztuneError:
+        return HztuneError(
+            f"how {self._name()} ended is lost: the program that uses hztune ignores SIGCHLD, or "
+            "waits for children that it did not start"
         )
 
     def _name(self) -> str:
@@ -511,6 +542,7 @@ class _ProcessStat(NamedTuple):
     parent: int
     session: int
     start: int
+    has_environment: bool
 
 
 def _processes() -> dict[int, _ProcessStat]:
@@ -519,23 +551,26 @@ def _processes() -> dict[int, _ProcessStat]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                text = Path("/proc", name, "stat").read_text(errors="replace")
-                state, *rest = text[text.rindex(")") + 2 :].split()
-                parent, session, threads, start = (int(rest[at]) for at in (0, 2, 16, 18))
-                is_dead = state == "Z" and threads < 2
-                table[int(name)] = _ProcessStat(is_dead, parent, session, start)
+                table[int(name)] = _stat_of(int(name))
     return table
+
+
+def _stat_of(pid: int) -> _ProcessStat:
+    text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    state, *rest = text[text.rindex(")") + 2 :].split()
+    parent, session, threads, start, environment = (int(rest[at]) for at in (0, 2, 16, 18, 47))
+    return _ProcessStat(state == "Z" and threads < 2, parent, session, start, bool(environment))
 
 
 def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int, str | None]:
     """Returns those that may be orphans of `root`'s tree, each with its mark.
 
-    An orphan goes to a process above this one, and began after `root`. The mark is "" where there
-    is none, and None where it does not show: a process that executes a program, or gives up its
-    memory, has no environment at that moment. It is read once for each look, so that an orphan
-    which shows it between two questions is not missed.
+    An orphan goes to a process above this one, or to the first of its container, and began after
+    `root`. The mark is "" where there is none, and None where it does not show: a process that
+    executes a program, or gives up its memory, has no environment at that moment. It is read once
+    for each look, so that an orphan which shows it between two questions is not missed.
     """
-    above = {os.getpid()}
+    above = {os.getpid(), 1}
     while more := {table[pid].parent for pid in above if pid in table} - above:
         above |= more
     began = table[root].start if root in table else 0
@@ -550,12 +585,14 @@ def _mark_of(pid: int) -> str | None:
     """Returns the mark that a process was started with, "" without one, None if it shows none."""
     try:
         variables = variables_of(pid)
+        if variables == [b""]:
+            if not _stat_of(pid).has_environment:
+                return None
+            variables = variables_of(pid)
     except ProcessLookupError:
         return None
     except OSError:
         return ""
-    prefix = f"{MARK}=".encode()
-    found = [each for each in variables if each.startswith(prefix)]
-    if found:
-        return found[0][len(prefix) :].decode(errors="replace")
-    return None if variables == [b""] else ""
+    start = f"{MARK}=".encode()
+    found = next((each for each in variables if each.startswith(start)), start)
+    return found[len(start) :].decode(errors="replace")

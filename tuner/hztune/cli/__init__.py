@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -19,7 +20,7 @@ import click
 
 from hztune.cli.lines import print_lines
 from hztune.errors import HztuneError, StoppedByUser
-from hztune.interrupt import end_in_order
+from hztune.interrupt import end_in_order, work_in_child_of_first
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -112,6 +113,8 @@ def hztune() -> None:
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
     _open_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it loses how children ended
+    work_in_child_of_first()
     end_in_order()
     sys.exit(status_of(sys.argv[1:]))
 
