@@ -127,7 +127,7 @@ def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without root's rights, the kernel's links to mapped files may not be followed."""
-    library = compiled("libx.so", "int x;", "-shared")
+    library = compiled("libjemalloc.so.2", "int x;", "-shared")
     stat = Path.stat
 
     def refused(path: Path, **options: Any) -> os.stat_result:
@@ -142,6 +142,7 @@ def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
         os.replace(compiled("new.so", "int y;", "-shared"), library)
         with pytest.raises(FileNotFoundError):
             process.link(library)
+        assert live.look(pid).allocator == "jemalloc"
 
 
 def test_of_the_variables_of_a_process_no_more_is_read_than_it_can_start_with(

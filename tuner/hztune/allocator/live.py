@@ -147,8 +147,9 @@ def search_order(process: ProcessMemory, preload: str) -> list[Path]:
 
 
 def _has_malloc(process: ProcessMemory, path: Path) -> bool:
+    """Whether a file defines malloc; its name tells where it was replaced and cannot be opened."""
     file = process.headers(path)
-    return file is not None and "malloc" in file.defines
+    return "malloc" in file.defines if file is not None else bool(loaded_program.named(path))
 
 
 def _inside(process: ProcessMemory) -> str:

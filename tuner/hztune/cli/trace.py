@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from hztune import api
+from hztune.cli.lines import print_lines
 from hztune.cli.program import Place, Quantity
 
 _file = click.argument("path", metavar="FILE", type=Place())
@@ -72,5 +73,4 @@ def trace_convert(path: Path, output: Path, form: str) -> None:
 
 
 def _say(lines: Sequence[str]) -> None:
-    for line in lines:
-        click.echo(f"hztune: {line}", err=True)
+    print_lines((f"hztune: {line}" for line in lines), err=True)
