@@ -19,6 +19,7 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.decide import Looks
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.search import SLOTS, Search
+from hztune.search.samplers import sampler_named
 from hztune.space import Preset, Space
 from hztune.sparse.told import FAR
 from hztune.stats import LEAST_PLANNED, PairRatio
@@ -504,3 +505,24 @@ def test_what_was_refused_does_not_begin_a_chain(make_bench: MakeBench, toy_spac
     search.refuse(first[0])
     second = search.finalist(most=4)
     assert second is None or second[0] != first[0]
+
+
+# ---- samplers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tpe", "random", "cmaes", "optuna.samplers:NSGAIISampler"])
+def test_any_sampler_of_optuna_is_asked_and_a_great_gain_is_found(
+    name: str, make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_is_faster, QUIET, budget_s=120.0)
+    search = Search(bench, toy_space, seed=1, sampler=name)
+    search.run(share=0.5)
+    assert bench.ledger.configurations > 10
+    best = search.best()
+    assert best is not None and best.config["lock"] == "spin"
+
+
+@pytest.mark.parametrize("name", ["best", "json:loads", "nowhere:Sampler"])
+def test_what_is_no_sampler_is_refused_with_what_is(name: str) -> None:
+    with pytest.raises(UsageError, match=r"legal are sparse, tpe, random, cmaes, or module:Class"):
+        sampler_named(name, seed=1)

@@ -30,6 +30,9 @@ _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
 _NAME = "1 to 40 letters, digits and _ . + -"
 _CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
+SPARSE = "sparse"
+"""The name of hztune's own sampler, known where Optuna is not loaded."""
+
 
 def parse_duration(text: str, option: str = "") -> float:
     """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.

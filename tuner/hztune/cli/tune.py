@@ -179,6 +179,13 @@ _UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")
     help="Results directory.  [default: a new one in hztune-results]",
 )
 @click.option(
+    "--sampler",
+    default="sparse",
+    show_default=True,
+    metavar="NAME|module:Class",
+    help="What proposes configurations: sparse, or Optuna's tpe, random or cmaes, or your own.",
+)
+@click.option(
     "--on",
     default="",
     metavar="tcp://HOST:8786",

@@ -7,11 +7,12 @@ trial are the indices of its configuration: one for each dimension of the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hztune.blocks import Arm, Block, Outcome
@@ -24,10 +25,10 @@ from hztune.sparse.sampler import Known
 from hztune.stats import pair_ratio, saving_ratio
 from hztune.trial import Ledger
 
-SAMPLER = "optuna-sparse"
-"""How profiles name this way of searching."""
-
 SPEED, MEMORY = "speed", "memory"
+
+_ASKS = 20
+"""Times that a foreign sampler is asked for each configuration: it knows no rules of the space."""
 
 _DRAWS = 64
 """Possible landscapes over which a promise is averaged."""
@@ -55,6 +56,7 @@ class Proposer:
         seed: int,
         objectives: Sequence[str] = (SPEED,),
         is_control: bool = True,
+        sampler: BaseSampler | None = None,
     ) -> None:
         """Makes a study that knows nothing yet.
 
@@ -64,6 +66,7 @@ class Proposer:
             seed: The study's own.
             objectives: SPEED, and MEMORY where a front is sought.
             is_control: Whether the allocator's defaults are what all is compared with.
+            sampler: Proposes what is new; None: the sparse one, whose model judges in any case.
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}
@@ -75,8 +78,9 @@ class Proposer:
             is_control=is_control,
             space=self._distributions,
         )
+        self._is_own = sampler is None
         self.study = optuna.create_study(
-            directions=["maximize"] * len(objectives), sampler=self.sampler
+            directions=["maximize"] * len(objectives), sampler=sampler or self.sampler
         )
         self._blocks = 0
         self._rejected: set[frozenset[tuple[str, Value]]] = set()
@@ -86,7 +90,7 @@ class Proposer:
     def suggest(
         self, count: int, *, fresh: int | None = None, out: Iterable[Arm] = ()
     ) -> list[Arm]:
-        """The arms of the next block: the sampler proposes them, an Optuna study records them.
+        """The arms of the next block, for which the study is asked.
 
         Args:
             count: Most arms that are wanted.
@@ -96,14 +100,28 @@ class Proposer:
         self._catch_up()
         self._forget_unmeasured()
         rows = {self.level_row(arm) for arm in out}
-        arms = []
-        for params in self.sampler.suggest(self.study, count, fresh=fresh, out=rows):
-            self.study.enqueue_trial(params)
-            trial = self.study.ask(self._distributions)
-            arm = self._space.arm(self._space.at(trial.params))
-            self._open[arm.key] = trial
-            arms.append(arm)
-        return arms
+        if self._is_own:
+            asks = self.sampler.prepare(self.study, count, fresh=fresh, out=rows)
+            return [arm for _ in range(asks) if (arm := self._asked(rows)) is not None]
+        new: list[Arm] = []
+        most = count if fresh is None else min(count, fresh)
+        for _ in range(_ASKS * most):
+            if len(new) < most and (arm := self._asked(rows)) is not None:
+                new.append(arm)
+                rows.add(self.level_row(arm))
+        known = self.sampler.suggest(self.study, count - len(new), fresh=0, out=rows)
+        return [*new, *(self._space.arm(self._space.at(params)) for params in known)]
+
+    def _asked(self, out: Collection[LevelRow]) -> Arm | None:
+        """What the study proposes when it is asked; None: it is not to be measured."""
+        trial = self.study.ask(self._distributions)
+        config = self._space.at(trial.params)
+        arm = None if self.is_refused(config) else self._space.arm(config)
+        if arm is None or self.level_row(arm) in out or (not self._is_own and arm.is_default):
+            self.study.tell(trial, state=TrialState.PRUNED)
+            return None
+        self._open[arm.key] = trial
+        return arm
 
     @property
     def allocator(self) -> str:

@@ -16,10 +16,12 @@ from typing import Protocol
 
 import numpy as np
 
+from hztune.arguments import SPARSE
 from hztune.blocks import Arm
 from hztune.search.finalist import Chain, chain, shortest
 from hztune.search.proposer import MEMORY, SPEED, Prediction, Proposer
 from hztune.search.prospects import Ranked, prospects
+from hztune.search.samplers import sampler_named
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.grid import LevelRow
@@ -126,6 +128,7 @@ class Search:
         seed: The study's own.
         max_trials: Most configurations to measure; None: as many as there is time for.
         goal: What it is for.
+        sampler: What proposes new configurations, by name.
     """
 
     bench: Workbench
@@ -133,6 +136,7 @@ class Search:
     seed: int
     max_trials: int | None = None
     goal: SearchGoal = field(default_factory=FastestGoal)
+    sampler: str = SPARSE
 
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
@@ -145,6 +149,7 @@ class Search:
                 seed=self.seed,
                 objectives=self.goal.objectives,
                 is_control=self._is_control(part.allocator),
+                sampler=sampler_named(self.sampler, self.seed),
             )
             for part in self.space.parts
         }

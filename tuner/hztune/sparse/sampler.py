@@ -147,6 +147,7 @@ class SparseSampler(BaseSampler):
         self._grid: Grid | None = None
         self._study = ""
         self._known: tuple[int, Known] | None = None
+        self._prepared: list[Params] = []
 
     # ---- Optuna's interface ----------------------------------------------------------------------
 
@@ -166,6 +167,8 @@ class SparseSampler(BaseSampler):
         """
         if not search_space:
             return {}
+        if self._prepared:
+            return self._prepared.pop(0)
         found = self.suggest(study, 1)
         grid = self.grid(study)
         if not found and grid.meant(grid.bare) is None:
@@ -185,6 +188,13 @@ class SparseSampler(BaseSampler):
         return self._defaults[param_name]
 
     # ---- what else it can be asked ---------------------------------------------------------------
+
+    def prepare(
+        self, study: Study, count: int, *, fresh: int | None = None, out: Collection[LevelRow] = ()
+    ) -> int:
+        """Chooses the next block as `suggest` does; so many of the next trials get it, in order."""
+        self._prepared = self.suggest(study, count, fresh=fresh, out=out)
+        return len(self._prepared)
 
     def suggest(
         self, study: Study, count: int, *, fresh: int | None = None, out: Collection[LevelRow] = ()

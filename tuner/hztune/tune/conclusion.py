@@ -42,7 +42,6 @@ from hztune.result import (
 )
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
-from hztune.search.proposer import SAMPLER
 from hztune.stats import NORMAL_95, fixed_interval, follow_on, log_memory_ratio, pool_plain
 from hztune.strictjson import as_word, ascii_text
 from hztune.trial import (
@@ -114,7 +113,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
         ),
         claim=decision.claim,
         search=SearchInfo(
-            sampler=SAMPLER,
+            sampler=as_word(f"optuna-{request.sampler}"),
             seed=request.seed,
             budget_s=request.budget_s,
             trials=ledger.configurations,

@@ -14,7 +14,7 @@ from typing import TypedDict, TypeVar
 
 from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, loaded_program
-from hztune.arguments import listed
+from hztune.arguments import SPARSE, listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
@@ -64,6 +64,7 @@ class RequestOptions(TypedDict, total=False):
     command: tuple[str, ...]
     allow_keeping: bool
     on: str
+    sampler: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class TuneRequest:
         command: The words that asked for it, to be kept beside the profile; () keeps none.
         allow_keeping: Whether settings are tried with which freed memory is never returned.
         on: The scheduler of a Dask cluster that measures, "tcp://HOST:8786"; "": this machine does.
+        sampler: What proposes configurations: sparse, tpe, random, cmaes, or "module:Class".
     """
 
     workload: WorkloadSpec | None = None
@@ -120,6 +122,7 @@ class TuneRequest:
     command: tuple[str, ...] = ()
     allow_keeping: bool = False
     on: str = ""
+    sampler: str = SPARSE
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -242,6 +245,7 @@ class Task:
             "seed": str(request.seed),
             **({"proved on": _proved_on(request.prove_on)} if request.prove_on else {}),
             **({"objectives": request.pareto} if request.pareto else {}),
+            **({"sampler": request.sampler} if request.sampler != SPARSE else {}),
             **({} if request.panel is None else {"panel": "on" if request.panel else "off"}),
             **self._today,
         }
@@ -282,6 +286,10 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         )
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
+    if request.sampler != SPARSE:
+        from hztune.search.samplers import sampler_named  # a second, for those who ask for one
+
+        sampler_named(request.sampler, request.seed)
     limit = _memory_limit(request)
     _refuse_no_rest(request)
     _refuse_other_objectives(request)

@@ -206,7 +206,8 @@ def story_of(
     """The story that was asked for: of one winner, or of a front."""
     asked = task.request
     kind = Front if asked.pareto else Winner
-    return Story(bench, task.space, seed, asked.trials, panel, metric_of(asked), last, kind)
+    named = asked.sampler
+    return Story(bench, task.space, seed, asked.trials, panel, metric_of(asked), last, kind, named)
 
 
 def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) -> LastProof | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hztune.arguments import SPARSE
 from hztune.blocks import Arm
 from hztune.confirm import Step, against_itself, reported_each
 from hztune.errors import OutOfTime, StoppedByUser
@@ -48,6 +49,7 @@ class Story:
         metric: What is made better, as the claim names it.
         last: Proves on the program what was found on its trace; None: the trace is all there is.
         kind: Makes the aim: one winner, or a front.
+        sampler: What proposes new configurations, by name.
     """
 
     bench: Workbench
@@ -58,11 +60,14 @@ class Story:
     metric: str = "ops_per_s"
     last: LastProof | None = None
     kind: Callable[[Story], Aim] = Winner
+    sampler: str = SPARSE
 
     def __post_init__(self) -> None:
         """Prepares a study that has decided nothing yet."""
         self.aim = self.kind(self)
-        self.search = Search(self.bench, self.space, self.seed, self.max_trials, self.aim.goal)
+        self.search = Search(
+            self.bench, self.space, self.seed, self.max_trials, self.aim.goal, self.sampler
+        )
         self.calibration: Calibration | None = None
 
     @property
