@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from hztune.errors import HztuneError, UsageError
@@ -24,14 +25,13 @@ _PREFIX = "hztune-scratch-"
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Makes a directory and removes it in the end; first those that dead processes left.
+    """Makes a directory and removes it in the end; the first time those that dead processes left.
 
     Raises:
         HztuneError: It cannot be made.
     """
     place = Path(tempfile.gettempdir())
-    for left in place.glob(f"{_PREFIX}*"):
-        _remove_if_left(left)
+    _remove_left(place)
     try:
         folder, held = _made()
     except OSError as error:
@@ -84,11 +84,13 @@ def _lock(folder: Path) -> int | None:
     return fd
 
 
-def _remove_if_left(folder: Path) -> None:
-    """Removes the directory of a process that is dead, if it is this user's."""
-    with contextlib.suppress(OSError):
-        held = _lock(folder)
-        if held is not None:
-            if os.fstat(held).st_uid == os.geteuid():
-                shutil.rmtree(folder, ignore_errors=True)
-            os.close(held)
+@cache
+def _remove_left(place: Path) -> None:
+    """Removes what dead processes of this user left; once, as others may make any number there."""
+    for folder in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            held = _lock(folder)
+            if held is not None:
+                if os.fstat(held).st_uid == os.geteuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)

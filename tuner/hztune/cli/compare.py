@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from hztune import api
 from hztune.arguments import parse_duration
 from hztune.cli import completion
+from hztune.cli.lines import print_lines
 from hztune.cli.program import (
     NO_PROGRAM,
     Place,
@@ -393,4 +394,5 @@ def _print(found: Comparison, form: str, *, counters: bool) -> None:
     if form == "json":
         click.echo(api.comparison_json(found), nl=False)
     elif found.rows:
-        click.echo(api.comparison_text(found, markdown=form == "markdown", counters=counters))
+        text = api.comparison_text(found, markdown=form == "markdown", counters=counters)
+        print_lines(text.split("\n"))
