@@ -158,8 +158,6 @@ class _Course:
             gone.append(LeftOut(replace(found, params=names), arm))
             arm = self._without(arm, names)
             self.bench.reporter.say(f"left out: {gone[-1].caution.text}")
-        for harm in harms:
-            self.bench.reporter.say(f"warning: {harm.caution(arm).text}")
         seen = tuple(self._seen(arm, each, is_last=True) for each in self.executors)
         return Examination(winner, arm, tuple(harms), tuple(gone), seen)
 
