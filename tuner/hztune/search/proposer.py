@@ -88,7 +88,12 @@ class Proposer:
         self._level_rows: dict[str, LevelRow] = {}
 
     def suggest(
-        self, count: int, *, fresh: int | None = None, out: Iterable[Arm] = ()
+        self,
+        count: int,
+        *,
+        fresh: int | None = None,
+        out: Iterable[Arm] = (),
+        pending: Iterable[Arm] = (),
     ) -> list[Arm]:
         """The arms of the next block, for which the study is asked.
 
@@ -96,9 +101,10 @@ class Proposer:
             count: Most arms that are wanted.
             fresh: Most of them that were not measured before; None: any number.
             out: Arms that are not to be measured.
+            pending: Arms that are being measured; what else was asked and not told has ended.
         """
         self._catch_up()
-        self._forget_unmeasured()
+        self._forget_unmeasured({arm.key for arm in pending})
         rows = {self.level_row(arm) for arm in out}
         if self._is_own:
             asks = self.sampler.prepare(self.study, count, fresh=fresh, out=rows)
@@ -188,11 +194,10 @@ class Proposer:
                     if outcome.arm.allocator == self._space.allocator:
                         self._tell(block, outcome)
 
-    def _forget_unmeasured(self) -> None:
+    def _forget_unmeasured(self, pending: Collection[str]) -> None:
         """Ends what was asked and not measured: the user stopped."""
-        for trial in self._open.values():
-            self.study.tell(trial, state=TrialState.PRUNED)
-        self._open.clear()
+        for key in [key for key in self._open if key not in pending]:
+            self.study.tell(self._open.pop(key), state=TrialState.PRUNED)
 
     def _tell(self, block: Block, outcome: Outcome) -> None:
         if outcome.status == "rejected":

@@ -344,7 +344,9 @@ class Search:
         fresh = room - sum(map(self._is_new, arms))
         for name, count in names.items():
             allowed = fresh if self._promises(name, count) else 0
-            new = self._proposers[name].suggest(count, fresh=max(0, allowed), out=self._not(arms))
+            new = self._proposers[name].suggest(
+                count, fresh=max(0, allowed), out=self._not(arms), pending=self.bench.pending
+            )
             fresh -= sum(map(self._is_new, new))
             arms += new
         return arms if any(map(self._is_new, arms)) or self.goal.is_open(self) else []

@@ -247,7 +247,8 @@ class SparseSampler(BaseSampler):
     def known(self, study: Study) -> Known:
         """What the trials say by now; the models are kept until more are finished."""
         grid, trials = self.grid(study), study.get_trials(deepcopy=False)
-        finished = sum(trial.state.is_finished() for trial in trials)
+        told = (TrialState.COMPLETE, TrialState.FAIL)
+        finished = sum(trial.state in told for trial in trials)
         held = self._known
         if held is None or held[0] != finished or held[1].grid is not grid:
             held = self._known = finished, self._learn(study, grid, trials)
