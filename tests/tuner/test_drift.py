@@ -361,10 +361,17 @@ def _piped(words: Path) -> None:
     os.mkfifo(words, 0o600)
 
 
+def _led_to(words: Path) -> None:
+    own = words.parent.rename(words.parent.with_name("own"))
+    words.parent.symlink_to(own)
+    os.chown(words.parent, 12345, -1, follow_symlinks=False)
+
+
 ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "all may write it": (lambda words: words.chmod(0o666), "may be written by another user"),
     "all may write its folder": (lambda words: words.parent.chmod(0o777), "by another user"),
     "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),
+    "another's link leads to its folder": (_led_to, "may be written by another user"),
     "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),
     "it is a link": (_linked, "which holds a command: it is a link"),
     "it is a FIFO": (_piped, "is no regular file"),

@@ -56,11 +56,11 @@ def _own_text(path: Path) -> bytes:
         OSError: It cannot be read, or is a link.
         UsageError: Another user may write it, or its folder, or it is no small regular file.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    folder = os.open(path.parent, flags | os.O_DIRECTORY)
+    folder = _opened_folder(path.parent)
     try:
         _require_own(folder, path.parent)
-        handle = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(path.name, flags, dir_fd=folder)
     finally:
         os.close(folder)
     with os.fdopen(handle, "rb") as file:
@@ -72,9 +72,23 @@ def _own_text(path: Path) -> bytes:
     return content
 
 
+def _opened_folder(path: Path) -> int:
+    """Opens a folder; who made a link to it chose which command is run, and is judged as well."""
+    named = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        place: str | Path = f"/proc/self/fd/{named}"
+        if stat.S_ISLNK(os.fstat(named).st_mode):
+            _require_own(named, path)
+            place = path.parent / os.readlink("", dir_fd=named)
+        return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+
+
 def _require_own(handle: int, path: Path) -> os.stat_result:
     found = os.fstat(handle)
-    if found.st_mode & _WRITABLE_BY_OTHERS or found.st_uid not in (0, os.geteuid()):
+    is_open = found.st_mode & _WRITABLE_BY_OTHERS and not stat.S_ISLNK(found.st_mode)
+    if is_open or found.st_uid not in (0, os.geteuid()):
         raise UsageError(
             f"{str(path)!r} holds a command and may be written by another user; "
             "make it yours, and `chmod go-w` it"
