@@ -93,7 +93,16 @@ def judge(case: Case, space: Space) -> bool:
 
 def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space: Space) -> None:
     begun = [case for case in CASES if judge(case, toy_space)]
-    assert {case.runs for case in begun if case.beside == {} and case.is_whole} == {*FEW_RUNS[2:]}
+    assert {case.runs for case in begun if not (case.beside or case.limit) and case.is_whole} == {
+        *FEW_RUNS[2:]
+    }
+
+
+def test_a_limit_that_the_default_breaks_needs_less_time(toy_space: Space) -> None:
+    for runs in (18, 20, 22, 26):
+        bench, found = Case(110.0, runs, {}, limit="0.95x").told(toy_space)
+        assert found.verdict in ("within_limit", "improved"), (runs, found)
+        assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s
 
 
 def test_the_budget_that_is_named_would_do(toy_space: Space) -> None:

@@ -17,7 +17,7 @@ from hztune.stats import (
     noise_floor,
     two_states,
 )
-from hztune.trial.division import COPIES, LEAST_BLOCKS
+from hztune.trial.division import COPIES, least_blocks
 from hztune.trial.workbench import SHORT_S, Workbench
 
 FIRST_ROUNDS = 16
@@ -95,7 +95,7 @@ def calibrate(
     Args:
         bench: Where blocks are measured.
         control: The default.
-        share: Part of the budget; LEAST_BLOCKS are measured in any case.
+        share: Part of the budget; `least_blocks` are measured in any case.
         judge: Is asked before each block, and may raise; None: nothing is asked.
 
     Raises:
@@ -105,7 +105,7 @@ def calibrate(
     rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
     while _blocks(bench) < MOST_BLOCKS:
         cost = bench.executor.cost(COPIES, rounds)
-        if _blocks(bench) >= LEAST_BLOCKS and not bench.budget.allows(cost, share):
+        if _blocks(bench) >= least_blocks(bench) and not bench.budget.allows(cost, share):
             return
         if judge is not None:
             judge(bench)

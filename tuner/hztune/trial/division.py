@@ -8,7 +8,9 @@ Where a block takes long, shares alone would keep time back that nothing can use
 a least, too, and the leasts come before the shares.
 
 1. The least is LEAST_BLOCKS blocks of calibration, a block of LEAST_SLOTS candidates, and the fresh
-   pairs that a claim needs, all as short as blocks can be.
+   pairs that a claim needs, all as short as blocks can be. Where the default breaks a memory limit,
+   LEAST_PLANNED pairs do, and one block of calibration if there is no time for more: keeping the
+   limit is the claim.
 2. The search ends by its share, or sooner where the pairs of a claim need more than what is left
    then. Its first block may go beyond the share, as long as these pairs have their time.
 3. A study whose leasts are more than its budget says which budget would do, sets a few
@@ -112,6 +114,12 @@ class Division:
         return cls(phases_s, panel_s, smallest_s, program_s, part)
 
 
+def least_blocks(bench: Workbench) -> int:
+    """Blocks of A/A pairs without which nothing is searched."""
+    is_tight = _needed_s(bench, LEAST_BLOCKS) > bench.budget.left(PROVED_BY)
+    return 1 if is_tight and bench.ledger.default_breaks_limit else LEAST_BLOCKS
+
+
 def claim_s(bench: Workbench) -> float:
     """Least seconds of the fresh pairs of a claim."""
     return bench.least_pairs * _shortest_s(bench, 2)
@@ -136,18 +144,14 @@ def require_enough(bench: Workbench) -> None:
     """
     if bench.ledger.searched:
         return
-    calibrated = sum(block.role == "aa" for block in bench.ledger.own_blocks())
-    needed_s = (
-        max(0, LEAST_BLOCKS - calibrated) * _shortest_s(bench, COPIES)
-        + _shortest_s(bench, 1 + LEAST_SLOTS)
-        + claim_s(bench)
-    )
+    calibrated, least = _calibrated(bench), least_blocks(bench)
+    needed_s = _needed_s(bench, least)
     budget, tolerance = bench.budget, 1.0 if calibrated else FIRST_RUN
     left_s = max(0.0, budget.left(PROVED_BY))
     if needed_s <= tolerance * left_s:
         return
     rest = "the rest of the calibration" if calibrated else "a calibration"
-    first = f"{rest}, a block" if calibrated < LEAST_BLOCKS else "a block"
+    first = f"{rest}, a block" if calibrated < least else "a block"
     raise TooLittleTime(
         f"the budget is too small: {first} of {LEAST_SLOTS} candidates and the "
         f"{bench.least_pairs} fresh pairs of a claim take about {needed_s:.0f} s here, and "
@@ -169,6 +173,20 @@ def enough_s(bench: Workbench, needed_s: float) -> int:
     """A whole budget that has time for what was measured and so many seconds more."""
     phases_s = bench.budget.elapsed() + HEADROOM * needed_s
     return math.ceil(phases_s / (PROVED_BY * bench.budget.part))
+
+
+def _calibrated(bench: Workbench) -> int:
+    """Blocks of A/A pairs so far."""
+    return sum(block.role == "aa" for block in bench.ledger.own_blocks())
+
+
+def _needed_s(bench: Workbench, blocks: int) -> float:
+    """Least seconds of what is left of a study with so many blocks of A/A pairs."""
+    return (
+        max(0, blocks - _calibrated(bench)) * _shortest_s(bench, COPIES)
+        + _shortest_s(bench, 1 + LEAST_SLOTS)
+        + claim_s(bench)
+    )
 
 
 def _shortest_s(bench: Workbench, arms: int) -> float:

@@ -44,6 +44,9 @@ _USUAL_SCATTER_SD = 0.02
 _USUAL_SCATTER = Noises(Noise(between=_USUAL_SCATTER_SD**2, per_round=0.0, df=1.0), {})
 """The same of peak memory."""
 
+_ANY_KB = 1 << 20
+"""Stands for the memory of a default that has not run: a relative limit asks for no amount."""
+
 _LEAST_SCATTER = 0.001
 """Standard deviation below which peak memory is not known: it is counted in pages, at moments."""
 
@@ -269,7 +272,11 @@ class Ledger:
         if self.limit is None:
             return -1.0
         held = ((limit, self._held[limit.memory]) for limit in self.limit.all())
-        found = [limit.excess(*2 * (_middle(known),)) for limit, known in held if known]
+        found = [
+            limit.excess(*2 * (_middle(known or [_ANY_KB]),))
+            for limit, known in held
+            if known or limit.ratio
+        ]
         return max(found, default=-1.0)
 
     @property

@@ -12,7 +12,7 @@ from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
 from hztune.measure.cluster import ClusterExecutor
 from hztune.progress import Reporter, StudyStatus
-from hztune.stats import FIRST_LOOK, Noise
+from hztune.stats import FIRST_LOOK, LEAST_PLANNED, Noise
 from hztune.trial.budget import Budget, Stop
 from hztune.trial.ledger import Ledger
 
@@ -71,8 +71,9 @@ class Workbench:
 
     @property
     def least_pairs(self) -> int:
-        """Fresh pairs without which nothing is claimed."""
-        return self._least_pairs
+        """Fresh pairs without which nothing is claimed; where a limit is to be kept, fewer do."""
+        is_few = self._least_pairs == FIRST_LOOK and self.ledger.default_breaks_limit
+        return LEAST_PLANNED if is_few else self._least_pairs
 
     def calibrated(self, floor: float, least_pairs: int = FIRST_LOOK) -> None:
         """Takes in what the calibration found, for every claim from now on."""
