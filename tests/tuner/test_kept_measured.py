@@ -17,6 +17,7 @@ from hztune.allocator.live import Running
 from hztune.blocks import Arm, Outcome
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
+from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.identity import Fault
 from hztune.measure.memory_watch import MemoryWatch, TreeMemory
 from hztune.measure.program import Program, Service, bench_program, by_regex, described
@@ -104,6 +105,15 @@ def test_a_load_that_takes_no_time_has_a_speed(monkeypatch: pytest.MonkeyPatch) 
     (outcome,) = measured(program(seeks_kept=False))
     assert outcome.status == "ok", outcome.detail
     assert outcome.rested is not None and outcome.rested.speed == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize("seeks_kept", [False, True])
+def test_a_run_with_a_rest_is_not_repeated_where_its_load_was_disturbed(
+    monkeypatch: pytest.MonkeyPatch, seeks_kept: bool
+) -> None:
+    monkeypatch.setattr(DisturbanceRule, "causes", lambda *args: "steal")
+    (outcome,) = measured(program(seeks_kept=seeks_kept))
+    assert [turn.disturbed for turn in outcome.turns] == ["steal"]
 
 
 def test_pages_of_a_mapped_file_are_in_the_peak_and_are_not_kept(tmp_path: Path) -> None:

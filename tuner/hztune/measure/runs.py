@@ -79,8 +79,9 @@ class RunExecutor(WholeExecutor):
         warmup_s = self._warm_up(series, rng) if self.hangs is None else 0.0
         if self.hangs is not None:
             series.give_up(self.hangs)
-        calm = self._is_calm() and not self._program.seeks_kept
-        series.play(rounds, self._order(len(arms), number), rng, repeating=calm)
+        # A run with a rest takes long, and what disturbs its load hardly changes what it keeps.
+        repeating = self._is_calm() and self._program.rest is None
+        series.play(rounds, self._order(len(arms), number), rng, repeating=repeating)
         return series, warmup_s
 
     def _order(self, arms: int, number: int) -> list[int]:
