@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,6 +72,22 @@ def test_a_file_that_stdin_is_redirected_from_is_read_and_a_pipe_with_data_refus
         stdin(pipe(data, ends=ends))
         with pytest.raises(UsageError, match=r"stdin is a pipe with data, .* --input FILE"):
             input_of(STDIN)
+
+
+def test_a_pipe_that_is_filled_a_moment_later_is_refused(stdin: Callable[[int], None]) -> None:
+    reading, writing = os.pipe()
+    stdin(reading)
+    timer = threading.Timer(0.1, os.write, (writing, b"data"))
+    timer.start()
+    with pytest.raises(UsageError, match="stdin is a pipe with data"):
+        input_of(STDIN)
+    timer.join()
+
+
+def test_a_device_that_gives_data_is_refused(stdin: Callable[[int], None]) -> None:
+    stdin(os.open("/dev/urandom", os.O_RDONLY))
+    with pytest.raises(UsageError, match="stdin is a device"):
+        input_of(STDIN)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import stat
-import struct
 import termios
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +14,11 @@ from hztune.errors import UsageError
 
 STDIN = "-"
 """Stands for what stdin is redirected from."""
+
+_PATIENCE_MS = 500
+"""How long data is waited for where a pipe is open: what writes to it starts with hztune."""
+
+_INSTEAD = "write it to a file and give that with --input FILE, or give an empty stdin: < /dev/null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +56,28 @@ def input_of(name: str) -> Input | None:
     if stat.S_ISREG(about.st_mode):
         own = "/proc/self/fd/0"
         return _opened(own, os.readlink(own), "stdin") if about.st_size else None
-    waiting = bytes(4)
+    if _has_data(about):
+        raise UsageError(f"stdin is a pipe with data, which only one run could read; {_INSTEAD}")
+    if stat.S_ISCHR(about.st_mode) and not _is_silent(about):
+        raise UsageError(f"stdin is a device, which no run reads; {_INSTEAD}")
+    return None
+
+
+def _has_data(about: os.stat_result) -> bool:
+    """Whether stdin is a pipe or socket with data; what fills it may have just been started."""
+    if not (stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode)):
+        return False
+    waiting, asked = bytes(4), select.poll()
+    asked.register(0, select.POLLIN)
+    asked.poll(_PATIENCE_MS)
     with suppress(OSError):
         waiting = fcntl.ioctl(0, termios.FIONREAD, waiting)
-    is_pipe = stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode)
-    if is_pipe and struct.unpack("i", waiting)[0]:
-        raise UsageError(
-            "stdin is a pipe with data, which only one run could read; write it to a file and give "
-            "that with --input FILE, or give an empty stdin: < /dev/null"
-        )
-    return None
+    return waiting != bytes(4)
+
+
+def _is_silent(about: os.stat_result) -> bool:
+    """Whether nobody means a device as input: a terminal, or /dev/null."""
+    return os.isatty(0) or about.st_rdev == os.stat(os.devnull).st_rdev
 
 
 def _opened(path: str, name: str, called: str) -> Input:
