@@ -36,11 +36,13 @@ class Strategy(Protocol):
 class Rival:
     """Stands in the place of `hztune.search.Search`."""
 
+    cut_short = ""
+
     def __init__(self, bench: Workbench, space: Space, strategy: Strategy) -> None:
         """Starts with nothing measured."""
         self.bench, self.space, self._strategy = bench, space, strategy
         self._refused: set[str] = set()
-        self.control = space.control
+        self.control, self.starts = space.control, space.starts
 
     def run(self, share: float, latest: float = 0.0) -> None:
         """Measures proposals until `share` of the budget is used."""
