@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "arguments.h"
+#include "lives.h"
 #include "trace_write.h"
 
 enum {
@@ -19,7 +20,7 @@ enum {
     SMALL_BYTES = 4096, /* of a block that may be on the way before its time */
     SMALL_CELLS = 64,   /* so many of them a pair has at least */
     FIRST_ROOM = 16,
-    PAIR_SLOTS = 1 << 10,
+    FIRST_PAIRS = 1 << 10,
 };
 
 /* A list of numbers that are free; taken from its end, or from its start. */
@@ -35,14 +36,10 @@ typedef struct numbers {
  * there are some more than the program needed, so that a replay's threads need not keep step.
  */
 typedef struct pair {
-    uint32_t giver; /* fills them */
-    uint32_t taker; /* empties them */
-    bool is_small;  /* which they are for */
-    bool is_used;   /* this place of the table is */
-    numbers empty;  /* cells that are, the one that has been so the longest first */
-    uint32_t made;  /* cells so far */
-    uint32_t next;  /* cell of its last group that was never used */
-    uint32_t left;  /* how many of those there are */
+    numbers empty; /* cells that are, the one that has been so the longest first */
+    uint32_t made; /* cells so far */
+    uint32_t next; /* cell of its last group that was never used */
+    uint32_t left; /* how many of those there are */
 } pair;
 
 typedef struct emitter {
@@ -51,9 +48,10 @@ typedef struct emitter {
     const hz_emission *about;
     uint64_t start;       /* time of the first step */
     numbers *slots;       /* of each thread, those that are empty */
-    pair *pairs;          /* a table by both threads */
-    size_t pair_mask;     /* its size, less one */
-    size_t pair_count;    /* pairs in it */
+    hz_lives numbers;     /* of the pairs, by both threads */
+    pair *pairs;          /* by their numbers */
+    size_t pair_count;    /* how many there are */
+    size_t pair_room;     /* of `pairs` */
     uint64_t live_bytes;  /* now */
     uint64_t live_blocks; /* now */
 } emitter;
@@ -88,55 +86,38 @@ static uint32_t oldest_number(numbers *list)
     return list->at[list->start++ & (list->room - 1)];
 }
 
-static size_t place_of_pair(const pair *pairs, size_t mask, uint32_t giver, uint32_t taker,
-                            bool is_small)
+static uint64_t add_pair(emitter *e)
 {
-    const uint64_t both = ((uint64_t)giver << 32 | taker) + ((uint64_t)is_small << 63);
-    size_t at = (size_t)(both * UINT64_C(0x9e3779b97f4a7c15) >> 20) & mask;
-    while (pairs[at].is_used &&
-           (pairs[at].giver != giver || pairs[at].taker != taker || pairs[at].is_small != is_small))
-        at = (at + 1) & mask;
-    return at;
+    if (e->pair_count == e->pair_room) {
+        e->pair_room = e->pair_room == 0 ? FIRST_PAIRS : 2 * e->pair_room;
+        e->pairs = realloc(e->pairs, e->pair_room * sizeof *e->pairs);
+        if (e->pairs == NULL) hz_fail("no memory for %zu pairs of threads", e->pair_room);
+    }
+    e->pairs[e->pair_count] = (pair){.made = 0};
+    return e->pair_count++;
 }
 
-static pair *make_pairs(size_t count)
+static bool is_small(const hz_step *step)
 {
-    pair *pairs = calloc(count, sizeof *pairs);
-    if (pairs == NULL) hz_fail("no memory for %zu pairs of threads", count);
-    return pairs;
-}
-
-static void grow_pairs(emitter *e)
-{
-    const size_t mask = 2 * e->pair_mask + 1;
-    pair *pairs = make_pairs(mask + 1);
-    for (size_t i = 0; i <= e->pair_mask; i++)
-        if (e->pairs[i].is_used)
-            pairs[place_of_pair(pairs, mask, e->pairs[i].giver, e->pairs[i].taker,
-                                e->pairs[i].is_small)] = e->pairs[i];
-    free(e->pairs);
-    e->pairs = pairs;
-    e->pair_mask = mask;
+    return step->size <= SMALL_BYTES;
 }
 
 /* The cells for the block that a step gave, on its way to another thread. */
 static pair *pair_of(emitter *e, const hz_step *step, uint32_t taker)
 {
-    const bool is_small = step->size <= SMALL_BYTES;
-    if (2 * e->pair_count > e->pair_mask) grow_pairs(e);
-    pair *found = &e->pairs[place_of_pair(e->pairs, e->pair_mask, step->thread, taker, is_small)];
-    if (!found->is_used) {
-        *found =
-            (pair){.is_small = is_small, .giver = step->thread, .taker = taker, .is_used = true};
-        e->pair_count++;
+    const uint64_t both = (uint64_t)step->thread << 32 | (uint64_t)taker << 1 | is_small(step);
+    uint64_t number = hz_lives_find(&e->numbers, both + 1);
+    if (number == HZ_NO_STEP) {
+        number = add_pair(e);
+        hz_lives_put(&e->numbers, both + 1, number);
     }
-    return found;
+    return &e->pairs[number];
 }
 
 static uint32_t take_cell(emitter *e, const hz_step *step, uint32_t taker)
 {
     pair *between = pair_of(e, step, taker);
-    const bool is_enough = !between->is_small || between->made >= SMALL_CELLS;
+    const bool is_enough = !is_small(step) || between->made >= SMALL_CELLS;
     e->writer.header.handed_count++;
     if (is_enough && between->empty.count > 0) return oldest_number(&between->empty);
     if (between->left == 0) {
@@ -290,18 +271,19 @@ static hz_emitted finish_trace(emitter *e, const hz_resolver *resolver)
 
 hz_emitted hz_emit(hz_resolver *resolver, const hz_emission *emission)
 {
-    emitter e = {.steps = resolver->steps.at, .about = emission, .pair_mask = PAIR_SLOTS - 1};
+    emitter e = {.steps = resolver->steps.at, .about = emission};
     hz_trace_create(&e.writer, emission->path, resolver->thread_count);
     e.start = resolver->steps.count > 0 ? e.steps[0].time : 0;
     e.slots = calloc((size_t)resolver->thread_count + 1, sizeof *e.slots);
-    e.pairs = make_pairs(PAIR_SLOTS);
+    hz_lives_make(&e.numbers);
     if (e.slots == NULL) hz_fail("no memory for %u threads", resolver->thread_count);
     for (uint64_t i = 0; i < resolver->steps.count; i++)
         if (e.steps[i].kind != 0) emit_step(&e, &e.steps[i]);
     const hz_emitted emitted = finish_trace(&e, resolver);
     for (uint32_t i = 0; i < resolver->thread_count; i++) free(e.slots[i].at);
-    for (size_t i = 0; i <= e.pair_mask; i++) free(e.pairs[i].empty.at);
+    for (size_t i = 0; i < e.pair_count; i++) free(e.pairs[i].empty.at);
     free(e.slots);
     free(e.pairs);
+    hz_lives_drop(&e.numbers);
     return emitted;
 }

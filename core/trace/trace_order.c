@@ -13,8 +13,9 @@ typedef struct reader {
     hz_trace_cursor cursor;
     hz_trace_operation operation; /* its next one */
     bool has_next;                /* there is one */
-    bool is_waiting;              /* it waits for its spawn */
+    bool is_waiting;              /* for its spawn, or for what its next operation needs */
     bool is_forced;               /* its next operation does not wait: see force */
+    uint32_t place;               /* its own in the heap, while it has a next one */
     uint64_t *slots;              /* numbers of the blocks in its slots */
     uint32_t slot_count;          /* how many */
     uint32_t joiner;              /* the thread that waits for its end, plus one; 0: none */
@@ -30,7 +31,7 @@ typedef struct cell {
 struct hz_order {
     const hz_trace *trace;
     reader *readers;
-    uint32_t *heap; /* threads that can go on, the earliest first */
+    uint32_t *heap; /* threads with a next operation: those that can go on, the earliest first */
     uint32_t heap_count;
     cell *cells;
     uint64_t cell_count;
@@ -42,49 +43,64 @@ struct hz_order {
 
 static bool reader_is_before(const hz_order *order, uint32_t a, uint32_t b)
 {
-    const uint64_t a_ns = order->readers[a].cursor.time_ns;
-    const uint64_t b_ns = order->readers[b].cursor.time_ns;
+    const reader *of_a = &order->readers[a], *of_b = &order->readers[b];
+    const uint64_t a_ns = of_a->cursor.time_ns, b_ns = of_b->cursor.time_ns;
+    if (of_a->is_waiting != of_b->is_waiting) return of_b->is_waiting;
     return a_ns != b_ns ? a_ns < b_ns : a < b;
 }
 
-static void swap(uint32_t *a, uint32_t *b)
+static void heap_swap(hz_order *order, uint32_t a, uint32_t b)
 {
-    const uint32_t kept = *a;
-    *a = *b;
-    *b = kept;
+    const uint32_t kept = order->heap[a];
+    order->heap[a] = order->heap[b];
+    order->heap[b] = kept;
+    order->readers[order->heap[a]].place = a;
+    order->readers[order->heap[b]].place = b;
 }
 
-static void order_push(hz_order *order, uint32_t thread)
+static void heap_rise(hz_order *order, uint32_t at)
 {
-    uint32_t at = order->heap_count++;
-    order->heap[at] = thread;
-    order->readers[thread].is_waiting = false;
     for (; at > 0 && reader_is_before(order, order->heap[at], order->heap[(at - 1) / 2]);
          at = (at - 1) / 2)
-        swap(&order->heap[at], &order->heap[(at - 1) / 2]);
+        heap_swap(order, at, (at - 1) / 2);
 }
 
-static void sink_first(hz_order *order)
+static void heap_sink_first(hz_order *order)
 {
     for (uint32_t at = 0;;) {
         uint32_t first = at;
         for (uint32_t child = 2 * at + 1; child <= 2 * at + 2 && child < order->heap_count; child++)
             if (reader_is_before(order, order->heap[child], order->heap[first])) first = child;
         if (first == at) return;
-        swap(&order->heap[first], &order->heap[at]);
+        heap_swap(order, first, at);
         at = first;
     }
 }
 
-static void order_pop(hz_order *order)
+static void heap_push(hz_order *order, uint32_t thread)
 {
-    order->heap[0] = order->heap[--order->heap_count];
-    sink_first(order);
+    const uint32_t at = order->heap_count++;
+    order->heap[at] = thread;
+    order->readers[thread].place = at;
+    heap_rise(order, at);
+}
+
+static void heap_pop(hz_order *order)
+{
+    heap_swap(order, 0, --order->heap_count);
+    heap_sink_first(order);
+}
+
+static void wake(hz_order *order, uint32_t thread)
+{
+    if (!order->readers[thread].is_waiting) return;
+    order->readers[thread].is_waiting = false;
+    heap_rise(order, order->readers[thread].place);
 }
 
 static void wake_waiting(hz_order *order, uint32_t *waiting)
 {
-    if (*waiting != 0) order_push(order, *waiting - 1);
+    if (*waiting != 0) wake(order, *waiting - 1);
     *waiting = 0;
 }
 
@@ -142,23 +158,28 @@ static uint32_t *obstacle(hz_order *order, uint32_t thread)
     return of->block == 0 ? &of->for_block : NULL;
 }
 
-/*
- * In a damaged trace, what a thread waits for may be missing. Lets the earliest one that waits go
- * on without it; false when none waits.
- */
-static bool force(hz_order *order)
+/* Notes that the first thread waits, where it cannot go on. */
+static bool must_wait(hz_order *order, uint32_t thread)
 {
-    uint32_t earliest = UINT32_MAX;
-    for (uint32_t i = 0; i < order->trace->header->thread_count; i++)
-        if (order->readers[i].has_next &&
-            (earliest == UINT32_MAX || reader_is_before(order, i, earliest)))
-            earliest = i;
-    if (earliest == UINT32_MAX) return false;
-    uint32_t *waiting = obstacle(order, earliest);
-    if (waiting != NULL) *waiting = 0;
-    order->readers[earliest].is_forced = waiting != NULL;
-    order_push(order, earliest);
+    uint32_t *waiting = obstacle(order, thread);
+    if (waiting == NULL) return false;
+    *waiting = thread + 1;
+    order->readers[thread].is_waiting = true;
+    heap_sink_first(order);
     return true;
+}
+
+/*
+ * In a damaged trace, what a thread waits for may be missing. Lets the first one, the earliest where
+ * all wait, go on without it.
+ */
+static void force(hz_order *order)
+{
+    const uint32_t thread = order->heap[0];
+    uint32_t *waiting = obstacle(order, thread);
+    if (waiting != NULL) *waiting = 0;
+    order->readers[thread].is_forced = waiting != NULL;
+    order->readers[thread].is_waiting = false;
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -201,10 +222,8 @@ static uint64_t apply_operation(hz_order *order, uint32_t thread)
     if (operation->kind == HZ_TRACE_HAND)
         cell_fill(order, operation->size, *reader_slot(order, of, operation->operand));
     if (operation->kind == HZ_TRACE_SPAWN &&
-        operation->operand < order->trace->header->thread_count) {
-        reader *other = &order->readers[operation->operand];
-        if (other->is_waiting && other->has_next) order_push(order, operation->operand);
-    }
+        operation->operand < order->trace->header->thread_count)
+        wake(order, operation->operand);
     return 0;
 }
 
@@ -230,8 +249,8 @@ hz_order *hz_order_make(const hz_trace *trace)
         hz_trace_start(&of->cursor, trace, i);
         order->cell_max += 8 * trace->threads[i].word_count + 8;
         reader_advance(order, i);
-        of->is_waiting = trace->threads[i].waits_for_spawn != 0;
-        if (of->has_next && !of->is_waiting) order_push(order, i);
+        of->is_waiting = of->has_next && trace->threads[i].waits_for_spawn != 0;
+        if (of->has_next) heap_push(order, i);
     }
     return order;
 }
@@ -239,29 +258,26 @@ hz_order *hz_order_make(const hz_trace *trace)
 bool hz_order_next(hz_order *order, hz_ordered *next)
 {
     const bool is_damaged = order->trace->damage[0] != '\0';
-    while (order->heap_count > 0 || (is_damaged && force(order))) {
+    while (order->heap_count > 0) {
         const uint32_t thread = order->heap[0];
         reader *of = &order->readers[thread];
-        uint32_t *waiting = obstacle(order, thread);
-        if (waiting != NULL) {
-            *waiting = thread + 1;
-            order_pop(order);
-            continue;
-        }
+        if (of->is_waiting && !is_damaged) return false;
+        if (of->is_waiting) force(order);
+        if (must_wait(order, thread)) continue;
         *next = (hz_ordered){.thread = thread, .operation = of->operation};
         next->time_ns = of->cursor.time_ns;
         reader_advance(order, thread);
-        order_pop(order);
-        /* What the operation does may wake others: the thread itself goes back at the end. */
+        if (of->has_next)
+            heap_sink_first(order);
+        else
+            heap_pop(order);
+        /* What the operation does may wake others. */
         const hz_trace_operation following = of->operation;
         of->operation = next->operation;
         next->block = apply_operation(order, thread);
         of->operation = following;
         of->is_forced = false;
-        if (of->has_next)
-            order_push(order, thread);
-        else
-            wake_waiting(order, &of->joiner);
+        if (!of->has_next) wake_waiting(order, &of->joiner);
         if (next->operation.kind != HZ_TRACE_FETCH && next->operation.kind != HZ_TRACE_HAND)
             return true;
     }
