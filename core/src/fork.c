@@ -25,8 +25,9 @@
  *
  * The C library calls the handlers of a child in the order of their registration: one of a library
  * that registered its own before hz may allocate before hz's runs. So a thread that waits for a lock
- * looks whether its process is such a child (a page that the kernel clears in children tells), and
- * then repairs hz itself.
+ * within a fork looks whether its process is still the one that called it, and else repairs hz
+ * itself. No other thread does: the child of a bare system call may have threads of its own, whose
+ * locks are no lost ones.
  *
  * The child loses what other threads held: blocks in their magazines, rings and leases, batches of
  * a lock-free depot on their way, and the blocks, the span or the run of a call that they were in.
@@ -38,12 +39,12 @@
 #include "internal.h"
 #include "os.h"
 
-static struct {
-    /* 1; 0 in a child that was not repaired. NULL: the kernel does not tell, and only the handler
-     * repairs. Where an emulator takes the request and does nothing, it stays 1. */
-    _Atomic uint32_t *_Atomic mark;
+/* Of a thread. */
+static _Thread_local struct {
+    uint32_t calls;   /* of fork that it is in: a signal's handler may fork within another one */
+    uint32_t process; /* that called the last one, or that hz was repaired in since */
     bool is_repaired; /* whether a wait has done the handler's work */
-} forked;
+} forking __attribute__((tls_model("initial-exec")));
 
 static void shard_after_fork(hz_shard *shard)
 {
@@ -69,25 +70,33 @@ static void repair(void)
     hz_span_after_fork();
 }
 
-static bool is_marked_as_child(void)
-{
-    _Atomic uint32_t *mark = hz_atomic_get(&forked.mark);
-    if (mark == NULL || hz_atomic_peek(mark) != 0) return false;
-    hz_atomic_poke(mark, 1);
-    return true;
-}
-
 void hz_fork_notice(void)
 {
-    if (!is_marked_as_child()) return;
+    if (forking.calls == 0 || forking.process == hz_os_pid()) return;
+    forking.process = hz_os_pid();
     repair();
-    forked.is_repaired = true;
+    forking.is_repaired = true;
 }
 
+static void before_fork(void)
+{
+    hz_fork_notice(); /* an earlier handler of a child forks, too */
+    forking.process = hz_os_pid();
+    forking.calls++;
+}
+
+static void after_fork_in_parent(void)
+{
+    forking.calls--;
+}
+
+/* A child may have its parent's number, in another namespace. */
 static void after_fork_in_child(void)
 {
-    if (is_marked_as_child() || !forked.is_repaired) repair();
-    forked.is_repaired = false;
+    if (!forking.is_repaired || forking.process != hz_os_pid()) repair();
+    forking.process = hz_os_pid();
+    forking.is_repaired = false;
+    forking.calls--;
 }
 
 /* Called before hz starts and without a lock, as the registration may allocate. */
@@ -95,8 +104,5 @@ void hz_fork_start(void)
 {
     static _Atomic uint32_t is_registered;
     if (hz_atomic_swap(&is_registered, 1) != 0) return;
-    _Atomic uint32_t *mark = hz_os_map_cleared_in_children();
-    if (mark != NULL) hz_atomic_poke(mark, 1);
-    hz_atomic_put(&forked.mark, mark);
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }

@@ -320,7 +320,7 @@ void hz_background_start(void);
 void hz_background_end(void);
 void hz_background_after_fork(void);
 void hz_change_after_fork(void);
-/* Registers the handler that repairs hz in the child of a fork. */
+/* Registers the handlers of a fork; that of the child repairs hz. */
 void hz_fork_start(void);
 /* Repairs hz, if this is a child in which that handler did not run yet. */
 void hz_fork_notice(void);

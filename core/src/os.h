@@ -29,9 +29,7 @@ uintptr_t hz_os_addresses(void);                     /* how many a process has; 
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
-void *
-hz_os_map_cleared_in_children(void); /* a page, zeroed anew in each child of a fork; or NULL */
-size_t hz_os_page_bytes(void);       /* of the kernel's pages */
+size_t hz_os_page_bytes(void);                  /* of the kernel's pages */
 /* Gives the memory back: it reads as zero afterwards. Multiples of the kernel's pages will do. */
 bool hz_os_purge(void *address, size_t bytes);
 /* Moves the pages to another mapping, by the page table: then the first range reads as zero and

@@ -25,9 +25,6 @@
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -134,14 +131,6 @@ size_t hz_os_page_bytes(void)
 static bool advise(void *address, size_t bytes, int advice)
 {
     return HZ_OS_CALL(SYS_madvise, (long)address, (long)bytes, advice) == 0;
-}
-
-void *hz_os_map_cleared_in_children(void)
-{
-    void *page = hz_os_map(page_bytes);
-    if (page == NULL || advise(page, page_bytes, MADV_WIPEONFORK)) return page;
-    unmap((long)page, page_bytes);
-    return NULL;
 }
 
 bool hz_os_purge(void *address, size_t bytes)

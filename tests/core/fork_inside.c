@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -321,6 +322,37 @@ static void all_locks_are_free(void)
     require_in_child(use_and_free_all);
 }
 
+/* ---- a child of a bare system call ---------------------------------------------------------- */
+
+static void *hold_until_another_waits(void *unused)
+{
+    uintptr_t word;
+    hz_lock_take(&hz_page_pool.lock);
+    atomic_store(&is_stopped, true);
+    while ((word = hz_atomic_peek(&hz_page_pool.lock.word)) == hz_lock_me()) (void)usleep(1000);
+    require(word == (hz_lock_me() | HZ_LOCK_SLEEPERS), "it was taken from its holder");
+    hz_lock_release(&hz_page_pool.lock);
+    return unused;
+}
+
+static void a_lock_of_its_own_thread_is_not_lost(void)
+{
+    int status = 0;
+    hz_free(hz_malloc(LARGE));
+    const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        pthread_t thread;
+        (void)alarm(CHILD_SECONDS);
+        require(pthread_create(&thread, NULL, hold_until_another_waits, NULL) == 0, "no thread");
+        while (!atomic_load(&is_stopped)) (void)usleep(1000);
+        hz_free(hz_malloc(4 * LARGE));
+        (void)pthread_join(thread, NULL);
+        _exit(0);
+    }
+    require(child > 0 && waitpid(child, &status, 0) == child, "clone: %s", strerror(errno));
+    require(status == 0, "the child's wait status is %d", status);
+}
+
 static const check checks[] = {
     {"a bin that another thread was changing is made anew of its spans", a_bin_is_made_anew, 0},
     {"the page pool and the arena go on where another thread was extending them",
@@ -331,6 +363,8 @@ static const check checks[] = {
     {"a fork within the page pool loses no run that another thread was purging",
      a_fork_within_the_page_pool_loses_no_run, 0},
     {"locks that another thread held are free", all_locks_are_free, 0},
+    {"a lock that a thread of a bare child holds stays its own",
+     a_lock_of_its_own_thread_is_not_lost, 0},
 };
 
 int main(int argc, char **argv)

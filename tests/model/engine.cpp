@@ -800,11 +800,6 @@ void *hz_os_map(size_t bytes)
     return region_used <= region_bytes ? got : NULL;
 }
 
-void *hz_os_map_cleared_in_children(void)
-{
-    return nullptr;
-}
-
 int hz_os_claim(void *address, size_t bytes, bool)
 {
     enum { CLAIMED, TAKEN };
