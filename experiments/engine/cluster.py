@@ -65,7 +65,7 @@ def found_after(workers: int, seed: int, most_s: float) -> float:
     best = sum(gain for _, gain in GAINS.values())
     with (
         distributed.LocalCluster(
-            workers, threads_per_worker=1, dashboard_address=None, preload=[__file__]
+            n_workers=workers, threads_per_worker=1, dashboard_address=None, preload=[__file__]
         ) as there,
         cluster.cluster(there.scheduler_address) as client,
     ):
