@@ -19,6 +19,7 @@ def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
         code: Its exit status, if it ended by itself.
         stderr: What it wrote there.
     """
+    stderr = _without_chatter(stderr)
     for name in allocator.names() if status == "crash" else ():
         refusal = allocator.get(name).refusal
         if refusal is not None and (said := refusal.search(stderr)):
@@ -28,12 +29,14 @@ def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
 
 
 def with_last_line(told: str, stderr: str) -> str:
-    """Returns `told` with the last line that a program wrote, if any.
+    """Returns `told` with the last line that a program wrote, if any."""
+    said = last_words(_without_chatter(stderr))
+    return f"{told}: {said}" if said else told
 
-    What its allocator says of its settings is no reason for anything.
-    """
+
+def _without_chatter(stderr: str) -> str:
+    """What an allocator says of its settings is no reason for anything."""
     for name in allocator.names():
         if (chatter := allocator.get(name).chatter) is not None:
             stderr = chatter.sub("", stderr)
-    said = last_words(stderr)
-    return f"{told}: {said}" if said else told
+    return stderr
