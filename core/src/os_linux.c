@@ -121,11 +121,11 @@ void *hz_os_map(size_t bytes)
     return address < 0 ? NULL : (void *)address;
 }
 
-static size_t page_bytes;
+static _Atomic size_t page_bytes;
 
 size_t hz_os_page_bytes(void)
 {
-    return page_bytes;
+    return hz_atomic_peek(&page_bytes);
 }
 
 static bool advise(void *address, size_t bytes, int advice)
@@ -142,7 +142,7 @@ bool hz_os_purge(void *address, size_t bytes)
  * range is asked to grow in place: if it is one mapping, it lacks room at most. */
 bool hz_os_is_one_mapping(void *address, size_t bytes)
 {
-    const size_t more = page_bytes;
+    const size_t more = hz_os_page_bytes();
     const long grown = HZ_OS_CALL(SYS_mremap, (long)address, (long)bytes, (long)(bytes + more), 0);
     if (grown > 0) unmap((long)address + (long)bytes, more);
     return grown > 0 || grown == -ENOMEM;
@@ -224,12 +224,12 @@ void hz_os_sleep_us(uint32_t us)
 
 /* ---- the machine and the process ------------------------------------------------------------ */
 
-static const void *given_random; /* AT_RANDOM: 16 bytes that each process gets */
+static _Atomic uintptr_t given_random; /* AT_RANDOM: 16 bytes that each process gets */
 
 void hz_os_start(void)
 {
-    page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    given_random = (const void *)getauxval(AT_RANDOM);
+    hz_atomic_poke(&page_bytes, (size_t)sysconf(_SC_PAGESIZE));
+    hz_atomic_poke(&given_random, getauxval(AT_RANDOM));
     hz_os_clock_find();
 }
 
@@ -260,7 +260,7 @@ uint64_t hz_os_address_space_left(void)
     if (HZ_OS_CALL(SYS_prlimit64, 0, RLIMIT_AS, 0, (long)&limit) != 0) return UINT64_MAX;
     if (limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
     if (hz_text_read("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
-    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)page_bytes;
+    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)hz_os_page_bytes();
     return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
 }
 
@@ -290,7 +290,8 @@ void hz_os_random(void *bytes, size_t count)
 {
     uint64_t seed[2] = {0, 0}, *words = bytes;
     if (HZ_OS_CALL(SYS_getrandom, (long)bytes, (long)count) == (long)count) return;
-    if (given_random != NULL) memcpy(seed, given_random, sizeof seed);
+    const void *given = (const void *)hz_atomic_peek(&given_random);
+    if (given != NULL) memcpy(seed, given, sizeof seed);
     seed[0] ^= hz_os_now_ns() * UINT64_C(0x9e3779b97f4a7c15);
     for (size_t i = 0; i < count / sizeof(uint64_t); i++) {
         uint64_t mixed = seed[0] += seed[1] | 1;

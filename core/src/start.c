@@ -30,12 +30,18 @@ static struct {
     hz_lock lock;            /* guards the start */
     _Atomic uint32_t done;   /* whether hz is ready */
     _Atomic uint32_t failed; /* whether the start failed */
-    bool strict;             /* HZ_STRICT=1 */
     bool confirm;            /* HZ_CONFIRM=1 */
     bool control;            /* HZ_CONTROL=1 */
     char stats_path[4096];   /* HZ_STATS, "" when unset; copied, as the program may change its
                                 environment */
 } process;
+
+/* What the environment asks for. */
+typedef struct {
+    bool strict, confirm, control; /* as above */
+    const char *stats_path;        /* the value of HZ_STATS, NULL when unset */
+    hz_config config;
+} settings;
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
@@ -89,13 +95,14 @@ HZ_SLOW void hz_warn_once(const char *what, const void *address)
 }
 
 /* `kept` says what the program runs on with. */
-static void setting_refuse(const char *what, const char *why, const char *kept)
+static void setting_refuse(const settings *asked, const char *what, const char *why,
+                           const char *kept)
 {
     char message[MESSAGE_BYTES];
     snprintf(message, sizeof message, "%s; %s", why,
-             process.strict ? "HZ_STRICT is set: giving up" : kept);
+             asked->strict ? "HZ_STRICT is set: giving up" : kept);
     say(what, message);
-    if (process.strict) hz_os_exit(STATUS_REJECTED);
+    if (asked->strict) hz_os_exit(STATUS_REJECTED);
 }
 
 /* ---- the environment ------------------------------------------------------------------------ */
@@ -109,28 +116,27 @@ static const char *value_of(const char *variable, const char *name)
 }
 
 /* HZ_STRICT=yes asks for strictness and is a wrong setting, which strictness refuses. */
-static void read_switch(const char *variable, const char *name, bool *is_on)
+static void read_switch(const settings *asked, const char *variable, const char *name,
+                        bool *is_on)
 {
     const char *value = value_of(variable, name);
     if (value == NULL) return;
     const bool is_off = value[0] == '\0' || strcmp(value, "0") == 0;
     *is_on = !is_off;
     if (!is_off && strcmp(value, "1") != 0)
-        setting_refuse(name, " is neither 0 nor 1", "it is taken as 1");
+        setting_refuse(asked, name, " is neither 0 nor 1", "it is taken as 1");
 }
 
 /* HZ_STRICT comes first, wherever it stands: it says what becomes of wrong values of the others. */
-static void read_service_variables(void)
+static void read_service_variables(settings *asked)
 {
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++)
-        read_switch(*variable, "HZ_STRICT", &process.strict);
+        read_switch(asked, *variable, "HZ_STRICT", &asked->strict);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         const char *value;
-        read_switch(*variable, "HZ_CONFIRM", &process.confirm);
-        read_switch(*variable, "HZ_CONTROL", &process.control);
-        if ((value = value_of(*variable, "HZ_STATS")) != NULL) {
-            snprintf(process.stats_path, sizeof process.stats_path, "%s", value);
-        }
+        read_switch(asked, *variable, "HZ_CONFIRM", &asked->confirm);
+        read_switch(asked, *variable, "HZ_CONTROL", &asked->control);
+        if ((value = value_of(*variable, "HZ_STATS")) != NULL) asked->stats_path = value;
     }
 }
 
@@ -143,7 +149,7 @@ static const hz_param *param_of(const char *variable, size_t *index)
     return NULL;
 }
 
-static void refuse_if_nearly(const char *variable)
+static void refuse_if_nearly(const settings *asked, const char *variable)
 {
     char name[64], message[MESSAGE_BYTES];
     size_t length = strcspn(variable, "=");
@@ -153,29 +159,28 @@ static void refuse_if_nearly(const char *variable)
     const hz_param *meant = hz_param_nearly(name);
     if (meant == NULL) return;
     snprintf(message, sizeof message, " is no parameter of hz; did you mean %s?", meant->env);
-    setting_refuse(name, message, "it is ignored");
+    setting_refuse(asked, name, message, "it is ignored");
 }
 
 #ifdef HZ_FROZEN
 
 /* In a frozen build the configuration is constant. */
-static void read_parameter(const char *variable)
+static void read_parameter(const settings *asked, const char *variable)
 {
     size_t index;
     const hz_param *param = param_of(variable, &index);
     if (param == NULL)
-        refuse_if_nearly(variable);
+        refuse_if_nearly(asked, variable);
     else
-        setting_refuse(param->env,
+        setting_refuse(asked, param->env,
                        " is set, but this build of hz is frozen: parameters are constants",
                        "it is ignored");
 }
 
-static void read_configuration(hz_config *config)
+static void read_configuration(settings *asked)
 {
-    (void)config;
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
+        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(asked, *variable);
     }
 }
 
@@ -186,32 +191,32 @@ static void put_in_effect(const hz_config *config)
 
 #else
 
-static void set_parameter(hz_config *config, const char *env, size_t index, const char *value)
+static void set_parameter(settings *asked, const char *env, size_t index, const char *value)
 {
     char message[MESSAGE_BYTES] = ": ";
-    if (hz_config_set(config, index, value, message + 2, sizeof message - 2)) return;
-    setting_refuse(env, message, "it is ignored");
+    if (hz_config_set(&asked->config, index, value, message + 2, sizeof message - 2)) return;
+    setting_refuse(asked, env, message, "it is ignored");
 }
 
-static void read_parameter(hz_config *config, const char *variable)
+static void read_parameter(settings *asked, const char *variable)
 {
     size_t index;
     const hz_param *param = param_of(variable, &index);
     if (param == NULL)
-        refuse_if_nearly(variable);
+        refuse_if_nearly(asked, variable);
     else
-        set_parameter(config, param->env, index, variable + strcspn(variable, "=") + 1);
+        set_parameter(asked, param->env, index, variable + strcspn(variable, "=") + 1);
 }
 
-static void read_configuration(hz_config *config)
+static void read_configuration(settings *asked)
 {
     char message[MESSAGE_BYTES];
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(config, *variable);
+        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(asked, *variable);
     }
-    if (hz_config_check(config, message, sizeof message)) return;
-    setting_refuse("", message, "all parameters of the environment are ignored");
-    *config = hz_cfg_built;
+    if (hz_config_check(&asked->config, message, sizeof message)) return;
+    setting_refuse(asked, "", message, "all parameters of the environment are ignored");
+    asked->config = hz_cfg_built;
 }
 
 static void put_in_effect(const hz_config *config)
@@ -222,12 +227,14 @@ static void put_in_effect(const hz_config *config)
 #endif
 
 /* Without a lock, as the functions that make the messages may allocate. */
-static void configure(hz_config *config)
+static void configure(settings *asked)
 {
-    *config = hz_cfg_built;
+    asked->strict = asked->confirm = asked->control = false;
+    asked->stats_path = NULL;
+    asked->config = hz_cfg_built;
     if (hz_os_is_privileged()) return; /* the environment may be an attacker's */
-    read_service_variables();
-    read_configuration(config);
+    read_service_variables(asked);
+    read_configuration(asked);
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -271,9 +278,13 @@ static void draw_keys(void)
         hz_map.keys[class_] |= HZ_KEY_BITS;
 }
 
-static bool start_once(const hz_config *config)
+static bool start_once(const settings *asked)
 {
-    put_in_effect(config);
+    put_in_effect(&asked->config);
+    process.confirm = asked->confirm;
+    process.control = asked->control;
+    if (asked->stats_path != NULL && strlen(asked->stats_path) < sizeof process.stats_path)
+        copy(process.stats_path, asked->stats_path);
     const uint32_t cpus = resolve();
     if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();
@@ -286,15 +297,15 @@ static bool start_once(const hz_config *config)
 /* What comes before the lock may allocate, and so start hz: then this start finds it done. */
 HZ_SLOW static bool start_unless_done(void)
 {
-    hz_config config;
+    settings asked;
     if (hz_atomic_peek(&process.failed)) return false;
     hz_os_start();
     hz_fork_start();
     hz_heap_prepare();
-    configure(&config);
+    configure(&asked);
     hz_lock_take(&process.lock);
     if (!hz_atomic_peek(&process.done) && !hz_atomic_peek(&process.failed))
-        hz_atomic_put(start_once(&config) ? &process.done : &process.failed, 1);
+        hz_atomic_put(start_once(&asked) ? &process.done : &process.failed, 1);
     hz_lock_release(&process.lock);
     return hz_atomic_peek(&process.done);
 }

@@ -23,7 +23,7 @@ enum {
 
 /* ---- what /proc tells ----------------------------------------------------------------------- */
 
-static size_t read_file(const char *path, char *text, size_t size)
+static size_t words_of(const char *path, char *text, size_t size)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return 0;
@@ -38,7 +38,7 @@ static void read_name(const hz_leaf_head *head, char name[HZ_TRACE_NAME_BYTES])
     char path[64];
     memset(name, 0, HZ_TRACE_NAME_BYTES);
     (void)snprintf(path, sizeof path, "/proc/%d/task/%d/comm", head->pid, head->tid);
-    const size_t length = read_file(path, name, HZ_TRACE_NAME_BYTES);
+    const size_t length = words_of(path, name, HZ_TRACE_NAME_BYTES);
     if (length > 0) name[length - 1] = '\0'; /* the end of the line */
 }
 
@@ -65,7 +65,7 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
         frame.bytes = (uint32_t)join_words(drain->words, words, sizeof words);
     } else {
         (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
-        frame.bytes = (uint32_t)read_file(path, words, sizeof words);
+        frame.bytes = (uint32_t)words_of(path, words, sizeof words);
     }
     (void)hz_log_append(&drain->log, &frame, words);
 }

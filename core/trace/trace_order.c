@@ -77,7 +77,7 @@ static void heap_sink_first(hz_order *order)
     }
 }
 
-static void heap_push(hz_order *order, uint32_t thread)
+static void ready_push(hz_order *order, uint32_t thread)
 {
     const uint32_t at = order->heap_count++;
     order->heap[at] = thread;
@@ -85,13 +85,13 @@ static void heap_push(hz_order *order, uint32_t thread)
     heap_rise(order, at);
 }
 
-static void heap_pop(hz_order *order)
+static void ready_pop(hz_order *order)
 {
     heap_swap(order, 0, --order->heap_count);
     heap_sink_first(order);
 }
 
-static void wake(hz_order *order, uint32_t thread)
+static void let_go_on(hz_order *order, uint32_t thread)
 {
     if (!order->readers[thread].is_waiting) return;
     order->readers[thread].is_waiting = false;
@@ -100,7 +100,7 @@ static void wake(hz_order *order, uint32_t thread)
 
 static void wake_waiting(hz_order *order, uint32_t *waiting)
 {
-    if (*waiting != 0) wake(order, *waiting - 1);
+    if (*waiting != 0) let_go_on(order, *waiting - 1);
     *waiting = 0;
 }
 
@@ -223,7 +223,7 @@ static uint64_t apply_operation(hz_order *order, uint32_t thread)
         cell_fill(order, operation->size, *reader_slot(order, of, operation->operand));
     if (operation->kind == HZ_TRACE_SPAWN &&
         operation->operand < order->trace->header->thread_count)
-        wake(order, operation->operand);
+        let_go_on(order, operation->operand);
     return 0;
 }
 
@@ -250,7 +250,7 @@ hz_order *hz_order_make(const hz_trace *trace)
         order->cell_max += 8 * trace->threads[i].word_count + 8;
         reader_advance(order, i);
         of->is_waiting = of->has_next && trace->threads[i].waits_for_spawn != 0;
-        if (of->has_next) heap_push(order, i);
+        if (of->has_next) ready_push(order, i);
     }
     return order;
 }
@@ -270,7 +270,7 @@ bool hz_order_next(hz_order *order, hz_ordered *next)
         if (of->has_next)
             heap_sink_first(order);
         else
-            heap_pop(order);
+            ready_pop(order);
         /* What the operation does may wake others. */
         const hz_trace_operation following = of->operation;
         of->operation = next->operation;

@@ -77,4 +77,4 @@ def test_the_words_of_commands_are_read_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "shlex.split"
     }
-    assert readers == {"arguments.py", "allocator/loaded_program.py", "verify/collection.py"}
+    assert readers == {"arguments.py", "allocator/loaded_program.py", "store/kept_command.py"}
