@@ -20,6 +20,7 @@ static _Noreturn void given_up(int status);
 enum { VARIABLES_MAX = 64, BYTES_MAX = 1 << 14, REJECTED = 78 };
 
 static jmp_buf start_of_input;
+static settings asked;
 static size_t line_count; /* lines that were said */
 
 static void said(const char *text, size_t length)
@@ -33,7 +34,7 @@ static void said(const char *text, size_t length)
 
 static _Noreturn void given_up(int status)
 {
-    require(process.strict && status == REJECTED && line_count > 0, "ended with %d", status);
+    require(asked.strict && status == REJECTED && line_count > 0, "ended with %d", status);
     longjmp(start_of_input, 1);
 }
 
@@ -101,16 +102,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     for (char *at = text; at < text + count && variable_count < VARIABLES_MAX; at += strlen(at) + 1)
         variables[variable_count++] = at;
     variables[variable_count] = NULL;
-    process.strict = process.confirm = false;
-    process.stats_path[0] = '\0';
     line_count = allocation_count = 0;
     environ = variables;
     const bool is_first_time = setjmp(start_of_input) == 0;
     if (is_first_time) {
         hz_atomic_poke(&process.done, 0);
-        hz_cfg = hz_cfg_built;
-        read_service_variables();
-        read_configuration(&hz_cfg);
+        configure(&asked);
+        put_in_effect(&asked.config);
         require(allocation_count == 0, "%zu blocks were allocated", allocation_count);
         require_in_effect(variables);
     }
