@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -344,13 +346,16 @@ int main(void)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of another user")
 def test_a_set_user_id_program_starts_no_agent(libhz: Path, tmp_path: Path) -> None:
-    program, agent = tmp_path / "secure", libhz.parent / "libhz-agent.so"
-    words = ["cc", "-o", program, "-Wl,--no-as-needed", agent, f"-Wl,-rpath,{libhz.parent}"]
-    subprocess.run([*words, "-x", "c", "-"], input=SECURE, text=True, check=True)
-    said = [subprocess.check_output([program], text=True)]
-    os.chown(program, ANOTHER_USER, 0)
-    program.chmod(0o4755)
-    said.append(subprocess.check_output([program], text=True))
+    program = tmp_path / "secure"
+    with TemporaryDirectory() as folder:  # the other user has to reach the agent
+        agent = shutil.copy(libhz.parent / "libhz-agent.so", folder)
+        Path(folder).chmod(0o755)
+        words = ["cc", "-o", program, "-Wl,--no-as-needed", agent, f"-Wl,-rpath,{folder}"]
+        subprocess.run([*words, "-x", "c", "-"], input=SECURE, text=True, check=True)
+        said = [subprocess.check_output([program], text=True)]
+        os.chown(program, ANOTHER_USER, 0)
+        program.chmod(0o4755)
+        said.append(subprocess.check_output([program], text=True))
     if said[1][0] == "0":
         pytest.skip("the folder of the tests is mounted without set-user-id")
     assert said == ["0 2", "1 1"]
