@@ -266,6 +266,7 @@ def kill_mirrors(path: Path, kills: int) -> list[float]:
         mirror(path, "all", findings, defaults)
         resumed_s.append(time.monotonic() - began)
         assert trials() == len(findings)
+        assert sorted(each.name for each in path.parent.iterdir()) == [path.name]
     return resumed_s
 
 

@@ -6,6 +6,7 @@ as far as the study was then.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -113,6 +114,8 @@ def mirror(
         study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
         for trial in _recorded(observations, defaults):
             study.add_trial(trial)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*"):  # by a writer that was killed
+            left.unlink(missing_ok=True)
         files.write_whole(path, [fresh.read_bytes()])
 
 
