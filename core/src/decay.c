@@ -105,7 +105,7 @@ void hz_tick(hz_heap *heap)
 
 void hz_tick_of_free(hz_heap *heap)
 {
-    hz_rest_note(); /* after what was freed: else a thread that is held up wakes nobody */
+    hz_rest_note(); /* after what was freed: else a thread that is held up wakes no other */
     hz_tick(heap);
     (void)hz_purge_part();
 }

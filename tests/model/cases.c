@@ -335,7 +335,7 @@ static void birth(unsigned me)
     }
 }
 
-/* The table of parameters is made when it is first asked for, by whoever asks, of the same bytes. */
+/* The table of parameters is made when it is first asked for, by any thread, of the same bytes. */
 static void table_is_made(void)
 {
     (void)hz_param_at(0);

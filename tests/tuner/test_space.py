@@ -28,10 +28,10 @@ def accept(config: Mapping[str, Value]) -> None:
     """A check that finds nothing wrong."""
 
 
-def load(tmp_path: Path, toy_params: tuple[Param, ...], text: str) -> Space:
+def load(tmp_path: Path, toy_params: tuple[Param, ...], text: str, **facts: int) -> Space:
     path = tmp_path / "space.toml"
     path.write_text(text)
-    return space.load(path, toy_params, check=accept, facts={"cpus": 4, "threads": 8})
+    return space.load(path, toy_params, check=accept, facts={"cpus": 4, "threads": 8, **facts})
 
 
 def values(made: Space, name: str) -> tuple[Value, ...]:
@@ -155,8 +155,7 @@ def test_what_the_installed_version_lacks_is_left_out_with_all_that_names_it(
 def test_a_parameter_for_programs_at_rest_is_searched_only_where_that_is_judged(
     tmp_path: Path, toy_params: tuple[Param, ...]
 ) -> None:
-    path = tmp_path / "space.toml"
-    path.write_text(
+    text = (
         HEAD
         + """
 [parameters.cap]
@@ -168,11 +167,7 @@ why = "a reason"
 set = { shards = 2 }
 """
     )
-    facts = {"cpus": 4, "threads": 8}
-    of_speed, of_rest = (
-        space.load(path, toy_params, check=accept, facts={**facts, "rests": rests})
-        for rests in (0, 1)
-    )
+    of_speed, of_rest = (load(tmp_path, toy_params, text, rests=rests) for rests in (0, 1))
     assert [d.name for d in of_speed.dimensions] == ["cap"]
     assert of_speed.presets == ()
     assert [d.name for d in of_rest.dimensions] == ["cap", "shards"]
@@ -182,8 +177,7 @@ set = { shards = 2 }
 def test_what_never_returns_memory_is_tried_only_where_that_is_allowed(
     tmp_path: Path, toy_params: tuple[Param, ...]
 ) -> None:
-    path = tmp_path / "space.toml"
-    path.write_text(
+    text = (
         HEAD
         + """
 [parameters.delay]
@@ -202,11 +196,7 @@ returns = true
 set = { delay = 0 }
 """
     )
-    facts = {"cpus": 4, "threads": 8}
-    usual, allowed = (
-        space.load(path, toy_params, check=accept, facts={**facts, "keeping": keeping})
-        for keeping in (0, 1)
-    )
+    usual, allowed = (load(tmp_path, toy_params, text, keeping=keeping) for keeping in (0, 1))
     assert {d.name: d.values for d in usual.dimensions} == {"delay": (0, 100)}
     assert [preset.name for preset in usual.presets] == ["at-once"]
     assert {d.name: d.values for d in allowed.dimensions} == {

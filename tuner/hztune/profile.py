@@ -52,6 +52,9 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 """Verdicts that promise something that can be measured again."""
 
+TOLD_FROM = 1.05
+"""Ratio of memory from which on it is told beside a gain."""
+
 LIMIT_ROOM = 1.25
 """A suggested memory limit is so many times the largest peak that was seen."""
 

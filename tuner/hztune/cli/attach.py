@@ -15,14 +15,13 @@ import click
 from hztune import api
 from hztune.arguments import key_value, parse_duration, within
 from hztune.cli import completion
-from hztune.cli.lines import print_lines
+from hztune.cli.lines import mib, print_lines
 from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
     from hztune.attach.diagnosis import Diagnosis
     from hztune.attach.questions import Holding, Statistics
 
-_MIB = 1 << 20
 _MOST_ROWS = 12
 _CLEAR = "\x1b[H\x1b[2J"
 _PID = click.option("--pid", type=click.IntRange(min=1), required=True, metavar="N",
@@ -120,8 +119,8 @@ def trim_command(pid: int, as_json: bool) -> None:
     before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
     print_lines(
         [
-            f"{', '.join(trimmed.allocators)}: {_mib(max(0, before - after))} MiB given back "
-            f"(anonymous memory {_mib(before)} -> {_mib(after)} MiB)"
+            f"{', '.join(trimmed.allocators)}: {mib(max(0, before - after))} MiB given back "
+            f"(anonymous memory {mib(before)} -> {mib(after)} MiB)"
         ]
     )
 
@@ -141,18 +140,14 @@ def record_of(value: Any) -> Any:
     return [record_of(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.1f}"
-
-
 def _table(found: Statistics) -> list[str]:
     memory = found.memory
     return [
         f"process {found.pid} ({found.name})",
         *[line for part in found.parts for line in part_lines(part)],
         *([] if found.parts else ["the agent does not know its allocator, or what that holds"]),
-        f"  {'anonymous memory':24}{_mib(memory.anonymous_bytes):>10} MiB  of the whole process",
-        f"  {'swapped out':24}{_mib(memory.swapped_bytes):>10} MiB",
+        f"  {'anonymous memory':24}{mib(memory.anonymous_bytes):>10} MiB  of the whole process",
+        f"  {'swapped out':24}{mib(memory.swapped_bytes):>10} MiB",
         *_threads(found),
         *_classes(found),
         *_counters(found),
@@ -168,7 +163,7 @@ def part_lines(part: Holding) -> Iterator[str]:
         ("held", part.held_bytes, ratio),
         ("in caches of threads", part.cached_bytes, ""),
     ):
-        shown = f"{_mib(size):>10} MiB{more}" if size is not None else f"{'unknown':>10}"
+        shown = f"{mib(size):>10} MiB{more}" if size is not None else f"{'unknown':>10}"
         yield f"  {name:24}{shown}"
 
 
@@ -179,7 +174,7 @@ def _threads(found: Statistics) -> Iterator[str]:
     yield f"{'thread':>12}{'cached MiB':>14}{'blocks':>12}"
     threads = sorted(found.threads, key=lambda each: -each.cached_bytes)
     for each in threads[:_MOST_ROWS]:
-        yield f"{each.thread:>12}{_mib(each.cached_bytes):>14}{each.cached_blocks:>12}"
+        yield f"{each.thread:>12}{mib(each.cached_bytes):>14}{each.cached_blocks:>12}"
     yield from _rest(len(threads) + found.threads_left_out, "threads")
 
 
@@ -192,7 +187,7 @@ def _classes(found: Statistics) -> Iterator[str]:
     for each in sorted(by_bytes[:_MOST_ROWS], key=lambda each: each.block_bytes):
         live, free = each.live * each.block_bytes, each.free * each.block_bytes
         yield (
-            f"{each.block_bytes:>12}{_mib(live):>14}{_mib(free):>12}{each.live:>12}{each.free:>12}"
+            f"{each.block_bytes:>12}{mib(live):>14}{mib(free):>12}{each.live:>12}{each.free:>12}"
         )
     yield from _rest(len(by_bytes), "sizes")
 

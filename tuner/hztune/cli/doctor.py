@@ -10,14 +10,12 @@ import click
 
 from hztune import api
 from hztune.cli.attach import part_lines, with_ratios
-from hztune.cli.lines import print_lines
+from hztune.cli.lines import mib, print_lines
 from hztune.errors import UnfitError, UsageError
 
 if TYPE_CHECKING:
     from hztune.attach.diagnosis import Diagnosis, InEffect
     from hztune.doctor import Check
-
-_MIB = 1 << 20
 
 
 @click.command("doctor")
@@ -87,10 +85,10 @@ def _told(found: Diagnosis) -> list[str]:
         f"  malloc comes from {found.provider} ({found.allocator or 'unknown to hztune'})"
         if found.provider
         else "  no file of it shows a malloc",
-        f"  {_mib(memory.resident_bytes)} MiB resident: {_explained(found)}",
-        *[f"  {_mib(size)} MiB {what}" for size, what in seen if size],
+        f"  {mib(memory.resident_bytes)} MiB resident: {_explained(found)}",
+        *[f"  {mib(size)} MiB {what}" for size, what in seen if size],
         *(
-            [f"  its control group takes {_mib(found.limit[1])} of {_mib(found.limit[0])} MiB"]
+            [f"  its control group takes {mib(found.limit[1])} of {mib(found.limit[0])} MiB"]
             if found.limit
             else []
         ),
@@ -112,11 +110,7 @@ def _explained(found: Diagnosis) -> str:
         **{f"held by {name}": size for name, size in held.items()},
     }
     ranked = sorted(parts.items(), key=lambda each: -each[1])
-    return ", ".join(f"{_mib(size)} {what}" for what, size in ranked)
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.1f}"
+    return ", ".join(f"{mib(size)} {what}" for what, size in ranked)
 
 
 def _whose_choice(setting: InEffect) -> str:

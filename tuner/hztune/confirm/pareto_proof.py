@@ -124,7 +124,7 @@ class _FrontProof:
         return all(
             (shown := one.reported(one.looks.counts[-1])) is not None and is_precise(shown)
             if one.proved_by
-            else asked > 0 and one.is_futile(one.values[:asked])
+            else asked > 0 and replace(one, values=one.values[:asked]).is_futile()
             for one in gains
         )
 

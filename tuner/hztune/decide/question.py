@@ -125,17 +125,16 @@ class Question:
         )
         return found if math.isfinite(found.half_width) else None
 
-    def is_futile(self, values: Sequence[float] | None = None) -> bool:
+    def is_futile(self) -> bool:
         """Whether even a lucky truth would not be proved with all planned pairs.
 
         The upper end of an interval with an error of _HOPEFUL_ERROR stands for the lucky truth.
         Stopping for futility can only lose claims, never make one (non-binding futility), so it
         costs no error.
         """
-        values = self.values if values is None else values
-        lucky = fixed_interval(values, _HOPEFUL_ERROR, prior=self.prior).high
-        spread = fixed_interval(values, self.error, prior=self.prior).half_width
-        needed = 0.5 * spread * math.sqrt(len(values) / self.looks.planned)
+        lucky = fixed_interval(self.values, _HOPEFUL_ERROR, prior=self.prior).high
+        spread = fixed_interval(self.values, self.error, prior=self.prior).half_width
+        needed = 0.5 * spread * math.sqrt(len(self.values) / self.looks.planned)
         return lucky < max(max(0.0, self.least), needed)
 
 

@@ -71,7 +71,7 @@ class Target:
                 raise UsageError(
                     f"this worker was not started for {name!r}: start it with {ALLOWED}={name}"
                 )
-        if any(each.service or each.prepare or each.cleanup for each in self.programs):
+        if any(each.is_surrounded for each in self.programs):
             raise UsageError(
                 "--server, --prepare and --cleanup are shell commands, which no worker takes; "
                 "tune a server on its own machine, without --on"

@@ -159,6 +159,11 @@ class Program:
         own = dict(self.commands).get(arm.allocator)
         return replace(self, argv=(*own, *self.argv[1:])) if own else self
 
+    @property
+    def is_surrounded(self) -> bool:
+        """Whether shell commands stand around it: a server's load, or --prepare or --cleanup."""
+        return bool(self.service or self.prepare or self.cleanup)
+
     def command(self, seed: int) -> list[str]:
         """Returns what to run in a block of that seed."""
         seeded = [self.seed_option, str(seed)] if self.seed_option else []

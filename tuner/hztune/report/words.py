@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.params import Value
-from hztune.profile import Profile, WorkloadId
+from hztune.profile import TOLD_FROM, Profile, WorkloadId
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
 from hztune.stats import Interval
@@ -35,7 +35,9 @@ def verdict_words(profile: Profile) -> str:
     whose, control = allocator_words(profile), control_words(profile)
     if profile.claim.verdict == "improved" and ratio is not None:
         gain = _gain_words(profile.claim.metric, ratio, several=len(profile.workloads) > 1)
-        price = [memory_words(seen.ratio, seen.of) for seen in profile.memory if seen.ci_low > 1.05]
+        price = [
+            memory_words(seen.ratio, seen.of) for seen in profile.memory if seen.ci_low > TOLD_FROM
+        ]
         told = f", for {' and '.join(price)}" if price else ""
         return f"{what} {gain} {_with_words(profile)}{told}"
     if profile.claim.verdict == "within_limit":

@@ -124,7 +124,8 @@ class LocalStudy(SampleRows):
             self._seq = len(there.lines) if there else 0
             self._size = sum(map(len, there.lines)) if there else 0
             os.ftruncate(self._file, self._size)  # what was torn behind the whole lines goes
-            self._is_new, self._last, self._found = there is None, True, there
+            self._is_new, self._last = there is None, True
+            self._ending = there.ending if there else None
             if there is None:
                 self._begin_study(identity, machine)
             self._opened = opened.pop_all()
@@ -188,7 +189,7 @@ class LocalStudy(SampleRows):
 
     def ending(self) -> Mapping[str, Any] | None:
         """Returns what came out of the study when it was opened; None: it had not ended."""
-        return self._found.ending if self._found else None
+        return self._ending
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""

@@ -400,9 +400,7 @@ def _refuse_elsewhere(request: TuneRequest) -> None:
         "--prove-on": request.prove_on,
         "--smallest-memory": request.smallest_memory,
         "several workloads or commands": several,
-        "--server, --prepare or --cleanup": any(
-            each.service or each.prepare or each.cleanup for each in request.programs
-        ),
+        "--server, --prepare or --cleanup": any(each.is_surrounded for each in request.programs),
     }
     if request.on and (given := [name for name, is_given in here.items() if is_given]):
         raise UsageError(f"{given[0]} and --on exclude each other: leave one out")

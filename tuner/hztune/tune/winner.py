@@ -18,7 +18,7 @@ from hztune.confirm import (
 )
 from hztune.confirm.proof import loss_words, plan_of
 from hztune.panel import Examination
-from hztune.profile import Verdict
+from hztune.profile import TOLD_FROM, Verdict
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
 from hztune.result.decision import REASONS, Decision, claim_of
@@ -36,9 +36,6 @@ from hztune.tune.aim import Aim
 
 if TYPE_CHECKING:
     from hztune.tune.on_program import LastProof
-
-_PRICE = 1.05
-"""Ratio of memory from which on it is told beside a gain."""
 
 
 class Winner(Aim):
@@ -310,6 +307,6 @@ def _price(ratios: Mapping[MemoryKind, float | None]) -> str:
     told = [
         f"{ratio:.2f} times the {MEMORIES[kind]}"
         for kind, ratio in ratios.items()
-        if ratio is not None and ratio > _PRICE
+        if ratio is not None and ratio > TOLD_FROM
     ]
     return f", at {' and '.join(told)}" if told else ""
