@@ -25,6 +25,7 @@ from hztune.tune import session
 from hztune.tune.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 PRELOAD = Path(__file__).parent / "simulated_worker.py"
 FASTER = 20.0
@@ -41,13 +42,17 @@ class Fast:
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Any]:
     """A cluster of three workers, which are started again when they are killed."""
-    with distributed.LocalCluster(
-        n_workers=3,
-        threads_per_worker=1,
-        dashboard_address=None,
-        preload=[str(PRELOAD)],
-        silence_logs=50,
-    ) as started:
+    own = {"distributed.nanny.pre-spawn-environ": {}}  # else Dask sets glibc's trim threshold here
+    with (
+        dask.config.set(own),
+        distributed.LocalCluster(
+            n_workers=3,
+            threads_per_worker=1,
+            dashboard_address=None,
+            preload=[str(PRELOAD)],
+            silence_logs=50,
+        ) as started,
+    ):
         yield started
 
 
