@@ -18,9 +18,8 @@ from statistics import median
 import distributed
 
 from hztune.blocks import Arm, Block, Role
-from hztune.measure import cluster
+from hztune.measure import Around, cluster
 from hztune.measure.cluster import ClusterExecutor, Target, first_machine
-from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.search import Search
 from hztune.store import Nowhere

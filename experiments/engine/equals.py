@@ -22,8 +22,7 @@ from record import WORKLOADS, by_turns
 from hztune.blocks import Block
 from hztune.confirm import reported
 from hztune.machine import Machine
-from hztune.measure import Arm, Role
-from hztune.measure.types import Around
+from hztune.measure import Arm, Around, Role
 from hztune.progress import Quiet
 from hztune.trial import Budget, Ledger, SystemClock, Workbench
 from hztune.tune.candidates import TuneTarget, candidates

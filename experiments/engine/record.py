@@ -38,11 +38,9 @@ from programs import examined, program_of
 
 from hztune.blocks import Block
 from hztune.machine import Machine
-from hztune.measure import Arm, Executor, Role
+from hztune.measure import Arm, Around, Executor, Remembered, Role
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity, workload_executor
-from hztune.measure.remembered import Remembered
-from hztune.measure.types import Around
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.store import Evidence, Plan

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from hztune.measure import Accounting, Arm, Block, Outcome, Role, Status, Turn
+from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Status, Turn
 from hztune.sparse.features import Floats
 
 _BASE_RATE = 1e6
@@ -147,7 +147,7 @@ class VirtualClock:
         self._now_s += seconds
 
 
-class ReplayExecutor:
+class ReplayExecutor(Executor):
     """An executor whose answers are drawn."""
 
     def __init__(
@@ -185,22 +185,10 @@ class ReplayExecutor:
         self._warmup_s = warmup_ms * 1e-3
         self._start_s = start_ms * 1e-3
         self._rss_scatter = rss_scatter
-        self._accounting = Accounting()
-
-    @property
-    def accounting(self) -> Accounting:
-        """Where the virtual time went."""
-        return self._accounting
-
-    def prepare(self, control: Arm) -> None:
-        """Finds out nothing: it was told what a block takes."""
 
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the seconds that a block takes."""
         return arms * (self._start_s + self._warmup_s + rounds * self._turn_s)
-
-    def recall(self, blocks: Sequence[Block]) -> None:
-        """Learns nothing: it was told what a block takes."""
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Draws a block; a failing arm takes its start and its warm-up, but no turn."""

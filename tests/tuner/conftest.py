@@ -13,9 +13,8 @@ import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 
 from hztune.blocks import Arm, Block, Role
-from hztune.measure import timed_run
+from hztune.measure import Around, timed_run
 from hztune.measure.disturbance import DisturbanceRule
-from hztune.measure.types import Around
 from hztune.params import Param, Scale, Value
 from hztune.profile import (
     AllocatorId,

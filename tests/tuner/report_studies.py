@@ -12,7 +12,7 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune import params, space
 from hztune.blocks import Arm, Block, Role
 from hztune.machine import Machine
-from hztune.measure.types import Around
+from hztune.measure import Around
 from hztune.space import Space
 from hztune.store import Sink
 

@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
-from hztune.measure import cluster
-from hztune.measure.types import Around
+from hztune.measure import Around, cluster
 
 BLOCK_S = 0.01
 

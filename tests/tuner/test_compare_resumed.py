@@ -17,7 +17,7 @@ from hztune.compare import comparison
 from hztune.compare.contenders import Contender
 from hztune.compare.match import row
 from hztune.errors import UsageError
-from hztune.measure.remembered import Remembered
+from hztune.measure import Remembered
 from hztune.store.log import recording
 
 from .conftest import processes_naming

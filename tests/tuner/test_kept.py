@@ -26,8 +26,8 @@ from hztune.compare.contenders import Contender
 from hztune.compare.match import Measured, row
 from hztune.compare.targets import ProgramSpec
 from hztune.errors import UsageError
+from hztune.measure import Around
 from hztune.measure.program import described
-from hztune.measure.types import Around
 from hztune.profile import Claim, MemoryClaim, Objective, Profile
 from hztune.progress import Quiet
 from hztune.report import words

@@ -26,7 +26,7 @@ from optuna.storages.journal import JournalFileBackend
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.types import Around
+from hztune.measure import Around
 from hztune.progress import Quiet
 from hztune.report.dashboard import Observation, mirror
 from hztune.space import Space

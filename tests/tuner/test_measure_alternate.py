@@ -14,7 +14,7 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure import network
+from hztune.measure import Block, network
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, without_strangers
 from hztune.measure.executors import program_executor
 from hztune.measure.launch import Run
@@ -22,7 +22,6 @@ from hztune.measure.program import Program, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.stints import Pace, Stint
 from hztune.measure.turns_or_runs import ProgramExecutor
-from hztune.measure.types import Block
 
 from .test_measure_runs import CONTROL, FIRST, SECOND, OpenProof, python
 

@@ -14,10 +14,10 @@ from random import Random
 
 import pytest
 
+from hztune.measure import Arm
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.program import Program, Service
 from hztune.measure.stints import Pace
-from hztune.measure.types import Arm
 
 from .test_measure_runs import OpenProof
 

@@ -15,16 +15,14 @@ from hztune.allocator.live import Running
 from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, runs, timed_run, whole
+from hztune.measure import Accounting, Arm, Block, SeveralExecutor, runs, timed_run, whole
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import program_executor
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
-from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns_or_runs import ProgramExecutor
-from hztune.measure.types import Accounting
 from hztune.measure.whole import Limits, Series
 from hztune.store import Evidence, Nowhere
 from hztune.store.log import LocalStudy, recording

@@ -12,8 +12,8 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError
 from hztune.machine import Machine
+from hztune.measure import Around
 from hztune.measure.runs import RunExecutor
-from hztune.measure.types import Around
 from hztune.panel import Examination, Panel, PanelExecutor, make
 from hztune.panel.judging import LOOKS, panel_interval
 from hztune.space import Space

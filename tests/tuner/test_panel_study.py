@@ -16,8 +16,7 @@ from hztune.caution import Caution
 from hztune.errors import UsageError
 from hztune.export.provenance import provenance
 from hztune.machine import Machine
-from hztune.measure.several import WorkloadSink
-from hztune.measure.types import Around
+from hztune.measure import Around, WorkloadSink
 from hztune.panel import Panel, PanelExecutor
 from hztune.profile import Profile
 from hztune.progress import Quiet

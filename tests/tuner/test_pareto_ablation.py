@@ -11,7 +11,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
 from hztune.confirm import shorten_members
-from hztune.measure.types import Around, Executor
+from hztune.measure import Around, Executor
 from hztune.params import Value
 from hztune.search import Search, members
 from hztune.search.pareto_search import savings

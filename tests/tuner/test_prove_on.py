@@ -17,8 +17,8 @@ from hztune import profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import StoppedByUser, UsageError
 from hztune.export.provenance import provenance
+from hztune.measure import Around
 from hztune.measure.program import described
-from hztune.measure.types import Around
 from hztune.progress import Quiet, Reporter
 from hztune.result import Result
 from hztune.result.stored import ending, read

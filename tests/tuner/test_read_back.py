@@ -11,7 +11,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 
 from hztune.blocks import Arm, Block, ProofPlan, Role
 from hztune.machine import Machine
-from hztune.measure.types import Around, Executor
+from hztune.measure import Around, Executor
 from hztune.space import Space
 from hztune.store.log import LocalStudy
 from hztune.trial import Budget, Ledger, Workbench

@@ -19,8 +19,7 @@ from hztune import profile, report
 from hztune.blocks import Arm
 from hztune.confirm import interval_of
 from hztune.errors import HztuneError, UsageError
-from hztune.measure import Executor
-from hztune.measure.several import SeveralExecutor
+from hztune.measure import Executor, SeveralExecutor
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet, duration
 from hztune.report import words

@@ -18,8 +18,8 @@ from hztune.confirm import Proof, prove
 from hztune.confirm.proof import loss_words
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure import SeveralExecutor
 from hztune.measure.executors import workloads_executor
-from hztune.measure.several import SeveralExecutor
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision

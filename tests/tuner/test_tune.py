@@ -12,7 +12,7 @@ from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm, Block, ProofPlan, Role
 from hztune.confirm import Proof
-from hztune.measure.types import Around
+from hztune.measure import Around
 from hztune.result.decision import Decision
 from hztune.search import Chain, Search, race
 from hztune.search.race import SLOTS, FastestGoal

@@ -36,12 +36,10 @@ from hztune.compare.targets import ComparedRow, ProgramSpec, refuse_glibc, requi
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
-from hztune.measure import Executor
+from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import program_executor, program_identity, workload_executor
 from hztune.measure.live_share import LiveShare
 from hztune.measure.program import Program
-from hztune.measure.remembered import Remembered
-from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Plan, Sink, kept_command

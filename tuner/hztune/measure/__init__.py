@@ -1,31 +1,281 @@
 """Measuring: one interface, `Executor`, and the executors behind it.
 
-turns: built-in workloads, by short alternating turns. runs: whole programs, by interleaved runs.
-alternate: programs and servers, by turns. For simulations, lab/replay has one without processes.
+turns: built-in workloads, by short alternating turns. whole: whole programs, by interleaved runs.
+alternate: programs and servers, by turns. cluster: any of them, on the workers of a Dask cluster.
+For simulations, lab/replay has one without processes.
 """
 
-from hztune.measure.types import (
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Protocol
+
+from hztune.blocks import (
     ROLES,
     STATUSES,
-    Accounting,
     Arm,
     Block,
-    Executor,
     Outcome,
     Role,
     Status,
     Turn,
+    joined,
+    times_of,
 )
+from hztune.store import Evidence, Nowhere, Plan, Sink
 
 __all__ = [
     "ROLES",
     "STATUSES",
     "Accounting",
     "Arm",
+    "Around",
     "Block",
     "Executor",
     "Outcome",
+    "Remembered",
     "Role",
+    "SeveralExecutor",
     "Status",
     "Turn",
+    "WorkloadSink",
 ]
+
+_MUCH_FOR_HOOKS = 1 / 3
+"""Share of the time in commands that are not measured, above which the user is told."""
+
+MakePart = Callable[[Sink], "Executor"]
+"""Makes the executor of one workload, given where it puts what it measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where the time of a study went.
+
+    Attributes:
+        measured_s: Seconds in counted parts of turns or runs, disturbed ones included.
+        warmup_s: Seconds of warm-up, and of the skipped start of each turn.
+        wall_s: Seconds inside `measure`, from call to return.
+        turns: Number of turns.
+        disturbed: How many of them were disturbed, and so repeated.
+        hooks_s: Seconds in the user's commands before and after runs.
+    """
+
+    measured_s: float = 0.0
+    warmup_s: float = 0.0
+    wall_s: float = 0.0
+    turns: int = 0
+    disturbed: int = 0
+    hooks_s: float = 0.0
+
+    @classmethod
+    def of(
+        cls, turns: Sequence[Turn], warmup_s: float, wall_s: float, hooks_s: float = 0.0
+    ) -> Accounting:
+        """Accounts for what was measured in turns."""
+        disturbed = sum(bool(turn.disturbed) for turn in turns)
+        measured_s = sum(turn.counted_ns for turn in turns) * 1e-9
+        return cls(measured_s, warmup_s, wall_s, len(turns), disturbed, hooks_s)
+
+    @property
+    def remark(self) -> str:
+        """What the user should know of it, in a sentence; "": nothing."""
+        share = self.hooks_s / self.wall_s if self.wall_s else 0.0
+        if share <= _MUCH_FOR_HOOKS:
+            return ""
+        return (
+            f"{share:.0%} of the time goes into the commands before and after each run (--prepare, "
+            "--cleanup); where they are quicker, there is time for more runs"
+        )
+
+    def __add__(self, other: Accounting) -> Accounting:
+        """Returns the sum, field by field."""
+        return Accounting(*map(operator.add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Accounting) -> Accounting:
+        """Returns what was added to an earlier one, field by field."""
+        return Accounting(*map(operator.sub, astuple(self), astuple(other)))
+
+
+class Executor(Protocol):
+    """Measures arms against each other; what is measured, and how, is the implementation's own."""
+
+    _accounting: Accounting = Accounting()
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Measures all arms at the same moment, in fresh processes, in randomised order.
+
+        Args:
+            arms: The control first. The same arm may stand twice (A/A): each gets a process of its
+                own.
+            role: What the block is for; it is written to every sample.
+            rounds: Turns (or runs) that each arm gets, at least 1; disturbed ones are repeated
+                beyond it.
+            number: Of the block in its study.
+
+        Returns:
+            One outcome for each arm, in the order of `arms`. A failing arm never raises: its
+            outcome says how.
+
+        Raises:
+            HztuneError: The measuring itself failed (a missing program, a full disk), not an arm.
+        """
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds that `measure` will take for that many arms and rounds."""
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went since the executor was made."""
+        return self._accounting
+
+    def prepare(self, control: Arm) -> None:
+        """Finds out how arms are measured, and what a block costs, before the first one.
+
+        What is known by then costs nothing; `measure` does the rest where this was not called.
+        """
+        return None
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns from what was measured on this machine before the executor was made."""
+        return None
+
+    @property
+    def pending(self) -> Sequence[Arm]:
+        """What is still being measured, without controls."""
+        return ()
+
+    def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> list[Block]:
+        """Begins a block as `measure` does; returns the blocks that are there now, of any number.
+
+        Here only one is measured at a time: that one.
+        """
+        return [self.measure(arms, role=role, rounds=rounds, number=number)]
+
+    def collect(self) -> list[Block]:
+        """Waits for at least one block that was begun; none: none is awaited."""
+        return []
+
+
+@dataclass
+class Around(Executor):
+    """An executor around another one: a class derived from it says what `measure` does."""
+
+    inner: Executor
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the inner one's time went."""
+        return self.inner.accounting
+
+    def prepare(self, control: Arm) -> None:
+        """Lets the inner one find out."""
+        self.inner.prepare(control)
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds that the inner one will take."""
+        return self.inner.cost(arms, rounds)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Lets the inner one learn."""
+        self.inner.recall(blocks)
+
+
+class Remembered(Around):
+    """An executor that has some of its blocks already, from before it was stopped.
+
+    What asks for blocks in the order of their numbers, and decides by what they showed and by how
+    long they took, comes to where it stood, and goes on from there.
+    """
+
+    def __init__(self, inner: Executor, blocks: Iterable[Block]) -> None:
+        super().__init__(inner)
+        self._known = {block.number: block for block in blocks}
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went, that of the blocks that were there included."""
+        return self._accounting + self.inner.accounting
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Returns the block that is there, or measures it."""
+        found = self._known.pop(number, None)
+        if found is None or found.role != role or [o.arm for o in found.outcomes] != [*arms]:
+            return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+        self.inner.recall([found])
+        turns = [turn for outcome in found.outcomes for turn in outcome.all_turns]
+        ((_, wall_s),) = times_of([found])
+        self._accounting += Accounting.of(turns, 0.0, wall_s)
+        return found
+
+
+class SeveralExecutor(Executor):
+    """Measures every block on several workloads, the same arms everywhere.
+
+    What is compared stays what it was, arms measured at the same moment on the same workload; only
+    their ratios are joined afterwards (see `blocks.joined` and `stats.pair_ratio`).
+    """
+
+    def __init__(self, parts: Sequence[tuple[str, MakePart]], sink: Sink | None = None) -> None:
+        """Takes what each workload is called, and what makes its executor."""
+        self._names = [name for name, _ in parts]
+        self._executors = [
+            make(WorkloadSink(sink or Nowhere(), name, index, len(parts)))
+            for index, (name, make) in enumerate(parts)
+        ]
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went, on all workloads."""
+        return sum((each.accounting for each in self._executors), Accounting())
+
+    def prepare(self, control: Arm) -> None:
+        """Lets the executor of each workload find out."""
+        for each in self._executors:
+            each.prepare(control)
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds of a block on all workloads."""
+        return sum(each.cost(arms, rounds) for each in self._executors)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Lets the executor of each workload learn from what was measured on it."""
+        for number, each in enumerate(self._executors):
+            each.recall(
+                [replace(b, outcomes=tuple(o.parts[number] for o in b.outcomes)) for b in blocks]
+            )
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Measures a block on every workload; it is one block with an outcome for each arm."""
+        blocks = [
+            each.measure(arms, role=role, rounds=rounds, number=number) for each in self._executors
+        ]
+        return joined(blocks, self._names)
+
+
+@dataclass
+class WorkloadSink(Sink):
+    """A sink that says which of several workloads its blocks are on."""
+
+    sink: Sink
+    workload: str
+    part: int = 0
+    parts: int = 1
+
+    def begin(self, plan: Plan) -> None:
+        """Adds the workload to what is noted."""
+        self.sink.begin(replace(plan, workload=self.workload, part=self.part, parts=self.parts))
+
+    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+        """Hands a turn on."""
+        self.sink.turn(index, pid, turn, evidence)
+
+    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+        """Hands an outcome on."""
+        self.sink.outcome(index, pid, outcome)
+
+    def end(self) -> None:
+        """Hands the end on."""
+        self.sink.end()

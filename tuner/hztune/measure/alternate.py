@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from hztune.measure import Arm, Turn
 from hztune.measure.identity import Fault
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
-from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Limits, Series, WholeExecutor
 from hztune.store import Evidence
 
@@ -58,9 +58,6 @@ class AlternateExecutor(WholeExecutor):
 
     pace: Pace = _PACE
     reading: NumberReading = NumberReading()
-
-    def prepare(self, control: Arm) -> None:
-        """Finds out nothing: the trial of the program has told what a run takes."""
 
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""

@@ -21,9 +21,9 @@ from typing import Any
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
+from hztune.measure import Accounting, Executor
 from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.program import Program
-from hztune.measure.types import Accounting, Executor
 from hztune.store import Evidence, Plan, Sink
 from hztune.workload import WorkloadSpec
 
@@ -164,7 +164,7 @@ def measured(job: Job) -> Answered:
         return Answered(block, executor.accounting - before, Costs.of(executor))
 
 
-class ClusterExecutor:
+class ClusterExecutor(Executor):
     """Measures a study's blocks on a cluster; what comes back goes to the sink at once.
 
     Attributes:
@@ -181,46 +181,30 @@ class ClusterExecutor:
             HztuneError: There is no worker, or it refuses the target.
         """
         self._client, self._target, self._sink = client, target, sink
-        self._accounting = Accounting()
         self.flying: dict[Any, Job] = {}
         self.machine = machine
         self._costs: Costs = self._finished(prepared, target, control)
-
-    @property
-    def accounting(self) -> Accounting:
-        """Where the time of all workers went."""
-        return self._accounting
-
-    @property
-    def slots(self) -> int:
-        """How many blocks may be measured at once."""
-        return max(1, len(machines_of(self._client)))
 
     @property
     def pending(self) -> list[Arm]:
         """What is being measured, without controls."""
         return [arm for job in self.flying.values() for arm in job.arms[1:]]
 
-    def prepare(self, control: Arm) -> None:
-        """Does nothing: a worker has found out what blocks cost."""
-
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds of a block on one worker."""
         costs = self._costs
         return costs.start_s + arms * (costs.arm_s + rounds * costs.round_s)
-
-    def recall(self, blocks: Sequence[Block]) -> None:
-        """Learns nothing: the workers do."""
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures a block on a worker of the home machine."""
         job = Job(self._target, tuple(arms), role, rounds, number)
         return self._entered(self._finished(measured, job))
 
-    def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> None:
-        """Lets some worker measure a block; `collect` has it when it is there."""
+    def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> list[Block]:
+        """Lets some worker measure a block; each measures one at a time."""
         job = Job(self._target, tuple(arms), role, rounds, number)
         self.flying[self._client.submit(measured, job, pure=False)] = job
+        return self.collect() if len(self.flying) >= len(machines_of(self._client)) else []
 
     def collect(self) -> list[Block]:
         """Waits for at least one block, and returns those that are there; none: none is awaited.

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from hztune import process
+from hztune.measure import Arm
 from hztune.measure.alternate import AlternateExecutor, NumberReading
 from hztune.measure.holdings import Holdings
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program
 from hztune.measure.stints import Met, Pace, Stint
-from hztune.measure.types import Arm
 
 TURN_MS = 10.0
 _LONGEST_TURN_MS = 120.0

@@ -10,14 +10,13 @@ from pathlib import Path
 from hztune.allocator import Installed
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure import Executor, SeveralExecutor
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.program import DEFAULT_TIMEOUT_S, Program, bench_program
 from hztune.measure.runs import RunExecutor
-from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.measure.turns_or_runs import ProgramExecutor, Say, say_nothing
-from hztune.measure.types import Executor
 from hztune.measure.whole import MEMORY_SHARE
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec

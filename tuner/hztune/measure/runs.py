@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from hztune.machine import timed_window
+from hztune.measure import Accounting, Arm, Turn
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
@@ -29,7 +30,6 @@ from hztune.measure.server import (
     serve_once,
 )
 from hztune.measure.timed_run import time_once
-from hztune.measure.types import Accounting, Arm, Turn
 from hztune.measure.whole import SEEDS, Part, Series, WholeExecutor
 from hztune.rests import Rested
 

@@ -19,10 +19,10 @@ from hztune import artifacts
 from hztune.blocks import STATUSES, overall_rate
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
+from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Status, Turn
 from hztune.measure.disturbance import DisturbanceRule, Throttling, repeats, slept_ns
 from hztune.measure.ending import ending_fault
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
-from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child
 from hztune.store import Evidence, Nowhere, Plan, Sink
 from hztune.workload import WorkloadSpec
@@ -95,7 +95,7 @@ def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
     )
 
 
-class TurnExecutor:
+class TurnExecutor(Executor):
     """Measures arms on one workload by turns in fresh processes."""
 
     def __init__(
@@ -121,25 +121,13 @@ class TurnExecutor:
         self._seed = seed
         self._tempo = tempo or tempo_for(spec)
         self._identity = identity or AllocatorIdentity()
-        self._accounting = Accounting()
         self._overhead_s = 0.0
         self._blocks = 0
-
-    @property
-    def accounting(self) -> Accounting:
-        """Where the time went since the executor was made."""
-        return self._accounting
-
-    def prepare(self, control: Arm) -> None:
-        """Finds out nothing: the tempo says what a block takes."""
 
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds expected for a block: its turns, and what blocks took beside."""
         beside = self._overhead_s / self._blocks if self._blocks else 0.0
         return arms * (self._tempo.block_s(rounds) + beside)
-
-    def recall(self, blocks: Sequence[Block]) -> None:
-        """Learns nothing: the tempo says what a block takes."""
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms in turns; see `Executor.measure`."""

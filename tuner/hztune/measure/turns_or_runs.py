@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from hztune.machine import timed_window
-from hztune.measure import network
+from hztune.measure import Accounting, Arm, Block, Executor, Role, network
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.examine_server import ServerTryout, fixed_port
 from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
-from hztune.measure.types import Accounting, Arm, Block, Executor, Role
 
 Say = Callable[[str], None]
 """Tells the user a sentence."""
@@ -22,7 +21,7 @@ def say_nothing(sentence: str) -> None:
     """Keeps a sentence from the user."""
 
 
-class ProgramExecutor:
+class ProgramExecutor(Executor):
     """Measures arms by turns or by runs; which of them is found out before the first block."""
 
     def __init__(

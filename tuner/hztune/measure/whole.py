@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from hztune.blocks import CPU_TIME, times_of
 from hztune.machine import timed_window
+from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Turn
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, hook
-from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
 from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
@@ -223,7 +223,7 @@ class Series:
         )
 
 
-class WholeExecutor(ABC):
+class WholeExecutor(Executor):
     """Measures arms on one program, run by run; a class derived from it says in which manner."""
 
     def __init__(
@@ -259,16 +259,10 @@ class WholeExecutor(ABC):
         self._run_s: list[float] = []
         self._planned_s: list[float] = []
         self._first_s = 1.0
-        self._accounting = Accounting()
 
     def tell_load(self, span_s: float) -> None:
         """Tells the load of a server to end after so many seconds; 0: it ends by itself."""
         self._program = replace(self._program, span_s=span_s)
-
-    @property
-    def accounting(self) -> Accounting:
-        """Where the time went since the executor was made."""
-        return self._accounting
 
     def take_time(self, first_s: float) -> None:
         """Takes note of what an uncounted run took, seconds."""

@@ -9,10 +9,8 @@ from typing import Final
 
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Executor, Outcome, Role
+from hztune.measure import Arm, Around, Block, Executor, Outcome, Role, WorkloadSink
 from hztune.measure.executors import workloads_executor
-from hztune.measure.several import WorkloadSink
-from hztune.measure.types import Around
 from hztune.store import Nowhere, Sink
 from hztune.workload import WorkloadSpec
 

@@ -10,7 +10,6 @@ from statistics import median
 from hztune.blocks import Arm, Block, ProofPlan, Role, Turn
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
-from hztune.measure.cluster import ClusterExecutor
 from hztune.progress import Reporter, StudyStatus
 from hztune.stats import FIRST_LOOK, LEAST_PLANNED, Noise
 from hztune.trial.budget import Budget, Stop
@@ -114,30 +113,24 @@ class Workbench:
             StoppedByUser: The user asked to stop.
             HztuneError: As of `measure`.
         """
-        if not isinstance(self.executor, ClusterExecutor):
-            self.measure(arms, "search", rounds)
-            return
         if self.stop():
             raise StoppedByUser("stopped by the user")
         self.note(None)
         number = self._next_number()
-        self.executor.submit(arms, role="search", rounds=rounds, number=number)
-        if len(self.executor.flying) >= self.executor.slots:
-            self.collect()
+        for block in self.executor.submit(arms, role="search", rounds=rounds, number=number):
+            self._enter(block, None)
 
     def collect(self) -> bool:
         """Enters what has come back, waiting for at least one block; false: none is awaited."""
-        if not isinstance(self.executor, ClusterExecutor):
-            return False
         found = self.executor.collect()
         for block in found:
             self._enter(block, None)
         return bool(found)
 
     @property
-    def pending(self) -> list[Arm]:
+    def pending(self) -> Sequence[Arm]:
         """Configurations that are being measured elsewhere."""
-        return self.executor.pending if isinstance(self.executor, ClusterExecutor) else []
+        return self.executor.pending
 
     def _next_number(self) -> int:
         self._number = max(self.ledger.next_number, self._number + 1)

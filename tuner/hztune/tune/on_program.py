@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm, Block, times_of
 from hztune.confirm import Proof, against_itself, claim_error, prove
-from hztune.measure import Executor, Role
-from hztune.measure.types import Around
+from hztune.measure import Around, Executor, Role
 from hztune.stats import FIRST_LOOK, Interval
 from hztune.trial import Budget, Calibration, Ledger, Workbench, assess, calibrate
 from hztune.trial.division import (

@@ -14,10 +14,9 @@ from hztune.allocator import Installed
 from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
-from hztune.measure import Executor
+from hztune.measure import Executor, WorkloadSink
 from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, first_machine
 from hztune.measure.executors import programs_executor, workloads_executor
-from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.panel import Panel, make
 from hztune.profile import PROFILE
