@@ -10,7 +10,7 @@ Of several rows, all must be no worse for the whole to be so, and each is tested
 (an intersection-union test: Berger, Technometrics 24, 1982). One that is worse is enough to say so:
 they share that error.
 
-How often each answer is given is simulated in tests/tuner/test_gate.py; README.md has the table.
+How often each answer is given is simulated in tests/tuner/test_gate.py; README.md has the figures.
 """
 
 from __future__ import annotations
