@@ -1,8 +1,8 @@
 """Every parameter reaches every station, from the table to the running library and back.
 
-Walked here: the start value (by the header, and frozen), the environment and the profile. Looked for
-in the tree: the effect, the search, the documentation and the liveness test. A row that misses a
-station fails here; the last tests prove that, on a copy of the tree.
+Walked here: the start value (by the header, and frozen), the environment and the profile. Looked
+for in the tree: the effect, the search, the documentation and the liveness test. A row that misses
+a station fails here; the last tests prove that, on a copy of the tree.
 """
 
 from __future__ import annotations

@@ -6,16 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hztune import api
 from hztune.cli import completion
-from hztune.errors import HztuneError, UsageError
-
-if TYPE_CHECKING:
-    from hztune.params import Param
+from hztune.errors import HztuneError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +44,9 @@ def list_command(what: str, as_json: bool) -> None:
     "--all", "with_experimental", is_flag=True, help="With those that only experiments set."
 )
 @click.option("--live", is_flag=True, help="Only those that may change while a process runs.")
-@click.option("--markdown", is_flag=True, help="Print the table for a Markdown document.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def params_command(
-    allocator: str, with_experimental: bool, live: bool, markdown: bool, as_json: bool
-) -> None:
+def params_command(allocator: str, with_experimental: bool, live: bool, as_json: bool) -> None:
     """Print the table of parameters."""
-    if markdown and as_json:
-        raise UsageError("--markdown and --json exclude each other; give one of them")
     table = [
         row
         for row in api.parameters(allocator)
@@ -63,10 +54,8 @@ def params_command(
     ]
     if as_json:
         click.echo(json.dumps([asdict(row) for row in table], indent=2))
-    elif markdown:
-        click.echo(_markdown(table))
     else:
-        click.echo(_columns([_row(param) for param in table]))
+        click.echo(_columns([(row.name, str(row.default), row.legal(), row.doc) for row in table]))
 
 
 @click.command("paths")
@@ -137,19 +126,6 @@ def _formats() -> Listing:
         {"name": f.name, "allocators": list(f.allocators), "doc": f.doc} for f in api.formats()
     ]
     return Listing(rows, records)
-
-
-def _row(param: Param) -> tuple[str, ...]:
-    return (param.name, str(param.default), param.legal(), param.doc)
-
-
-def _markdown(table: Sequence[Param]) -> str:
-    lines = ["| parameter | default | legal | what it does |", "|---|---|---|---|"]
-    for param in table:
-        name, default, legal, doc = _row(param)
-        cells = (f"`{name}`", f"`{default}`", legal, doc)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> str:
