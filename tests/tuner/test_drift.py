@@ -374,7 +374,7 @@ ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "another's link leads to its folder": (_led_to, "may be written by another user"),
     "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),
     "it is a link": (_linked, "which holds a command: it is a link"),
-    "it is a FIFO": (_piped, "is no regular file"),
+    "it is a FIFO": (_piped, "not a regular file"),
 }
 
 

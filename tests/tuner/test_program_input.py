@@ -94,8 +94,8 @@ def test_a_device_that_gives_data_is_refused(stdin: Callable[[int], None]) -> No
     ("options", "said"),
     [
         ({"input": "/absent"}, "--input '/absent' cannot be read: No such file"),
-        ({"input": "/"}, "is no regular file"),
-        ({"input": "/dev/zero"}, "is no regular file"),
+        ({"input": "/"}, "is not a regular file"),
+        ({"input": "/dev/zero"}, "is not a regular file"),
         ({"input": __file__, "rests": "^rest$"}, "told on stdin to go on"),
         ({"input": __file__, "server": "s {port}", "load": "l {port}"}, "is for a program"),
     ],

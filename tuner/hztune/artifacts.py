@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,11 +18,6 @@ from hztune.errors import HztuneError, UsageError
 
 CORE_VARIABLE = "HZTUNE_CORE"
 _CORE_MODULE = "_core.abi3.so"
-
-
-def library() -> Path:
-    """libhz.so, for LD_PRELOAD."""
-    return _find("libhz.so", ("lib", "", "core"))
 
 
 def preloadable(library: Path) -> str:
@@ -38,60 +34,34 @@ def preloadable(library: Path) -> str:
     return str(library)
 
 
-def static_library() -> Path:
-    """libhz.a, for programs that link hz."""
-    return _find("libhz.a", ("lib", "", "core"))
+def _finder(name: str, *folders: str) -> Callable[[], Path]:
+    """What finds a built file, in the folders of an installation and of a build."""
+    return lambda: _existing(name, [root() / folder for folder in folders]) / name
 
 
-def deepbind() -> Path:
-    """libhz-deepbind.so, which stands in LD_PRELOAD beside every allocator but hz."""
-    return _find("libhz-deepbind.so", ("lib", "", "core"))
+_LIBRARY, _TRACE = ("lib", "", "core"), ("bin", "trace", "core/trace")
+_PROGRAM = ("bin", "bench", "core/bench", "")
 
-
-def agent() -> Path:
-    """libhz-agent.so, which tells other processes about the allocator that it stands beside."""
-    return _find("libhz-agent.so", ("lib", "", "core"))
-
-
-def recorder() -> Path:
-    """libhz-recorder.so, which stands in LD_PRELOAD before any allocator."""
-    return _find("libhz-recorder.so", ("lib", "trace", "core/trace"))
-
-
-def record() -> Path:
-    """hz-record, which records programs."""
-    return _find("hz-record", ("bin", "trace", "core/trace"))
-
-
-def trace_tool() -> Path:
-    """hz-trace, which reads and changes what was recorded."""
-    return _find("hz-trace", ("bin", "trace", "core/trace"))
-
-
-def bench() -> Path:
-    """hz-bench, the workloads."""
-    return _program("hz-bench")
-
-
-def launch() -> Path:
-    """hz-launch, which starts and measures any program."""
-    return _program("hz-launch")
-
-
-def turns() -> Path:
-    """hz-turns, the conductor of turn-based comparisons."""
-    return _program("hz-turns")
-
-
-def alternate() -> Path:
-    """hz-alternate, which runs whole programs by turns."""
-    return _program("hz-alternate")
+library = _finder("libhz.so", *_LIBRARY)  # for LD_PRELOAD
+static_library = _finder("libhz.a", *_LIBRARY)  # for programs that link hz
+deepbind = _finder("libhz-deepbind.so", *_LIBRARY)  # beside every allocator but hz
+agent = _finder("libhz-agent.so", *_LIBRARY)  # tells others of the allocator beside it
+recorder = _finder("libhz-recorder.so", "lib", *_TRACE[1:])  # before any allocator
+record = _finder("hz-record", *_TRACE)  # records programs
+trace_tool = _finder("hz-trace", *_TRACE)  # reads and changes what was recorded
+bench = _finder("hz-bench", *_PROGRAM)  # the workloads
+launch = _finder("hz-launch", *_PROGRAM)  # starts and measures any program
+turns = _finder("hz-turns", *_PROGRAM)  # conducts workloads by turns
+alternate = _finder("hz-alternate", *_PROGRAM)  # runs whole programs by turns
 
 
 def include_dir() -> Path:
     """The directory to give a compiler, which holds hz/hz.h."""
-    source = _source_of_build(root())
-    return _existing("hz/hz.h", [root() / "include", *([source / "include"] if source else [])])
+    folders, cache = [root() / "include"], root() / "CMakeCache.txt"
+    if cache.is_file():  # a build directory: the headers stand in its source
+        source = re.search(r"^hz_SOURCE_DIR:STATIC=(.*)$", cache.read_text("utf-8"), re.M)
+        folders += [Path(source[1]) / "include"] if source else []
+    return _existing("hz/hz.h", folders)
 
 
 def cmake_dir() -> Path:
@@ -101,8 +71,8 @@ def cmake_dir() -> Path:
 
 def search_spaces() -> Path:
     """The directory of the search spaces: the working copy's own in an editable install."""
-    checkout = _checkout()
-    if checkout is not None:
+    checkout = Path(__file__).parents[2]
+    if (checkout / "core" / "include" / "hz" / "params.def").is_file():
         return checkout / "search_spaces"
     return _installed_root() / "share" / "hztune" / "search_spaces"
 
@@ -132,12 +102,6 @@ def root() -> Path:
     return Path(named).absolute()
 
 
-def _checkout() -> Path | None:
-    """The working copy that this file stands in; None: it was installed."""
-    checkout = Path(__file__).parents[2]
-    return checkout if (checkout / "core" / "include" / "hz" / "params.def").is_file() else None
-
-
 def _installed_root() -> Path:
     spec = find_spec("hztune._core")
     if spec is None or spec.origin is None:
@@ -148,28 +112,9 @@ def _installed_root() -> Path:
     return Path(spec.origin).parent / "core"
 
 
-def _program(name: str) -> Path:
-    return _find(name, ("bin", "bench", "core/bench", ""))
-
-
-def _find(name: str, folders: tuple[str, ...]) -> Path:
-    return _existing(name, [root() / folder for folder in folders]) / name
-
-
 def _existing(name: str, folders: list[Path]) -> Path:
     """The first folder that holds `name`."""
     for folder in folders:
         if (folder / name).is_file():
             return folder
     raise HztuneError(f"there is no {name} in {root()}; build hz completely, or reinstall hztune")
-
-
-def _source_of_build(build: Path) -> Path | None:
-    """The core's source that `build` was configured from; None when it is no build directory."""
-    cache = build / "CMakeCache.txt"
-    if not cache.is_file():
-        return None
-    for line in cache.read_text(encoding="utf-8").splitlines():
-        if line.startswith("hz_SOURCE_DIR:STATIC="):
-            return Path(line.partition("=")[2])
-    return None

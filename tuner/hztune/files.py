@@ -8,8 +8,8 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,22 +27,22 @@ MOST_VARIABLES_BYTES = 6 << 20
 """Of a process: no program starts with more, and it may say later that all its memory is those."""
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Opens a regular file to be read; a FIFO is not waited for, and a device does not notice.
+def regular(path: Path | str, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:
+    """Opens a regular file; a FIFO is not waited for, and a device does not notice.
 
     Raises:
-        OSError: There is no such regular file, or it may not be read.
+        OSError: It cannot be opened so, or is something else (EINVAL).
     """
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
+    with suppress(FileNotFoundError):
+        mode = os.stat(path, dir_fd=folder, follow_symlinks=not flags & os.O_NOFOLLOW).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        handle = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(found)
-    with os.fdopen(handle, "rb") as file:
-        yield file
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=folder)
+
+
+def opened(path: Path | str) -> BinaryIO:
+    """A regular file to be read; see `regular`."""
+    return os.fdopen(regular(path), "rb")
 
 
 def read_small(path: Path, most_bytes: int) -> bytes:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from hztune import artifacts
@@ -43,19 +42,13 @@ _KILL_S = 5.0
 _HIDDEN_S = 1.0
 _INT_BYTES = 4
 _MOST_SAID = 300
-"""Characters of a program's own words in a sentence."""
-
 
 _left: ContextVar[Callable[[], float]] = ContextVar("left", default=lambda: math.inf)
 
 
 @contextlib.contextmanager
 def limited(seconds: Callable[[], float]) -> Iterator[None]:
-    """Lets no child of this thread outlive a time, for as long as the block lasts.
-
-    Args:
-        seconds: Until then. When they are over, whatever waits for a child raises OutOfTime.
-    """
+    """Lets no child of this thread outlive a time: what waits for one then raises OutOfTime."""
     token = _left.set(seconds)
     try:
         yield
@@ -74,15 +67,10 @@ class Stalled(HztuneError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a child ended.
+    """How a child ended: its exit status, or minus the number of the signal that ended it.
 
-    Attributes:
-        code: Its exit status, or minus the number of the signal that ended it.
-        stdout: The first part of what it wrote there, at most the limit.
-        stderr: The first and the last part of what it wrote there, together at most the limit.
-        timed_out: Whether it was ended at the deadline.
-        truncated: Whether it wrote more to stdout than the limit.
-        wall_s: Seconds from its start to its end.
+    `stdout` is the first part of what it wrote there (`truncated`: there was more), `stderr` the
+    first and the last part, each within the limit.
     """
 
     code: int
@@ -123,41 +111,13 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def run(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    deadline_s: float,
-    stdin: bytes = b"",
-    output_limit: int = 1 << 20,
-    keep_stdout: bool = True,
-    pass_fds: Sequence[int] = (),
-) -> Finished:
-    """Runs a program to its end, or to its deadline.
-
-    Args:
-        argv: Program and arguments; no shell is involved.
-        env: Its whole environment; None hands on this process's own.
-        cwd: Its working directory; None for this process's own.
-        deadline_s: Seconds after which its whole tree is killed.
-        stdin: What it can read there.
-        output_limit: Bytes of stdout, and of stderr, that are kept; the rest is read and dropped.
-        keep_stdout: False: it writes to nowhere, so that reading it disturbs nothing.
-        pass_fds: Descriptors that stay open in it.
+def run(argv: Sequence[str], *, deadline_s: float, **options: Any) -> Finished:
+    """Runs a program to its end, or to its deadline; `options` are those of `Child`.
 
     Raises:
         UsageError: There is no such program, or it cannot be executed.
     """
-    with Child(
-        argv,
-        env=env,
-        cwd=cwd,
-        stdin=stdin,
-        output_limit=output_limit,
-        keep_stdout=keep_stdout,
-        pass_fds=pass_fds,
-    ) as child:
+    with Child(argv, **options) as child:
         return child.finish(deadline_s)
 
 
@@ -175,12 +135,31 @@ class Child:
         keep_stdout: bool = True,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Starts the child, as `run` does; `stdin` None gives it a pipe that `send` writes to."""
+        """Starts a program; no shell is involved.
+
+        Args:
+            argv: Program and arguments.
+            env: Its whole environment; None hands on this process's own.
+            cwd: Its working directory; None for this process's own.
+            stdin: What it can read there; None: a pipe that `send` writes to.
+            output_limit: Bytes of stdout, and of stderr, that are kept; more is read and dropped.
+            keep_stdout: False: it writes to nowhere, so that reading it disturbs nothing.
+            pass_fds: Descriptors that stay open in it.
+
+        Raises:
+            UsageError: There is no such program, or it cannot be executed.
+        """
         self._mark = secrets.token_hex(8)
-        marked = {**(os.environ if env is None else env), MARK: self._mark}
         self._started = time.monotonic()
-        self._program = argv[0]
-        self._process = _start(argv, marked, cwd, stdin, keep_stdout, pass_fds)
+        self._name = Path(argv[0]).name
+        self._process = _start(
+            argv,
+            {**(os.environ if env is None else env), MARK: self._mark},
+            stdin,
+            pass_fds,
+            cwd=cwd,
+            stdout=subprocess.PIPE if keep_stdout else subprocess.DEVNULL,
+        )
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
         except ProcessLookupError:
@@ -189,23 +168,21 @@ class Child:
                 raise self._status_lost() from None
         self._output = _Kept(output_limit, 0)
         self._errors = _Kept(output_limit // 2, output_limit - output_limit // 2)
-        self._selector = selectors.DefaultSelector()
         self._drained = 0
         self._ended = False
         self._status_is_lost = False
-        self._register()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pidfd, selectors.EVENT_READ, None)
+        streams = ((self._process.stdout, self._output), (self._process.stderr, self._errors))
+        for stream, kept in streams:
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+                self._selector.register(stream.fileno(), selectors.EVENT_READ, kept)
 
     def __enter__(self) -> Child:
-        """Returns itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Kills the tree and closes every descriptor."""
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     @property
@@ -226,43 +203,59 @@ class Child:
         Raises:
             Stalled: No line came for `stall_s` seconds, or one without an end.
         """
-        pending = bytearray()
+        rest = b""
         deadline = time.monotonic() + stall_s
         while not self._ended:
             chunk = self._pump(deadline)
             if chunk is None:
-                raise Stalled(f"{self._name()} said nothing for {stall_s:g} s")
-            *complete, rest = (bytes(pending) + chunk).split(b"\n")
-            pending = bytearray(rest)
-            if len(pending) > _LINE_BYTES:
-                raise Stalled(f"{self._name()} writes a line that does not end")
+                raise Stalled(f"{self._name} said nothing for {stall_s:g} s")
+            *complete, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _LINE_BYTES:
+                raise Stalled(f"{self._name} writes a line that does not end")
             for line in complete:
                 yield line.decode(errors="replace")
             if complete:
                 deadline = time.monotonic() + stall_s
             elif not self._ended and time.monotonic() > deadline:
-                raise Stalled(f"{self._name()} wrote no whole line for {stall_s:g} s")
+                raise Stalled(f"{self._name} wrote no whole line for {stall_s:g} s")
 
     def wait(self, seconds: float) -> bool:
         """Reads what the child writes for that long; true, and at once, when it has ended."""
-        return self._read_until(time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        while not self._ended:
+            chunk = self._pump(deadline)
+            if chunk is None:
+                return False
+            self._output.add(chunk)  # before another look at the clock: what was read is kept
+            if not self._ended and time.monotonic() > deadline:
+                return False
+        return True
 
-    def finish(self, deadline_s: float, grace_s: float = 0.0) -> Finished:
-        """Reads until the child ends; past the deadline SIGTERM if there is grace, then SIGKILL."""
-        timed_out = not self._read_until(time.monotonic() + deadline_s)
-        if timed_out and grace_s > 0.0:
-            self._terminate()
-            self._read_until(time.monotonic() + grace_s)
-        return self._finished(timed_out)
+    def finish(self, deadline_s: float) -> Finished:
+        """Reads until the child ends, kills it at the deadline, and tells how it ended.
+
+        Raises:
+            HztuneError: Something else in this process has waited for it.
+        """
+        timed_out = not self.wait(deadline_s)
+        wall_s = time.monotonic() - self._started
+        self.kill()
+        if self._status_is_lost:
+            raise self._status_lost()
+        return Finished(
+            code=self._process.returncode,
+            stdout=self._output.text(),
+            stderr=self._errors.text(),
+            timed_out=timed_out,
+            truncated=self._output.overflowed,
+            wall_s=wall_s,
+        )
 
     def stop(self, grace_s: float) -> Finished:
         """Asks the child to end (SIGTERM), kills it when it has not after `grace_s` seconds."""
-        self._terminate()
-        return self.finish(grace_s)
-
-    def _terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        return self.finish(grace_s)
 
     def kill(self) -> None:
         """Kills the whole tree, reaps it and closes every descriptor; once more does nothing."""
@@ -283,7 +276,6 @@ class Child:
                         stream.close()
 
     def _end_tree(self) -> None:
-        """Kills the whole tree and reaps it."""
         _kill_tree(self._process.pid, self._mark)
         if self._process.returncode is not None:
             return
@@ -295,26 +287,6 @@ class Child:
         is_exit = ended is not None and ended.si_code == os.CLD_EXITED
         status = ended.si_status if ended is not None else 0
         self._process.returncode = status if is_exit else -status
-
-    def _register(self) -> None:
-        """Watches both outputs and the child's end."""
-        self._selector.register(self._pidfd, selectors.EVENT_READ, None)
-        watched = ((self._process.stdout, self._output), (self._process.stderr, self._errors))
-        for stream, kept in watched:
-            if stream is not None:
-                os.set_blocking(stream.fileno(), False)
-                self._selector.register(stream.fileno(), selectors.EVENT_READ, kept)
-
-    def _read_until(self, deadline: float) -> bool:
-        """Reads into the kept buffers; true when the child ended before the deadline."""
-        while not self._ended:
-            chunk = self._pump(deadline)
-            if chunk is None:
-                return False
-            self._output.add(chunk)  # before another look at the clock: what was read is kept
-            if not self._ended and time.monotonic() > deadline:
-                return False
-        return True
 
     def _pump(self, deadline: float) -> bytes | None:
         """Waits for something to happen and returns what came on stdout; None: nothing in time.
@@ -350,54 +322,30 @@ class Child:
             self._selector.unregister(key.fd)
         return chunk
 
-    def _finished(self, timed_out: bool) -> Finished:
-        """Kills what is left and tells how the child ended.
-
-        Raises:
-            HztuneError: Something else in this process has asked for that.
-        """
-        wall_s = time.monotonic() - self._started
-        self.kill()
-        if self._status_is_lost:
-            raise self._status_lost()
-        return Finished(
-            code=self._process.returncode,
-            stdout=self._output.text(),
-            stderr=self._errors.text(),
-            timed_out=timed_out,
-            truncated=self._output.overflowed,
-            wall_s=wall_s,
-        )
-
     def _status_lost(self) -> HztuneError:
         return HztuneError(
-            f"how {self._name()} ended is lost: the program that uses hztune ignores SIGCHLD, or "
+            f"how {self._name} ended is lost: the program that uses hztune ignores SIGCHLD, or "
             "waits for children that it did not start"
         )
-
-    def _name(self) -> str:
-        """Its program, for messages."""
-        return Path(self._program).name
 
 
 class _Kept:
     """The first and the last bytes of a stream."""
 
     def __init__(self, head: int, tail: int) -> None:
-        self._head_limit = head
-        self._tail_limit = tail
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._limits = head, tail
+        self._head, self._tail = bytearray(), bytearray()
         self.overflowed = False
 
     def add(self, chunk: bytes) -> None:
         """Takes in what was read, drops what is over the limits."""
-        room = self._head_limit - len(self._head)
+        head, tail = self._limits
+        room = head - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[room:]
-        if len(self._tail) > self._tail_limit:
+        if len(self._tail) > tail:
             self.overflowed = True
-            del self._tail[: len(self._tail) - self._tail_limit]
+            del self._tail[: len(self._tail) - tail]
 
     def text(self) -> str:
         """What is kept; bytes that are no UTF-8 are replaced."""
@@ -407,93 +355,67 @@ class _Kept:
 def _start(
     argv: Sequence[str],
     env: Mapping[str, str],
-    cwd: Path | None,
     stdin: bytes | None,
-    keep_stdout: bool,
     pass_fds: Sequence[int],
-) -> subprocess.Popen[bytes]:
-    """Starts the program in a session of its own."""
-    with contextlib.ExitStack() as stack:
-        source: int = subprocess.PIPE if stdin is None else subprocess.DEVNULL
-        if stdin:
-            file = stack.enter_context(tempfile.TemporaryFile())
-            file.write(stdin)
-            file.seek(0)
-            source = file.fileno()
-        try:
-            return _start_tied(
-                argv,
-                env,
-                pass_fds,
-                cwd=cwd,
-                stdin=source,
-                stdout=subprocess.PIPE if keep_stdout else subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UsageError(f"cannot start {argv[0]}: {reason}") from error
-
-
-def _start_tied(
-    argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], **options: Any
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Starts a program by `hz-launch --tie`, which ties its life to ours and executes it.
 
     Python may do nothing of that between fork and exec: other threads may hold locks that it needs
-    there, and a signal that arrives there is lost.
-
-    Args:
-        argv: Program and arguments.
-        env: The program's variables. `hz-launch` itself runs without them: they may preload a
-            library.
-        pass_fds: Descriptors that stay open in it.
-        options: What else Popen takes.
-
-    Raises:
-        OSError: There is no such program, or it cannot be executed.
-        ValueError: A word or a variable cannot be handed to a program.
+    there, and a signal that arrives there is lost. `hz-launch` itself runs without the program's
+    variables, which may preload a library: it reads them from a descriptor.
     """
-    variables = os.memfd_create("hztune")
-    failure, report = os.pipe()
-    try:
+    with contextlib.ExitStack() as stack:
+
+        def closing(fd: int) -> int:
+            stack.callback(os.close, fd)
+            return fd
+
         try:
-            os.write(variables, _joined(env))
-            process = subprocess.Popen(
-                [
-                    str(artifacts.launch()),
-                    "--tie",
-                    *map(str, (os.getpid(), variables, report)),
-                    *argv,
-                ],
-                env={MARK: env[MARK]},
-                pass_fds=(*pass_fds, variables, report),
-                **options,
-            )
-        finally:
-            os.close(variables)
-            os.close(report)
-        try:
-            number = int.from_bytes(os.read(failure, _INT_BYTES), sys.byteorder)
-            if number:
-                raise OSError(number, os.strerror(number))
-        except BaseException:
-            process.kill()
-            with process:
-                raise
-    finally:
-        os.close(failure)
+            given = closing(os.memfd_create("hztune"))
+            os.write(given, b"".join(_variables(env)))
+            source: int = subprocess.PIPE if stdin is None else subprocess.DEVNULL
+            if stdin:
+                file = stack.enter_context(tempfile.TemporaryFile())
+                file.write(stdin)
+                file.seek(0)
+                source = file.fileno()
+            failure, report = os.pipe()
+            closing(failure)
+            try:
+                process = subprocess.Popen(
+                    [
+                        *(str(artifacts.launch()), "--tie"),
+                        *map(str, (os.getpid(), given, report)),
+                        *argv,
+                    ],
+                    env={MARK: env[MARK]},
+                    pass_fds=(*pass_fds, given, report),
+                    stdin=source,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                    **options,
+                )
+            finally:
+                os.close(report)
+            try:
+                if number := int.from_bytes(os.read(failure, _INT_BYTES), sys.byteorder):
+                    raise OSError(number, os.strerror(number))
+            except BaseException:
+                process.kill()
+                with process:
+                    raise
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"cannot start {argv[0]}: {reason}") from error
     return process
 
 
-def _joined(env: Mapping[str, str]) -> bytes:
-    """Returns the variables as a program gets them, a zero byte behind each."""
-    items = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
-    for name, value in items:
-        if not name or b"=" in name or b"\0" in name + value:
-            raise ValueError(f"no program can be given the variable {os.fsdecode(name)!r}")
-    return b"".join(name + b"=" + value + b"\0" for name, value in items)
+def _variables(env: Mapping[str, str]) -> Iterator[bytes]:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"no program can be given the variable {name!r}")
+        yield os.fsencode(f"{name}={value}\0")
 
 
 def _kill_tree(root: int, mark: str) -> None:
@@ -509,7 +431,11 @@ def _kill_tree(root: int, mark: str) -> None:
     while True:
         table = _processes()
         marks = _marks_of_orphans(table, root)
-        members = _tree(table, marks, root, mark)
+        found = {root} | {pid for pid, row in table.items() if row.session == root}
+        found |= {pid for pid, of in marks.items() if of == mark}
+        while more := {pid for pid, row in table.items() if row.parent in found} - found:
+            found |= more
+        members = {pid for pid in found & table.keys() if not table[pid].is_dead}
         is_early = time.monotonic() - began < _HIDDEN_S
         if not members and not (is_early and None in marks.values()):
             return
@@ -522,17 +448,6 @@ def _kill_tree(root: int, mark: str) -> None:
         if members and time.monotonic() - began > _KILL_S:
             raise HztuneError(f"cannot end process {min(members)}; end it by hand and start again")
         time.sleep(0.001)
-
-
-def _tree(
-    table: Mapping[int, _ProcessStat], marks: Mapping[int, str | None], root: int, mark: str
-) -> set[int]:
-    """Returns what came from `root` and lives, with `root`."""
-    found = {root} | {pid for pid, row in table.items() if row.session == root}
-    found |= {pid for pid, of in marks.items() if of == mark}
-    while more := {pid for pid, row in table.items() if row.parent in found} - found:
-        found |= more
-    return {pid for pid in found & table.keys() if not table[pid].is_dead}
 
 
 class _ProcessStat(NamedTuple):
@@ -566,9 +481,8 @@ def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int,
     """Returns those that may be orphans of `root`'s tree, each with its mark.
 
     An orphan goes to a process above this one, or to the first of its container, and began after
-    `root`. The mark is "" where there is none, and None where it does not show: a process that
-    executes a program, or gives up its memory, has no environment at that moment. It is read once
-    for each look, so that an orphan which shows it between two questions is not missed.
+    `root`. The mark is read once for each look, so that an orphan which shows it between two
+    questions is not missed.
     """
     above = {os.getpid(), 1}
     while more := {table[pid].parent for pid in above if pid in table} - above:
@@ -582,7 +496,11 @@ def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int,
 
 
 def _mark_of(pid: int) -> str | None:
-    """Returns the mark that a process was started with, "" without one, None if it shows none."""
+    """Returns the mark that a process was started with, "" without one.
+
+    None: it shows none, as a process that executes a program, or gives up its memory, has no
+    environment at that moment.
+    """
     try:
         variables = variables_of(pid)
         if variables == [b""]:

@@ -15,22 +15,13 @@ _MOST_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What the processes of a run may use together; the kernel holds them to it.
-
-    Attributes:
-        cpus: CPUs' worth of time; None: all of them.
-        memory_kb: KiB; None: all of it. What takes more is ended by the kernel.
-    """
+    """What the processes of a run may use together; the kernel holds them to it. None: all."""
 
     cpus: float | None = None
     memory_kb: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what no container has.
-
-        Raises:
-            UsageError: A number is out of range, or there is no limit at all.
-        """
+        """Raises UsageError where a number is out of range, or there is no limit at all."""
         if self.cpus is None and self.memory_kb is None:
             raise UsageError("a container needs --cpus, --memory, or both")
         if self.cpus is not None:
@@ -55,7 +46,16 @@ class Quota:
                 f"--cpus is {cpus:g}, and hztune may use {here} here: what more would do cannot be "
                 "measured; give fewer, or leave it out"
             )
-        return cls(cpus, memory_of(memory) if memory else None)
+        if not memory:
+            return cls(cpus, None)
+        try:
+            times, kb = memory_amount(memory)
+        except UsageError:
+            times, kb = 1.0, 0
+        if times:
+            shown = memory if len(memory) < _MOST_SHOWN else f"{memory[:_MOST_SHOWN]}..."
+            raise UsageError(f"--memory {shown!r}: legal is a size with its unit (512M, 2G)")
+        return cls(cpus, kb)
 
     @property
     def text(self) -> str:
@@ -75,22 +75,6 @@ class Quota:
 def cpus_text(cpus: float) -> str:
     """In words: "1 CPU", "1.5 CPUs"."""
     return f"{cpus:g} CPU{'s' * (cpus != 1)}"
-
-
-def memory_of(text: str) -> int:
-    """KiB in a size as people write it: 512M.
-
-    Raises:
-        UsageError: It is none.
-    """
-    try:
-        times, kb = memory_amount(text)
-    except UsageError:
-        times, kb = 1.0, 0
-    if times:
-        shown = text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-        raise UsageError(f"--memory {shown!r}: legal is a size with its unit (512M, 2G)")
-    return kb
 
 
 def memory_text(kb: int) -> str:

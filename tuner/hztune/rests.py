@@ -8,8 +8,8 @@ and stand beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 from hztune.arguments import within
@@ -45,11 +45,7 @@ class RestPlan:
     says: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be done.
-
-        Raises:
-            UsageError: A number is out of range, or the expression is none.
-        """
+        """Raises UsageError where a number is out of range, or the expression is none."""
         within("--idle-s", self.idle_s, 0, MOST_IDLE_S)
         within("--rounds", self.rounds, 1, MOST_RESTS)
         try:
@@ -71,14 +67,9 @@ class RestPlan:
 class RestRound:
     """One load and the rest behind it; times are milliseconds since the start of the process.
 
-    Attributes:
-        load_ms: When the load began.
-        rest_ms: When it had ended, and the rest began.
-        end_ms: When the rest was over.
-        kept_kb: Memory at the end of the rest without what was given back lazily, KiB.
-        lazy_kb: What was given back lazily, and was still there, KiB.
-        charged_kb: What the kernel charged the control group less what it could reclaim, KiB; 0:
-            there was no group of its own.
+    `kept_kb` is the memory at the end of the rest without what was given back lazily (`lazy_kb`);
+    `charged_kb` is what the kernel charged the control group less what it could reclaim, 0 where
+    there was no group of its own.
     """
 
     load_ms: int
@@ -110,23 +101,25 @@ class Rested:
 
     @property
     def slope_kb(self) -> float | None:
-        """KiB that one round more keeps, by least squares without the first round."""
-        return slope([each.kept_kb for each in self.rounds[1:]])
+        """KiB that one round more keeps, by least squares without the first; None: too few."""
+        values = [each.kept_kb for each in self.rounds[1:]]
+        if len(values) < LEAST_SLOPE_ROUNDS - 1:
+            return None
+        middle, mean = 0.5 * (len(values) - 1), sum(values) / len(values)
+        rises = sum((at - middle) * (value - mean) for at, value in enumerate(values))
+        return rises / sum((at - middle) ** 2 for at in range(len(values)))
 
     def written(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        rounds = [
-            [one.load_ms, one.rest_ms, one.end_ms, one.kept_kb, one.lazy_kb, one.charged_kb]
-            for one in self.rounds
-        ]
-        return {"speed": self.speed, "points": [*map(list, self.points)], "rounds": rounds}
+        points, rounds = [*map(list, self.points)], [[*astuple(each)] for each in self.rounds]
+        return {"speed": self.speed, "points": points, "rounds": rounds}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Rested:
         """What `written` wrote."""
         return cls(
             stored["speed"],
-            tuple((at, kb, lazy) for at, kb, lazy in stored["points"]),
+            tuple(map(tuple, stored["points"])),
             tuple(RestRound(*values) for values in stored["rounds"]),
         )
 
@@ -134,13 +127,3 @@ class Rested:
 def weighed_memory(objectives: str) -> MemoryKind:
     """Which memory the objectives of a front weigh: "throughput,kept"; "" of no front."""
     return "kept" if objectives.endswith(",kept") else "rss"
-
-
-def slope(values: Sequence[float]) -> float | None:
-    """What one step more adds, by least squares; None: fewer than two values."""
-    count = len(values)
-    if count < LEAST_SLOPE_ROUNDS - 1:
-        return None
-    middle, mean = 0.5 * (count - 1), sum(values) / count
-    rises = sum((at - middle) * (value - mean) for at, value in enumerate(values))
-    return rises / sum((at - middle) ** 2 for at in range(count))

@@ -33,7 +33,13 @@ def scratch_folder() -> Iterator[Path]:
     place = Path(tempfile.gettempdir())
     _remove_left(place)
     try:
-        folder, held = _made()
+        folder, held = Path(), None  # another process may remove it before it is held
+        while held is None or not folder.exists():
+            if held is not None:
+                os.close(held)
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            with contextlib.suppress(FileNotFoundError):
+                held = _lock(folder)
     except OSError as error:
         raise HztuneError(
             f"no temporary directory can be made in {place}: {error.strerror}; name another "
@@ -47,11 +53,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def require_plain() -> None:
-    """Sees to it that such a directory may stand in shell commands as it is.
-
-    Raises:
-        UsageError: It may not, wherever the user's quotation marks are.
-    """
+    """Raises UsageError unless such a directory may stand in shell commands as it is."""
     place = tempfile.gettempdir()
     if not _PLAIN.fullmatch(place):
         raise UsageError(
@@ -59,18 +61,6 @@ def require_plain() -> None:
             "digits and _ . / + : @ % - in that path; name another directory for temporary files, "
             "such as TMPDIR=/var/tmp"
         )
-
-
-def _made() -> tuple[Path, int]:
-    """Makes a directory under a new name; another process may remove it before it is held."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with contextlib.suppress(FileNotFoundError):
-            held = _lock(folder)
-            if held is not None and folder.exists():
-                return folder, held
-            if held is not None:
-                os.close(held)
 
 
 def _lock(folder: Path) -> int | None:

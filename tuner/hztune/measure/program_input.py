@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hztune.errors import UsageError
+from hztune.files import regular
 
 STDIN = "-"
 """Stands for what stdin is redirected from."""
@@ -82,14 +83,10 @@ def _is_silent(about: os.stat_result) -> bool:
 
 def _opened(path: str, name: str, called: str) -> Input:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = regular(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{called} cannot be read: {reason}") from error
-    about = os.fstat(fd)
-    if not stat.S_ISREG(about.st_mode):
-        os.close(fd)
         raise UsageError(
-            f"{called} is no regular file, and every run reads it from its start; write it to one"
-        )
-    return Input(name, f"/proc/{os.getpid()}/fd/{fd}", about.st_size)
+            f"{called} cannot be read: {reason}; every run reads it from its start"
+        ) from error
+    return Input(name, f"/proc/{os.getpid()}/fd/{fd}", os.fstat(fd).st_size)

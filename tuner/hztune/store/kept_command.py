@@ -53,19 +53,17 @@ def _own_text(path: Path) -> bytes:
     """Reads a file that only this user and root can have written and put there.
 
     Raises:
-        OSError: It cannot be read, or is a link.
-        UsageError: Another user may write it, or its folder, or it is no small regular file.
+        OSError: It cannot be read, or is a link, or no regular file.
+        UsageError: Another user may write it, or its folder, or it is no small file.
     """
     folder = _opened_folder(path.parent)
     try:
         _require_own(folder, path.parent)
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = os.open(path.name, flags, dir_fd=folder)
+        handle = files.regular(path.name, os.O_RDONLY | os.O_NOFOLLOW, folder=folder)
     finally:
         os.close(folder)
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(_require_own(handle, path).st_mode):
-            raise UsageError(f"{str(path)!r} should hold a command, and is no regular file")
+        _require_own(handle, path)
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise UsageError(f"{str(path)!r} is above {_MOST_BYTES} bytes, which no command is")
@@ -85,7 +83,7 @@ def _opened_folder(path: Path) -> int:
         os.close(named)
 
 
-def _require_own(handle: int, path: Path) -> os.stat_result:
+def _require_own(handle: int, path: Path) -> None:
     found = os.fstat(handle)
     is_open = found.st_mode & _WRITABLE_BY_OTHERS and not stat.S_ISLNK(found.st_mode)
     if is_open or found.st_uid not in (0, os.geteuid()):
@@ -93,4 +91,3 @@ def _require_own(handle: int, path: Path) -> os.stat_result:
             f"{str(path)!r} holds a command and may be written by another user; "
             "make it yours, and `chmod go-w` it"
         )
-    return found

@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hztune import files
 from hztune.blocks import Block
 from hztune.errors import HztuneError, UsageError
 from hztune.gc_freeze import gc_frozen
@@ -295,12 +295,8 @@ def _holder(fd: int) -> str:
 
 def _opened(path: Path) -> int:
     """Opens the log, creating it if need be; a link or another kind of file is refused."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        fd = os.open(path, flags, 0o644)
+        return files.regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
-        raise UsageError(f"cannot open {path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise UsageError(f"cannot open {path}: it is not a regular file; choose another --out")
-    return fd
+        why = f"cannot open {path}: {error.strerror}; choose another --out"
+        raise UsageError(why) from error

@@ -13,14 +13,13 @@ import math
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import cast, get_args
 
-from hztune import machine_diff, profile, strictjson
+from hztune import files, machine_diff, profile, strictjson
 from hztune.errors import HztuneError, UsageError
 from hztune.files import sha256_of
 from hztune.measure.program import Program
@@ -267,9 +266,7 @@ def _lines() -> list[bytes]:
     """The newest lines of the file, without empty ones and the one that is cut."""
     path = history_file()
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise HztuneError(f"cannot read {str(path)!r}: it is not a regular file")
-        with path.open("rb") as held:
+        with files.opened(path) as held:
             cut = max(0, path.stat().st_size - _MOST_BYTES)
             held.seek(cut)
             lines = held.read().split(b"\n")
