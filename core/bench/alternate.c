@@ -255,62 +255,6 @@ static void step_aside(int cpu)
 
 /* --- options --------------------------------------------------------------------------------- */
 
-static void set_turn(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->turn_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 0.1, MS_MAX));
-}
-
-static void set_timeout(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->timeout_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 1, MS_MAX));
-}
-
-static void set_span(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->span_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 1, MS_MAX));
-}
-
-static void set_runs(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->runs = (unsigned)hz_parse_whole(name, text, 1, 1000000);
-}
-
-static void set_cpu(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->cpu = (int)hz_parse_whole(name, text, 0, CPU_SETSIZE - 1);
-}
-
-static void set_seed(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->seed = hz_parse_whole(name, text, 0, UINT64_MAX);
-}
-
-static void set_rest(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    (void)name, (void)text;
-    all->rest = true;
-}
-
-static void set_folder(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    (void)name;
-    all->folder = text;
-}
-
-static void set_keep(void *target, const char *name, const char *text)
-{
-    hz_alternate *all = target;
-    all->keep = hz_parse_whole(name, text, 0, INT64_MAX);
-}
-
 static void add_unit(void *target, const char *name, const char *text)
 {
     hz_alternate *all = target;
@@ -343,21 +287,28 @@ static void set_network(void *target, const char *name, const char *text)
     last_unit(target, "--own-network")->has_network = true;
 }
 
+#define HZ_TARGET hz_alternate
 static const hz_option options[] = {
-    {"unit", "KEY", add_unit, "begins a unit, called KEY in the events"},
-    {"freezer", "DIR", set_freezer,
-     "control group that stops the last unit (default: signals to its processes)"},
-    {"own-network", NULL, set_network, "gives the last unit a network of its own"},
-    {"turn-ms", "MS", set_turn, "length of a turn (default 10)"},
-    {"runs", "N", set_runs, "runs of each unit, one after the other (default 1)"},
-    {"timeout-ms", "MS", set_timeout, "a run whose own time is longer is killed (default: never)"},
-    {"span-ms", "MS", set_span, "SIGINT to a run after so much of its own time (default: never)"},
-    {"cpu", "N", set_cpu, "the CPU on which all programs stay (default: any)"},
-    {"seed", "K", set_seed, "of the order of the units (default 1)"},
-    {"rest", NULL, set_rest, "after the runs, let each service go on and ask on stdin"},
-    {"keep-stdout", "DIR", set_folder, "keep what each run prints, in DIR/KEY.RUN"},
-    {"keep-bytes", "N", set_keep, "so much of it (default: all)"},
+    {"unit", "KEY", "begins a unit, called KEY in the events", HZ_DO(add_unit)},
+    {"freezer", "DIR", "control group that stops the last unit (default: signals to its processes)",
+     HZ_DO(set_freezer)},
+    {"own-network", NULL, "gives the last unit a network of its own", HZ_DO(set_network)},
+    {"turn-ms", "MS", "length of a turn (default 10)", HZ_NUMBER(MS, turn_ns, 0.1, MS_MAX)},
+    {"runs", "N", "runs of each unit, one after the other (default 1)",
+     HZ_NUMBER(WHOLE, runs, 1, 1000000)},
+    {"timeout-ms", "MS", "a run whose own time is longer is killed (default: never)",
+     HZ_NUMBER(MS, timeout_ns, 1, MS_MAX)},
+    {"span-ms", "MS", "SIGINT to a run after so much of its own time (default: never)",
+     HZ_NUMBER(MS, span_ns, 1, MS_MAX)},
+    {"cpu", "N", "the CPU on which all programs stay (default: any)",
+     HZ_NUMBER(WHOLE, cpu, 0, CPU_SETSIZE - 1)},
+    {"seed", "K", "of the order of the units (default 1)", HZ_NUMBER(LONG, seed, 0, 0x1p64)},
+    {"rest", NULL, "after the runs, let each service go on and ask on stdin", HZ_STORE(FLAG, rest)},
+    {"keep-stdout", "DIR", "keep what each run prints, in DIR/KEY.RUN", HZ_STORE(TEXT, folder)},
+    {"keep-bytes", "N", "so much of it (default: all)", HZ_NUMBER(LONG, keep, 0, 0x1p63)},
 };
+
+static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
 
 /* The job that a word names, of the last unit; NULL: another word. */
 static hz_job *job_of(const hz_alternate *all, const char *word)
@@ -387,8 +338,7 @@ static void parse(hz_alternate *all, int argc, char **argv)
     for (int at = 1; at < argc;) {
         hz_job *job = job_of(all, argv[at]);
         at = job != NULL ? take_words(job, at, argc, argv)
-                         : hz_parse_option(options, sizeof options / sizeof options[0], about, all,
-                                           at, argc, argv);
+                         : hz_parse_option(&command, all, at, argc, argv);
     }
     if (all->count == 0) hz_refuse("--unit is missing: there is nothing to measure");
     for (size_t i = 0; i < all->count; i++)

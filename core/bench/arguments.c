@@ -60,44 +60,92 @@ double hz_parse_decimal(const char *name, const char *text, double low, double h
     return value;
 }
 
-void hz_print_options(const hz_option *options, size_t count)
+/* Whether a name is that of an option; '-' stands for '_', too. */
+bool hz_same_name(const char *given, const char *name)
 {
-    for (size_t i = 0; i < count; i++) {
-        const int used =
-            printf("  --%s %s", options[i].name, options[i].value != NULL ? options[i].value : "");
-        (void)printf("%*s %s\n", used < 24 ? 24 - used : 0, "", options[i].help);
+    for (; *given != '\0' && *name != '\0'; given++, name++)
+        if (*given != *name && !(*given == '-' && *name == '_')) return false;
+    return *given == *name;
+}
+
+static uint64_t bound(double value)
+{
+    return value >= 0x1p64 ? UINT64_MAX : (uint64_t)value;
+}
+
+static void store(const hz_option *o, void *target, const char *name, const char *text)
+{
+    void *field = (char *)target + o->field;
+    switch (o->kind) {
+    case HZ_OPTION_FLAG:
+        *(bool *)field = true;
+        break;
+    case HZ_OPTION_WHOLE:
+        *(unsigned *)field = (unsigned)hz_parse_whole(name, text, bound(o->low), bound(o->high));
+        break;
+    case HZ_OPTION_LONG:
+        *(uint64_t *)field = hz_parse_whole(name, text, bound(o->low), bound(o->high));
+        break;
+    case HZ_OPTION_DECIMAL:
+        *(double *)field = hz_parse_decimal(name, text, o->low, o->high);
+        break;
+    case HZ_OPTION_MS:
+        *(int64_t *)field = (int64_t)(1e6 * hz_parse_decimal(name, text, o->low, o->high));
+        break;
+    case HZ_OPTION_MB:
+        *(int64_t *)field = 1024 * (int64_t)hz_parse_whole(name, text, 1, 1 << 30);
+        break;
+    case HZ_OPTION_TEXT:
+        *(const char **)field = text;
+        break;
+    case HZ_OPTION_CALL:
+        o->set(target, name, text);
     }
 }
 
-static const hz_option *find_option(const hz_option *options, size_t count, const char *word)
+static void answer_help(const hz_command *command)
 {
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(word, "--", 2) == 0 && strcmp(word + 2, options[i].name) == 0)
-            return &options[i];
-    hz_refuse("%s: not an option: see %s --help", word, program_invocation_short_name);
+    (void)printf("%s\n", command->about);
+    for (size_t i = 0; i < command->count; i++) {
+        const hz_option *o = &command->options[i];
+        const int used = printf("  --%s %s", o->name, o->value != NULL ? o->value : "");
+        (void)printf("%*s %s\n", used < 24 ? 24 - used : 0, "", o->help);
+    }
+    exit(HZ_STATUS_OK);
 }
 
-int hz_parse_option(const hz_option *options, size_t count, const char *about, void *target, int at,
-                    int argc, char **argv)
+int hz_parse_option(const hz_command *command, void *target, int at, int argc, char **argv)
 {
-    if (strcmp(argv[at], "--help") == 0) {
-        (void)printf("%s\n", about);
-        hz_print_options(options, count);
-        exit(HZ_STATUS_OK);
+    char name[64];
+    const hz_option *found = NULL;
+    const char *word = argv[at];
+    if (strcmp(word, "--help") == 0) answer_help(command);
+    const size_t length = strcspn(word, "=");
+    const char *text = word[length] == '=' ? word + length + 1 : NULL;
+    (void)snprintf(name, sizeof name, "%.*s", (int)length, word);
+    for (size_t i = 0; i < command->count && strncmp(name, "--", 2) == 0; i++)
+        if (hz_same_name(name + 2, command->options[i].name)) found = &command->options[i];
+    if (found == NULL && (command->other == NULL || strncmp(name, "--", 2) != 0))
+        hz_refuse("%s: not an option: see %s --help", word, program_invocation_short_name);
+    if (found != NULL && found->value == NULL) {
+        if (text != NULL) hz_refuse("%s takes no value", name);
+        text = "";
+    } else if (text == NULL) {
+        if (++at == argc) hz_refuse("%s: its value is missing", name);
+        text = argv[at];
     }
-    const hz_option *option = find_option(options, count, argv[at]);
-    if (option->value != NULL && ++at == argc)
-        hz_refuse("--%s: its value is missing", option->name);
-    option->set(target, option->name, option->value != NULL ? argv[at] : "");
+    if (found != NULL)
+        store(found, target, found->name, text);
+    else
+        command->other(target, name + 2, text);
     return at + 1;
 }
 
-int hz_parse_launcher(const hz_option *options, size_t count, const char *about, void *target,
-                      int argc, char **argv)
+int hz_parse_launcher(const hz_command *command, void *target, int argc, char **argv)
 {
     int at = 1;
     while (at < argc && strcmp(argv[at], "--") != 0)
-        at = hz_parse_option(options, count, about, target, at, argc, argv);
+        at = hz_parse_option(command, target, at, argc, argv);
     if (at + 1 >= argc) hz_refuse("the program is missing: it stands after --");
     return at + 1;
 }

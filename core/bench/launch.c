@@ -74,25 +74,6 @@ typedef struct launch {
 
 /* --- options --------------------------------------------------------------------------------- */
 
-static void set_json_fd(void *target, const char *name, const char *text)
-{
-    launch *l = target;
-    l->json_fd = (int)hz_parse_whole(name, text, 1, INT32_MAX);
-    if (fcntl(l->json_fd, F_GETFD) < 0) hz_refuse("--%s %s: not an open descriptor", name, text);
-}
-
-static void set_timeout(void *target, const char *name, const char *text)
-{
-    launch *l = target;
-    l->timeout_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 1, MS_MAX));
-}
-
-static void set_limit(void *target, const char *name, const char *text)
-{
-    launch *l = target;
-    l->rss_limit_kb = 1024 * (int64_t)hz_parse_whole(name, text, 1, 1 << 30);
-}
-
 static void set_expected(void *target, const char *name, const char *text)
 {
     launch *l = target;
@@ -123,20 +104,6 @@ static void set_input(void *target, const char *name, const char *text)
     (void)close(fd);
 }
 
-static void set_gated(void *target, const char *name, const char *text)
-{
-    launch *l = target;
-    (void)name, (void)text;
-    l->is_gated = true;
-}
-
-static void set_keep_session(void *target, const char *name, const char *text)
-{
-    launch *l = target;
-    (void)name, (void)text;
-    l->keeps_session = true;
-}
-
 static void own_network(void *target, const char *name, const char *text)
 {
     (void)target, (void)text;
@@ -151,27 +118,35 @@ static void join_network(void *target, const char *name, const char *text)
         hz_refuse("--%s %s: cannot enter its network: %s", name, text, strerror(errno));
 }
 
+#define HZ_TARGET launch
 static const hz_option options[] = {
-    {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
-    {"unset", "NAME", add_change, "unsets a variable for the program"},
-    {"expect-library", "SONAME", set_expected,
-     "the library that must provide the program's malloc, e.g. libhz.so"},
-    {"timeout-ms", "MS", set_timeout, "kill it after that time (default: never)"},
-    {"rss-limit-mb", "M", set_limit,
-     "kill it when it and its children use more (default: no limit)"},
-    {"join", "FILE", add_door, "the cgroup.procs of a control group that the program joins"},
-    {"input", "FILE", set_input, "what the program reads on stdin (default: as this process)"},
-    {"own-network", NULL, own_network,
-     "a network for the program, in which all ports are free and only loopback is there"},
-    {"network-of", "PID", join_network, "the program is in the network of that process"},
-    {"gated", NULL, set_gated,
+    {"env", "NAME=VALUE", "sets a variable for the program", HZ_DO(add_change)},
+    {"unset", "NAME", "unsets a variable for the program", HZ_DO(add_change)},
+    {"expect-library", "SONAME",
+     "the library that must provide the program's malloc, e.g. libhz.so", HZ_DO(set_expected)},
+    {"timeout-ms", "MS", "kill it after that time (default: never)",
+     HZ_NUMBER(MS, timeout_ns, 1, MS_MAX)},
+    {"rss-limit-mb", "M", "kill it when it and its children use more (default: no limit)",
+     HZ_STORE(MB, rss_limit_kb)},
+    {"join", "FILE", "the cgroup.procs of a control group that the program joins", HZ_DO(add_door)},
+    {"input", "FILE", "what the program reads on stdin (default: as this process)",
+     HZ_DO(set_input)},
+    {"own-network", NULL,
+     "a network for the program, in which all ports are free and only loopback is there",
+     HZ_DO(own_network)},
+    {"network-of", "PID", "the program is in the network of that process", HZ_DO(join_network)},
+    {"gated", NULL,
      "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
-     "read"},
-    {"keep-session", NULL, set_keep_session,
-     "the program stays in this session, in a process group of its own (default: it leads one)"},
-    {"json-fd", "N", set_json_fd,
-     "descriptor for the result (default 1, after the program's own output)"},
+     "read",
+     HZ_STORE(FLAG, is_gated)},
+    {"keep-session", NULL,
+     "the program stays in this session, in a process group of its own (default: it leads one)",
+     HZ_STORE(FLAG, keeps_session)},
+    {"json-fd", "N", "descriptor for the result (default 1, after the program's own output)",
+     HZ_NUMBER(WHOLE, json_fd, 1, INT32_MAX)},
 };
+
+static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
 
 /* --- the allocator --------------------------------------------------------------------------- */
 
@@ -405,8 +380,8 @@ int main(int argc, char **argv)
     static launch l = {.json_fd = STDOUT_FILENO};
     const hz_changes none = {.count = 0};
     if (argc > 1 && strcmp(argv[1], "--tie") == 0) hz_tie(argc, argv);
-    const int at =
-        hz_parse_launcher(options, sizeof options / sizeof options[0], about, &l, argc, argv);
+    const int at = hz_parse_launcher(&command, &l, argc, argv);
+    if (fcntl(l.json_fd, F_GETFD) < 0) hz_refuse("--json-fd %d: not an open descriptor", l.json_fd);
     if (l.json_fd > STDERR_FILENO) (void)fcntl(l.json_fd, F_SETFD, FD_CLOEXEC);
     FILE *out = fdopen(l.json_fd, "w");
     if (out == NULL) hz_refuse("--json-fd %d: cannot be written", l.json_fd);

@@ -52,8 +52,7 @@ bool hz_network_join(pid_t other)
 {
     const int fd = (int)syscall(SYS_pidfd_open, other, 0);
     if (fd < 0) return false;
-    const bool done =
-        setns(fd, CLONE_NEWNET) == 0 || setns(fd, CLONE_NEWUSER | CLONE_NEWNET) == 0;
+    const bool done = setns(fd, CLONE_NEWNET) == 0 || setns(fd, CLONE_NEWUSER | CLONE_NEWNET) == 0;
     (void)close(fd);
     return done;
 }

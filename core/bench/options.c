@@ -26,103 +26,37 @@ static int64_t parse_word(const char *name, const char *text, const char *const 
 
 /* --- the common options ---------------------------------------------------------------------- */
 
-static void set_threads(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->threads = (unsigned)hz_parse_whole(name, text, 1, HZ_TURNS_MAX_THREADS);
-}
-static void set_seconds(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->seconds = hz_parse_decimal(name, text, 0.001, SECONDS_MAX);
-}
-static void set_warmup(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->warmup = hz_parse_decimal(name, text, 0, SECONDS_MAX);
-}
-static void set_ops(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->ops = hz_parse_whole(name, text, 1, UINT64_C(1) << 48);
-}
-static void set_seed(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->seed = hz_parse_whole(name, text, 0, UINT64_MAX);
-}
 static void set_touch(void *target, const char *name, const char *text)
 {
-    hz_options *o = target;
-    o->touch = (hz_touch)parse_word(name, text, touch_words);
-}
-static void set_turns(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->turns_fd = (int)hz_parse_whole(name, text, 0, INT32_MAX);
-}
-static void set_rests(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    o->rests = (unsigned)hz_parse_whole(name, text, 1, 1000);
-}
-static void set_latency(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    (void)name, (void)text;
-    o->latency = true;
-}
-static void set_json(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    (void)name, (void)text;
-    o->json = true;
-}
-static void set_list(void *target, const char *name, const char *text)
-{
-    hz_options *o = target;
-    (void)name, (void)text;
-    o->list = true;
+    ((hz_options *)target)->touch = (hz_touch)parse_word(name, text, touch_words);
 }
 
+#define HZ_TARGET hz_options
 static const hz_option common[] = {
-    {"threads", "N", set_threads, "threads (default: one per CPU, or what the workload needs)"},
-    {"seconds", "S", set_seconds, "length of the counted window (default 1)"},
-    {"warmup", "S", set_warmup, "seconds of work before the window (default 0.2)"},
-    {"ops", "N", set_ops,
-     "fixed work, in operations over all threads; adds checksums of the requests"},
-    {"seed", "K", set_seed, "of every random number (default 1)"},
-    {"touch", "WORD", set_touch,
-     "what a new block gets: none, head (64 bytes, and one in each 4 KiB; default), full"},
-    {"turns", "FD", set_turns, "obey the turns of a conductor through this inherited descriptor"},
-    {"rests", "N", set_rests,
-     "N rounds: work, free everything, say so on stdout, and wait for a line on stdin"},
-    {"latency", NULL, set_latency, "time every call (a run of its own: it changes the throughput)"},
-    {"json", NULL, set_json, "one JSON object on stdout instead of lines"},
-    {"list", NULL, set_list, "list the workloads, their parameters and settings"},
+    {"threads", "N", "threads (default: one per CPU, or what the workload needs)",
+     HZ_NUMBER(WHOLE, threads, 1, HZ_TURNS_MAX_THREADS)},
+    {"seconds", "S", "length of the counted window (default 1)",
+     HZ_NUMBER(DECIMAL, seconds, 0.001, SECONDS_MAX)},
+    {"warmup", "S", "seconds of work before the window (default 0.2)",
+     HZ_NUMBER(DECIMAL, warmup, 0, SECONDS_MAX)},
+    {"ops", "N", "fixed work, in operations over all threads; adds checksums of the requests",
+     HZ_NUMBER(LONG, ops, 1, 0x1p48)},
+    {"seed", "K", "of every random number (default 1)", HZ_NUMBER(LONG, seed, 0, 0x1p64)},
+    {"touch", "WORD",
+     "what a new block gets: none, head (64 bytes, and one in each 4 KiB; default), full",
+     HZ_DO(set_touch)},
+    {"turns", "FD", "obey the turns of a conductor through this inherited descriptor",
+     HZ_NUMBER(WHOLE, turns_fd, 0, INT32_MAX)},
+    {"rests", "N",
+     "N rounds: work, free everything, say so on stdout, and wait for a line on stdin",
+     HZ_NUMBER(WHOLE, rests, 1, 1000)},
+    {"latency", NULL, "time every call (a run of its own: it changes the throughput)",
+     HZ_STORE(FLAG, latency)},
+    {"json", NULL, "one JSON object on stdout instead of lines", HZ_STORE(FLAG, json)},
+    {"list", NULL, "list the workloads, their parameters and settings", HZ_STORE(FLAG, list)},
 };
 
-static void print_help(void)
-{
-    (void)printf("usage: hz-bench WORKLOAD[@SETTING] [options] [--PARAMETER VALUE ...]\n"
-                 "       hz-bench trace:FILE [options] [--PARAMETER VALUE ...]\n"
-                 "       hz-bench --list [--json]\n\n"
-                 "Runs an allocation workload with the malloc of this process (LD_PRELOAD another "
-                 "one).\n\n");
-    hz_print_options(common, HZ_LENGTH(common));
-    (void)printf("\nworkloads:");
-    for (size_t i = 0; i < hz_workload_count(); i++) (void)printf(" %s", hz_workload_at(i)->name);
-    (void)printf("\n");
-}
-
 /* --- the workload and its parameters --------------------------------------------------------- */
-
-static bool same_name(const char *given, const char *name)
-{
-    for (; *given != '\0' && *name != '\0'; given++, name++)
-        if (*given != *name && !(*given == '-' && *name == '_')) return false;
-    return *given == *name;
-}
 
 static const hz_workload *find_workload(const char *name, size_t length)
 {
@@ -134,12 +68,14 @@ static const hz_workload *find_workload(const char *name, size_t length)
     hz_refuse("no workload is called %.*s: see hz-bench --list", (int)length, name);
 }
 
-static void set_param(hz_options *options, const char *name, const char *text)
+static void set_param(void *target, const char *name, const char *text)
 {
+    hz_options *options = target;
     const hz_workload *workload = options->workload;
+    if (workload == NULL) hz_refuse("--%s: parameters stand after the workload's name", name);
     for (size_t i = 0; i < workload->param_count; i++) {
         const hz_bench_param *param = &workload->params[i];
-        if (!same_name(name, param->name)) continue;
+        if (!hz_same_name(name, param->name)) continue;
         options->values[i] =
             param->choices != NULL
                 ? parse_word(name, text, param->choices)
@@ -203,36 +139,12 @@ static void choose_workload(hz_options *options, const char *text)
 
 /* --- the whole line -------------------------------------------------------------------------- */
 
-static const hz_option *find_common(const char *name)
-{
-    for (size_t i = 0; i < HZ_LENGTH(common); i++)
-        if (same_name(name, common[i].name)) return &common[i];
-    return NULL;
-}
-
-/* Reads one option from argv[at]; returns the index of its last word. */
-static int parse_own_option(hz_options *options, int argc, char **argv, int at)
-{
-    char name[64];
-    const char *word = argv[at] + 2;
-    const size_t length = strcspn(word, "=");
-    (void)snprintf(name, sizeof name, "%.*s", (int)length, word);
-    const hz_option *row = find_common(name);
-    const char *text = word[length] == '=' ? word + length + 1 : NULL;
-    if (row != NULL && row->value == NULL) {
-        if (text != NULL) hz_refuse("--%s takes no value", name);
-    } else if (text == NULL) {
-        if (++at == argc) hz_refuse("--%s: its value is missing", name);
-        text = argv[at];
-    }
-    if (row != NULL)
-        row->set(options, name, text);
-    else if (options->workload != NULL)
-        set_param(options, name, text);
-    else
-        hz_refuse("--%s: parameters stand after the workload's name", name);
-    return at;
-}
+static const hz_command command = {
+    "usage: hz-bench WORKLOAD[@SETTING] [options] [--PARAMETER VALUE ...]\n"
+    "       hz-bench trace:FILE [options] [--PARAMETER VALUE ...]\n"
+    "       hz-bench --list [--json]\n\n"
+    "Runs an allocation workload with the malloc of this process (LD_PRELOAD another one).\n",
+    common, HZ_LENGTH(common), set_param};
 
 static void check_together(hz_options *options)
 {
@@ -272,15 +184,11 @@ void hz_options_parse(hz_options *options, int argc, char **argv)
                             .seed = 1,
                             .touch = HZ_TOUCH_HEAD,
                             .turns_fd = -1};
-    for (int at = 1; at < argc; at++) {
-        if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
-            print_help();
-            exit(0);
-        }
+    for (int at = 1; at < argc;) {
         if (strncmp(argv[at], "--", 2) == 0)
-            at = parse_own_option(options, argc, argv, at);
+            at = hz_parse_option(&command, options, at, argc, argv);
         else if (options->workload == NULL)
-            choose_workload(options, argv[at]);
+            choose_workload(options, argv[at++]);
         else
             hz_refuse("%s: one workload at a time (%s)", argv[at], options->workload->name);
     }

@@ -17,53 +17,6 @@ static const char about[] =
 
 enum { MS_MAX = 3600 * 1000 };
 
-static int64_t parse_ms(const char *name, const char *text)
-{
-    return (int64_t)(1e6 * hz_parse_decimal(name, text, 0, MS_MAX));
-}
-
-static void set_turn(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->turn_ns = parse_ms(name, text);
-}
-
-static void set_skip(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->skip_ns = parse_ms(name, text);
-}
-
-static void set_warmup(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->warmup_ns = parse_ms(name, text);
-}
-
-static void set_stall(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->stall_ns = parse_ms(name, text);
-}
-
-static void set_rounds(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->rounds = (unsigned)hz_parse_whole(name, text, 0, 1000000);
-}
-
-static void set_seed(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->seed = hz_parse_whole(name, text, 0, UINT64_MAX);
-}
-
-static void set_limit(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    c->rss_limit_kb = 1024 * (int64_t)hz_parse_whole(name, text, 1, 1 << 30);
-}
-
 static void add_arm(void *target, const char *name, const char *text)
 {
     hz_conductor *c = target;
@@ -85,49 +38,35 @@ static void set_program(void *target, const char *name, const char *text)
     c->arms[c->arm_count - 1].program = text;
 }
 
-static void set_gap_check(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    (void)name, (void)text;
-    c->gap_check = true;
-}
-
-static void set_whole(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    (void)name, (void)text;
-    c->is_whole = true;
-}
-
-static void set_ask(void *target, const char *name, const char *text)
-{
-    hz_conductor *c = target;
-    (void)name, (void)text;
-    c->ask = true;
-}
-
+#define HZ_TARGET hz_conductor
 static const hz_option options[] = {
-    {"arm", "KEY", add_arm, "begins an arm, called KEY in the events"},
-    {"env", "NAME=VALUE", add_change,
-     "sets a variable for the arm; before the first --arm: for all of them"},
-    {"unset", "NAME", add_change, "unsets a variable likewise"},
-    {"program", "PATH", set_program, "what the arm runs instead of PROGRAM, with its arguments"},
-    {"turn-ms", "MS", set_turn, "length of a turn (default 20)"},
-    {"skip-ms", "MS", set_skip, "its beginning, which is not counted (default 2)"},
-    {"warmup-ms", "MS", set_warmup,
-     "uncounted work of each arm before the first round (default 300)"},
-    {"rounds", "N", set_rounds, "turns of each arm (default 8)"},
-    {"seed", "K", set_seed, "of the order of the arms (default 1)"},
-    {"rss-limit-mb", "M", set_limit, "an arm that grows beyond is killed (default: no limit)"},
-    {"stall-ms", "MS", set_stall,
-     "an arm whose threads do not park within is killed (default 3000)"},
-    {"ask", NULL, set_ask,
-     "after the rounds, write how many there were and read: \"more N\" or \"quit\""},
-    {"whole", NULL, set_whole,
-     "a turn goes on, after turn-ms, to the end of a round of the workload (a trace has some)"},
-    {"gap-check", NULL, set_gap_check,
-     "also report the CPU time that each arm used while it was parked"},
+    {"arm", "KEY", "begins an arm, called KEY in the events", HZ_DO(add_arm)},
+    {"env", "NAME=VALUE", "sets a variable for the arm; before the first --arm: for all of them",
+     HZ_DO(add_change)},
+    {"unset", "NAME", "unsets a variable likewise", HZ_DO(add_change)},
+    {"program", "PATH", "what the arm runs instead of PROGRAM, with its arguments",
+     HZ_DO(set_program)},
+    {"turn-ms", "MS", "length of a turn (default 20)", HZ_NUMBER(MS, turn_ns, 0, MS_MAX)},
+    {"skip-ms", "MS", "its beginning, which is not counted (default 2)",
+     HZ_NUMBER(MS, skip_ns, 0, MS_MAX)},
+    {"warmup-ms", "MS", "uncounted work of each arm before the first round (default 300)",
+     HZ_NUMBER(MS, warmup_ns, 0, MS_MAX)},
+    {"rounds", "N", "turns of each arm (default 8)", HZ_NUMBER(WHOLE, rounds, 0, 1000000)},
+    {"seed", "K", "of the order of the arms (default 1)", HZ_NUMBER(LONG, seed, 0, 0x1p64)},
+    {"rss-limit-mb", "M", "an arm that grows beyond is killed (default: no limit)",
+     HZ_STORE(MB, rss_limit_kb)},
+    {"stall-ms", "MS", "an arm whose threads do not park within is killed (default 3000)",
+     HZ_NUMBER(MS, stall_ns, 0, MS_MAX)},
+    {"ask", NULL, "after the rounds, write how many there were and read: \"more N\" or \"quit\"",
+     HZ_STORE(FLAG, ask)},
+    {"whole", NULL,
+     "a turn goes on, after turn-ms, to the end of a round of the workload (a trace has some)",
+     HZ_STORE(FLAG, is_whole)},
+    {"gap-check", NULL, "also report the CPU time that each arm used while it was parked",
+     HZ_STORE(FLAG, gap_check)},
 };
+
+static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
 
 /* The program's words with "--turns 3" after them. */
 static char **with_turns(char **words, int count)
@@ -144,8 +83,7 @@ static char **with_turns(char **words, int count)
 
 static void parse(hz_conductor *conductor, int argc, char **argv)
 {
-    const int at = hz_parse_launcher(options, sizeof options / sizeof options[0], about, conductor,
-                                     argc, argv);
+    const int at = hz_parse_launcher(&command, conductor, argc, argv);
     if (conductor->arm_count == 0) hz_refuse("--arm is missing: there is nothing to measure");
     if (conductor->skip_ns >= conductor->turn_ns)
         hz_refuse("--skip-ms: must be shorter than --turn-ms");

@@ -112,10 +112,6 @@ static void write_info(hz_json *json, const hz_trace *trace, const counts *c)
     const hz_trace_header *header = trace->header;
     hz_json_object(json, NULL);
     hz_json_int(json, "schema", 1);
-    if (trace->damage[0] != '\0')
-        hz_json_string(json, "damage", trace->damage);
-    else
-        hz_json_null(json, "damage");
     hz_json_int(json, "bytes", (int64_t)trace->size);
     hz_json_int(json, "calls", (int64_t)c->calls);
     hz_json_int(json, "threads", (int64_t)header->thread_count);

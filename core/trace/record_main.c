@@ -54,28 +54,12 @@ static pid_t program_pid;                /* gets the signals that only this proc
 
 /* ---- options -------------------------------------------------------------------------------- */
 
-static void set_output(void *target, const char *name, const char *text)
-{
-    (void)name;
-    ((record *)target)->output = text;
-}
-
 static void set_library(void *target, const char *name, const char *text)
 {
     if (access(text, R_OK) != 0) hz_refuse("--%s %s: %s", name, text, strerror(errno));
     if (strpbrk(text, ": ") != NULL)
         hz_refuse("--%s %s: LD_PRELOAD cannot name a path with a colon or a space", name, text);
     ((record *)target)->library = text;
-}
-
-static void set_seconds(void *target, const char *name, const char *text)
-{
-    ((record *)target)->seconds = hz_parse_decimal(name, text, 0.001, SECONDS_MAX);
-}
-
-static void set_touch(void *target, const char *name, const char *text)
-{
-    ((record *)target)->touch_bytes = hz_parse_whole(name, text, 1, INT64_MAX);
 }
 
 static void set_pid(void *target, const char *name, const char *text)
@@ -85,28 +69,27 @@ static void set_pid(void *target, const char *name, const char *text)
     r->is_woken = true;
 }
 
-static void set_each(void *target, const char *name, const char *text)
-{
-    (void)name, (void)text;
-    ((record *)target)->is_each = true;
-}
-
+#define HZ_TARGET record
 static const hz_option options[] = {
-    {"output", "FILE", set_output, "the trace"},
-    {"library", "FILE", set_library, "libhz-recorder.so"},
-    {"for", "SECONDS", set_seconds, "end the recording after that time (default: with PROGRAM)"},
-    {"touch", "BYTES", set_touch,
-     "of blocks of that size and more, note how much is resident when they are freed"},
-    {"each", NULL, set_each, "a trace for every program that PROGRAM starts, not only the busiest"},
-    {"pid", "PID", set_pid, "wake the recorder of this process"},
+    {"output", "FILE", "the trace", HZ_STORE(TEXT, output)},
+    {"library", "FILE", "libhz-recorder.so", HZ_DO(set_library)},
+    {"for", "SECONDS", "end the recording after that time (default: with PROGRAM)",
+     HZ_NUMBER(DECIMAL, seconds, 0.001, SECONDS_MAX)},
+    {"touch", "BYTES",
+     "of blocks of that size and more, note how much is resident when they are freed",
+     HZ_NUMBER(LONG, touch_bytes, 1, 0x1p63)},
+    {"each", NULL, "a trace for every program that PROGRAM starts, not only the busiest",
+     HZ_STORE(FLAG, is_each)},
+    {"pid", "PID", "wake the recorder of this process", HZ_DO(set_pid)},
 };
+
+static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
 
 static int parse(record *r, int argc, char **argv)
 {
-    const size_t count = sizeof options / sizeof options[0];
     int at = 1;
     while (at < argc && strcmp(argv[at], "--") != 0)
-        at = hz_parse_option(options, count, about, r, at, argc, argv);
+        at = hz_parse_option(&command, r, at, argc, argv);
     const bool has_program = at + 1 < argc;
     if (r->output == NULL) hz_refuse("--output: it is missing");
     hz_require_output(r->output);

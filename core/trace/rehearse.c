@@ -357,7 +357,9 @@ static void check_end(const rehearsal *r)
 
 hz_rehearsed hz_rehearse(const char *path)
 {
-    hz_rehearsed made = {.trace = hz_trace_open(path)};
+    hz_rehearsed made = {.own_bytes = 0};
+    const hz_file_bytes file = hz_read_file(path);
+    hz_trace_read(&made.trace, path, &file);
     rehearsal r = {.made = &made, .trace = &made.trace};
     made.own_bytes = whole_pages(made.trace.header->file_bytes);
     rehearse_prepare(&r);

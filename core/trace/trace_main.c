@@ -13,11 +13,10 @@
 #include "change.h"
 #include "emit.h"
 #include "finish.h"
-#include "foreign.h"
 #include "info.h"
 #include "log_read.h"
 #include "read_file.h"
-#include "trace_salvage.h"
+#include "text.h"
 #include "trace_write.h"
 
 #define NS_PER_S 1e9
@@ -25,10 +24,9 @@
 static const char about[] = "usage: hz-trace info FILE\n"
                             "       hz-trace cut FILE --output NEW [--from S] [--to S]\n"
                             "       hz-trace anonymize FILE --output NEW [--round-sizes BYTES]\n"
-                            "       hz-trace convert FILE --output NEW [--to FORM]\n\n"
-                            "FILE may be a trace, the log of a recording, or text of our own, of "
-                            "Android's memory_replay,\nof mtrace or for trace_run. Forms to write: "
-                            "trace, text, aosp, mtrace.\n";
+                            "       hz-trace convert FILE --output NEW [--to trace|text]\n\n"
+                            "FILE is a trace; convert also takes the log of a recording, and plain "
+                            "text.\n";
 
 /* What was asked for. */
 typedef struct request {
@@ -36,7 +34,7 @@ typedef struct request {
     const char *input;   /* the file that is read */
     const char *output;  /* the file that is written */
     double from_s, to_s; /* the part of it; to_s 0: up to its end */
-    const char *form;    /* what is written; NULL: a trace */
+    bool to_text;        /* text is written, not a trace */
     uint64_t unit;       /* sizes are rounded up to it; 0: they stay */
 } request;
 
@@ -45,7 +43,6 @@ typedef struct loaded {
     hz_file_bytes file;
     hz_trace trace; /* when it is one */
     bool is_trace;
-    hz_salvaged salvaged; /* when it is a damaged one */
     hz_resolver resolver; /* when it was resolved */
     double ns_per_unit;   /* of its times; 0: it has none */
     uint32_t flags;       /* of the trace that is written */
@@ -54,23 +51,14 @@ typedef struct loaded {
 
 /* ---- options -------------------------------------------------------------------------------- */
 
-static void set_output(void *target, const char *name, const char *text)
-{
-    (void)name;
-    ((request *)target)->output = text;
-}
-
-static void set_from(void *target, const char *name, const char *text)
-{
-    ((request *)target)->from_s = hz_parse_decimal(name, text, 0, 1e9);
-}
-
 static void set_to(void *target, const char *name, const char *text)
 {
     request *r = target;
-    if (strcmp(r->verb, "convert") == 0)
-        r->form = text;
-    else
+    if (strcmp(r->verb, "convert") == 0) {
+        r->to_text = strcmp(text, "text") == 0;
+        if (!r->to_text && strcmp(text, "trace") != 0)
+            hz_refuse("--%s %s: want trace or text", name, text);
+    } else
         r->to_s = hz_parse_decimal(name, text, 1e-9, 1e9);
 }
 
@@ -81,12 +69,16 @@ static void set_unit(void *target, const char *name, const char *text)
     ((request *)target)->unit = unit;
 }
 
+#define HZ_TARGET request
 static const hz_option options[] = {
-    {"output", "NEW", set_output, "the file to write"},
-    {"from", "S", set_from, "cut: seconds from the start at which the part begins"},
-    {"to", "S|FORM", set_to, "cut: seconds at which it ends; convert: the form to write"},
-    {"round-sizes", "BYTES", set_unit, "anonymize: sizes are rounded up to multiples of it"},
+    {"output", "NEW", "the file to write", HZ_STORE(TEXT, output)},
+    {"from", "S", "cut: seconds from the start at which the part begins",
+     HZ_NUMBER(DECIMAL, from_s, 0, 1e9)},
+    {"to", "S|FORM", "cut: seconds at which it ends; convert: trace or text", HZ_DO(set_to)},
+    {"round-sizes", "BYTES", "anonymize: sizes are rounded up to multiples of it", HZ_DO(set_unit)},
 };
+
+static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
 
 /* What is written tells less than what was read; that must not be lost. */
 static void require_another(const char *input, const char *output)
@@ -102,14 +94,13 @@ static request parse(int argc, char **argv)
 {
     const char *const verbs[] = {"info", "cut", "anonymize", "convert"};
     request r = {.unit = 0};
-    const size_t count = sizeof options / sizeof options[0];
     for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof verbs[0]; i++)
         if (strcmp(argv[1], verbs[i]) == 0) r.verb = verbs[i];
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        (void)hz_parse_option(options, count, about, &r, 1, argc, argv);
+        (void)hz_parse_option(&command, &r, 1, argc, argv);
     if (r.verb == NULL || argc < 3) hz_refuse("want info, cut, anonymize or convert, and a file");
     r.input = argv[2];
-    for (int at = 3; at < argc;) at = hz_parse_option(options, count, about, &r, at, argc, argv);
+    for (int at = 3; at < argc;) at = hz_parse_option(&command, &r, at, argc, argv);
     if (r.output == NULL && strcmp(r.verb, "info") != 0) hz_refuse("--output: it is missing");
     if (r.output != NULL) require_another(r.input, r.output);
     if (r.to_s > 0 && r.to_s <= r.from_s) hz_refuse("--to must be later than --from");
@@ -118,25 +109,11 @@ static request parse(int argc, char **argv)
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-static bool is_damaged(const loaded *l)
-{
-    return l->is_trace && l->trace.damage[0] != '\0';
-}
-
-/* Where a damaged trace will not do. */
-static _Noreturn void fail_damaged(const loaded *l)
-{
-    hz_fail("%s %s; `hztune trace cut` keeps what stands before that", l->trace.path,
-            l->trace.damage);
-}
-
 static void load(loaded *l, const request *r)
 {
     l->file = hz_read_file(r->input);
     l->is_trace = hz_trace_is_one(l->file.bytes, l->file.size);
-    if (!l->is_trace) return;
-    hz_trace_load(&l->trace, r->input, l->file.bytes, l->file.size);
-    if (is_damaged(l)) hz_trace_salvage(&l->trace, &l->salvaged);
+    if (l->is_trace) hz_trace_read(&l->trace, r->input, &l->file);
 }
 
 static char *copy_text(const char *text, size_t length)
@@ -146,25 +123,19 @@ static char *copy_text(const char *text, size_t length)
     return copy;
 }
 
-/* A damaged trace is read up to the damage only where a part of it was asked for. */
 static void resolve_input(loaded *l, const request *r)
 {
     hz_resolver_make(&l->resolver, r->output);
     if (l->is_trace) {
-        if (is_damaged(l) && strcmp(r->verb, "cut") != 0) fail_damaged(l);
-        const bool is_whole = hz_resolve_trace(&l->trace, &l->resolver) && !is_damaged(l);
-        if (is_damaged(l))
-            (void)fprintf(stderr, "hz-trace: %s %s; what stands before that is kept\n", r->input,
-                          l->trace.damage);
+        const bool is_whole = hz_resolve_trace(&l->trace, &l->resolver);
         l->ns_per_unit = (l->trace.header->flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
         l->flags = (l->trace.header->flags & HZ_TRACE_IS_PART) | (is_whole ? 0 : HZ_TRACE_IS_PART);
         l->notes = copy_text(l->trace.notes, l->trace.header->notes_bytes);
         return;
     }
-    const hz_form form = hz_form_of(&l->file);
-    if (form == HZ_FORM_NONE)
-        hz_refuse("%s is no trace, and no recording of a form that hztune knows", r->input);
-    l->ns_per_unit = hz_foreign_read(form, r->input, &l->file, &l->resolver);
+    if (!hz_text_is_one(&l->file))
+        hz_refuse("%s is no trace, no recording and no plain text", r->input);
+    l->ns_per_unit = hz_text_read(r->input, &l->file, &l->resolver);
     hz_resolver_tell(&l->resolver, "hz-trace");
     if (asprintf(&l->notes, "{\"unknown\":%" PRIu64 ",\"overlapping\":%" PRIu64 "}",
                  l->resolver.unknown, l->resolver.overlapping) < 0)
@@ -175,7 +146,6 @@ static void drop(loaded *l)
 {
     free(l->notes);
     hz_resolver_drop(&l->resolver);
-    hz_salvaged_drop(&l->salvaged);
     hz_drop_file(&l->file);
 }
 
@@ -183,8 +153,6 @@ static void drop(loaded *l)
 
 static void write_output(loaded *l, const char *output)
 {
-    if (l->resolver.steps.count == 0 && is_damaged(l))
-        hz_fail("%s %s; nothing stands before that", l->trace.path, l->trace.damage);
     if (l->resolver.steps.count == 0) hz_fail("%s: nothing is left to write", output);
     (void)hz_emit(&l->resolver, &(hz_emission){.path = output,
                                                .ns_per_unit = l->ns_per_unit,
@@ -198,7 +166,7 @@ static void run_info(const request *r)
     load(&l, r);
     if (!l.is_trace)
         hz_refuse("%s is not a trace%s", r->input,
-                  hz_form_of(&l.file) != HZ_FORM_NONE || hz_log_is_one(l.file.bytes, l.file.size)
+                  hz_text_is_one(&l.file) || hz_log_is_one(l.file.bytes, l.file.size)
                       ? "; `hztune trace convert` makes one of it"
                       : "");
     hz_trace_describe(&l.trace, stdout);
@@ -247,15 +215,14 @@ static void run_anonymize(const request *r)
     drop(&l);
 }
 
-/* Writes another form, so that the file is there whole or not at all. */
-static void write_form(const hz_trace *trace, hz_form form, const char *output)
+/* Writes text, so that the file is there whole or not at all. */
+static void write_text(const hz_trace *trace, const char *output)
 {
     char *temporary;
-    hz_require_output(output);
     if (asprintf(&temporary, "%s.%d.part", output, (int)getpid()) < 0) hz_fail("no memory");
     FILE *out = fopen(temporary, "wxe");
     if (out == NULL) hz_refuse("cannot write %s: %s", output, strerror(errno));
-    hz_foreign_write(form, trace, out);
+    hz_text_write(trace, out);
     const bool is_written = fflush(out) == 0 && fsync(fileno(out)) == 0 && ferror(out) == 0;
     if (fclose(out) != 0 || !is_written || rename(temporary, output) != 0) {
         const int why = errno;
@@ -268,20 +235,15 @@ static void write_form(const hz_trace *trace, hz_form form, const char *output)
 static void run_convert(const request *r)
 {
     loaded l = {.is_trace = false};
-    const hz_form form = r->form != NULL ? hz_form_named(r->form) : HZ_FORM_NONE;
-    const bool to_trace = r->form == NULL || strcmp(r->form, "trace") == 0;
-    if (!to_trace && (form == HZ_FORM_NONE || form == HZ_FORM_WORKLOAD))
-        hz_refuse("--to %s: want trace, text, aosp or mtrace", r->form);
     load(&l, r);
-    if (to_trace && hz_log_is_one(l.file.bytes, l.file.size)) {
+    if (!r->to_text && hz_log_is_one(l.file.bytes, l.file.size)) {
         const hz_finish wanted = {r->input, r->output, false, false};
         if (!hz_finish_log(&wanted)) hz_fail("%s: nothing was recorded", r->input);
         return;
     }
-    if (!to_trace) {
+    if (r->to_text) {
         if (!l.is_trace) hz_refuse("%s is not a trace; convert it into one first", r->input);
-        if (is_damaged(&l)) fail_damaged(&l);
-        write_form(&l.trace, form, r->output);
+        write_text(&l.trace, r->output);
         return;
     }
     resolve_input(&l, r);

@@ -14,7 +14,6 @@ typedef struct reader {
     hz_trace_operation operation; /* its next one */
     bool has_next;                /* there is one */
     bool is_waiting;              /* for its spawn, or for what its next operation needs */
-    bool is_forced;               /* its next operation does not wait: see force */
     uint32_t place;               /* its own in the heap, while it has a next one */
     uint64_t *slots;              /* numbers of the blocks in its slots */
     uint32_t slot_count;          /* how many */
@@ -143,7 +142,6 @@ static cell *cell_of(hz_order *order, uint64_t number)
 static uint32_t *obstacle(hz_order *order, uint32_t thread)
 {
     const hz_trace_operation *operation = &order->readers[thread].operation;
-    if (order->readers[thread].is_forced) return NULL;
     const bool gives = hz_trace_gives(operation->kind);
     if (operation->kind == HZ_TRACE_JOIN &&
         operation->operand < order->trace->header->thread_count) {
@@ -167,19 +165,6 @@ static bool must_wait(hz_order *order, uint32_t thread)
     order->readers[thread].is_waiting = true;
     heap_sink_first(order);
     return true;
-}
-
-/*
- * In a damaged trace, what a thread waits for may be missing. Lets the first one, the earliest where
- * all wait, go on without it.
- */
-static void force(hz_order *order)
-{
-    const uint32_t thread = order->heap[0];
-    uint32_t *waiting = obstacle(order, thread);
-    if (waiting != NULL) *waiting = 0;
-    order->readers[thread].is_forced = waiting != NULL;
-    order->readers[thread].is_waiting = false;
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -257,12 +242,10 @@ hz_order *hz_order_make(const hz_trace *trace)
 
 bool hz_order_next(hz_order *order, hz_ordered *next)
 {
-    const bool is_damaged = order->trace->damage[0] != '\0';
     while (order->heap_count > 0) {
         const uint32_t thread = order->heap[0];
         reader *of = &order->readers[thread];
-        if (of->is_waiting && !is_damaged) return false;
-        if (of->is_waiting) force(order);
+        if (of->is_waiting) return false;
         if (must_wait(order, thread)) continue;
         *next = (hz_ordered){.thread = thread, .operation = of->operation};
         next->time_ns = of->cursor.time_ns;
@@ -276,7 +259,6 @@ bool hz_order_next(hz_order *order, hz_ordered *next)
         of->operation = next->operation;
         next->block = apply_operation(order, thread);
         of->operation = following;
-        of->is_forced = false;
         if (!of->has_next) wake_waiting(order, &of->joiner);
         if (next->operation.kind != HZ_TRACE_FETCH && next->operation.kind != HZ_TRACE_HAND)
             return true;

@@ -12,18 +12,15 @@ typedef struct hz_ordered {
     uint32_t thread;
     hz_trace_operation operation;
     uint64_t time_ns; /* from the start of the trace */
-    uint64_t block;   /* number of the block that it gives, moves or ends, from 1; 0: a damaged
-                         trace does not tell */
+    uint64_t block;   /* number of the block that it gives, moves or ends, from 1; 0: the trace
+                         does not tell */
 } hz_ordered;
 
 typedef struct hz_order hz_order;
 
 hz_order *hz_order_make(const hz_trace *trace);
 
-/*
- * The next operation; false when there is none, or when every thread waits. In a damaged trace the
- * threads go on without what is missing.
- */
+/* The next operation; false when there is none, or when every thread waits. */
 bool hz_order_next(hz_order *order, hz_ordered *next);
 
 /* Whether some thread still has an operation: it waits for what does not come. */

@@ -101,7 +101,8 @@ static bool check_places(hz_trace *trace)
     return damaged(trace, "is damaged: its chunks are not all that it holds");
 }
 
-const hz_trace_chunk *hz_trace_chunk_at(const hz_trace *trace, uint64_t offset, uint64_t end)
+/* The chunk at an offset; NULL: none ends before `end`, or it is damaged. */
+static const hz_trace_chunk *chunk_at(const hz_trace *trace, uint64_t offset, uint64_t end)
 {
     hz_trace_chunk copy;
     if (offset < sizeof(hz_trace_header) || offset % WORD != 0 || offset > end ||
@@ -124,8 +125,7 @@ const hz_trace_chunk *hz_trace_chunk_at(const hz_trace *trace, uint64_t offset, 
 static bool is_sound(const hz_trace *trace, const hz_trace_place *place, uint32_t thread,
                      uint32_t number)
 {
-    const hz_trace_chunk *chunk =
-        hz_trace_chunk_at(trace, place->offset, trace->header->directory_offset);
+    const hz_trace_chunk *chunk = chunk_at(trace, place->offset, trace->header->directory_offset);
     return chunk != NULL && place->thread == thread && chunk->thread == thread &&
            chunk->number == number && chunk->word_count == place->word_count;
 }
@@ -178,15 +178,11 @@ void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes
         trace->threads = NULL;
 }
 
-hz_trace hz_trace_open(const char *path)
+void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file)
 {
-    hz_trace trace;
-    const hz_file_bytes file = hz_read_file(path);
-    hz_trace_load(&trace, path, file.bytes, file.size);
-    if (trace.damage[0] != '\0')
-        hz_refuse("%s %s; `hztune trace cut` makes a whole trace of what stands before that", path,
-                  trace.damage);
-    return trace;
+    hz_trace_load(trace, path, file->bytes, file->size);
+    if (trace->damage[0] != '\0')
+        hz_refuse("%s %s; copy it again, or record again", path, trace->damage);
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */

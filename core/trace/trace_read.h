@@ -1,15 +1,15 @@
 /*
- * Reading a trace: copied as a whole, and every checksum compared. trace_salvage.h finds what a
- * damaged one still holds.
+ * Reading a trace: copied as a whole, and every checksum compared.
  */
 #ifndef HZ_TRACE_READ_H
 #define HZ_TRACE_READ_H
 
+#include "read_file.h"
 #include "trace_format.h"
 
 enum { HZ_REASON_BYTES = 256 };
 
-/* All of it points into the file; of a damaged one that was salvaged, into an hz_salvaged. */
+/* All of it points into the file. */
 typedef struct hz_trace {
     const char *path;               /* as it was given */
     const unsigned char *bytes;     /* the whole file */
@@ -30,11 +30,8 @@ bool hz_trace_is_one(const void *bytes, size_t size);
  */
 void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes, size_t size);
 
-/* Copies a file and reads it; refuses with a sentence what is not a whole trace. */
-hz_trace hz_trace_open(const char *path);
-
-/* The chunk at an offset; NULL: none ends before `end`, or it is damaged. */
-const hz_trace_chunk *hz_trace_chunk_at(const hz_trace *trace, uint64_t offset, uint64_t end);
+/* The same, and refuses with a sentence what is not whole. */
+void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file);
 
 /* The words of a place, and where they end. */
 static inline const uint64_t *hz_trace_words(const hz_trace *trace, const hz_trace_place *place,

@@ -357,13 +357,13 @@ def test_a_byte_that_changed_is_noticed_wherever_it_stands(programs: Programs, s
     assert programs.bench(f"trace:{sound}", "--ops", 1).returncode == 0
 
 
-def test_a_trace_that_was_cut_says_what_makes_it_whole(programs: Programs, sound: Path) -> None:
+def test_a_trace_that_was_cut_says_so(programs: Programs, sound: Path) -> None:
     whole = sound.read_bytes()
     for length in (100, len(whole) // 2, len(whole) - 1):
         sound.write_bytes(whole[:length])
         words = refusal(programs, sound)
         assert f"is cut: it should have {len(whole)} bytes and has {length}" in words
-        assert "hztune trace cut" in words
+        assert "copy it again" in words
 
 
 def test_a_trace_that_changes_while_it_is_replayed_changes_nothing(

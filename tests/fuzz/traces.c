@@ -5,7 +5,7 @@
  *     another, becomes the last, or gets another field in its head or another last word; or the
  *     head of the file gets another field
  *   - it stays, or every checksum is made right again, so that what stands behind it is read
- *   - it is told of, cut, written in another form, or rehearsed for a replay
+ *   - it is told of, cut, written as text, or rehearsed for a replay
  *
  * Whatever the file is, a reader ends with a sentence or makes a trace that can be opened, within
  * seconds, and in memory that is bounded. Each input has a process of its own, as a sentence ends
@@ -23,11 +23,10 @@
 #include "change.h"
 #include "check.h"
 #include "emit.h"
-#include "foreign.h"
 #include "info.h"
 #include "log_merge.h"
 #include "rehearse.h"
-#include "trace_salvage.h"
+#include "text.h"
 
 enum {
     FILE_MAX = 1 << 16,
@@ -205,15 +204,12 @@ static void write_trace(hz_resolver *resolver, const char *output)
 static void read_trace(const uint8_t *bytes, size_t count, unsigned verb, const char *output)
 {
     hz_trace trace;
-    hz_salvaged salvaged;
     hz_resolver resolver;
     FILE *nowhere = fopen("/dev/null", "w");
     require(nowhere != NULL, "no /dev/null");
-    hz_trace_load(&trace, "input", bytes, count);
-    if (trace.damage[0] != '\0') hz_trace_salvage(&trace, &salvaged);
+    hz_trace_read(&trace, "input", &(hz_file_bytes){bytes, count});
     if (verb == TELL) hz_trace_describe(&trace, nowhere);
-    for (hz_form form = HZ_FORM_TEXT; verb == CONVERT && form <= HZ_FORM_MTRACE; form++)
-        hz_foreign_write(form, &trace, nowhere);
+    if (verb == CONVERT) hz_text_write(&trace, nowhere);
     if (verb == CUT) {
         hz_resolver_make(&resolver, output);
         (void)hz_resolve_trace(&trace, &resolver);
@@ -235,14 +231,13 @@ static void read_log(const uint8_t *bytes, size_t count, const char *output)
     }
 }
 
-static void read_foreign(const uint8_t *bytes, size_t count, const char *output)
+static void read_text(const uint8_t *bytes, size_t count, const char *output)
 {
     const hz_file_bytes file = {bytes, count};
-    const hz_form form = hz_form_of(&file);
     hz_resolver resolver;
-    if (form == HZ_FORM_NONE) return;
+    if (!hz_text_is_one(&file)) return;
     hz_resolver_make(&resolver, output);
-    (void)hz_foreign_read(form, "input", &file, &resolver);
+    (void)hz_text_read("input", &file, &resolver);
     write_trace(&resolver, output);
 }
 
@@ -269,7 +264,7 @@ static void read_file(const content *file, unsigned verb, const char *output)
     else if (hz_log_is_one(bytes, file->count))
         read_log(bytes, file->count, output);
     else
-        read_foreign(bytes, file->count, output);
+        read_text(bytes, file->count, output);
     _exit(0);
 }
 

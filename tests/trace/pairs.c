@@ -88,8 +88,7 @@ int main(int argc, char **argv)
     hz_ordered next;
     if (argc != 2) hz_refuse("want a trace");
     const hz_file_bytes file = hz_read_file(argv[1]);
-    hz_trace_load(&trace, argv[1], file.bytes, file.size);
-    if (trace.damage[0] != '\0') hz_fail("%s", trace.damage);
+    hz_trace_read(&trace, argv[1], &file);
     p.worker_of = calloc(trace.header->thread_count, sizeof *p.worker_of);
     p.mark_of = calloc(trace.header->thread_count, sizeof *p.mark_of);
     if (p.worker_of == NULL || p.mark_of == NULL) hz_fail("no memory");

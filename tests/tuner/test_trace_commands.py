@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.bench import traces
 
-from hztune.errors import HztuneError
-from hztune.trace import tool
 from hztune.trace.overview import trace_lines
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -39,7 +35,7 @@ def recorded(trace_of_ls: bytes, tmp_path: Path) -> Path:
 
 def test_a_program_is_recorded_and_told_of(recorded: Path, hztune_here: Run) -> None:
     told = json.loads(hztune_here("trace", "info", recorded, "--json").stdout)
-    assert told["calls"] > 50 and told["threads"] == 1 and told["damage"] is None
+    assert told["calls"] > 50 and told["threads"] == 1
     assert told["notes"]["program"] == ["ls", "/"]
     lines = hztune_here("trace", "info", recorded).stdout.splitlines()
     assert lines == trace_lines(told)
@@ -49,32 +45,6 @@ def test_a_program_is_recorded_and_told_of(recorded: Path, hztune_here: Run) -> 
 def test_the_exit_status_is_the_programs(hztune: Run) -> None:
     done = hztune("record", "-o", "sh.trace", "--", "sh", "-c", "exit 5")
     assert done.returncode == 5
-
-
-def test_a_zip_of_androids_text_is_written_and_read(
-    recorded: Path, hztune: Run, tmp_path: Path
-) -> None:
-    assert hztune("trace", "convert", recorded, "-o", "a.zip", "--to", "aosp").returncode == 0
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.namelist() == ["a.txt"]
-    assert hztune("trace", "convert", "a.zip", "-o", "again.trace").returncode == 0
-    before, after = (
-        json.loads(hztune("trace", "info", path, "--json").stdout)
-        for path in (recorded, "again.trace")
-    )
-    assert (after["calls"], after["peak_bytes"]) == (before["calls"], before["peak_bytes"])
-    assert sorted(os.listdir(tmp_path)) == ["a.zip", "again.trace", "ls.trace"]
-
-
-def test_a_damaged_trace_is_told_of_with_status_1(
-    recorded: Path, hztune_here: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
-    done = hztune_here("trace", "info", "cut.trace")
-    assert done.returncode == 1
-    assert done.stdout.startswith("DAMAGED: it is cut: it should have ")
-    done = hztune_here("trace", "cut", "cut.trace", "-o", "kept.trace")
-    assert done.returncode == 0 and "what stands before that is kept" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -89,7 +59,6 @@ def test_a_damaged_trace_is_told_of_with_status_1(
         (["trace", "convert", "ls.trace", "-o", "x", "--to", "foo"], "--to foo: want trace"),
         (["trace", "cut", "ls.trace", "-o", "x", "--from", "2", "--to", "1"], "later than --from"),
         (["trace", "cut", "ls.trace", "-o", "x", "--from", "100"], "--from 100: ls.trace lasts 0."),
-        (["trace", "convert", "ls.trace", "-o", "no/x.zip", "--to", "aosp"], "is no folder no"),
         (["trace", "anonymize", "ls.trace", "-o", "x", "--round-sizes", "3"], "a power of two"),
     ],
 )
@@ -167,24 +136,6 @@ def test_a_program_is_recorded_and_replayed(hztune: Run, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_no_damage_of_a_zip_gets_more_than_a_sentence(tmp_path: Path) -> None:
-    whole, hurt = tmp_path / "whole.zip", tmp_path / "hurt.zip"
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.txt", "".join(f"1: malloc {16 * i:#x} 8\n" for i in range(1, 200)))
-    seed = 7
-    dice = random.Random(seed)
-    refused = 0
-    for _ in range(300):
-        damaged = bytearray(whole.read_bytes())
-        damaged[dice.randrange(4, len(damaged))] = dice.randrange(256)
-        hurt.write_bytes(damaged)
-        try:
-            tool.convert(hurt, tmp_path / "x", "trace")
-        except HztuneError as error:
-            refused += "hurt.zip" in str(error)
-    assert refused > 100, f"seed {seed}"
-
-
 @pytest.mark.parametrize("notes", ["", "[1]", '{"program": 5}', "{", '{"a":' * 9000, "\udcff"])
 def test_notes_that_hztune_does_not_write_get_a_sentence(
     notes: str, hztune_here: Run, tmp_path: Path
@@ -219,16 +170,7 @@ def test_a_pipe_is_no_trace_and_is_not_waited_for(hztune_here: Run, tmp_path: Pa
     assert (done.returncode, "it is not a regular file" in done.stderr) == (2, True)
 
 
-def test_a_zip_that_is_no_trace_is_refused(hztune_here: Run, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
-        archive.writestr("a", "1")
-        archive.writestr("b", "2")
-    with zipfile.ZipFile(tmp_path / "within.zip", "w") as archive:
-        archive.write(tmp_path / "two.zip", "two.zip")
-    (tmp_path / "bad.zip").write_bytes((tmp_path / "two.zip").read_bytes()[:40])
-    done = hztune_here("trace", "convert", "two.zip", "-o", "x")
-    assert (done.returncode, "holds 2 files" in done.stderr) == (2, True)
-    done = hztune_here("trace", "convert", "within.zip", "-o", "x")
-    assert (done.returncode, "within.zip: within is no trace" in done.stderr) == (2, True)
-    done = hztune_here("trace", "convert", "bad.zip", "-o", "x")
-    assert (done.returncode, "cannot be unpacked" in done.stderr) == (2, True)
+def test_a_damaged_trace_is_refused(recorded: Path, hztune_here: Run, tmp_path: Path) -> None:
+    (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
+    done = hztune_here("trace", "info", "cut.trace")
+    assert done.returncode == 2 and "cut.trace is cut: it should have " in done.stderr

@@ -57,7 +57,7 @@ def trace_text(told: Mapping[str, Any]) -> list[str]:
 def cut_trace(
     path: str | Path, output: str | Path, *, from_s: float | None = None, to_s: float | None = None
 ) -> list[str]:
-    """Writes a part of a trace, or what stands before its damage; returns what is to be said.
+    """Writes a part of a trace; returns what is to be said.
 
     Blocks that live where the part begins are allocated there.
 
@@ -94,7 +94,7 @@ def anonymize_trace(
 
 
 def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") -> list[str]:
-    """Writes a recording in another form; returns what is to be said.
+    """Writes a trace as plain text, or makes one; returns what is to be said.
 
     Raises:
         UsageError: It is no recording of a form that is known, or there is no such form.

@@ -25,11 +25,10 @@ def trace_command() -> None:
 @trace_command.command("info")
 @_file
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def trace_info(path: Path, as_json: bool) -> int:
-    """Print what is in a trace; of a damaged one, what comes before the damage, with status 1."""
+def trace_info(path: Path, as_json: bool) -> None:
+    """Print what is in a trace."""
     told = api.trace_info(path)
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(api.trace_text(told)))
-    return 1 if told["damage"] else 0
 
 
 @trace_command.command("cut")
@@ -38,7 +37,7 @@ def trace_info(path: Path, as_json: bool) -> int:
 @click.option("--from", "from_s", type=Quantity(), metavar="SECONDS", help="Where the part begins.")
 @click.option("--to", "to_s", type=Quantity(), metavar="SECONDS", help="Where it ends.")
 def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
-    """Write a part of a trace; of a damaged one, what comes before the damage.
+    """Write a part of a trace.
 
     Blocks that are live where the part begins are allocated at its start.
     """
@@ -62,13 +61,9 @@ def trace_anonymize(path: Path, output: Path, round_sizes: int | None) -> None:
 @_file
 @_output
 @click.option("--to", "form", default="trace", show_default=True, metavar="FORM",
-              help="trace, text, aosp (zipped where FILE ends in .zip) or mtrace.")  # fmt: skip
+              help="trace or text.")  # fmt: skip
 def trace_convert(path: Path, output: Path, form: str) -> None:
-    """Write a recording in another form.
-
-    Reads traces, interrupted recordings (FILE.recording), the text or zip of Android's
-    memory_replay, mtrace's text, workloads of trace_run, and the plain text of --to text.
-    """
+    """Write a trace as plain text, or make one of that or of an interrupted recording."""
     _say(api.convert_trace(path, output, form=form))
 
 

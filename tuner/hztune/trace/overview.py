@@ -23,8 +23,6 @@ def trace_lines(told: Mapping[str, Any]) -> list[str]:
 
 
 def _head(told: Mapping[str, Any]) -> Iterator[str]:
-    if told["damage"]:
-        yield f"DAMAGED: it {told['damage']}; what follows is of what stands before that"
     notes = told["notes"] or {}
     if notes.get("program"):
         yield f"program   {_one_line(notes['program'])}"

@@ -1,7 +1,7 @@
 /*
- * Recordings that are lines of text: our own, Android's and mtrace's. See foreign.h.
+ * Reading plain text: see text.h.
  */
-#include "foreign.h"
+#include "text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,6 @@ typedef struct reading {
     bool has_times;        /* some line has */
     hz_lives threads;      /* from a thread id, plus one, to the number of the thread */
     uint32_t thread_count; /* numbers that were given */
-    uint64_t moving;       /* mtrace: the block that realloc takes */
 } reading;
 
 /* ---- words ---------------------------------------------------------------------------------- */
@@ -46,12 +45,6 @@ static void split(reading *r, const char *at, const char *end)
         while (at < end && *at != ' ' && *at != '\t' && *at != '\r') at++;
         if (at > start) r->words[r->count++] = (word){start, (size_t)(at - start)};
     }
-}
-
-static bool is_word(const reading *r, size_t index, const char *text)
-{
-    return index < r->count && r->words[index].length == strlen(text) &&
-           memcmp(r->words[index].at, text, r->words[index].length) == 0;
 }
 
 /* A number in decimal, or in hexadecimal behind 0x; `wanted` says what is missing otherwise. */
@@ -110,31 +103,8 @@ static uint64_t block_of(const reading *r, size_t index)
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-static void line_moves(const reading *r, const hz_call *call, uint64_t old)
-{
-    hz_call from = *call;
-    from.address = old;
-    hz_resolve_moving(r->resolver, &from);
-    if (call->address != 0)
-        hz_resolve_moved(r->resolver, call);
-    else if (call->size != 0)
-        hz_resolve_stayed(r->resolver, &from);
-}
-
-static void line_gives(const reading *r, const hz_call *call)
-{
-    if (call->address != 0) hz_resolve_give(r->resolver, call);
-}
-
-static void line_ends(const reading *r, const hz_call *call)
-{
-    if (call->address != 0) hz_resolve_end(r->resolver, call);
-}
-
-/* ---- our own text --------------------------------------------------------------------------- */
-
 /* THREAD NS KIND and what belongs to the kind. */
-static void read_all_lines(reading *r)
+static void read_line(reading *r)
 {
     if (r->words[0].at[0] == '#') return;
     if (r->count < 4) refuse_line(r, "a thread, a time in ns, an operation and its block");
@@ -151,112 +121,20 @@ static void read_all_lines(reading *r)
     }
     call.address = block_of(r, 3);
     if (hz_trace_ends(kind)) {
-        line_ends(r, &call);
+        hz_resolve_end(r->resolver, &call);
     } else if (kind == HZ_TRACE_REALLOC) {
         call.size = size_of(r, 4);
-        line_moves(r, &call, call.address);
+        hz_resolve_moving(r->resolver, &call);
+        hz_resolve_moved(r->resolver, &call);
     } else if (kind == HZ_TRACE_TOUCH) {
         call.size = size_of(r, 4);
         hz_resolve_touched(r->resolver, &call);
     } else if (kind != 0 && hz_trace_gives(kind)) {
         call.size = size_of(r, 4);
         if (r->count > 5) call.align_shift = read_align_shift(r, 5);
-        line_gives(r, &call);
+        hz_resolve_give(r->resolver, &call);
     } else {
         refuse_line(r, "an operation such as malloc, free or spawn in the third place");
-    }
-}
-
-/* ---- Android's ------------------------------------------------------------------------------ */
-
-/* "12: ": the thread that did it. */
-static uint32_t read_tid(reading *r)
-{
-    word *first = &r->words[0];
-    if (first->length < 2 || first->at[first->length - 1] != ':')
-        refuse_line(r, "a thread id and a colon");
-    first->length--;
-    const uint64_t tid = read_number(r, 0, "a thread id");
-    first->length++;
-    if (tid > UINT32_MAX) refuse_line(r, "a thread id below 2^32");
-    return thread_of(r, tid);
-}
-
-/* The times of a call stand behind its other words: when it began and when it ended. */
-static uint64_t read_time(reading *r, size_t index, bool is_end)
-{
-    if (index + 1 < r->count) {
-        const uint64_t time = read_number(r, is_end ? index : index + 1, "a time in ns");
-        r->has_times = true;
-        if (time > r->time) r->time = time;
-    }
-    return r->time;
-}
-
-static void read_aosp(reading *r)
-{
-    hz_call call = {.thread = read_tid(r)};
-    if (is_word(r, 1, "thread_done")) return;
-    call.address = read_number(r, 2, "an address");
-    if (is_word(r, 1, "free")) {
-        call.kind = HZ_TRACE_FREE;
-        call.time = read_time(r, 3, true);
-        line_ends(r, &call);
-    } else if (is_word(r, 1, "malloc")) {
-        call.kind = HZ_TRACE_MALLOC;
-        call.size = size_of(r, 3);
-        call.time = read_time(r, 4, false);
-        line_gives(r, &call);
-    } else if (is_word(r, 1, "calloc")) {
-        call.kind = HZ_TRACE_CALLOC;
-        if (__builtin_mul_overflow(size_of(r, 3), size_of(r, 4), &call.size) ||
-            call.size > HZ_TRACE_SIZE_MAX)
-            refuse_line(r, "a count and a size whose product is below 2^48");
-        call.time = read_time(r, 5, false);
-        line_gives(r, &call);
-    } else if (is_word(r, 1, "memalign")) {
-        call.kind = HZ_TRACE_MEMALIGN;
-        call.align_shift = read_align_shift(r, 3);
-        call.size = size_of(r, 4);
-        call.time = read_time(r, 5, false);
-        line_gives(r, &call);
-    } else if (is_word(r, 1, "realloc")) {
-        const uint64_t old = read_number(r, 3, "an address");
-        call.kind = old == 0 ? HZ_TRACE_MALLOC : HZ_TRACE_REALLOC;
-        call.size = size_of(r, 4);
-        call.time = read_time(r, 5, false);
-        if (old == 0)
-            line_gives(r, &call);
-        else
-            line_moves(r, &call, old);
-    } else {
-        refuse_line(r, "malloc, calloc, memalign, realloc, free or thread_done");
-    }
-}
-
-/* ---- mtrace's ------------------------------------------------------------------------------- */
-
-static void read_mtrace(reading *r)
-{
-    const size_t sign = is_word(r, 0, "@") ? 2 : 0; /* behind where it was called from */
-    hz_call call = {.time = r->time};
-    if (is_word(r, 0, "=") || is_word(r, sign, "!")) return; /* start, end, or a failure */
-    call.address = read_number(r, sign + 1, "an address");
-    if (is_word(r, sign, "+")) {
-        call.kind = HZ_TRACE_MALLOC;
-        call.size = size_of(r, sign + 2);
-        line_gives(r, &call);
-    } else if (is_word(r, sign, "-")) {
-        call.kind = HZ_TRACE_FREE;
-        line_ends(r, &call);
-    } else if (is_word(r, sign, "<")) {
-        r->moving = call.address;
-    } else if (is_word(r, sign, ">")) {
-        call.kind = HZ_TRACE_REALLOC;
-        call.size = size_of(r, sign + 2);
-        line_moves(r, &call, r->moving);
-    } else {
-        refuse_line(r, "+, -, < or > and an address");
     }
 }
 
@@ -272,8 +150,7 @@ static const char *end_of_line(const reading *r, const char *at, const char *sto
     return newline != NULL ? newline : stop;
 }
 
-double hz_read_lines(hz_form form, const char *path, const hz_file_bytes *file,
-                     hz_resolver *resolver)
+double hz_text_read(const char *path, const hz_file_bytes *file, hz_resolver *resolver)
 {
     reading r = {.path = path, .resolver = resolver};
     const char *at = (const char *)file->bytes;
@@ -284,14 +161,9 @@ double hz_read_lines(hz_form form, const char *path, const hz_file_bytes *file,
         const char *line_end = end_of_line(&r, at, stop);
         split(&r, at, line_end);
         at = line_end < stop ? line_end + 1 : stop;
-        if (r.count == 0) continue;
-        if (form == HZ_FORM_TEXT)
-            read_all_lines(&r);
-        else if (form == HZ_FORM_AOSP)
-            read_aosp(&r);
-        else
-            read_mtrace(&r);
+        if (r.count > 0) read_line(&r);
     }
     hz_lives_drop(&r.threads);
+    hz_resolver_finish(resolver);
     return r.has_times ? 1.0 : 0.0;
 }
