@@ -3,208 +3,132 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from hztune import allocator, process
-from hztune.allocator import Adapter, Config, Installed, WrongConfiguration, knobs, probe
+from hztune import allocator, artifacts, process
+from hztune.allocator import Adapter, Config, Installed, WrongConfiguration, probe
 from hztune.allocator.base import ALPHABET
-from hztune.allocator.glibc import TABLE as GLIBC
-from hztune.allocator.jemalloc import TABLE as JEMALLOC
-from hztune.allocator.library import Library
-from hztune.allocator.mimalloc import TABLE as MIMALLOC
-from hztune.allocator.tcmalloc import TABLE as TCMALLOC
+from hztune.allocator.tables import KnobRow, rows_of, tables
+from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.measure.ending import ending_fault
 from hztune.params import Param, Value
 
-#: Only measured when a user has built or installed them; a stand-in shows that they would be found.
-OPTIONAL = {
-    "tbb": "libtbbmalloc_proxy.so.2",
-    "snmalloc": "libsnmallocshim.so",
-    "rpmalloc": "librpmalloc.so",
-}
-TABLES = {"glibc": GLIBC, "jemalloc": JEMALLOC, "mimalloc": MIMALLOC, "tcmalloc": TCMALLOC}
-LIBRARIES = [name for name in allocator.names() if isinstance(allocator.get(name), Library)]
-PRELOADED = [*LIBRARIES, "hz"]
-TUNABLE = [
-    name
-    for name in allocator.names()
-    if allocator.get(name).knobs(Installed(name, "99.0", "lib.so", Path(), "", ""))
-]
-CONFIRMING = [name for name in allocator.names() if allocator.get(name).confirms]
+NAMES = allocator.names()
+PRELOADED = [name for name in NAMES if name not in ("none", "glibc")]
+FOREIGN = [name for name in PRELOADED if name != "hz"]
+TABLES = [name for name, table in tables().items() if table.rows]
+TUNABLE = [*TABLES, "hz"]
+CONFIRMING = [name for name in NAMES if allocator.get(name).confirms]
+THRESHOLDS = ("mmap_threshold", "trim_threshold")
+SHORT_NAMES = Path(__file__).parents[2] / "core" / "bench" / "allocator_name.c"
 
-Find = Callable[[str], tuple[Adapter, Installed]]
+
+class Found:
+    """An allocator of this machine, and what its processes answered: each is asked once."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter, self.installed = adapter, adapter.installed()
+        self.knobs = adapter.knobs(self.installed)
+        self.environment = partial(adapter.environment, installed=self.installed)
+        self._answers: dict[str, dict[str, Value]] = {}
+
+    def answers(self, config: Config) -> dict[str, Value]:
+        environment = self.environment(config)
+        key = repr(environment)
+        if key not in self._answers:
+            self._answers[key] = self.adapter.read_back(environment, self.installed)
+        return self._answers[key]
+
+    def is_legal(self, config: Config) -> bool:
+        try:
+            self.adapter.check(config, self.installed)
+        except UsageError:
+            return False
+        return True
+
+    def around(self, param: Param, value: Value) -> dict[str, Value]:
+        """The least that sets a knob: two of glibc's thresholds need each other."""
+        if param.name in THRESHOLDS:
+            return {**dict.fromkeys(THRESHOLDS, 1 << 20), param.name: value}
+        return {param.name: value}
+
+    def single_settings(self) -> list[dict[str, Value]]:
+        """Each knob at each of its ends, where the rest at its default allows it."""
+        configs = (self.around(param, value) for param in self.knobs for value in ends(param))
+        return [config for config in configs if self.is_legal(config)]
+
+
+Find = Callable[[str], Found]
 
 
 @pytest.fixture(scope="module")
 def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
-    """Finds an allocator once; where an optional one is not installed, a library of its name is."""
-    found: dict[str, tuple[Adapter, Installed]] = {}
+    """Finds an allocator once; where one without knobs is missing, a library of its name is."""
+    found: dict[str, Found] = {}
     with pytest.MonkeyPatch.context() as patch:
 
-        def get(name: str) -> tuple[Adapter, Installed]:
+        def get(name: str) -> Found:
             if name not in found:
-                adapter = allocator.get(name)
-                if name in OPTIONAL:
-                    _stand_in(adapter, OPTIONAL[name], tmp_path_factory.mktemp(name), patch)
-                found[name] = adapter, adapter.installed()
+                if name in FOREIGN and name not in TABLES:
+                    _stand_in(allocator.get(name), tmp_path_factory.mktemp(name), patch)
+                found[name] = Found(allocator.get(name))
             return found[name]
 
         yield get
 
 
-def _stand_in(adapter: Adapter, soname: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+def _stand_in(adapter: Adapter, folder: Path, patch: pytest.MonkeyPatch) -> None:
     try:
         adapter.installed()
     except UsageError:
-        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(folder / soname)]
+        out = folder / adapter.table.libraries[0][0]
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(out)]
         subprocess.run(command, input="int stand_in;", text=True, check=True, timeout=60)
         patch.setenv("LD_LIBRARY_PATH", str(folder), prepend=":")
 
 
-def _values(param: Param) -> list[Value]:
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "run", None)
+
+
+def ends(param: Param) -> list[Value]:
     """Every word, or both ends of the range."""
     return list(param.choices) if param.kind == "enum" else [param.low, param.high]
 
 
-def _legal(adapter: Adapter, installed: Installed, config: Config) -> bool:
-    try:
-        adapter.check(config, installed)
-    except UsageError:
-        return False
-    return True
+def without_library(name: str) -> Adapter:
+    """The adapter of an allocator whose library nobody has."""
+    adapter = type(allocator.get(name))(tables()[name])
+    adapter.table = msgspec.structs.replace(adapter.table, libraries=(("libnosuch.so.1", ""),))
+    return adapter
 
 
-def _around(name: str, param: Param, value: Value) -> dict[str, Value]:
-    """The smallest configuration that sets one knob: two of glibc's thresholds need each other."""
-    group = ("mmap_threshold", "trim_threshold")
-    if name == "glibc" and param.name in group:
-        return {**dict.fromkeys(group, 1 << 20), param.name: value}
-    return {param.name: value}
-
-
-def _single_settings(name: str, adapter: Adapter, installed: Installed) -> list[dict[str, Value]]:
-    """Each knob at each of its ends, where the rest at its default allows it."""
-    return [
-        config
-        for param in adapter.knobs(installed)
-        for value in _values(param)
-        if _legal(adapter, installed, config := _around(name, param, value))
-    ]
-
-
-# ---- finding ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", PRELOADED)
-def test_an_installed_allocator_is_found_with_its_file_version_and_hash(
-    name: str, find: Find
-) -> None:
-    _, installed = find(name)
-    assert installed.name == name
-    assert installed.path.is_file()
-    assert installed.sha256 == hashlib.sha256(installed.path.read_bytes()).hexdigest()
-    if name not in OPTIONAL:
-        assert re.fullmatch(r"\d+(\.\d+)+", installed.version)
-
-
-def test_glibc_is_found_without_anything_to_preload(find: Find) -> None:
-    adapter, installed = find("glibc")
-    assert installed.path.name.startswith("libc")
-    assert installed.preload == ""
-    assert "LD_PRELOAD" not in adapter.environment({"arena_max": 2}, installed)
-
-
-def test_the_unchanged_program_gets_no_variable_and_loses_none(find: Find) -> None:
-    adapter, installed = find("none")
-    assert adapter.environment({}, installed) == {}
-    assert adapter.variables() == ()
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_missing_allocator_is_refused_with_what_to_install(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    adapter = allocator.get(name)
-    monkeypatch.setattr(type(adapter), "sonames", (("libhztune-has-no-such.so.1", ""),))
-    with pytest.raises(UsageError, match="not installed") as refusal:
-        adapter.installed()
-    remedy = f"apt-get install {adapter.package}" if adapter.package else "no Debian package"
-    assert remedy in str(refusal.value)
-
-
-def test_an_unknown_allocator_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError, match="did you mean jemalloc"):
-        allocator.get("jemaloc")
-
-
-def test_what_is_available_is_what_can_be_found(find: Find) -> None:
-    available = {installed.name for installed in allocator.available()}
-    assert available >= {"none", "glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"}
-
-
-def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broken = type(allocator.get("jemalloc"))
-    monkeypatch.setattr(broken, "sonames", (("libhztune-has-no-such.so.1", ""),))
-    monkeypatch.setattr(type(allocator.get("hz")), "installed", _is_broken)
-    states = allocator.states()
-    assert list(states) == list(allocator.names())
-    assert "apt-get install libjemalloc2" in str(states["jemalloc"])
-    assert "broken" in str(states["hz"])
-    assert not {"jemalloc", "hz"} & {installed.name for installed in allocator.available()}
-
-
-def _is_broken(_: Adapter) -> Installed:
-    raise WrongConfiguration("the library is broken")
-
-
-# ---- knobs --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_every_knob_says_type_range_unit_default_and_purpose(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    described = adapter.knobs(installed)
-    assert described
-    assert len({param.name for param in described}) == len(described)
-    for param in described:
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", param.name)
-        assert len(param.doc) > 10
-        assert (
-            (param.default == "auto") == param.may_be_auto
-            or param.default in _values(param)
-            or (isinstance(param.default, int) and param.low <= param.default <= param.high)
-        )
-        assert bool(param.unit) == (param.kind == "int")
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_a_process_left_alone_runs_with_the_documented_defaults(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    answers = adapter.read_back(adapter.environment({}, installed), installed)
-    stated = {p.name: p.default for p in adapter.knobs(installed) if p.default != "auto"}
-    readable = stated.keys() - (adapter.unreadable() - answers.keys())
-    assert {knob: answers[knob] for knob in readable} == {knob: stated[knob] for knob in readable}
+# ---- the tables, and the places that must know an allocator --------------------------------------
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_in_no_version_a_knob_or_an_option_stands_twice(name: str) -> None:
-    borders = {row.since for row in TABLES[name]} | {row.before for row in TABLES[name]}
-    for version in borders:
-        rows = [row for row in TABLES[name] if row.holds(version)]
-        assert len({row.param.name for row in rows}) == len(rows), version
-        assert len({row.option for row in rows}) == len(rows), version
+    rows = tables()[name].rows
+    for version in {row.since for row in rows} | {row.before for row in rows}:
+        held = [row for row in rows if row.holds(version)]
+        assert len({row.param.name for row in held}) == len(held), version
+        assert len({row.option for row in held}) == len(held), version
+
+
+def row_of(name: str, version: str, knob: str) -> KnobRow | None:
+    return next((row for row in rows_of(name, version) if row.param.name == knob), None)
 
 
 @pytest.mark.parametrize(
@@ -215,23 +139,16 @@ def test_in_no_version_a_knob_or_an_option_stands_twice(name: str) -> None:
         ("mimalloc", "3.4.3", "purge_delay", "purge_delay", 1000),
         ("mimalloc", "2.1.7", "reclaim_on_free", "abandoned_reclaim_on_free", "1"),
         ("mimalloc", "3.4.3", "reclaim_on_free", "page_reclaim_on_free", "0"),
-        ("mimalloc", "2.0.9", "arena_reserve", None, None),
-        ("mimalloc", "3.4.3", "eager_commit", None, None),
-        ("jemalloc", "5.2.1", "tcache_max", None, None),
-        ("jemalloc", "5.3.0", "cache_oblivious", None, None),
         ("jemalloc", "5.3.1", "cache_oblivious", "cache_oblivious", "true"),
-        ("glibc", "2.34", "hugetlb", None, None),
-        ("glibc", "2.43", "mxfast", None, None),
-        ("glibc", "2.43", "tcache_count", "tcache_count", 16),
+        ("glibc", "2.43", "tcache_count", "glibc.malloc.tcache_count", 16),
     ],
 )
 def test_a_knob_is_what_that_version_of_the_allocator_has(
-    name: str, version: str, knob: str, option: str | None, default: Value | None
+    name: str, version: str, knob: str, option: str, default: Value
 ) -> None:
-    rows = [row for row in knobs.rows_of(TABLES[name], version) if row.param.name == knob]
-    assert [(row.option, row.param.default) for row in rows] == (
-        [(option, default)] if option else []
-    )
+    row = row_of(name, version, knob)
+    assert row is not None
+    assert (row.option, row.param.default) == (option, default)
 
 
 @pytest.mark.parametrize(
@@ -241,203 +158,242 @@ def test_a_knob_is_what_that_version_of_the_allocator_has(
         ("jemalloc", "5.3.1", "tcache_max", 32768),
         ("glibc", "2.36", "tcache_max", 1032),
         ("glibc", "2.42", "tcache_max", 4194280),
+        ("mimalloc", "2.0.9", "arena_reserve", None),
+        ("mimalloc", "3.4.3", "eager_commit", None),
+        ("jemalloc", "5.2.1", "tcache_max", None),
+        ("jemalloc", "5.3.0", "cache_oblivious", None),
+        ("glibc", "2.34", "hugetlb", None),
+        ("glibc", "2.43", "mxfast", None),
     ],
 )
-def test_a_range_is_what_that_version_keeps_unclipped(
-    name: str, version: str, knob: str, high: int
+def test_a_range_is_what_that_version_keeps_unclipped_if_it_has_the_knob(
+    name: str, version: str, knob: str, high: int | None
 ) -> None:
-    ranges = {row.param.name: row.param.high for row in knobs.rows_of(TABLES[name], version)}
-    assert ranges[knob] == high
+    row = row_of(name, version, knob)
+    assert (row.param.high if row else None) == high
 
 
-# ---- configuration -> environment -> effect -----------------------------------------------------
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
+def test_what_an_allocator_needs_beside_its_table_is_there(name: str) -> None:
+    table = tables()[name]
+    assert table.check, f"{name}.toml: check"
+    assert table.file, f"{name}.toml: file"
+    assert f'"{name}"' in SHORT_NAMES.read_text(), f"{SHORT_NAMES.name} lacks it"
+    if table.rows:
+        assert (artifacts.search_spaces() / f"{name}.toml").is_file(), "it lacks a search space"
+        assert table.sources, f"{name}.toml: sources"
+
+
+def test_an_unknown_allocator_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match="did you mean jemalloc"):
+        allocator.get("jemaloc")
+
+
+# ---- finding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRELOADED)
+def test_an_installed_allocator_is_found_with_its_file_version_and_hash(
+    name: str, find: Find
+) -> None:
+    installed = find(name).installed
+    assert (installed.name, installed.path.is_file()) == (name, True)
+    assert installed.sha256 == hashlib.sha256(installed.path.read_bytes()).hexdigest()
+    if name in TUNABLE:
+        assert re.fullmatch(r"\d+(\.\d+)+", installed.version)
+    assert "LD_PRELOAD" in find(name).environment({})
+    assert "LD_PRELOAD" not in find(name).environment({}, preload=False)
+
+
+def test_glibc_is_found_without_anything_to_preload(find: Find) -> None:
+    glibc = find("glibc")
+    assert glibc.installed.path.name.startswith("libc")
+    assert "LD_PRELOAD" not in glibc.environment({"arena_max": 2})
+
+
+def test_the_unchanged_program_gets_no_variable_and_loses_none(find: Find) -> None:
+    unchanged = find("none")
+    assert (unchanged.environment({}), unchanged.adapter.variables()) == ({}, ())
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_missing_allocator_is_refused_with_what_to_install(name: str) -> None:
+    package = tables()[name].package
+    with pytest.raises(UsageError, match="not installed") as refusal:
+        without_library(name).installed()
+    assert (f"apt-get install {package}" if package else "no Debian package") in str(refusal.value)
+
+
+def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = {"hz": allocator.get("hz"), "jemalloc": without_library("jemalloc")}
+    monkeypatch.setattr(broken["hz"], "installed", partial(fail, "the library is broken"))
+    monkeypatch.setattr(allocator, "_adapters", lambda: {**broken, "none": allocator.Unchanged()})
+    states = allocator.states()
+    assert "apt-get install libjemalloc2" in str(states["jemalloc"])
+    assert "broken" in str(states["hz"])
+    assert [installed.name for installed in allocator.available()] == ["none"]
+
+
+def fail(why: str) -> Installed:
+    raise WrongConfiguration(why)
+
+
+def test_a_library_that_the_loader_would_take_for_two_is_refused_before_it_is_preloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "a:b" / "libhz.so"
+    library.parent.mkdir()
+    library.touch()
+    monkeypatch.setenv("HZTUNE_CORE", str(library.parent))
+    for use in (allocator.get("hz").installed, lambda: contenders.parse([f"own={library}"])):
+        with pytest.raises(UsageError, match="a path with a colon"):
+            use()
+
+
+# ---- configuration -> environment -> effect ------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_every_knob_takes_effect_at_both_ends_of_its_range(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    settings = _single_settings(name, adapter, installed)
-    untried = {p.name for p in adapter.knobs(installed)} - {
-        k for config in settings for k in config
-    }
+def test_every_knob_says_range_unit_default_and_purpose(name: str, find: Find) -> None:
+    for param in find(name).knobs:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", param.name)
+        assert len(param.doc) > 10
+        assert bool(param.unit) == (param.kind == "int")
+        is_inside = isinstance(param.default, int) and param.low <= param.default <= param.high
+        is_auto = param.default == "auto" and param.may_be_auto
+        assert is_auto or is_inside or param.default in param.choices
+
+
+@pytest.mark.parametrize("name", TUNABLE)
+def test_a_process_left_alone_runs_with_the_documented_defaults(name: str, find: Find) -> None:
+    answers = find(name).answers({})
+    stated = {p.name: p.default for p in find(name).knobs if p.default != "auto"}
+    readable = stated.keys() - (tables()[name].unreadable - answers.keys())
+    assert {knob: answers[knob] for knob in readable} == {knob: stated[knob] for knob in readable}
+
+
+@pytest.mark.parametrize("name", TUNABLE)
+def test_every_knob_takes_effect_at_both_ends_and_another_value_is_noticed(
+    name: str, find: Find
+) -> None:
+    found, untried, before = find(name), {param.name for param in find(name).knobs}, None
+    for config in found.single_settings():
+        answers = found.answers(config)
+        found.adapter.verify(config, answers)
+        untried -= config.keys()
+        if before and config.keys() == before.keys() and config.keys() <= answers.keys():
+            with pytest.raises(WrongConfiguration, match="was asked for"):
+                found.adapter.verify(before, answers)
+        before = config
     assert not untried
-    for config in settings:
-        answers = adapter.read_back(adapter.environment(config, installed), installed)
-        adapter.verify(config, answers)
 
 
-@pytest.mark.parametrize("name", TUNABLE)
-def test_what_variables_ask_for_is_read_from_their_text_alone(
-    name: str, find: Find, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_are_named_plain_read_as_text_and_seen_where_they_disturb(
+    name: str, find: Find, no_process: None
 ) -> None:
-    adapter, installed = find(name)
-    monkeypatch.setattr(process, "run", _must_not_run)
-    for config in _single_settings(name, adapter, installed):
-        asked = {each: value for each, value in config.items() if not adapter.is_left(each, value)}
-        assert adapter.requested(adapter.environment(config, installed), installed) == asked
-
-
-@pytest.mark.parametrize("name", allocator.names())
-def test_variables_name_everything_that_may_be_set(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    everything = {p.name: p.default for p in adapter.knobs(installed)}
-    for config in [{}, everything, *_single_settings(name, adapter, installed)]:
-        environment = adapter.environment(config, installed)
+    found, adapter = find(name), find(name).adapter
+    for config in [{}, *found.single_settings()]:
+        environment = found.environment(config, preload=False)
         assert set(adapter.confirm_environment(environment)) <= set(adapter.variables())
-        assert set(environment) <= set(adapter.variables())
-
-
-@pytest.mark.parametrize("name", allocator.names())
-def test_values_hold_only_characters_that_every_export_can_write(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    for config in [{}, *_single_settings(name, adapter, installed)]:
-        for value in adapter.environment(config, installed).values():
-            assert ALPHABET.fullmatch(value)
+        assert all(ALPHABET.fullmatch(value) for value in environment.values())
+        assert adapter.disturbing({**environment, "PATH": "/bin"}) == tuple(sorted(environment))
+        asked = {each: value for each, value in config.items() if not adapter.is_left(each, value)}
+        assert adapter.requested(environment, found.installed) == asked
 
 
 def test_a_library_under_a_path_that_an_export_could_not_write_is_refused(find: Find) -> None:
-    adapter, installed = find("hz")
+    hz = find("hz")
     with pytest.raises(UsageError, match="plain path"):
-        adapter.environment({}, replace(installed, preload="/home/a b/libhz.so"))
+        hz.adapter.environment({}, replace(hz.installed, preload="/home/a b/libhz.so"))
 
 
 @pytest.mark.parametrize("name", TUNABLE)
 def test_auto_leaves_the_choice_to_the_allocator(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    left = {p.name: p.default for p in adapter.knobs(installed) if p.may_be_auto}
-    written = adapter.environment(left, installed)
+    left = {p.name: p.default for p in find(name).knobs if p.may_be_auto}
+    written = find(name).environment(left)
     if name == "hz":
-        assert set(written.values()) == {"auto", installed.preload}
+        assert set(written.values()) == {"auto", find(name).installed.preload}
     else:
-        assert written == adapter.environment({}, installed)
-    adapter.verify(left, adapter.read_back(written, installed))
-
-
-@pytest.mark.parametrize("name", PRELOADED)
-def test_a_program_that_is_linked_with_the_allocator_needs_no_preload(
-    name: str, find: Find
-) -> None:
-    adapter, installed = find(name)
-    assert "LD_PRELOAD" in adapter.environment({}, installed)
-    assert "LD_PRELOAD" not in adapter.environment({}, installed, preload=False)
-
-
-# ---- refusals -----------------------------------------------------------------------------------
+        assert written == find(name).environment({})
+    find(name).adapter.verify(left, find(name).answers(left))
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_what_is_out_of_range_is_refused_before_anything_runs(
-    name: str, find: Find, monkeypatch: pytest.MonkeyPatch
+def test_what_is_not_legal_is_refused_before_anything_runs(
+    name: str, find: Find, no_process: None
 ) -> None:
-    adapter, installed = find(name)
-    monkeypatch.setattr(process, "run", _must_not_run)
-    for param in adapter.knobs(installed):
+    found = find(name)
+    for param in found.knobs:
         wrong: list[Value] = ["", " ", "64k", "0x10", "a b", "$HOME", "1,narenas:2", True]
         wrong += ["nonsense"] if param.kind == "enum" else [param.low - 1, param.high + 1, "2"]
-        for value in wrong:
-            with pytest.raises(UsageError):
-                adapter.environment(_around(name, param, value), installed)
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_a_misspelt_knob_is_refused_with_the_nearest_one(
-    name: str, find: Find, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    adapter, installed = find(name)
-    monkeypatch.setattr(process, "run", _must_not_run)
-    knob = adapter.knobs(installed)[0].name
+        assert not any(found.is_legal(found.around(param, value)) for value in wrong)
+    knob = found.knobs[0].name
     with pytest.raises(UsageError, match=f"did you mean {knob}"):
-        adapter.environment({f"{knob}x": 1}, installed)
+        found.environment({f"{knob}x": 1})
 
 
-def _must_not_run(*_: object, **__: object) -> None:
-    raise AssertionError("a process was started for a configuration that is not legal")
-
-
-# ---- read-back is real --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_one_knob_that_was_changed_on_the_way_is_noticed(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    settings = _single_settings(name, adapter, installed)
-    for asked, got in itertools.pairwise(settings):
-        knob = next(iter(asked.keys() - {"mmap_threshold", "trim_threshold"}), None)
-        if knob is None or knob not in got or asked[knob] == got[knob]:
-            continue
-        answers = adapter.read_back(adapter.environment(got, installed), installed)
-        if knob in answers:
-            with pytest.raises(WrongConfiguration, match=f"{knob}="):
-                adapter.verify(asked, answers)
-
-
-@pytest.mark.parametrize("name", [n for n in PRELOADED if n != "mimalloc" and n != "hz"])
+@pytest.mark.parametrize("name", [name for name in FOREIGN if name != "mimalloc"])
 def test_a_process_under_another_library_is_noticed(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    other = {**adapter.environment({}, installed), "LD_PRELOAD": ""}
+    found = find(name)
+    other = {**found.environment({}), "LD_PRELOAD": ""}
     with pytest.raises(WrongConfiguration):
-        adapter.read_back(other, installed)
+        found.adapter.read_back(other, found.installed)
+
+
+# ---- what a process says of itself ---------------------------------------------------------------
+
+
+def said(found: Found, config: Config) -> str:
+    environment: Mapping[str, str] = found.environment(config)
+    return probe.run_true(found.adapter.confirm_environment(environment)).stderr
 
 
 @pytest.mark.parametrize("name", CONFIRMING)
-def test_a_confirming_process_says_at_its_start_what_it_runs_with(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    for config in _single_settings(name, adapter, installed)[:4]:
-        environment = adapter.environment(config, installed)
-        said = adapter.confirmed(probe.run_true(adapter.confirm_environment(environment)).stderr)
-        assert said is not None
-        adapter.verify(config, said)
-        assert adapter.confirmed(probe.run_true(environment).stderr) is None
-
-
-@pytest.mark.parametrize("name", CONFIRMING)
-def test_processes_that_confirm_different_settings_are_noticed(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    param = next(p for p in adapter.knobs(installed) if p.kind == "int" and p.low != p.high)
-    said = ""
-    for value in _values(param):
-        config = {param.name: value}
-        if _legal(adapter, installed, config):
-            environment = adapter.confirm_environment(adapter.environment(config, installed))
-            said += probe.run_true(environment).stderr
-    other = adapter.confirm_environment(adapter.environment({}, installed))
+def test_a_process_says_at_its_start_what_it_runs_with_and_two_that_differ_are_noticed(
+    name: str, find: Find
+) -> None:
+    found = find(name)
+    param = next(p for p in found.knobs if p.kind == "int" and p.low != p.high)
+    configs = [{param.name: value} for value in ends(param) if found.is_legal({param.name: value})]
+    spoken = [said(found, config) for config in configs]
+    for config, each in zip(configs, spoken, strict=True):
+        confirmed = found.adapter.confirmed(each)
+        assert confirmed is not None
+        found.adapter.verify(config, confirmed)
     with pytest.raises(WrongConfiguration):
-        adapter.confirmed(said + probe.run_true(other).stderr)
+        found.adapter.confirmed("".join([*spoken, said(found, {})]))
+    assert found.adapter.confirmed(probe.run_true(found.environment({})).stderr) is None
+    assert found.adapter.confirmed("starting up\nnarenas:4\n{}\n") is None
 
 
 @pytest.mark.parametrize("name", CONFIRMING)
 def test_what_an_allocator_says_of_itself_is_no_last_word_of_a_program(
     name: str, find: Find
 ) -> None:
-    adapter, installed = find(name)
-    said = adapter.confirm_environment(adapter.environment({}, installed))
+    speaking = find(name).adapter.confirm_environment(find(name).environment({}))
     words = [sys.executable, "-I", "-S", "-c", "import sys; sys.exit('no such order')"]
-    done = process.run(words, env=said, deadline_s=30)
+    done = process.run(words, env=speaking, deadline_s=30)
     ended = ending_fault("failed", 0, done.code, done.stderr)
     assert ended.detail == "exit status 1: no such order"
-    assert ending_fault("failed", 0, 0, probe.run_true(said).stderr).detail == "exit status 0"
 
 
 def test_a_process_whose_allocator_refuses_a_setting_has_not_crashed(find: Find) -> None:
-    adapter, installed = find("jemalloc")
-    refused = {**adapter.environment({}, installed), "MALLOC_CONF": "none:1"}
-    said = probe.run_true(adapter.confirm_environment(refused)).stderr
-    fault = ending_fault("crash", signal.SIGABRT, 0, said)
-    assert (fault.status, fault.detail) == (
-        "rejected",
-        "jemalloc refuses it: Invalid conf pair: none:1",
-    )
+    jemalloc = find("jemalloc")
+    refused = {**jemalloc.environment({}), "MALLOC_CONF": "none:1"}
+    spoken = probe.run_true(jemalloc.adapter.confirm_environment(refused)).stderr
+    fault = ending_fault("crash", signal.SIGABRT, 0, spoken)
+    told = "jemalloc refuses it: Invalid conf pair: none:1"
+    assert (fault.status, fault.detail) == ("rejected", told)
     assert ending_fault("crash", signal.SIGABRT, 0, "assertion failed").status == "crash"
 
 
-@pytest.mark.parametrize("name", CONFIRMING)
-def test_output_of_the_program_is_no_confirmation(name: str) -> None:
-    assert allocator.get(name).confirmed("starting up\nnarenas:4\n{}\n") is None
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_variables_of_the_user_that_would_disturb_are_named(name: str, find: Find) -> None:
-    adapter, installed = find(name)
-    config = _single_settings(name, adapter, installed)[0]
-    left_over = adapter.environment(config, installed, preload=False)
-    assert adapter.disturbing({**left_over, "PATH": "/bin"}) == tuple(sorted(left_over))
+def test_of_two_settings_in_one_process_the_last_counts_and_of_two_processes_both() -> None:
+    jemalloc = allocator.get("jemalloc")
+    begin = '<jemalloc>: malloc_conf #1 (at build time): ""\n'
+    first, second = (f"<jemalloc>: -- Set conf value: narenas:{n}\n" for n in (2, 3))
+    assert jemalloc.confirmed(begin + first + second) == {"narenas": 3}
+    with pytest.raises(WrongConfiguration, match="one process"):
+        jemalloc.confirmed(begin + first + begin + second)

@@ -14,7 +14,7 @@ import pytest
 
 from hztune import allocator, params
 from hztune.allocator import elf, live, loaded_program
-from hztune.allocator.memory import ProcessMemory
+from hztune.allocator.live import ProcessMemory
 from hztune.errors import UsageError
 
 Compile = Any  # the Compiler of conftest.py

@@ -10,17 +10,13 @@ import pytest
 
 from hztune import allocator, process, space
 from hztune.allocator import Adapter, Installed
+from hztune.allocator.tables import tables
 from hztune.params import Value
 from hztune.space import Space
 from hztune.space.load import find
 
 SEED = 20260131
-VERSIONS = {
-    "glibc": ("2.33", "2.34", "2.36", "2.38", "2.42", "2.43"),
-    "jemalloc": ("5.2.1", "5.3.0", "5.3.1"),
-    "mimalloc": ("2.0.6", "2.0.9", "2.1.2", "2.1.7", "2.2.4", "2.4.1", "3.1.5", "3.4.3"),
-    "tcmalloc": ("2.10", "2.16"),
-}
+VERSIONS = {name: table.sources for name, table in tables().items() if table.rows}
 EVERY = [(name, version) for name, versions in VERSIONS.items() for version in versions]
 
 

@@ -14,8 +14,7 @@ import pytest
 from hztune import allocator, api, export
 from hztune import profile as profiles
 from hztune.allocator import Installed, inside, live
-from hztune.allocator import marks as marks_of
-from hztune.allocator.marks import Mark
+from hztune.allocator.inside import Mark
 from hztune.blocks import Arm
 from hztune.compare import contenders
 from hztune.errors import UsageError
@@ -114,14 +113,13 @@ def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tupl
 def test_a_prefix_is_found_in_a_stripped_program_with_the_version_and_its_variable(
     compiled: Compile,
 ) -> None:
-    marks = marks_of.of(compiled("stripped", SPEAKING, RUST, "-s"))
-    assert marks == (Mark("jemalloc", "_rjem_", "5.3.0"),)
-    assert marks[0].variable == "_RJEM_MALLOC_CONF"
+    marks = inside.marks_of(compiled("stripped", SPEAKING, RUST, "-s"))
+    assert marks == (Mark("jemalloc", "_rjem_", "5.3.0", "_RJEM_MALLOC_CONF"),)
 
 
 @pytest.mark.parametrize("family", LINKED)
 def test_the_libraries_of_debian_are_known_by_what_stands_in_them(family: str) -> None:
-    (mark,) = marks_of.of(LINKED[family])
+    (mark,) = inside.marks_of(LINKED[family])
     installed = allocator.get(family).installed()
     assert (mark.family, mark.prefix) == (family, "")
     assert installed.version.startswith(mark.version)
@@ -129,7 +127,7 @@ def test_the_libraries_of_debian_are_known_by_what_stands_in_them(family: str) -
 
 
 def test_a_program_without_any_has_none(compiled: Compile) -> None:
-    assert marks_of.of(compiled("plain")) == ()
+    assert inside.marks_of(compiled("plain")) == ()
 
 
 def test_a_run_tells_what_the_program_gives_to_what_is_inside(rust: Path) -> None:
@@ -332,15 +330,6 @@ def test_a_tcmalloc_inside_that_was_given_something_else_is_noticed(
     _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
     assert outcome.status == "wrong_config"
     assert "TCMALLOC_RELEASE_RATE" in outcome.detail
-
-
-def test_of_two_settings_in_one_process_the_last_counts_and_of_two_processes_both() -> None:
-    jemalloc = allocator.get("jemalloc")
-    begin = '<jemalloc>: malloc_conf #1 (at build time): ""\n'
-    first, second = (f"<jemalloc>: -- Set conf value: narenas:{n}\n" for n in (2, 3))
-    assert jemalloc.confirmed(begin + first + second) == {"narenas": 3}
-    with pytest.raises(allocator.WrongConfiguration, match="one process"):
-        jemalloc.confirmed(begin + first + begin + second)
 
 
 # ---- a running process, a profile, exports -------------------------------------------------------

@@ -30,9 +30,8 @@ VERBS = frozenset(
 )
 """Functions that say of several modules the same thing."""
 
-FACTS_OF_A_MODULE = frozenset({"MOST_BYTES", "SCHEMA", "TABLE"})
-"""Constants that do: of a kind of file its version and the longest that is read, of an allocator
-its parameters."""
+FACTS_OF_A_MODULE = frozenset({"MOST_BYTES", "SCHEMA"})
+"""Constants that do: of a kind of file its version and the longest that is read."""
 
 
 def names(node: ast.stmt) -> Iterator[str]:

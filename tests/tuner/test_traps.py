@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hztune import allocator, artifacts, process
 from hztune.allocator import Adapter, Installed, WrongConfiguration, loaded_program, probe
@@ -35,7 +36,8 @@ def test_a_library_that_does_not_exist_is_ignored_by_the_loader_and_refused_by_h
 ) -> None:
     assert probe.run_true({"LD_PRELOAD": "libnosuch.so.9"}).ok
     adapter = allocator.get("jemalloc")
-    monkeypatch.setattr(type(adapter), "sonames", (("libnosuch.so.9", adapter.package),))
+    lacking = structs.replace(adapter.table, libraries=(("libnosuch.so.9", ""),))
+    monkeypatch.setattr(adapter, "table", lacking)
     with pytest.raises(UsageError, match="apt-get install libjemalloc2"):
         adapter.installed()
 

@@ -566,7 +566,7 @@ def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
     def forbidden(pid: int) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hztune.allocator.memory.ProcessMemory.of", forbidden)
+    monkeypatch.setattr("hztune.allocator.live.ProcessMemory.of", forbidden)
     with pytest.raises(UsageError, match="may not be looked at: run as its user"):
         examine(here, os.getpid())
 

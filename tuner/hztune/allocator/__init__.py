@@ -1,8 +1,7 @@
-"""The allocators that hztune can put under a program: one file each, one interface (base.py).
+"""The allocators that hztune can put under a program: a table each, one interface (base.py).
 
-`none` is the unchanged program. An allocator is named here, and nearly everything else is found
-through its adapter; what else has to know it, hztune/README.md says ("To add an allocator"). One
-that is inside a program has a name as well, made by inside.py.
+`none` is the unchanged program. hztune/README.md says what an allocator needs ("To add an
+allocator"). One that is inside a program has a name as well, made by inside.py.
 """
 
 from __future__ import annotations
@@ -12,14 +11,18 @@ from difflib import get_close_matches
 from functools import cache
 
 from hztune.allocator import inside
-from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
-from hztune.allocator.fixed import Rpmalloc, Snmalloc, Tbb
+from hztune.allocator.base import (
+    Adapter,
+    Config,
+    Environment,
+    Installed,
+    Unchanged,
+    WrongConfiguration,
+)
 from hztune.allocator.glibc import Glibc
 from hztune.allocator.hz import Hz
-from hztune.allocator.jemalloc import Jemalloc
-from hztune.allocator.mimalloc import Mimalloc
-from hztune.allocator.none import Unchanged
-from hztune.allocator.tcmalloc import Tcmalloc
+from hztune.allocator.library import library_of
+from hztune.allocator.tables import tables
 from hztune.errors import HztuneError, UsageError
 
 __all__ = [
@@ -39,33 +42,24 @@ __all__ = [
 @cache
 def _adapters() -> dict[str, Adapter]:
     """Every adapter by name, in the order in which allocators are listed and first measured."""
-    every: tuple[Adapter, ...] = (
-        Unchanged(),
-        Glibc(),
-        Jemalloc(),
-        Mimalloc(),
-        Tcmalloc(),
-        Hz(),
-        Tbb(),
-        Snmalloc(),
-        Rpmalloc(),
-    )
-    return {adapter.name: adapter for adapter in every}
+    own = {"glibc": Glibc, "hz": Hz}
+    made = [own[name](t) if name in own else library_of(name) for name, t in tables().items()]
+    return {adapter.name: adapter for adapter in (Unchanged(), *made)}
 
 
 def names() -> tuple[str, ...]:
-    """Returns the name of every allocator that hztune knows, installed or not."""
+    """The name of every allocator that hztune knows, installed or not."""
     return tuple(_adapters())
 
 
 @cache
 def pattern() -> re.Pattern[str]:
-    """Returns what matches every name that `get` knows, and few others."""
-    return re.compile("|".join([*names(), inside.PATTERN]))
+    """What matches every name that `get` knows, and few others."""
+    return re.compile("|".join([*names(), inside.name_pattern().pattern]))
 
 
 def get(name: str) -> Adapter:
-    """Returns the adapter called `name`.
+    """The adapter called `name`.
 
     Raises:
         UsageError: There is none; the message names those that exist.
@@ -80,17 +74,16 @@ def get(name: str) -> Adapter:
 
 
 def states() -> dict[str, Installed | HztuneError]:
-    """Returns for every allocator what is installed here, or why it cannot be used."""
-    return {name: _state(adapter) for name, adapter in _adapters().items()}
+    """For every allocator what is installed here, or why it cannot be used."""
+    found: dict[str, Installed | HztuneError] = {}
+    for name, adapter in _adapters().items():
+        try:
+            found[name] = adapter.installed()
+        except HztuneError as error:
+            found[name] = error
+    return found
 
 
 def available() -> tuple[Installed, ...]:
-    """Returns every allocator that can be used here, each as it was found."""
+    """Every allocator that can be used here, each as it was found."""
     return tuple(state for state in states().values() if isinstance(state, Installed))
-
-
-def _state(adapter: Adapter) -> Installed | HztuneError:
-    try:
-        return adapter.installed()
-    except HztuneError as error:
-        return error

@@ -1,22 +1,20 @@
 """What an allocator is to hztune: from finding its library to proving that a setting took effect.
 
-Glossary: a *knob* is a parameter of an allocator (`params.Param`); a *configuration* maps knobs to
-values, and what it leaves out stays at the allocator's own default; the *environment* is how a
-configuration reaches a process; a *read-back* is what a process says it runs with. A foreign
-allocator answers a bad setting with silence more often than not, so that nothing here is believed
-before it was read back.
+Glossary: a *configuration* maps knobs to values, and what it leaves out stays at the allocator's
+own default; the *environment* is how a configuration reaches a process; a *read-back* is what a
+process says it runs with. A foreign allocator answers a bad setting with silence more often than
+not, so that nothing here is believed before it was read back.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
-from hztune.allocator.knobs import AUTO, knob
+from hztune.allocator.tables import AUTO, SWITCH, KnobRow, Table, knob, rows_of
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value, judge
 
@@ -27,6 +25,8 @@ Memory = Callable[[str, int], bytes | None]
 
 #: What an emitted value may hold: no character of it means anything to a shell, systemd or YAML.
 ALPHABET = re.compile(r"[A-Za-z0-9_.:,|=/+-]*")
+_PRELOAD = "LD_PRELOAD"
+_LOOK = "look for a wrapper or a start script that changes the environment"
 
 
 class WrongConfiguration(HztuneError):
@@ -56,56 +56,104 @@ class Installed:
     given: tuple[tuple[str, Value], ...] = ()
 
 
-class Adapter(ABC):
-    """One allocator; tests/tuner/test_allocator.py holds what every implementation must keep."""
+class Adapter:
+    """One allocator: what its table says, and in subclasses what cannot be a table.
 
-    name: str
-    #: Debian package that installs it; "" when there is none.
-    package: ClassVar[str] = ""
-    #: How a user sees that the settings are in effect, for the comments of exports; "": no way.
-    check_advice: ClassVar[str] = ""
-    #: Whether a process says on stderr, when it starts, what it runs with (see `confirmed`).
-    confirms: bool = False
-    #: What such a process writes to stderr that is no word of the program's.
-    chatter: ClassVar[re.Pattern[str] | None] = None
-    #: What a process writes to stderr before it ends because it refuses its settings.
-    refusal: ClassVar[re.Pattern[str] | None] = None
-    #: Knobs that have a word `auto` of their own: there it is a setting like any other.
-    own_auto: frozenset[str] = frozenset()
-    #: Whether it stands in the program, or in a library of the program: nothing is installed.
-    is_inside: ClassVar[bool] = False
-    #: What stands before the names of its functions in this build, in small letters.
-    prefix: str = ""
+    The base starts no process. tests/tuner/test_allocator.py holds what every allocator must keep.
 
-    @property
-    def family(self) -> str:
-        """Name of the allocator that it is a build of; mostly its own name."""
-        return self.name
+    Attributes:
+        name: "jemalloc"; of one that is inside a program "inside:_rjem_jemalloc".
+        family: The allocator that it is a build of, by which its table and its space are found.
+        prefix: What stands before the names of its functions in this build, in small letters.
+        is_inside: Whether it stands in the program, or in a library of it: nothing is installed.
+        confirms: Whether a process says on stderr, when it starts, what it runs with.
+    """
 
-    @abstractmethod
+    def __init__(self, table: Table, prefix: str | None = None) -> None:
+        """Makes the adapter of a table; with a prefix, even "", it is inside a program."""
+        self.table = table
+        self.family = table.name
+        self.prefix = prefix or ""
+        self.is_inside = prefix is not None
+        self.name = f"inside:{prefix}{table.name}" if self.is_inside else table.name
+        self.variable = self.prefix.upper() + table.variable
+        self.confirms = bool(table.said)
+
     def installed(self) -> Installed:
-        """Returns what is installed here.
+        """What is installed here.
 
         Raises:
             UsageError: It is not; the message names the package to install.
         """
+        return Installed(self.name, "", "", Path(), "", "")
 
-    @abstractmethod
+    def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
+        return rows_of(self.family, installed.version)
+
     def knobs(self, installed: Installed) -> tuple[Param, ...]:
-        """Returns the knobs of that version, each with type, range, unit, default and doc."""
+        """The knobs of that version; the default is what the program gives, where it does."""
+        given = dict(installed.given)
+        return tuple(
+            replace(row.param, default=given[row.param.name], may_be_auto=False)
+            if row.param.name in given
+            else row.param
+            for row in self.rows(installed)
+        )
 
-    @abstractmethod
     def variables(self) -> tuple[str, ...]:
-        """Returns every variable that may be set for any version, and each that could spoil it.
+        """Every variable that may be set for any version, and each that could spoil it.
 
         A process that is meant to run without this allocator must have them all unset.
         """
+        table = self.table
+        own = [self.variable] if table.variable else map(self._variable_of, table.rows)
+        preload = () if self.is_inside else (_PRELOAD,)
+        return tuple(dict.fromkeys((*preload, *own, *table.others)))
 
-    @abstractmethod
     def settings(self, config: Config, installed: Installed) -> Environment:
-        """Returns the variables for a checked configuration; LD_PRELOAD is not among them."""
+        """The variables for a checked configuration; LD_PRELOAD is not among them."""
+        given = [
+            (row, row.text(config[row.param.name]))
+            for row in self.rows(installed)
+            if row.param.name in config and not self.is_left(row.param.name, config[row.param.name])
+        ]
+        if not self.table.variable:
+            return {self._variable_of(row): text for row, text in given}
+        pairs = self.table.join.join(row.option + self.table.pair + text for row, text in given)
+        return {self.variable: pairs} if pairs else {}
 
-    @abstractmethod
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """What variables ask for by their text alone: nothing is started.
+
+        Raises:
+            WrongConfiguration: They ask for what is no number, where one is wanted.
+        """
+        said = self.requests(environment)
+        try:
+            return {
+                row.param.name: self.value_of(row, said[row.option])
+                for row in self.rows(installed)
+                if row.option in said
+            }
+        except ValueError as error:
+            raise WrongConfiguration(f"{self.name} is given what is no number: {error}") from None
+
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """What variables say to the library, its own name of an option to a text."""
+        table = self.table
+        if table.variable:
+            pairs = environment.get(self.variable, "").split(table.join)
+            split = (pair.rpartition(table.pair) for pair in pairs if pair)
+            return {option: text for option, _, text in split}
+        if table.any_case:
+            environment = {name.upper(): text for name, text in environment.items()}
+        own = {row.option: self._variable_of(row) for row in table.rows}
+        return {option: environment[name] for option, name in own.items() if name in environment}
+
+    def value_of(self, row: KnobRow, text: str) -> Value:
+        """The value that a text means to the library."""
+        return row.value(text)
+
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
@@ -122,26 +170,31 @@ class Adapter(ABC):
         Raises:
             WrongConfiguration: The allocator refused the environment, or took no part.
         """
-
-    @abstractmethod
-    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """Returns what variables ask for by their text alone: nothing is started.
-
-        Raises:
-            WrongConfiguration: They ask for what is no number, where one is wanted.
-        """
+        return {}
 
     def library_stems(self) -> tuple[str, ...]:
-        """Returns what stands before `.so` in every name of its library; nothing without one."""
-        return ()
+        """What stands before `.so` in every name of its library; nothing without one."""
+        names = () if self.is_inside else self.table.libraries
+        return tuple(soname.partition(".so")[0] for soname, _ in names)
 
     def package_of(self, soname: str) -> str:
-        """Returns the Debian package that brings the library of that name; "" when none does."""
-        return self.package
+        """The Debian package that brings the library of that name; "" when none does."""
+        found = (package for known, package in self.table.libraries if soname.startswith(known))
+        return next(found, self.table.package)
 
     def effective(self, memory: Memory) -> dict[str, Value]:
-        """Returns the settings that stand in the memory of a running process, where they do."""
-        return {}
+        """The settings that stand in the memory of a running process, where they do."""
+        found: dict[str, Value] = {}
+        for row in self.table.rows:
+            if row.symbol and row.param.name not in found:
+                held = memory(row.symbol, struct.calcsize(f"={row.form}"))
+                if held is None and not found:
+                    return found
+                if held is not None:
+                    (value,) = struct.unpack(f"={row.form}", held)
+                    is_switch = row.form == "?"
+                    found[row.param.name] = SWITCH[value] if is_switch else round(row.per * value)
+        return found
 
     def check(self, config: Config, installed: Installed) -> None:
         """Refuses an unknown knob, a value out of range, a combination that would not be kept.
@@ -159,7 +212,7 @@ class Adapter(ABC):
     def environment(
         self, config: Config, installed: Installed, *, preload: bool = True
     ) -> Environment:
-        """Returns the variables that give a process this allocator and this configuration.
+        """The variables that give a process this allocator and this configuration.
 
         Args:
             config: Knob to value; knobs that are left out, or `auto`, are not mentioned at all.
@@ -172,28 +225,54 @@ class Adapter(ABC):
         self.check(config, installed)
         environment = self.settings(config, installed)
         if preload and installed.preload:
-            environment["LD_PRELOAD"] = ":".join(self.preloads(installed))
-        return _written_plainly(environment)
+            environment[_PRELOAD] = ":".join(self.preloads(installed))
+        for name, value in environment.items():
+            if not ALPHABET.fullmatch(value):
+                raise UsageError(
+                    f"{name}={value!r} holds a character outside A-Z a-z 0-9 _ . : , | = / + - "
+                    "and could not be exported safely; install the library under a plain path"
+                )
+        return environment
 
     def preloads(self, installed: Installed) -> tuple[str, ...]:
-        """Returns what LD_PRELOAD names: the allocator's library, then what it needs beside it."""
+        """What LD_PRELOAD names: the allocator's library, then what it needs beside it."""
         return (installed.preload,) if installed.preload else ()
 
+    def saying(self) -> Environment:
+        """The variables under which it says what it runs with, and nothing else changes."""
+        return dict(self.table.saying)
+
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
-        """Returns `environment`, changed so that a bad setting ends and a good one is said.
+        """`environment`, changed so that a bad setting ends and a good one is said.
 
         It is for measuring, never for deployment; what is said comes on stderr (`confirmed`).
         Where an allocator can do neither, nothing is changed.
         """
-        return dict(environment)
+        return {**environment, **self.saying()}
 
     def confirmed(self, stderr: str) -> dict[str, Value] | None:
-        """Returns what a process under `confirm_environment` said it runs with, None: nothing.
+        """What a process under `confirm_environment` said it runs with, None: nothing.
 
         Raises:
             WrongConfiguration: Several processes spoke, and do not agree.
         """
-        return None
+        if not self.table.said:
+            return None
+        rows = {row.option: row for row in self.table.rows}
+        said = re.compile(self.table.said, re.M)
+        agreed: dict[str, Value] = {}
+        for told in stderr.split(self.table.begins) if self.table.begins else stderr.splitlines():
+            pairs = [(each["option"], each["value"]) for each in said.finditer(told)]
+            for option, text in dict(pairs).items():
+                if option not in rows:
+                    continue
+                name, value = rows[option].param.name, rows[option].value(text)
+                if agreed.setdefault(name, value) != value:
+                    raise WrongConfiguration(
+                        f"one process runs {self.name} with {name}={agreed[name]}, another with "
+                        f"{value}; {_LOOK}"
+                    )
+        return agreed or None
 
     def verify(self, config: Config, confirmed: Mapping[str, Value]) -> None:
         """Compares what was asked with what was confirmed; `auto` agrees with everything.
@@ -203,43 +282,37 @@ class Adapter(ABC):
         """
         for name, asked in config.items():
             got = confirmed.get(name)
-            if self.is_left(name, asked) or (got is None and name in self.unreadable()):
+            if self.is_left(name, asked) or (got is None and name in self.table.unreadable):
                 continue
             if got != asked:
                 answer = "did not say" if got is None else f"runs with {got}"
                 raise WrongConfiguration(
-                    f"{self.name} was asked for {name}={asked} but {answer}; "
-                    "look for a wrapper or a start script that changes the environment"
+                    f"{self.name} was asked for {name}={asked} but {answer}; {_LOOK}"
                 )
 
     def is_left(self, name: str, value: Value) -> bool:
         """Whether `value` leaves the knob to the allocator, so that nothing is set."""
-        return value == AUTO and name not in self.own_auto
-
-    def unreadable(self) -> frozenset[str]:
-        """Returns the knobs that may have no way to be read: requested then, not proved."""
-        return frozenset()
+        return value == AUTO and name not in self.table.own_auto
 
     def disturbing(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the variables in `environment` that would change this allocator unasked."""
-        return tuple(sorted(set(self.variables()).intersection(environment) - {"LD_PRELOAD"}))
+        """The variables in `environment` that would change this allocator unasked."""
+        if self.table.any_case:
+            return tuple(sorted(e for e in environment if e.upper().startswith(self.table.prefix)))
+        return tuple(sorted(set(self.variables()).intersection(environment) - {_PRELOAD}))
 
-    def missing(self) -> UsageError:
-        """Returns the error for an allocator that is not installed."""
-        remedy = (
-            f"install it with: apt-get install {self.package}"
-            if self.package
-            else "it has no Debian package: build it and put its library where the loader looks"
-        )
-        return UsageError(f"{self.name} is not installed on this machine; {remedy}")
+    def _variable_of(self, row: KnobRow) -> str:
+        return self.table.prefix + row.option.upper()
 
 
-def _written_plainly(environment: Environment) -> Environment:
-    """Returns `environment` if every value keeps to ALPHABET, so that any export can write it."""
-    for name, value in environment.items():
-        if not ALPHABET.fullmatch(value):
-            raise UsageError(
-                f"{name}={value!r} holds a character outside A-Z a-z 0-9 _ . : , | = / + - "
-                "and could not be exported safely; install the library under a plain path"
-            )
-    return environment
+class Unchanged(Adapter):
+    """The unchanged program: today's state, from which every gain is measured."""
+
+    def __init__(self) -> None:
+        super().__init__(Table(name="none", order=0))
+
+    def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
+        return ()
+
+    def variables(self) -> tuple[str, ...]:
+        """None: the user's own variables are part of today's state."""
+        return ()

@@ -1,173 +1,148 @@
 """An allocator that is inside: linked into the program, or into a library that the program loads.
 
-Its variables reach it, and a preloaded library does not. It is known as `inside:jemalloc`, and
-with the prefix of its build as `inside:_rjem_jemalloc`: only the name of its variable differs from
-the allocator's own. What the program itself gives it (`malloc_conf`, options at build time) is its
-default; that and its version are complete only when a run of the program was looked at.
+Its variables reach it, and a preloaded library does not. It is known by texts that every build of
+it holds, also in a stripped program, and is called `inside:jemalloc`; a build of jemalloc with a
+prefix for its functions (`_rjem_`, that of Rust's tikv-jemallocator) reads a variable of its own
+(`_RJEM_MALLOC_CONF`; JEMALLOC_CPREFIX in its configure.ac) and is `inside:_rjem_jemalloc`. What the
+program itself gives it (`malloc_conf`, options at build time) is its default; that and its version
+are complete only when a run of the program was looked at.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
-from hztune.allocator import elf, marks
-from hztune.allocator.base import Adapter, Config, Environment, Installed, Memory
-from hztune.allocator.jemalloc import Jemalloc
-from hztune.allocator.library import Library
-from hztune.allocator.mimalloc import Mimalloc
-from hztune.allocator.tcmalloc import Tcmalloc
-from hztune.errors import UsageError
+from hztune.allocator import elf
+from hztune.allocator.base import Installed
+from hztune.allocator.library import Library, library_of
+from hztune.allocator.tables import Table, Version, tables
 from hztune.files import sha256_of
-from hztune.params import Param, Value
 
 ANY = "inside"
 """Every allocator that is inside, on a command line."""
 
-PATTERN = r"inside:[a-z0-9_]{0,40}(jemalloc|mimalloc|tcmalloc)"
-"""The names of all that can be."""
-
-_NAME = re.compile(r"inside:(?P<prefix>[a-z0-9_]{0,40}?)(?P<family>jemalloc|mimalloc|tcmalloc)")
-_PRELOAD = "LD_PRELOAD"
-_CONF = "MALLOC_CONF"
+_PREFIX = re.compile(r"_?(?:[A-Z0-9]+_)*")
+_GONE = "deprecated_"
 
 
-class Inside(Adapter):
-    """One that is inside, by the adapter of its family."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An allocator in a file.
 
-    is_inside = True
+    Attributes:
+        family: Its adapter's name.
+        prefix: Of its functions and variable, in small letters ("_rjem_"); "": none.
+        version: As far as the file tells: of mimalloc the first that has the same options; "": it
+            does not.
+        variable: The one variable that it reads ("_RJEM_MALLOC_CONF"); "": others, or several.
+    """
 
-    def __init__(self, name: str, library: Library, prefix: str) -> None:
-        """Makes the adapter of a name that `adapter_of` has read."""
-        self.name = name
-        self.prefix = prefix
-        self.confirms = library.confirms
-        self.own_auto = library.own_auto
-        self._library = library
-        self._renamed = {_CONF: prefix.upper() + _CONF} if prefix else {}
-
-    @property
-    def family(self) -> str:
-        """Name of the allocator that it is a build of."""
-        return self._library.name
-
-    def installed(self) -> Installed:
-        """Refuses: only the program can show it.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            f"{self.name} is no library of this machine: it stands in a program; let `hztune "
-            "--allocator inside -- ./program` find settings for it, and name the profile"
-        )
-
-    def knobs(self, installed: Installed) -> tuple[Param, ...]:
-        """Returns those of its version; the default is what the program gives, where it does."""
-        given = dict(installed.given)
-        return tuple(
-            replace(param, default=given[param.name], may_be_auto=False)
-            if param.name in given
-            else param
-            for param in self._library.knobs(installed)
-        )
-
-    def variables(self) -> tuple[str, ...]:
-        """Returns the family's, with the prefix of this build."""
-        own = (name for name in self._library.variables() if name != _PRELOAD)
-        return tuple(self._renamed.get(name, name) for name in own)
-
-    def settings(self, config: Config, installed: Installed) -> Environment:
-        """Returns the family's, with the prefix of this build."""
-        return self._outward(self._library.settings(config, installed))
-
-    def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
-        """Returns `environment` so that what is inside speaks, and refuses what it cannot read."""
-        return self._outward(self._library.confirm_environment(self._inward(environment)))
-
-    def saying(self) -> Environment:
-        """Returns the variables under which it says what it runs with, and nothing else changes."""
-        return self._outward(self._library.saying)
-
-    def confirmed(self, stderr: str) -> dict[str, Value] | None:
-        """Returns what was said on stderr, the last of what was said twice."""
-        return self._library.confirmed(stderr)
-
-    def read_back(
-        self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
-    ) -> dict[str, Value]:
-        """Returns what the variables ask for: there is no library that a probe could be given."""
-        return self.requested(environment, installed)
-
-    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """Returns what the variables of this build ask for."""
-        return self._library.requested(self._inward(environment), installed)
-
-    def effective(self, memory: Memory) -> dict[str, Value]:
-        """Returns the settings that stand in the memory of a running process, where they do."""
-        return self._library.effective(memory)
-
-    def unreadable(self) -> frozenset[str]:
-        """Returns the knobs that the family has no way to read."""
-        return self._library.unreadable()
-
-    def disturbing(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the variables that would change it unasked, as the family sees them."""
-        found = self._library.disturbing(self._inward(environment))
-        return tuple(self._renamed.get(name, name) for name in found)
-
-    def _outward(self, environment: Mapping[str, str]) -> Environment:
-        """Returns variables under the names that this build reads."""
-        return {self._renamed.get(name, name): value for name, value in environment.items()}
-
-    def _inward(self, environment: Mapping[str, str]) -> Environment:
-        """Returns variables under the names that the family's adapter knows."""
-        foreign = {there: here for here, there in self._renamed.items()}
-        return {
-            foreign.get(name, name): value
-            for name, value in environment.items()
-            if name not in self._renamed
-        }
+    family: str
+    prefix: str
+    version: str
+    variable: str
 
 
 @cache
-def _families() -> dict[str, Library]:
-    every: tuple[Library, ...] = (Jemalloc(), Mimalloc(), Tcmalloc())
-    return {library.name: library for library in every}
+def name_pattern() -> re.Pattern[str]:
+    """What matches the names of all that can be: a prefix, and the family."""
+    families = "|".join(name for name, table in tables().items() if table.marks and table.rows)
+    return re.compile(rf"inside:([a-z0-9_]{{0,40}}?)({families})")
 
 
 @cache
-def adapter_of(name: str) -> Inside | None:
-    """Returns the adapter of a name such as `inside:_rjem_jemalloc`; None: it is no such name."""
-    found = _NAME.fullmatch(name)
-    if found is None or (found["prefix"] and found["family"] != "jemalloc"):
+def adapter_of(name: str) -> Library | None:
+    """The adapter of a name such as `inside:_rjem_jemalloc`; None: it is no such name."""
+    found = name_pattern().fullmatch(name)
+    if found is None or (found[1] and not tables()[found[2]].variable):
         return None
-    return Inside(name, _families()[found["family"]], found["prefix"])
+    return library_of(found[2], found[1])
 
 
 def parts_in(path: Path) -> tuple[Installed, ...]:
-    """Returns the allocators that stand in a file and that variables reach.
+    """The allocators that stand in a file and that variables reach.
 
     Raises:
         OSError: It cannot be read.
     """
-    names = {mark: f"{ANY}:{mark.prefix}{mark.family}" for mark in marks.of(path)}
     return tuple(
         Installed(name, mark.version, "", path, sha256_of(path), "")
-        for mark, name in names.items()
-        if adapter_of(name) is not None
+        for mark in marks_of(path)
+        if adapter_of(name := f"{ANY}:{mark.prefix}{mark.family}") is not None
     )
 
 
 def parts_of(files: Iterable[Path]) -> tuple[Installed, ...]:
-    """Returns what stands in mapped files, each name once; none of what is gone, or no ELF file."""
+    """What stands in mapped files, each name once; none of what is gone, or no ELF file."""
     parts: dict[str, Installed] = {}
     for path in files:
         with contextlib.suppress(OSError):
             for part in parts_in(path) if elf.read(path) is not None else ():
                 parts.setdefault(part.name, part)
     return tuple(parts.values())
+
+
+def marks_of(path: Path) -> tuple[Mark, ...]:
+    """The allocators that stand in a file, whether variables reach them or not.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    status = path.stat()
+    if not status.st_size:
+        return ()
+    return _marks(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=256)
+def _marks(path: Path, version: tuple[int, ...]) -> tuple[Mark, ...]:
+    """Looks into a file once for each of its versions."""
+    texts = {t.name: {text.encode() for text in t.marks} for t in tables().values() if t.marks}
+    there = elf.contained(path, {text for each in texts.values() for text in each})
+    return tuple(
+        Mark(name, prefix.lower(), _version(path, tables()[name]), prefix + tables()[name].variable)
+        for name in texts
+        if there.issuperset(texts[name])
+        for prefix in _prefixes(path, tables()[name].variable)
+    )
+
+
+def _prefixes(path: Path, variable: str) -> list[str]:
+    """What stands before the variable in a file; a sentence that ends so is none."""
+    if not variable:
+        return [""]
+    names = (text.removesuffix(variable) for text in elf.texts_ending(path, variable.encode()))
+    return [name for name in names if _PREFIX.fullmatch(name)]
+
+
+def _version(path: Path, table: Table) -> str:
+    """The version of an allocator in a file: beside its mark, or the first with such options.
+
+    A linker lets a text be the end of a longer one, so that nothing needs to stand before a name;
+    an option that is gone is kept under that name behind _GONE.
+    """
+    if table.mark_version:
+        found = elf.matches(path, re.compile(table.mark_version.encode()))
+        return found[1].decode() if found else ""
+    if not table.rows:
+        return ""
+    options = {row.option for row in table.rows}
+    texts = {f"{start}{option}\0".encode() for option in options for start in ("", _GONE)}
+    held = elf.contained(path, texts)
+    there = {
+        option
+        for option in options
+        if f"{option}\0".encode() in held and f"{_GONE}{option}\0".encode() not in held
+    }
+
+    def strays(version: Version) -> int:
+        return len({row.option for row in table.rows if row.holds(version)} ^ there)
+
+    turns = {version for row in table.rows for version in (row.since, row.before) if version}
+    first: Version = min(sorted(turns), key=strays)
+    return ".".join(map(str, first))

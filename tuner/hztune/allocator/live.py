@@ -1,8 +1,11 @@
-"""Which allocator a running process has, and with which settings it was started.
+"""A running process: which allocator it has, with which settings, and what stands in its memory.
 
 The loader looks a function up in the program first, then in what was preloaded, then in the linked
 libraries, breadth first (ld.so(8)); the first file that defines malloc gives it. The loader's own
-list tells that order; where it may not be read, the order is worked out from the variables.
+list, which it keeps for debuggers (struct r_debug of link.h, to which the DT_DEBUG entry of the
+program points), tells that order; where it may not be read, it is worked out from the variables.
+/proc/PID/environ is where variables stood at the start; a program that sets its own title writes
+over that place, and the C library's `environ` then still knows them.
 """
 
 from __future__ import annotations
@@ -10,18 +13,196 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from hztune.allocator import loaded_program, marks
+from hztune.allocator import elf, inside, loaded_program
 from hztune.allocator.base import Adapter, Installed
-from hztune.allocator.memory import ProcessMemory
 from hztune.errors import UsageError, no_look_at
+from hztune.files import MOST_VARIABLES_BYTES, variables_of
 from hztune.params import Value
 
 _PRELOAD = "LD_PRELOAD"
 _SEPARATORS = re.compile(r"[ :]+")
+_MAPPED = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r\S* \S+ \S+ (\d+) +(/.*)$", re.M)
+_DT_NULL, _DT_DEBUG = 0, 21
+_ENTRY = struct.Struct("=qQ")
+_WORD = struct.Struct("=Q")
+#: Offsets in struct r_debug and struct link_map, where a pointer has 64 bits.
+_R_MAP, _L_ADDR, _L_NEXT = 8, 0, 24
+_MOST_ENTRIES = 10_000
+_MOST_TEXT = 128 * 1024
+
+
+class Mapped(NamedTuple):
+    """Where a file stands in a process: its lowest mapping, and the number of its inode."""
+
+    base: int
+    end: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """A process whose address space was looked at.
+
+    Attributes:
+        pid: Its number.
+        program: The file that it executes.
+        files: Every mapped file by address. A name is what the kernel prints, and may be that of
+            another file by now: what is opened is `link`.
+    """
+
+    pid: int
+    program: Path
+    files: dict[Path, Mapped]
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessMemory:
+        """Looks at a process.
+
+        Raises:
+            OSError: There is none, or it may not be looked at.
+        """
+        root = Path("/proc", str(pid))
+        maps = (root / "maps").read_text(encoding="utf-8", errors="replace")
+        files: dict[Path, Mapped] = {}
+        for start, end, inode, path in _MAPPED.findall(maps):
+            files.setdefault(Path(path), Mapped(int(start, 16), int(end, 16), int(inode)))
+        return cls(pid, (root / "exe").readlink(), files)
+
+    def link(self, path: Path) -> Path:
+        """What opens a file of the process, whatever its name has come to mean.
+
+        Where only root may follow the kernel's link, it is the name, if the file still has it.
+
+        Raises:
+            OSError: There is no way to open it.
+        """
+        root = Path("/proc", str(self.pid))
+        if path == self.program:
+            return root / "exe"
+        mapped = self.files[path]
+        link = root / "map_files" / f"{mapped.base:x}-{mapped.end:x}"
+        with contextlib.suppress(PermissionError):
+            link.stat()
+            return link
+        if path.stat().st_ino != mapped.inode:
+            raise FileNotFoundError(f"{path} is another file by now")
+        return path
+
+    def headers(self, path: Path) -> elf.Elf | None:
+        """The headers of a file of the process; None for data, and for what is gone."""
+        try:
+            return elf.read(self.link(path))
+        except (OSError, ValueError):
+            return None
+
+    def loaded(self) -> list[Path] | None:
+        """The program and its libraries in the loader's order; None: it cannot be read."""
+        file = self.headers(self.program)
+        entry = None if file is None else self._debug_entry(file)
+        if not entry:
+            return None
+        files = {mapped.base: path for path, mapped in self.files.items()}
+        order = {self.program: None}
+        item = self._word(entry + _R_MAP)
+        for _ in range(_MOST_ENTRIES):  # the list may go round in a circle
+            if not item:
+                break
+            base = self._word(item + _L_ADDR)
+            if base in files:
+                order[files[base]] = None
+            item = self._word(item + _L_NEXT)
+        return list(order)
+
+    def variables(self) -> dict[str, str] | None:
+        """The variables that it was started with; None: it has overwritten them.
+
+        Raises:
+            OSError: It may not be looked at.
+        """
+        entries = variables_of(self.pid)
+        found = _named(_whole(entries))
+        return found if found or entries == [b""] else self._current_variables()
+
+    def data(self, path: Path, symbol: str, size: int) -> bytes | None:
+        """The bytes at a symbol of a mapped file; None: no such, or not to be read.
+
+        The symbol is one that `elf.address_of` finds.
+        """
+        file = self.headers(path) if path in self.files else None
+        if file is None:
+            return None
+        try:
+            address = elf.address_of(self.link(path), symbol)
+        except (OSError, ValueError, IndexError, struct.error):
+            return None
+        return None if address is None else self._read(self._base(file, path) + address, size)
+
+    def _base(self, file: elf.Elf, path: Path) -> int:
+        return 0 if file.is_fixed or path not in self.files else self.files[path].base
+
+    def _debug_entry(self, file: elf.Elf) -> int | None:
+        """The address of r_debug, from the program's dynamic section as it is in memory."""
+        if not file.dynamic:
+            return None
+        place = file.dynamic + self._base(file, self.program)
+        for index in range(_MOST_ENTRIES):
+            entry = self._read(place + index * _ENTRY.size, _ENTRY.size)
+            tag, value = _ENTRY.unpack(entry) if entry else (_DT_NULL, 0)
+            if tag in (_DT_DEBUG, _DT_NULL):
+                return int(value)
+        return None
+
+    def _current_variables(self) -> dict[str, str] | None:
+        """What `environ` of the program, or else of its C library, points to."""
+        for path in self.loaded() or []:
+            file = self.headers(path)
+            if file is not None and "environ" in file.defines:
+                held = self.data(path, "environ", _WORD.size)
+                return _named(self._texts(_WORD.unpack(held)[0])) if held else None
+        return None
+
+    def _texts(self, array: int) -> list[bytes]:
+        """The texts that an array of pointers, ended by a null, points to."""
+        texts: list[bytes] = []
+        left = MOST_VARIABLES_BYTES
+        while left > 0 and len(texts) < _MOST_ENTRIES:
+            pointer = self._word(array + len(texts) * _WORD.size)
+            if not pointer:
+                break
+            texts.append(self._text(pointer))
+            left -= len(texts[-1])
+        return texts
+
+    def _text(self, address: int) -> bytes:
+        """The text at an address, read page by page, since the next may not exist."""
+        text = b""
+        while b"\0" not in text and len(text) < _MOST_TEXT:
+            step = 4096 - (address + len(text)) % 4096
+            more = self._read(address + len(text), step)
+            if not more:
+                break
+            text += more
+        return text.partition(b"\0")[0]
+
+    def _word(self, address: int) -> int:
+        held = self._read(address, _WORD.size)
+        return int(_WORD.unpack(held)[0]) if held else 0
+
+    def _read(self, address: int, size: int) -> bytes | None:
+        """Returns bytes of its memory; None where there is none, or none that we may read."""
+        try:
+            with Path("/proc", str(self.pid), "mem").open("rb", buffering=0) as memory:
+                memory.seek(address)
+                found = memory.read(size)
+        except (OSError, OverflowError, ValueError):
+            return None
+        return found if len(found) == size else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +241,7 @@ class SettingRead:
 
 
 def look(pid: int) -> Running:
-    """Returns what runs as `pid`.
+    """What runs as `pid`.
 
     Raises:
         UsageError: There is no such process, it may not be looked at, or it has no malloc.
@@ -85,7 +266,7 @@ def look(pid: int) -> Running:
 
 
 def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, SettingRead]:
-    """Returns what a process runs with, knob by knob, as far as its memory and variables tell.
+    """What a process runs with, knob by knob, as far as its memory and variables tell.
 
     Nothing is started: what would have to run is the process's, not the caller's.
 
@@ -102,7 +283,7 @@ def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[s
 
 
 def strangers(pid: int, library: Path) -> tuple[Running, ...]:
-    """Returns the descendants of a process that have another allocator than `library`.
+    """The descendants of a process that have another allocator than `library`.
 
     One that has ended, or has no malloc to look at yet, is left out.
     """
@@ -114,7 +295,7 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
 
 
 def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the variables of `environment` that the process was not started with as they are.
+    """The variables of `environment` that the process was not started with as they are.
 
     Raises:
         UsageError: The process has overwritten its variables.
@@ -126,7 +307,7 @@ def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, 
 
 
 def search_order(process: ProcessMemory, preload: str) -> list[Path]:
-    """Returns mapped files in the order in which the loader looks symbols up, worked out.
+    """Mapped files in the order in which the loader looks symbols up, worked out.
 
     Args:
         process: Whose files they are.
@@ -153,14 +334,14 @@ def _has_malloc(process: ProcessMemory, path: Path) -> bool:
 
 
 def _inside(process: ProcessMemory) -> str:
-    """Returns the allocator that stands in the program itself; "": none is known."""
+    """The allocator that stands in the program itself; "": none is known."""
     with contextlib.suppress(OSError):
-        return next((mark.family for mark in marks.of(process.link(process.program))), "")
+        return next((mark.family for mark in inside.marks_of(process.link(process.program))), "")
     return ""
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns the living processes that a process started, and those that these started."""
+    """The living processes that a process started, and those that these started."""
     found: list[int] = []
     tasks = Path("/proc", str(pid), "task")
     with contextlib.suppress(OSError):  # the process ends while it is looked at
@@ -169,3 +350,24 @@ def descendants(pid: int) -> list[int]:
                 for child in map(int, (tasks / task / "children").read_text().split()):
                     found += [child, *descendants(child)]
     return found
+
+
+def _whole(entries: list[bytes]) -> list[bytes]:
+    """The entries with GLIBC_TUNABLES in one piece.
+
+    The loader of glibc up to 2.37 works on a copy and ends each value in the original where its
+    colon stood, so that what follows looks like variables of its own (parse_tunables in
+    elf/dl-tunables.c).
+    """
+    whole: list[bytes] = []
+    for entry in entries:
+        if entry.startswith(b"glibc.") and whole and whole[-1].startswith(b"GLIBC_TUNABLES="):
+            whole[-1] += b":" + entry
+        else:
+            whole.append(entry)
+    return whole
+
+
+def _named(entries: list[bytes]) -> dict[str, str]:
+    pairs = (entry.decode(errors="replace").partition("=") for entry in entries)
+    return {name: value for name, equals, value in pairs if equals}

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hztune.allocator import elf, marks, probe
+from hztune.allocator import elf, inside, probe
+from hztune.allocator.tables import tables
 from hztune.arguments import FOR_SHELL
 from hztune.errors import UsageError
 
@@ -25,16 +26,6 @@ _SCRIPTS_DEEP = 5
 _RESOLVED = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.M)
 _SHEBANG_BYTES = 256
 _GO = b"\xff Go buildinf:"
-#: Starts of the names of libraries that are linked to get an allocator.
-LINKED = {
-    "jemalloc": "libjemalloc.so",
-    "mimalloc": "libmimalloc.so",
-    "tcmalloc": "libtcmalloc",
-    "tbb": "libtbbmalloc_proxy.so",
-    "snmalloc": "libsnmalloc",
-    "rpmalloc": "librpmalloc",
-    "hz": "libhz.so",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class LoadedProgram:
     is_foreign: bool
 
     def obstacle(self) -> str | None:
-        """Returns why no allocator can be put under the program, in one sentence; None: one can."""
+        """Why no allocator can be put under the program, in one sentence; None: one can."""
         if self.is_static and elf.contained(self.program, [_GO]):
             return f"{self.program} is a program of Go, whose own runtime gives it all its memory"
         if self.is_static:
@@ -85,29 +76,31 @@ class LoadedProgram:
                 f"allocators ({self.loader}); they cannot be loaded into it"
             )
         if self.own_malloc:
+            whose = f" ({self.inside} is inside)" if self.inside else ""
             return (
-                f"{self.program} defines malloc itself{self._as(self.inside)}; its own definition "
-                "comes before any preloaded one"
+                f"{self.program} defines malloc itself{whose}; its own definition comes before "
+                "any preloaded one"
             )
         return None
 
     def remarks(self) -> tuple[str, ...]:
-        """Returns what a user should know although measuring is possible, one sentence each."""
+        """What a user should know although measuring is possible, one sentence each."""
         remarks = list(self.of_scripts())
+        reads = f" (it reads {self.variable})" if self.variable else ""
         if self.linked:
             remarks.append(
                 f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
-                f"glibc{self._reads()}"
+                f"glibc{reads}"
             )
         if self.inside and not self.own_malloc:
             remarks.append(
                 f"{self.program} has {self.inside} inside under names of its own: a preloaded "
-                f"allocator serves only the libraries that it uses{self._reads()}"
+                f"allocator serves only the libraries that it uses{reads}"
             )
         return tuple(remarks)
 
     def of_scripts(self) -> tuple[str, ...]:
-        """Returns what a script means for what is put under it; nothing for a program."""
+        """What a script means for what is put under it; nothing for a program."""
         if not self.scripts:
             return ()
         return (
@@ -115,16 +108,9 @@ class LoadedProgram:
             "under every program that the script starts",
         )
 
-    def _reads(self) -> str:
-        return f" (it reads {self.variable})" if self.variable else ""
-
-    @staticmethod
-    def _as(allocator: str) -> str:
-        return f" ({allocator} is inside)" if allocator else ""
-
 
 def inspect(program: str | Path) -> LoadedProgram:
-    """Returns what `program` is; a bare name is looked for on PATH, a script followed.
+    """What `program` is; a bare name is looked for on PATH, a script followed.
 
     Raises:
         UsageError: There is no such program, or it is neither an ELF file nor a script.
@@ -133,8 +119,10 @@ def inspect(program: str | Path) -> LoadedProgram:
     file = elf.read(path)
     if file is None:
         raise UsageError(f"{path} is neither a program of this kind of system nor a #! script")
-    linked = next((name for name, stem in LINKED.items() if _any_starts(file.needed, stem)), "")
-    own = next(iter(marks.of(path)), None)
+    linked = next(
+        (name for name in map(named, map(Path, file.needed)) if name not in ("", "glibc")), ""
+    )
+    own = next(iter(inside.marks_of(path)), None)
     return LoadedProgram(
         program=path,
         scripts=scripts,
@@ -143,20 +131,20 @@ def inspect(program: str | Path) -> LoadedProgram:
         gains_rights=_gains_rights(path),
         linked=linked,
         inside=own.family if own else "",
-        variable=own.variable if own else "MALLOC_CONF" if linked == "jemalloc" else "",
+        variable=own.variable if own else tables()[linked].variable if linked else "",
         own_malloc="malloc" in file.defines,
         is_foreign=file.interpreter is not None and _kind(file) != _kind(_ourselves()),
     )
 
 
 def named(library: Path) -> str:
-    """Returns the allocator that a library file is, by its name; "" when hztune knows none."""
-    stems = {**LINKED, "glibc": "libc.so.6"}
-    return next((name for name, stem in stems.items() if library.name.startswith(stem)), "")
+    """The allocator that a library file is, by its name; "" when hztune knows none."""
+    starts = {name: table.file for name, table in tables().items()}
+    return next((name for name in starts if library.name.startswith(starts[name])), "")
 
 
 def loader_of(program: Path | None) -> Path:
-    """Returns the dynamic loader that `program` asks for; without a program, the system's own.
+    """The dynamic loader that `program` asks for; without a program, the system's own.
 
     Raises:
         UsageError: The program is static.
@@ -173,7 +161,7 @@ def loader_of(program: Path | None) -> Path:
 
 
 def libraries(program: Path) -> tuple[Path, ...]:
-    """Returns the files that the program's loader finds for what it was linked with.
+    """The files that the program's loader finds for what it was linked with.
 
     None for a static program, and for one whose loader cannot run here.
     """
@@ -185,7 +173,7 @@ def libraries(program: Path) -> tuple[Path, ...]:
 
 
 def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
-    """Returns the file that is run in the end, and the scripts on the way to it."""
+    """The file that is run in the end, and the scripts on the way to it."""
     scripts: list[Path] = []
     path = _found(program)
     while len(scripts) < _SCRIPTS_DEEP:
@@ -198,7 +186,7 @@ def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
 
 
 def _found(program: str | Path) -> Path:
-    """Returns the executable file that a name means; a Path is a file, its `./` lost or not."""
+    """The executable file that a name means; a Path is a file, its `./` lost or not."""
     named = program.absolute() if isinstance(program, Path) else program
     found = shutil.which(named)
     if found is None:
@@ -221,7 +209,7 @@ def _meant(program: str) -> str:
 
 
 def _shebang(path: Path) -> str | None:
-    """Returns the interpreter of a script (`env` looked through); None when it is no script."""
+    """The interpreter of a script (`env` looked through); None when it is no script."""
     with path.open("rb") as file:
         first = file.readline(_SHEBANG_BYTES)
     if not first.startswith(b"#!"):
@@ -237,34 +225,27 @@ def _shebang(path: Path) -> str | None:
 def _gains_rights(path: Path) -> bool:
     """Whether the kernel would set AT_SECURE for this user, as execve(2) describes it."""
     status = path.stat()
-    sets_uid = bool(status.st_mode & stat.S_ISUID) and status.st_uid != os.getuid()
-    sets_gid = (
-        bool(status.st_mode & stat.S_ISGID)
-        and bool(status.st_mode & stat.S_IXGRP)
-        and status.st_gid != os.getgid()
-    )
-    return sets_uid or sets_gid or (os.getuid() != 0 and _has_capabilities(path))
-
-
-def _has_capabilities(path: Path) -> bool:
+    sets_gid = stat.S_ISGID | stat.S_IXGRP
+    if status.st_mode & stat.S_ISUID and status.st_uid != os.getuid():
+        return True
+    if status.st_mode & sets_gid == sets_gid and status.st_gid != os.getgid():
+        return True
+    if os.getuid() == 0:
+        return False
     try:
         return bool(os.getxattr(path, "security.capability"))
     except OSError:
         return False
 
 
-def _any_starts(names: tuple[str, ...], start: str) -> bool:
-    return any(name.startswith(start) for name in names)
-
-
 @cache
 def _ourselves() -> elf.Elf:
-    """Returns the headers of this Python, which runs under the system's own loader."""
+    """The headers of this Python, which runs under the system's own loader."""
     file = elf.read(Path(sys.executable).resolve())
     assert file is not None, "a running Python is an ELF program"
     return file
 
 
 def _kind(file: elf.Elf) -> tuple[tuple[int, int], bool]:
-    """Returns processor, word size and whether the C library is musl."""
+    """Processor, word size and whether the C library is musl."""
     return file.machine, file.interpreter is not None and "musl" in file.interpreter.name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hztune import allocator, params, profile
 from hztune.allocator import Installed
-from hztune.allocator.knobs import knob
+from hztune.allocator.tables import knob
 from hztune.arguments import command_words, contender_text, require_name, split_named
 from hztune.artifacts import preloadable
 from hztune.blocks import Arm

@@ -44,7 +44,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         lines.append(f"found on {profile.found_on.label}, proved on its program itself")
     if profile.allocator.name != "none":
         lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
-    if how := allocator.get(profile.adapter.family).check_advice:
+    if how := allocator.get(profile.adapter.family).table.check:
         how = how.replace(_CONF, _prefixed(profile))
         lines.append(f"check:   without hztune, {how}")
     return [*lines, f"undo:    {undo}"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hztune import allocator
+import re
+
+from hztune.allocator.tables import tables
 from hztune.blocks import Status
 from hztune.measure.identity import Fault
 from hztune.process import last_words, signal_name
@@ -20,9 +22,8 @@ def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
         stderr: What it wrote there.
     """
     stderr = _without_chatter(stderr)
-    for name in allocator.names() if status == "crash" else ():
-        refusal = allocator.get(name).refusal
-        if refusal is not None and (said := refusal.search(stderr)):
+    for name, table in tables().items() if status == "crash" else ():
+        if table.refusal and (said := re.search(table.refusal, stderr, re.M)):
             return Fault("rejected", f"{name} refuses it: {said['why']}")
     end = f"ended by {signal_name(signal)}" if signal else f"exit status {code}"
     return Fault(status, with_last_line(end, stderr))
@@ -36,7 +37,7 @@ def with_last_line(told: str, stderr: str) -> str:
 
 def _without_chatter(stderr: str) -> str:
     """What an allocator says of its settings is no reason for anything."""
-    for name in allocator.names():
-        if (chatter := allocator.get(name).chatter) is not None:
-            stderr = chatter.sub("", stderr)
+    for table in tables().values():
+        if table.chatter:
+            stderr = re.sub(table.chatter, "", stderr, flags=re.M)
     return stderr

@@ -17,9 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
-from hztune.allocator import Installed, WrongConfiguration, elf, inside, live, loaded_program
-from hztune.allocator.inside import Inside
-from hztune.allocator.memory import ProcessMemory
+from hztune.allocator import (
+    Adapter,
+    Installed,
+    WrongConfiguration,
+    elf,
+    inside,
+    live,
+    loaded_program,
+)
+from hztune.allocator.live import ProcessMemory
 from hztune.measure.alongside import alongside
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.launch import Run
@@ -172,7 +179,7 @@ def _given(part: Installed, said: Mapping[str, Value]) -> tuple[tuple[str, Value
     )
 
 
-def _adapter(part: Installed) -> Inside:
+def _adapter(part: Installed) -> Adapter:
     found = inside.adapter_of(part.name)
     assert found is not None, "parts have such names"
     return found

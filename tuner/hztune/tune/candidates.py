@@ -237,5 +237,5 @@ def _how_to_get(name: str, state: HztuneError) -> str:
     """One that is missing, in a few words; one that is there and broken, with its reason."""
     if not isinstance(state, UsageError):
         return f"{name} ({state})"
-    package = allocator.get(name).package
+    package = allocator.get(name).table.package
     return f"{name} (apt-get install {package})" if package else f"{name} (no Debian package)"

@@ -1,0 +1,195 @@
+"""What an allocator is, as NAME.toml beside this file says it: library, variables, knobs.
+
+A *knob* is a parameter of an allocator. Of several entries for one knob, each for a range of
+versions, a later one says only what differs from the one before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, convert
+
+from hztune.errors import UsageError
+from hztune.files import read_toml
+from hztune.params import Param, Scale, Value
+
+AUTO = "auto"
+SWITCH = ("false", "true")
+Version = tuple[int, ...]
+_MOST_BYTES = 256 * 1024
+#: The version from the file's own name: libtbbmalloc_proxy.so.2.8 -> "2.8"; "" when it has none.
+_FROM_FILE = "files[0].partition('.so')[2].strip('.')"
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRow:
+    """One knob of an allocator in a range of its versions, `since` the first until `before`."""
+
+    param: Param
+    option: str
+    """What the allocator calls it in these versions."""
+    since: Version
+    before: Version
+    symbol: str
+    """Where its value stands in the memory of a process; "": nowhere."""
+    form: str
+    """The C type behind `symbol`, as `struct` has it."""
+    per: int
+    """What the allocator takes as 1: it writes and holds a fraction of that."""
+    suffix: str
+    """Unit that a written number carries."""
+
+    def holds(self, version: Version) -> bool:
+        return self.since <= version and (not self.before or version < self.before)
+
+    def text(self, value: Value) -> str:
+        """A value as the allocator's parser reads it."""
+        if self.per != 1:
+            return f"{int(value) / self.per:.2f}"
+        return f"{value}{self.suffix}"
+
+    def value(self, text: str) -> Value:
+        """The value of such a text.
+
+        Raises:
+            ValueError: It is no number, where one is wanted.
+        """
+        if self.param.kind == "enum":
+            return text
+        if self.per != 1:
+            return round(self.per * float(text))
+        return int(text.removesuffix(self.suffix))
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A [[parameter]] of the file: a number from `low` to `high`, or one of `words`."""
+
+    name: str
+    doc: str
+    default: int | str
+    low: int = 0
+    high: int = 0
+    scale: Scale = "linear"
+    unit: str = ""
+    words: tuple[str, ...] = ()
+    versions: str = ""
+    option: str = ""
+    symbol: str = ""
+    form: Literal["", "I", "?", "q", "Q", "d"] = ""
+    per: int = 1
+    suffix: str = ""
+
+    def row(self) -> KnobRow:
+        kind: Literal["int", "enum"] = "enum" if self.words else "int"
+        high = len(self.words) - 1 if self.words else self.high
+        may_be_auto = self.default == AUTO and not self.words
+        param = Param(self.name, kind, self.default, self.low, high, self.scale, self.unit,
+                      self.words, may_be_auto, "", "", self.doc)  # fmt: skip
+        since, _, before = self.versions.partition("-")
+        span = parse_version(since), parse_version(before)
+        option = self.option or self.name
+        return KnobRow(param, option, *span, self.symbol, self.form, self.per, self.suffix)
+
+
+class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The file of an allocator."""
+
+    name: str
+    order: int
+    """Place in lists, and among what is first measured."""
+    check: str = ""
+    """How a user sees that the settings are in effect, for the comments of exports."""
+    package: str = ""
+    """Debian package that installs it; "": there is none."""
+    libraries: tuple[tuple[str, str], ...] = ()
+    """Sonames that it has been shipped under, each with its package; the first found counts."""
+    file: str = ""
+    """Start of its library's file name: so linked programs and running ones are known."""
+    probe_version: str = _FROM_FILE
+    """Python for a probe that gives the version as text; it finds `this`, the process as a ctypes
+    library, and `files`, the allocator's files that it has mapped."""
+    sources: tuple[str, ...] = ()
+    """Versions that the knobs were read from; the tests load the search space for each."""
+    variable: str = ""
+    """The one variable that holds all settings: option, `pair`, value, `join`, option, ..."""
+    pair: str = ""
+    join: str = ""
+    prefix: str = ""
+    """Else each option has a variable: this, and the option in capitals."""
+    any_case: bool = False
+    """Whether the library reads its variables in small letters as well."""
+    others: tuple[str, ...] = ()
+    """Further variables that would change or disturb it."""
+    own_auto: frozenset[str] = frozenset()
+    """Knobs with a word `auto` that is a setting like any other."""
+    unreadable: frozenset[str] = frozenset()
+    """Knobs that may have no way to be read: requested then, not proved."""
+    saying: dict[str, str] = {}
+    """Variables under which a process says what it runs with; nothing else changes."""
+    said: str = ""
+    """What it then says, with the groups `option` and `value`."""
+    begins: str = ""
+    """What stands before all that one process says; "": nothing separates them."""
+    chatter: str = ""
+    """What such a process writes that is no word of the program's."""
+    refusal: str = ""
+    """What it writes before it ends because it refuses its settings; the group `why` tells."""
+    marks: tuple[str, ...] = ()
+    """Texts that every build of it holds, so that it is known inside a program."""
+    mark_version: str = ""
+    """What stands around the version in such a file; "": the options that it names tell."""
+    rows: tuple[KnobRow, ...] = ()
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """Every allocator that has a file, by name, in the order of lists."""
+    read = [_read(path) for path in Path(__file__).parent.glob("*.toml")]
+    return {table.name: table for table in sorted(read, key=lambda table: table.order)}
+
+
+def _read(path: Path) -> Table:
+    said = read_toml(path, _MOST_BYTES)
+    known: dict[str, dict[str, Any]] = {}
+    rows = []
+    for each in said.pop("parameter", ()):
+        known[each["name"]] = {**known.get(each["name"], {}), **each}
+        rows.append(convert(known[each["name"]], _Entry).row())
+    return convert({**said, "name": path.stem, "rows": rows}, Table)
+
+
+@cache
+def rows_of(allocator: str, version: str) -> tuple[KnobRow, ...]:
+    """The rows that describe a version, in the order of the table."""
+    numbers = parse_version(version)
+    return tuple(row for row in tables()[allocator].rows if row.holds(numbers))
+
+
+def parse_version(text: str) -> Version:
+    """The leading numbers of a version: "5.3.0-1" -> (5, 3, 0)."""
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def knob(allocator: str, knobs: Iterable[Param], name: str) -> Param:
+    """The knob called `name`.
+
+    Raises:
+        UsageError: There is none in this version; the message names the nearest.
+    """
+    by_name = {param.name: param for param in knobs}
+    if name in by_name:
+        return by_name[name]
+    near = get_close_matches(name, by_name, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(
+        f"{allocator} has no parameter {name!r} in the installed version{hint} "
+        f"(hztune params --allocator {allocator} lists them)"
+    )
