@@ -23,12 +23,12 @@ from pathlib import Path
 
 from studies import recorded, share
 
-from hztune.confirm import Member, claim_error, prove_front
+from hztune.confirm import Proof, claim_error, prove_front
 from hztune.measure import Arm
 from hztune.progress import Quiet
 from hztune.stats import Interval
 from hztune.trial import Budget, Ledger, Workbench, assess, calibrate
-from hztune.trial.division import CALIBRATED_BY, FRONT_SHARE, PROVED_BY, SHORTENED_BY
+from hztune.trial.division import CALIBRATED_BY, FRONT_SHARE, PROVED_BY, SEARCHED_BY
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -70,7 +70,7 @@ class Counts:
         return Counts(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
-def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> list[Member]:
+def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> list[Proof]:
     """The proof of the members of one study."""
     clock = VirtualClock()
     executor = ReplayExecutor(
@@ -84,11 +84,11 @@ def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> 
     calibrate(bench, CONTROL, CALIBRATED_BY)
     calibration = assess(bench, FRONT_SHARE * budget_s / len(MEMBERS), claim_error(0))
     bench.calibrated(calibration.floor, calibration.least_pairs)
-    clock.advance(bench.budget.left(SHORTENED_BY))
-    return prove_front(bench, CONTROL, MEMBERS, share=FRONT_SHARE, until=PROVED_BY)
+    clock.advance(bench.budget.left(SEARCHED_BY))
+    return prove_front(bench, CONTROL, MEMBERS, PROVED_BY)
 
 
-def counted(members: Sequence[Member], truths: dict[Arm, Truth]) -> Counts:
+def counted(members: Sequence[Proof], truths: dict[Arm, Truth]) -> Counts:
     """How many intervals there are, and how many hold the truth."""
 
     def held(found: Iterator[tuple[Interval | None, float]]) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def counted(members: Sequence[Member], truths: dict[Arm, Truth]) -> Counts:
         return len(known), sum(each.low <= truth <= each.high for each, truth in known)
 
     each = [(member, truths.get(member.arm, Truth())) for member in members]
-    speeds = held((member.speed, truth.log_ratio) for member, truth in each)
+    speeds = held((member.interval, truth.log_ratio) for member, truth in each)
     usual_kb = Truth().rss_kb
     memories = held((one.memory, math.log(truth.rss_kb / usual_kb)) for one, truth in each)
     return Counts(

@@ -12,9 +12,15 @@ import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
-from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
-from hztune.confirm.pareto_proof import _FrontProof, _reported
-from hztune.confirm.proof import CLAIM_ERROR
+from hztune.confirm import (
+    MOST_MEMBERS,
+    Proof,
+    affordable_members,
+    member_error,
+    on_front,
+    prove_front,
+)
+from hztune.confirm.proof import CLAIM_ERROR, _reported
 from hztune.decide import Looks, Question
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
@@ -191,10 +197,10 @@ def some_arms(count: int) -> list[Arm]:
     return [Arm.of("hz", {"delay": number}) for number in range(count)]
 
 
-def proved(landscape: Landscape, arms: Sequence[Arm], **how: object) -> list[Member]:
+def proved(landscape: Landscape, arms: Sequence[Arm], **how: object) -> list[Proof]:
     bench = bench_of(landscape, **how)  # type: ignore[arg-type]
     calibrate(bench, CONTROL, 0.08)
-    return prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
+    return prove_front(bench, CONTROL, arms, 0.97)
 
 
 @pytest.mark.parametrize("members", [1, 2, 5])
@@ -213,9 +219,9 @@ def test_a_member_is_confirmed_by_either_of_speed_and_memory() -> None:
     assert (fast.answer, fast.is_faster, fast.is_saving) == ("proved", True, False)
     assert (small.answer, small.is_faster, small.is_saving) == ("proved", False, True)
     assert neither.answer == "futile"
-    assert fast.memory is not None and small.speed is not None
+    assert fast.memory is not None and small.interval is not None
     assert fast.memory.low < math.log(1.3) < fast.memory.high
-    assert small.speed.low < -0.2 < small.speed.high
+    assert small.interval.low < -0.2 < small.interval.high
     assert on_front([neither, small, fast]) == [fast, small]
 
 
@@ -238,7 +244,7 @@ def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> Non
     arms = some_arms(3)
     bench = bench_of(lambda arm: Truth(0.5 if arm == arms[0] else 0.03), USUAL)
     calibrate(bench, CONTROL, 0.08)
-    prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
+    prove_front(bench, CONTROL, arms, 0.97)
     blocks = [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == "confirm"]
     assert blocks[:3] == [[CONTROL, arm] for arm in arms]
     counts = Counter(block[1] for block in blocks)
@@ -255,11 +261,9 @@ def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
             budget_s=300.0,
         )
         calibrate(bench, CONTROL, 0.08)
-        planned = _FrontProof.of(bench, arms, 0.42, 0.97).plan.pairs
-        members = prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
-        settled += [
-            planned_looks(planned).index(len(bench.ledger.fresh(arm).pairs)) for arm in arms
-        ]
+        members = prove_front(bench, CONTROL, arms, 0.97)
+        looks = planned_looks(members[0].planned)
+        settled += [looks.index(len(bench.ledger.fresh(arm).pairs)) for arm in arms]
         assert all(member.is_faster and member.is_saving for member in members)
     assert {*settled} <= {0, 1}, settled  # of three looks, none had to be the last
 
@@ -273,7 +277,7 @@ def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> No
 
 
 def test_fewer_members_are_proved_where_there_is_little_time() -> None:
-    counts = [affordable(bench_of(flat, budget_s=s), 0.42, 0.97) for s in (1.0, 10.0, 600.0)]
+    counts = [affordable_members(bench_of(flat, budget_s=s), 0.97) for s in (1.0, 10.0, 600.0)]
     assert counts[0] == 0 and counts[-1] == MOST_MEMBERS
     assert counts == sorted(counts)
 

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 from hztune.params import Value
 from hztune.rests import MemoryKind, Rested
 
-Role = Literal["aa", "search", "confirm", "ablate", "explore", "panel"]
+Role = Literal["aa", "search", "confirm", "explore", "panel"]
 Status = Literal[
     "ok",  # it ran, under the allocator and with the parameters that were asked
     "crash",  # a signal ended it
@@ -33,7 +33,7 @@ Status = Literal[
     "failed",  # any other exit status than 0, or it could not be started
 ]
 
-ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "ablate", "explore", "panel")
+ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "explore", "panel")
 STATUSES: tuple[Status, ...] = (
     "ok",
     "crash",

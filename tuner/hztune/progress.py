@@ -20,7 +20,7 @@ class StudyStatus:
     """How a study stands.
 
     Attributes:
-        phase: calibrate, search, prove, panel, ablate, verify.
+        phase: calibrate, search, prove, panel, verify.
         trials: Different configurations measured so far.
         failed: How many of them failed.
         best: Log ratio to the default: of the best configuration by now, or, where there is a

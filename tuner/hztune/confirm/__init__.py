@@ -1,17 +1,11 @@
-"""Confirming: the proof on fresh pairs, of a chain or of a front, and the ablation for fronts."""
+"""Confirming: the proof on fresh pairs, of a chain or of the members of a front."""
 
-from hztune.confirm.pareto_proof import (
-    MOST_MEMBERS,
-    Member,
-    affordable,
-    member_error,
-    on_front,
-    prove_front,
-)
 from hztune.confirm.proof import (
+    MOST_MEMBERS,
     Proof,
     Step,
     added_to,
+    affordable_members,
     affordable_pairs,
     against_itself,
     chain_rounds,
@@ -19,19 +13,20 @@ from hztune.confirm.proof import (
     difference,
     given_up,
     interval_of,
+    member_error,
+    on_front,
     prove,
+    prove_front,
     reported,
     reported_each,
 )
-from hztune.confirm.shrink import shorten_members
 
 __all__ = [
     "MOST_MEMBERS",
-    "Member",
     "Proof",
     "Step",
     "added_to",
-    "affordable",
+    "affordable_members",
     "affordable_pairs",
     "against_itself",
     "chain_rounds",
@@ -45,5 +40,4 @@ __all__ = [
     "prove_front",
     "reported",
     "reported_each",
-    "shorten_members",
 ]

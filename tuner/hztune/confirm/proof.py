@@ -8,6 +8,11 @@ interval two-sided). Each further configuration is compared with the one before 
 which they were chosen, up to the first that is not proved to add something: tests in a fixed
 sequence need no correction (Maurer, Hothorn & Lehmacher, 1995).
 
+The members of a front are proved in the same way, each by itself, a block each by turns: beside
+several others a process would wait longer for its turns, and memory that ages meanwhile would make
+it another process than the one that `hztune verify` measures. Of each two questions are asked, is
+it faster, and does it take less memory? The error is split evenly over members and questions.
+
 How a proof was planned is kept with its blocks, and one that has ended is judged by what was known
 when its last block was measured: so a study that is read back says again what it said.
 """
@@ -33,11 +38,19 @@ from hztune.stats import (
     planned_interval,
     planned_looks,
 )
-from hztune.trial import PAIRS, ArmRecord, Ledger, Workbench
-from hztune.trial.division import PROOF_SHARE
+from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Ledger, Point, Workbench, unbeaten
+from hztune.trial.division import FRONT_SHARE, PROOF_SHARE, PROVED_BY
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
+
+MOST_MEMBERS = 5
+"""Members of a front that are proved: more would leave too few pairs for each."""
+
+_MORE = 1.5
+"""Pairs that are planned for each of several members, in even parts of the time: some members are
+settled early, and the others have what they leave. One whose time is up before looks for the last
+time then, with all the error that is left."""
 
 _MOST_FAILURES = 1
 
@@ -94,6 +107,9 @@ class Proof:
         steps: What each configuration of the chain was shown to add, in order.
         planned: Pairs for which there was time when it began; 0: there was no plan.
         time_is_up: Whether it ended because its time did.
+        memory: Of a member of a front, the interval of its log ratio of memory; else None.
+        is_faster: Of a member: whether more speed is proved.
+        is_saving: Of a member: whether less memory is proved.
     """
 
     arm: Arm
@@ -102,6 +118,15 @@ class Proof:
     steps: tuple[Step, ...] = ()
     planned: int = 0
     time_is_up: bool = False
+    memory: Interval | None = None
+    is_faster: bool = False
+    is_saving: bool = False
+
+    @property
+    def point(self) -> Point:
+        """Speed and saving of memory, as estimated; of a member of a front that has both."""
+        assert self.interval is not None and self.memory is not None
+        return self.interval.estimate, -self.memory.estimate
 
     @property
     def first(self) -> Arm:
@@ -147,7 +172,80 @@ def prove(
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
         return ended
-    return attempt.proof(is_last=attempt.measure(until))
+    return attempt.proof(is_last=bool(_measure([attempt], until)))
+
+
+def _measure(attempts: Sequence[_Attempt], until: float) -> list[_Attempt]:
+    """Measures by turns until all is decided; returns the attempts whose time is up before."""
+    while any(running := [each.running() for each in attempts]):
+        for attempt, arms in zip(attempts, running, strict=True):
+            bench, rounds = attempt.bench, attempt.plan.rounds
+            is_late = not bench.budget.allows(bench.executor.cost(1 + len(arms), rounds), until)
+            if arms and is_late:
+                return [each for each in attempts if each.running()]
+            try:
+                if arms:
+                    block = [attempt.control, *arms]
+                    bench.measure(block, "confirm", rounds, plan=attempt.plan)
+                    attempt.tell()
+            except OutOfTime:
+                return [each for each in attempts if each.running()]
+    return []
+
+
+def member_error(members: int) -> float:
+    """Two-sided error of each claim, of speed or of memory, where so many members are proved."""
+    return CLAIM_ERROR / (2 * members)
+
+
+def _front_rounds(bench: Workbench, members: int) -> int:
+    """Rounds of each pair: the time of a front must hold PAIRS of every member."""
+    return bench.rounds(2, bench.budget.total_s * FRONT_SHARE / (members * PAIRS))
+
+
+def affordable_members(bench: Workbench, until: float) -> int:
+    """Members for which there is time until that part of the budget; 0: for none.
+
+    One alone may use all of the time.
+    """
+    pairs = max(PAIRS, bench.least_pairs)
+    for members in range(MOST_MEMBERS, 1, -1):
+        pair_s = bench.executor.cost(2, _front_rounds(bench, members))
+        if bench.budget.allows(members * pairs * pair_s, until):
+            return members
+    pair_s = bench.executor.cost(2, _front_rounds(bench, 1))
+    return int(bench.budget.allows(bench.least_pairs * pair_s, PROVED_BY))
+
+
+def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: float) -> list[Proof]:
+    """Measures fresh pairs until every member is settled or time is up; one proof for each.
+
+    Of the proved ones, by what the fresh pairs estimate, those are "dominated" that another one
+    dominates: see trial.pareto.unbeaten.
+    """
+    plan = plan_of(bench.ledger, arms)
+    if plan is None:
+        rounds = _front_rounds(bench, len(arms))
+        each = int(bench.budget.left(until) / bench.executor.cost(2, rounds)) // len(arms)
+        pairs = max(bench.least_pairs, each if len(arms) == 1 else round(_MORE * each))
+        had = max(len(bench.ledger.fresh(arm).pairs) for arm in arms)
+        plan = ProofPlan(max(pairs, had), rounds, bench.floor)
+    alpha = member_error(len(arms))
+    attempts = [
+        _Attempt(bench, control, (arm,), alpha, plan, bench.ledger, is_member=True) for arm in arms
+    ]
+    late = _measure(attempts, until)
+    proofs = [each.proof(is_last=each in late) for each in attempts]
+    ahead = on_front(proofs)
+    return [
+        replace(one, answer="dominated") if one.answer == "proved" and one not in ahead else one
+        for one in proofs
+    ]
+
+
+def on_front(proofs: Sequence[Proof]) -> list[Proof]:
+    """The members that are proved and that none beats, the fastest first."""
+    return unbeaten([proof for proof in proofs if proof.answer == "proved"])
 
 
 def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
@@ -187,6 +285,7 @@ class _Attempt:
         alpha: Two-sided error of the claim.
         plan: Of its looks, and the least gain that it claims.
         ledger: What is known.
+        is_member: Whether it is one member of a front, of which two questions are asked.
     """
 
     bench: Workbench
@@ -195,6 +294,7 @@ class _Attempt:
     alpha: float
     plan: ProofPlan
     ledger: Ledger
+    is_member: bool = False
 
     @classmethod
     def of(
@@ -221,19 +321,6 @@ class _Attempt:
             return None
         return then.proof(is_last=time_is_up)
 
-    def measure(self, until: float) -> bool:
-        """Measures until every step is decided; returns whether time was up before."""
-        bench, rounds = self.bench, self.plan.rounds
-        while running := self.running():
-            if not bench.budget.allows(bench.executor.cost(1 + len(running), rounds), until):
-                return True
-            try:
-                bench.measure([self.control, *running], "confirm", rounds, plan=self.plan)
-            except OutOfTime:
-                return True
-            self.tell()
-        return False
-
     def running(self) -> list[Arm]:
         """The configurations that the next block holds; none: there is nothing left to learn.
 
@@ -252,7 +339,9 @@ class _Attempt:
         return found if is_open or (found and not self._is_done(found[-1])) else []
 
     def _is_done(self, last: Arm) -> bool:
-        """Whether more pairs would hardly tell more of what is proved; asked at looks only."""
+        """Whether more pairs would hardly tell more; asked at looks, or where giving up is."""
+        if self.is_member:
+            return all(map(_is_settled, self._gains(0, is_last=False)))
         pairs = self._fresh(last).log_ratios
         if len(pairs) >= self.plan.pairs:
             return True
@@ -280,32 +369,45 @@ class _Attempt:
         record = self._fresh(self.chain[index])
         if len(record.failures) >= _MOST_FAILURES:
             return "failed"
-        gain, must_save = self._gain(index, is_last=is_last), self.ledger.default_breaks_limit
-        rounds = self.plan.rounds
-        memory, loss = limit_answer(self.ledger, record, self.alpha, gain.looks, rounds)
-        gains = gain.answer == "yes"
+        asked = self._gains(index, is_last=is_last)
+        must_save = self.ledger.default_breaks_limit and not self.is_member
+        looks, rounds = asked[0].looks, self.plan.rounds
+        memory, loss = limit_answer(self.ledger, record, self.alpha, looks, rounds)
+        gains = any(each.answer == "yes" for each in asked)
         if (memory == "no" and (gains or must_save)) or (loss == "no" and gains and not must_save):
             return missing_limit(memory, loss)
         if memory == "yes" and (must_save or (gains and loss == "yes")):
             return "proved" if gains and loss == "yes" else "kept"
         if not is_last:
-            hopeless = self._hopeless(record, gain)
+            hopeless = self._hopeless(record, asked, must_save=must_save or gains)
             if hopeless or len(record.pairs) < self.plan.pairs:
                 return hopeless
         if not (must_save or gains):
             return "out_of_time"
         return missing_limit(memory, loss)
 
-    def _hopeless(self, record: ArmRecord, gain: Question) -> ProofAnswer | None:
+    def _hopeless(
+        self, record: ArmRecord, asked: Sequence[Question], *, must_save: bool
+    ) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be."""
-        if len(gain.values) not in futile_counts(self.plan.pairs):
+        pairs = len(asked[0].values)
+        if pairs not in futile_counts(self.plan.pairs):
             return None
-        if limit_is_futile(self.ledger, record, self.alpha, gain.looks):
+        if limit_is_futile(self.ledger, record, self.alpha, asked[0].looks):
             return "over_limit"
-        if self.ledger.default_breaks_limit or gain.answer == "yes":
+        if must_save:
             return None
-        is_over = len(gain.values) >= self.plan.pairs
-        return "futile" if is_over or gain.is_futile() else None
+        is_over = pairs >= self.plan.pairs
+        return "futile" if is_over or all(each.is_futile() for each in asked) else None
+
+    def _gains(self, index: int, *, is_last: bool) -> list[Question]:
+        """Does a step add speed to the one before it? Of a member: or save memory?"""
+        gain = self._gain(index, is_last=is_last)
+        if not self.is_member:
+            return [gain]
+        savings = [each.log_ratio for each in self._fresh(self.chain[0]).savings]
+        looks = Looks.due(len(savings), self.bench.least_pairs, self.plan.pairs, is_last=is_last)
+        return [gain, Question(savings, looks, self.alpha, least=LEAST_SAVING)]
 
     def _gain(self, index: int, *, is_last: bool) -> Question:
         """Whether a step adds something to the one before it; the first one, to the default."""
@@ -333,19 +435,37 @@ class _Attempt:
     def proof(self, *, is_last: bool) -> Proof:
         """What the chain has come to."""
         answers = self._answers(is_last=is_last)
+        if self.is_member:
+            return self._of_member(answers[0] or "out_of_time", is_last=is_last)
         steps = tuple(
             Step(
                 arm,
                 self.control if index == 0 else self.chain[index - 1],
                 answer or "out_of_time",
-                interval=self._gain(index, is_last=is_last).reported(),
-                total=self._against_control(arm, is_last=is_last).reported(),
+                interval=_reported(self._gain(index, is_last=is_last)),
+                total=_reported(self._against_control(arm, is_last=is_last)),
             )
             for index, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
         return Proof(last.arm, last.answer, last.total, steps, self.plan.pairs, time_is_up=is_last)
+
+    def _of_member(self, answer: ProofAnswer, *, is_last: bool) -> Proof:
+        speed, saving = self._gains(0, is_last=is_last)
+        seen, saved = _reported(speed), _reported(saving)
+        if answer == "proved" and (seen is None or saved is None):
+            answer = "futile"  # no profile could say what it is
+        return Proof(
+            self.chain[0],
+            answer,
+            seen,
+            planned=self.plan.pairs,
+            time_is_up=is_last,
+            memory=saved and saved.reciprocal,
+            is_faster=speed.answer == "yes",
+            is_saving=saving.answer == "yes",
+        )
 
     def tell(self) -> None:
         """Reports how the first step stands that is not decided."""
@@ -364,6 +484,33 @@ class _Attempt:
             planned=self.plan.pairs,
             subject=difference(self.chain[index], before),
         )
+
+
+def _is_settled(gain: Question) -> bool:
+    """Whether a proved gain is known precisely at a look, and another one is in vain."""
+    if gain.proved_by:
+        shown = gain.reported(gain.looks.counts[-1])
+        return shown is not None and is_precise(shown)
+    counts = futile_counts(gain.looks.planned)
+    asked = max((count for count in counts if count <= len(gain.values)), default=0)
+    return asked > 0 and replace(gain, values=gain.values[:asked]).is_futile()
+
+
+def _reported(gain: Question) -> Interval | None:
+    """The newest interval; should it reach zero, what it has in common with the proof's own.
+
+    Both cover at once, so that what they have in common covers, too; and the estimate is that
+    of all pairs, as far as it lies there.
+    """
+    newest = gain.reported()
+    if newest is None or not gain.proved_by or newest.low > 0.0:
+        return newest
+    proving = gain.reported(gain.proved_by)
+    if proving is None:
+        return newest
+    low, high = max(newest.low, proving.low), min(newest.high, proving.high)
+    middle = min(high, max(low, newest.estimate))
+    return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
 
 def added_to(arm: Arm, before: Arm) -> tuple[str, ...]:

@@ -279,7 +279,6 @@ _PHASE_WORDS = {
     "aa": "noise",
     "search": "search",
     "confirm": "prove",
-    "ablate": "shorten",
     "explore": "explore",
     "panel": "panel",
 }

@@ -46,7 +46,7 @@ def body(found: Figures) -> Html:
         panel_section.on_other_programs,
         _allocators,
         _search,
-        _worth,
+        _additions,
         _importance,
         _counters,
         _failures,
@@ -337,11 +337,6 @@ def _candidate_row(candidate: Candidate) -> tuple[str, ...]:
     return str(candidate.number), speed, str(len(record.pairs)), memory, told
 
 
-def _worth(found: Figures) -> Html:
-    """What each parameter adds; of a front, what each one's members lose without it."""
-    return _ablation(found) if found.seeks_front else _additions(found)
-
-
 def _additions(found: Figures) -> Html:
     rows = [_addition_row(step) for step in found.steps]
     if not rows:
@@ -364,32 +359,6 @@ def _addition_row(step: Effect) -> charts.Strip:
     label = ", ".join(step.names) or "the allocator itself"
     kind = "gain" if step.is_kept else "neutral"
     return charts.Strip(label, f"{told} - {fate}", step.pairs, step.interval, kind)
-
-
-def _ablation(found: Figures) -> Html:
-    if not found.removals:
-        return Html()
-    rows = [_removal_row(removal) for removal in found.removals]
-    return join(
-        tag("h2", "What each parameter is worth"),
-        tag(
-            "p",
-            "Measured: parameters of the front's candidates were set back to their defaults, "
-            "alone or in groups. A parameter is dropped if that costs neither speed nor memory, "
-            "and fresh pairs confirm the rest. The speed is shown.",
-            class_="soft",
-        ),
-        figure(lambda width: charts.strips(rows, 0.0, width, "Effect of taking parameters back")),
-    )
-
-
-def _removal_row(removal: Effect) -> charts.Strip:
-    assert removal.interval is not None  # or it would be no removal
-    fate = "stays" if removal.is_kept else "dropped"
-    label = "without " + ", ".join(removal.names)
-    note = f"{words.interval_words(removal.interval)} - {fate}"
-    kind = "loss" if removal.interval.high < 0.0 else "neutral"
-    return charts.Strip(label, note, removal.pairs, removal.interval, kind)
 
 
 def _importance(found: Figures) -> Html:

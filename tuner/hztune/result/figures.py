@@ -80,11 +80,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What some parameters do: added to a configuration, or taken back to their defaults.
+    """What some parameters add to a configuration.
 
     Attributes:
         names: The parameters.
-        interval: 95 % interval of the log ratio with / without what was done; None: too few pairs.
+        interval: 95 % interval of the log ratio with / without them; None: too few pairs.
         pairs: The log ratio of each pair behind it.
         is_kept: Whether the profile carries any of them.
     """
@@ -356,39 +356,17 @@ class Figures:
         return {step.arm: claimed_interval(step.adds, step.adds.pairs) for step in steps}
 
     @cached_property
-    def removals(self) -> tuple[Effect, ...]:
-        """The ablation, the greatest loss first."""
-        found = [
-            removal
-            for whole in self._ablated()
-            for without in self.ledger.removals(whole).values()
-            if (removal := self._removal(whole, without)) is not None
-        ]
-        return tuple(sorted(found, key=lambda each: each.interval.estimate if each.interval else 0))
-
-    @property
-    def needed(self) -> list[str]:
-        """The knobs without which the 95 % interval is below zero, the greatest loss first."""
-        return [
-            name
-            for removal in self.removals
-            if removal.interval and removal.interval.high < 0.0
-            for name in removal.names
-        ]
-
-    @cached_property
     def importance(self) -> Mapping[str, float]:
         """How likely each knob has an effect, by the model of the search; empty: too few ran."""
         return likely_effects(self.ledger, self.profile.allocator.name, self.params)
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The knobs that matter: without which much was lost, of the profile, by importance."""
-        names = dict.fromkeys([*self.needed, *self.tuned, *self.importance])
+        """The knobs that matter: those of the profile, then by importance."""
+        names = dict.fromkeys([*self.tuned, *self.importance])
         ranked = sorted(
             names,
             key=lambda name: (
-                name not in self.needed,
                 name not in self.tuned,
                 -self.importance.get(name, 0.0),
             ),
@@ -462,28 +440,6 @@ class Figures:
             return None
         mean, error = pool_plain(record.pairs, self.ledger.noises())
         return _around(mean, error, len(record.pairs))
-
-    def _ablated(self) -> list[Arm]:
-        wholes = [b.control.arm for b in self.ledger.own_blocks() if b.role == "ablate"]
-        return list(dict.fromkeys(wholes))
-
-    def _removal(self, whole: Arm, without: ArmRecord) -> Effect | None:
-        before, after = whole.config, without.arm.config
-        knobs = tuple(name for name in before if before[name] != after.get(name))
-        if not knobs or not without.pairs:
-            return None
-        mean, error = pool_plain(without.pairs, self.ledger.noise())
-        interval = _around(mean, error, len(without.pairs))
-        kept = any(self._keeps(whole, name) for name in knobs)
-        return Effect(knobs, interval, tuple(without.log_ratios), kept)
-
-    def _keeps(self, whole: Arm, name: str) -> bool:
-        """Whether what an arm was shortened to still has the value of a knob."""
-        if not self.seeks_front:
-            return self.tuned.get(name) == whole.config[name]
-        proved = (record.arm for record in self.ledger.fresh_by_arm.values())
-        shorter = [arm for arm in proved if {*arm.params} <= {*whole.params}]
-        return any(name in arm.config for arm in shorter)
 
     def _curve(self, name: str) -> Curve:
         param = self.params[name]

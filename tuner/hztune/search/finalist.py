@@ -35,9 +35,14 @@ out up to three."""
 
 
 def shortest(
-    proposer: Proposer, top: Arm, refused: Collection[LevelRow], *, is_control: bool
+    proposer: Proposer,
+    top: Arm,
+    refused: Collection[LevelRow],
+    *,
+    is_control: bool,
+    slack: Sequence[float] = (0.0,),
 ) -> LevelRow | None:
-    """The row that changes least and is within one standard error of the best.
+    """The row that changes least and is within one standard error of `top` in each objective.
 
     The rule of Breiman, Friedman, Olshen & Stone (Classification and Regression Trees, 1984), with
     the standard error of the difference: measured in the same blocks, two are known better beside
@@ -45,29 +50,30 @@ def shortest(
 
     Args:
         proposer: What knows the allocator of `top`.
-        top: The configuration that promises most.
+        top: The configuration that promises most, or a member of a front.
         refused: What is out.
         is_control: Whether the allocator's defaults are what all is compared with.
+        slack: What may be lost of each objective in any case, log units.
     """
-    model = proposer.model()
-    assert model is not None  # or nothing would promise anything
-    row = proposer.level_row(top)
-    rows = [each for each in _parts(row) if each not in refused and _is_legal(proposer, each)]
-    measured = proposer.known().modelled
-    seen = {*rows}
-    rows += [each for each in measured if each not in refused and each not in seen]
-    failed = proposer.known().failed
+    row, known = proposer.level_row(top), proposer.known()
+    measured = known.modelled
+    rows = [each for each in _parts(row) if _is_legal(proposer, each)]
     bare = {(UNCHANGED,) * len(row)} if is_control else set()
-    rows = [each for each in rows if each not in failed and each not in bare]
+    out = {*refused, *known.failed, *bare}
+    rows = [each for each in dict.fromkeys([*rows, *measured]) if each not in out]
     if not rows or row not in measured:
         return None
     levels = np.array(rows, dtype=np.int64)
-    ahead, error = model.lead(measured.index(row), levels)
-    lengths = (levels != UNCHANGED).sum(axis=1)
-    near = [index for index in range(len(rows)) if ahead[index] <= error[index]]
-    if not near:
+    leads = [model.lead(measured.index(row), levels) for model in known.models]
+    both = zip(leads, slack, strict=True)
+    is_near = np.all([ahead <= np.maximum(error, may) for (ahead, error), may in both], axis=0)
+    if not is_near.any():
         return row if row not in refused else None
-    return rows[min(near, key=lambda index: (int(lengths[index]), float(ahead[index])))]
+    behind = np.sum([ahead for ahead, _ in leads], axis=0)
+    lengths = (levels != UNCHANGED).sum(axis=1)
+    near = np.flatnonzero(is_near).tolist()
+    best: int = min(near, key=lambda index: (int(lengths[index]), float(behind[index])))
+    return rows[best]
 
 
 def chain(

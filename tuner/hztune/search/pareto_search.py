@@ -90,8 +90,12 @@ def compromises(search: Search) -> list[Compromise]:
 
 
 def members(search: Search, most: int) -> list[Arm]:
-    """The arms to prove: spread along the front as it is estimated, the fastest first."""
-    return [each.record.arm for each in _spread(search, compromises(search), most)]
+    """The arms to prove: spread along the front as it is estimated, the fastest first.
+
+    Of each, what changes least and promises no less than can be claimed.
+    """
+    found, slack = _spread(search, compromises(search), most), (search.bench.floor, LEAST_SAVING)
+    return [*dict.fromkeys(search.shortened(each.record.arm, slack) for each in found)]
 
 
 def savings(ledger: Ledger) -> dict[str, Estimate]:

@@ -250,6 +250,14 @@ class Search:
             return (arm,)
         return chain(proposer, row, refused, is_control=is_control, most=most)
 
+    def shortened(self, arm: Arm, slack: Sequence[float]) -> Arm:
+        """The configuration that changes least of those that promise hardly less."""
+        proposer = self._proposers[arm.allocator]
+        refused = self._level_rows_of(proposer, self._out())
+        is_control = self._is_control(arm.allocator)
+        row = shortest(proposer, arm, refused, is_control=is_control, slack=slack)
+        return (row and proposer.arm(row)) or arm
+
     def ranked(self) -> list[Ranked]:
         """Every feasible configuration that was not refused, the most promising first.
 

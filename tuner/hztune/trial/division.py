@@ -38,10 +38,7 @@ PROOF_SHARE = 0.37
 NEXT_SEARCH = 0.45
 """Part of what is left that a further search gets, after a finalist was refused or none found."""
 
-SHORTENED_BY = 0.63
-"""The share by which the members of a front are shortened; what is left is for their proofs."""
-
-FRONT_SHARE = PROVED_BY - SHORTENED_BY
+FRONT_SHARE = PROVED_BY - SEARCHED_BY
 """Part of the phases' time for the proofs of all members together."""
 
 PANEL_SHARE = 0.08

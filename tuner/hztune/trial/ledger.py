@@ -199,7 +199,7 @@ class Ledger:
         on_program: Blocks of the program itself, where the rest is of its trace, in order of time:
             nothing else may look at them.
         void: Blocks in which the control failed; they say nothing about any arm.
-        machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
+        machine: Whose pairs confirm, by what tells it from others; "" where there is
             one only. The search learns from all machines.
         memory: Which memory is looked at beside speed.
     """
@@ -478,16 +478,6 @@ class Ledger:
         """Number of failed outcomes by how they failed."""
         outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
         return Counter(outcome.failure for outcome in outcomes if not outcome.ok)
-
-    def removals(self, whole: Arm) -> dict[str, ArmRecord]:
-        """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
-        found: dict[str, ArmRecord] = {}
-        for block in self.own_blocks():
-            if block.role == "ablate" and block.control.arm == whole and block.control.ok:
-                for outcome in block.outcomes[1:]:
-                    record = found.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
-                    record.add(block, outcome, Rules(memory=self.memory))
-        return found
 
     def _calibrate(self, block: Block) -> None:
         """A/A processes are taken two by two: pairs that share a process are not independent."""

@@ -1,9 +1,8 @@
-"""The aim of a study with two objectives: a front, whose members are shortened and then proved.
+"""The aim of a study with two objectives: a front, whose members are proved by turns.
 
-One search and one proof: the members of the front are chosen once, by what the search knows, and
-shortened before they have a fresh pair; all their claims share one error. So a study that was
-stopped during the proof goes on with the members that it had, which are those that have fresh
-pairs.
+The members are chosen once, by what the search knows; all their claims share one error. So a study
+that was stopped during the proof goes on with the members that it had, which are those that have
+fresh pairs.
 """
 
 from __future__ import annotations
@@ -15,26 +14,17 @@ from dataclasses import replace
 from hztune.blocks import Arm
 from hztune.confirm import (
     MOST_MEMBERS,
-    Member,
     Proof,
-    affordable,
+    affordable_members,
     member_error,
     on_front,
     prove_front,
-    shorten_members,
 )
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
-from hztune.trial.division import (
-    FRONT_SHARE,
-    PROVED_BY,
-    SEARCHED_BY,
-    SHORTENED_BY,
-    latest_search,
-    no_time_for_claim,
-)
+from hztune.trial.division import FRONT_SHARE, PROVED_BY, SEARCHED_BY, no_time_for_claim
 from hztune.tune.aim import Aim
 
 
@@ -55,13 +45,10 @@ class Front(Aim):
             return self._nothing_found()
         for number, arm in enumerate(arms, start=1):
             self.bench.reporter.say(f"candidate {number} for the front: {arm.text}")
-        members = prove_front(
-            self.bench, self.story.control, arms, share=FRONT_SHARE, until=PROVED_BY
-        )
-        self.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
-        for number, member in enumerate(members, start=1):
+        self.proofs = prove_front(self.bench, self.story.control, arms, PROVED_BY)
+        for number, member in enumerate(self.proofs, start=1):
             self.bench.reporter.say(f"candidate {number}: {_told(member)}")
-        front = on_front(members)
+        front = on_front(self.proofs)
         return self._emitted(front) if front else self._nothing_found()
 
     def _members(self) -> list[Arm]:
@@ -72,10 +59,8 @@ class Front(Aim):
         if begun and max(begun.values()) > 1:
             return [*begun]  # all had their first pair
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
-        most = affordable(self.bench, FRONT_SHARE, min(PROVED_BY, now + FRONT_SHARE))
-        share = 0.0 if begun else min(SHORTENED_BY, latest_search(self.bench))
-        chosen = self._shortened(members(self.story.search, most), share)
-        arms = dict.fromkeys([*begun, *chosen])
+        most = affordable_members(self.bench, min(PROVED_BY, now + FRONT_SHARE))
+        arms = dict.fromkeys([*begun, *members(self.story.search, most)])
         return [*arms][: max(most, len(begun))]
 
     def _begun(self) -> Counter[Arm]:
@@ -83,16 +68,7 @@ class Front(Aim):
         fresh = [block for block in self.bench.ledger.own_blocks() if block.role == "confirm"]
         return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
 
-    def _shortened(self, members: Sequence[Arm], share: float) -> list[Arm]:
-        """What is left of each member by then; without any time, what was left of it before."""
-        each = shorten_members(self.bench, self.story.space, members, share)
-        for number, (whole, arm) in enumerate(each, start=1):
-            if arm != whole:
-                said = f"{len(arm.params)} of {len(whole.params)} parameters seem to matter"
-                self.bench.reporter.say(f"candidate {number}: {said}")
-        return [arm for _, arm in each]
-
-    def _emitted(self, front: Sequence[Member]) -> Decision:
+    def _emitted(self, front: Sequence[Proof]) -> Decision:
         """The decision for the fastest member, or for the most saving one when none is faster."""
         each = tuple(self._about(member) for member in front)
         chosen = next((one for one in each if one.verdict == "improved"), each[-1])
@@ -101,12 +77,12 @@ class Front(Aim):
         why = f"a front of {len(front)} {spread}, on fresh pairs of processes"
         return replace(chosen, front=each, why=why)
 
-    def _about(self, member: Member) -> Decision:
+    def _about(self, member: Proof) -> Decision:
         """The decision for one member."""
-        assert member.speed is not None  # it is confirmed
+        assert member.interval is not None  # it is confirmed
         verdict: Verdict = "improved" if member.is_faster else "less_memory"
-        why = f"{_words(member)} on {member.speed.pairs} fresh pairs of processes"
-        return self.story.decided(verdict, member.arm, member.speed, why, memory=member.memory)
+        why = f"{_words(member)} on {member.interval.pairs} fresh pairs of processes"
+        return self.story.decided(verdict, member.arm, member.interval, why, memory=member.memory)
 
     def _nothing_found(self) -> Decision:
         """The verdict when the front is the default alone."""
@@ -120,7 +96,7 @@ class Front(Aim):
         return story.nothing_found(f"the front is {alone} alone: {why}")
 
 
-def _told(member: Member) -> str:
+def _told(member: Proof) -> str:
     """What became of a member, in words."""
     claims = [
         word
@@ -131,12 +107,12 @@ def _told(member: Member) -> str:
         fate = f"confirmed ({' and '.join(claims)})"
     else:
         fate = f"not on the front ({REASONS[member.answer]})"
-    if member.speed is None or member.memory is None:
+    if member.interval is None or member.memory is None:
         return fate
-    return f"{fate}: speed {member.speed.text}, memory {member.memory.text}"
+    return f"{fate}: speed {member.interval.text}, memory {member.memory.text}"
 
 
-def _words(member: Member) -> str:
+def _words(member: Proof) -> str:
     """Its speed and memory, in words."""
     speed, saving = member.point
     return f"{percent(speed)} speed with {percent(-saving)} memory"
