@@ -4,28 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
+from hztune.confirm import Step
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Around
 from hztune.measure.runs import RunExecutor
 from hztune.panel import Examination, Panel, PanelExecutor, make
 from hztune.panel.judging import LOOKS, panel_interval
-from hztune.space import Space
+from hztune.stats import Interval
 from hztune.trial import Workbench
 
 MakeBench = Callable[..., Workbench]
+Steps = tuple[Step, ...]
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
 CONTROL = Arm("hz")
-WINNER = Arm.of("hz", {"delay": 0, "lock": "spin", "pages": "on"})
-GAINS = {"lock": 0.2, "pages": 0.1, "delay": 0.02}
+
+
+def chain(**gains: float) -> Steps:
+    """A proved chain: what each parameter adds, log units."""
+    values = {"delay": 0, "lock": "spin", "pages": "on", "cap": 8}
+    arms = [CONTROL, *(Arm.of("hz", {n: values[n] for n in [*gains][: count + 1]})
+                       for count in range(len(gains)))]  # fmt: skip
+    each = [Interval(gain, 0.5 * gain, 1.5 * gain, 10) for gain in gains.values()]
+    totals = [Interval(gain, 0.5 * gain, 1.5 * gain, 10) for gain in accumulate(gains.values())]
+    return tuple(
+        Step(arm, before, "proved", added, total)
+        for arm, before, added, total in zip(arms[1:], arms, each, totals, strict=False)
+    )
+
+
+WORTHY, WEAK = chain(lock=0.2, pages=0.1, delay=0.08), chain(lock=0.2, pages=0.04, delay=0.02)
 
 
 def flat(arm: Arm) -> Truth:
@@ -35,6 +52,15 @@ def flat(arm: Arm) -> Truth:
 def slow(log_ratio: float, **config: object) -> Landscape:
     """A landscape in which all these parameters together cost speed."""
     return lambda arm: Truth(log_ratio if config.items() <= arm.config.items() else 0.0)
+
+
+def greedy(unit_kb: int) -> Landscape:
+    """A landscape in which large pages take two fifths more memory."""
+    return lambda arm: Truth(rss_kb=unit_kb * (7 if arm.config.get("pages") == "on" else 5))
+
+
+def crashes(arm: Arm) -> Truth:
+    return Truth(status="crash" if arm.config.get("pages") == "on" else "ok")
 
 
 def panel(
@@ -56,166 +82,83 @@ def panel(
 
 def examined(
     make_bench: MakeBench,
-    space: Space,
     landscapes: Mapping[str, Landscape],
-    *,
-    winner: Arm = WINNER,
-    gains: Mapping[str, float] = GAINS,
+    steps: Steps = WEAK,
     seconds: float = 30.0,
     **options: object,
 ) -> Examination:
     bench = make_bench(flat)
     found = panel(bench, landscapes, **options)  # type: ignore[arg-type]
-    return found.examine(bench, space, CONTROL, winner, gains=gains, seconds=seconds)
+    return found.examine(bench, CONTROL, steps, seconds=seconds)
+
+
+def texts(cautions: Sequence[object]) -> list[str]:
+    return [getattr(each, "text", "") for each in cautions]
 
 
 # ---- what goes, what stays -----------------------------------------------------------------------
 
 
-def test_a_harmful_parameter_that_adds_little_goes_and_what_is_left_is_measured_again(
-    make_bench: MakeBench, toy_space: Space
+@pytest.mark.parametrize(
+    ("landscape", "steps", "left", "gone", "told"),
+    [
+        (slow(-3.5, delay=0), WEAK, 2, "33 times slower (delay=0)", ""),
+        (slow(-3.5, pages="on"), WEAK, 1, "33 times slower (pages=on)", ""),
+        (slow(-3.5, delay=0, pages="on"), WEAK, 2, "33 times slower (delay=0)", ""),
+        (greedy(20_000), WEAK, 1, "1.4 times the memory (pages=on)", ""),
+        (crashes, WORTHY, 1, "a process failed (pages=on)", ""),
+        # worth its place, or the first of the chain: it stays, with a line
+        (slow(-3.5, delay=0), WORTHY, 3, "", "33 times slower (delay=0)"),
+        (slow(-3.5, lock="spin"), WEAK, 3, "", "33 times slower (lock=spin)"),
+        (slow(-1.0, delay=0), chain(delay=0.02), 1, "", "3 times slower (delay=0)"),
+        # no harm: within the margin, or a few pages
+        (slow(-0.01, delay=0), WEAK, 3, "", ""),
+        (greedy(500), WEAK, 3, "", ""),
+    ],
+)
+def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
+    make_bench: MakeBench, landscape: Landscape, steps: Steps, left: int, gone: str, told: str
 ) -> None:
-    found = examined(make_bench, toy_space, {"large": slow(-3.5, delay=0), "mstress": flat})
-    assert found.arm.config == {"lock": "spin", "pages": "on"}
-    assert [one.caution.text for one in found.left_out] == [
-        "on programs like large: 33 times slower (delay=0)"
-    ]
-    assert found.harms == ()
-    assert {seen.workload: seen.state for seen in found.seen} == {
-        "large": "safe",
-        "mstress": "safe",
-    }
-    assert found.cautions(found.arm) == ()
+    found = examined(make_bench, {"large": landscape, "mstress": flat}, steps)
+    assert (found.winner, found.steps) == (steps[-1].arm, steps[:left])
+    assert texts(found.gone) == [f"on programs like large: {gone}"] * bool(gone)
+    assert texts(found.cautions) == [f"on programs like large: {told}"] * bool(told)
+    assert [seen.state for seen in found.seen] == ["harmed" if told else "safe", "safe"]
 
 
-def test_a_harmful_parameter_that_is_worth_its_place_stays_with_a_line(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    found = examined(make_bench, toy_space, {"large": slow(-3.5, lock="spin"), "mstress": flat})
-    assert found.arm == WINNER
-    (caution,) = found.cautions(WINNER)
-    assert caution.text == "on programs like large: 33 times slower (lock=spin)"
-    assert (caution.what, caution.workload, caution.params) == (
-        "speed", "large", (("lock", "spin"),),
+def test_what_only_may_not_be_removed_is_told(make_bench: MakeBench) -> None:
+    bench = make_bench(flat)
+    found = panel(bench, {"large": slow(-3.5, delay=0)})
+    seen = found.examine(bench, CONTROL, WEAK, seconds=30.0, may_remove=False)
+    assert (seen.steps, texts(seen.cautions)) == (
+        WEAK, ["on programs like large: 33 times slower (delay=0)"],
     )  # fmt: skip
+    blocks = len(bench.ledger.panel)
+    assert found.known(bench, CONTROL, WEAK) == seen
+    assert len(bench.ledger.panel) == blocks
 
 
-def test_a_parameter_whose_gain_is_not_known_is_not_worth_harm(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    found = examined(make_bench, toy_space, {"large": slow(-3.5, lock="spin")}, gains={})
-    assert found.arm.config == {"delay": 0, "pages": "on"}
-
-
-def test_the_only_parameter_of_a_winner_stays_with_its_line(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    only = Arm.of("hz", {"delay": 0})
-    found = examined(make_bench, toy_space, {"large": slow(-1.0, delay=0)}, winner=only)
-    assert found.arm == only
-    assert [each.text for each in found.cautions(only)] == [
-        "on programs like large: 3 times slower (delay=0)"
-    ]
-
-
-def test_the_cause_is_sought_as_soon_as_harm_is_suspected_and_found_in_the_panels_time(
-    make_bench: MakeBench, toy_space: Space
+def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected(
+    make_bench: MakeBench,
 ) -> None:
     """On `large`, pairs of a ruined winner scatter by 0.3: three of them show nothing yet."""
     noise = ModelNoise(within=0.6, between=0.2, common=0.2)
     landscapes = {"large": slow(-2.0, delay=0), "bursts": flat, "mstress": flat}
     found = 0
-    for seed in range(20):
-        left = examined(make_bench, toy_space, landscapes, noise=noise, seed=seed, seconds=14.4).arm
-        found += left.config == {"lock": "spin", "pages": "on"}
-    assert found >= 16
+    for seed in range(10):
+        seen = examined(make_bench, landscapes, noise=noise, seed=seed, seconds=14.4)
+        found += seen.steps == WEAK[:2]
+    assert found >= 8
 
 
-def test_two_parameters_that_do_the_same_harm_are_both_found(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    def either(arm: Arm) -> Truth:
-        harmed = arm.config.get("delay") == 0 or arm.config.get("pages") == "on"
-        return Truth(-2.0 if harmed else 0.0)
-
-    gains = {"lock": 0.2, "pages": 0.01, "delay": 0.02}
-    found = examined(make_bench, toy_space, {"large": either}, gains=gains, seconds=90.0)
-    assert found.arm.config == {"lock": "spin"}
-    assert len(found.left_out) == 2
+def test_two_steps_that_harm_different_programs_both_go(make_bench: MakeBench) -> None:
+    landscapes = {"large": slow(-2.0, delay=0), "mstress": slow(-2.0, pages="on")}
+    found = examined(make_bench, landscapes, seconds=60.0)
+    assert found.steps == WEAK[:1]
+    assert len(found.gone) in (1, 2)  # the shorter one may be found first
 
 
-def test_harm_that_only_two_parameters_do_together_is_found(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    landscape = slow(-2.0, delay=0, pages="on")
-    found = examined(make_bench, toy_space, {"large": landscape}, gains={"lock": 0.2, "pages": 0.1})
-    assert found.arm.config == {"lock": "spin", "pages": "on"}
-
-
-def test_memory_beyond_the_margin_is_harm_and_a_few_pages_are_not(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    def greedy(unit_kb: int) -> Landscape:
-        return lambda arm: Truth(rss_kb=unit_kb * (7 if arm.config.get("pages") == "on" else 5))
-
-    found = examined(make_bench, toy_space, {"bursts": greedy(20_000), "tiny": greedy(500)})
-    assert [each.text for each in found.cautions(WINNER)] == [
-        "on programs like bursts: 1.4 times the memory (pages=on)"
-    ]
-
-
-def test_a_process_that_fails_under_the_winner_is_harm_that_no_gain_is_worth(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    def breaks(arm: Arm) -> Truth:
-        return Truth(status="crash" if arm.config.get("lock") == "spin" else "ok")
-
-    found = examined(make_bench, toy_space, {"large": breaks})
-    assert found.arm.config == {"delay": 0, "pages": "on"}
-    assert [one.caution.text for one in found.left_out] == [
-        "on programs like large: a process failed (lock=spin)"
-    ]
-
-
-def test_a_loss_within_the_margin_is_no_harm(make_bench: MakeBench, toy_space: Space) -> None:
-    found = examined(make_bench, toy_space, {"large": slow(-0.03, delay=0)})
-    assert (found.arm, found.harms, found.left_out) == (WINNER, (), ())
-
-
-def test_a_workload_on_which_the_default_fails_says_why_nothing_is_shown(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    landscapes = {"large": lambda arm: Truth(status="oom"), "mstress": flat}
-    found = examined(make_bench, toy_space, landscapes)
-    assert (found.arm, found.harms) == (WINNER, ())
-    assert [(seen.workload, seen.state, seen.missing) for seen in found.seen] == [
-        ("large", "open", "the default failed on it (oom: the landscape says oom)"),
-        ("mstress", "safe", ""),
-    ]
-
-
-def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(flat)
-    found = panel(bench, {"large": slow(-3.5, delay=0), "mstress": slow(-3.5, delay=0)})
-    found.executors[0].inner = Broken(found.executors[0].inner)
-    seen = found.examine(bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=30.0)
-    assert [one.caution.workload for one in seen.left_out] == ["mstress"]
-    assert seen.seen[0].missing == "the default failed on it (failed: hz-turns is gone)"
-
-
-def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(flat)
-    found = panel(bench, {"large": slow(-3.5, delay=0)})
-    found.executors[0].inner = Broken(found.executors[0].inner, after=3)
-    seen = found.examine(bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=30.0)
-    assert [each.text for each in seen.cautions(WINNER)] == [
-        "on programs like large: 33 times slower"
-    ]
-    assert len(bench.ledger.panel) == 5
+# ---- what cannot be measured ---------------------------------------------------------------------
 
 
 @dataclass
@@ -231,11 +174,36 @@ class Broken(Around):
         return self.inner.measure(arms, role=role, rounds=rounds, number=number)
 
 
-def test_a_process_that_fails_as_often_with_the_default_is_no_harm(
-    make_bench: MakeBench, toy_space: Space
+def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why(
+    make_bench: MakeBench,
 ) -> None:
+    bench = make_bench(flat)
+    found = panel(bench, {"large": flat, "bursts": lambda arm: Truth(status="oom"),
+                          "mstress": slow(-3.5, delay=0)})  # fmt: skip
+    found.executors[0].inner = Broken(found.executors[0].inner)
+    seen = found.examine(bench, CONTROL, WEAK, seconds=30.0)
+    assert seen.steps == WEAK[:2]
+    assert [(each.state, each.missing) for each in seen.seen] == [
+        ("open", "the default failed on it (failed: hz-turns is gone)"),
+        ("open", "the default failed on it (oom: the landscape says oom)"),
+        ("safe", ""),
+    ]
+
+
+def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(flat)
+    found = panel(bench, {"large": slow(-3.5, delay=0)})
+    found.executors[0].inner = Broken(found.executors[0].inner, after=3)
+    seen = found.examine(bench, CONTROL, WEAK, seconds=30.0)
+    assert texts(seen.cautions) == ["on programs like large: 33 times slower"]
+    assert len(bench.ledger.panel) == 5
+
+
+def test_a_process_that_fails_as_often_with_the_default_is_no_harm(make_bench: MakeBench) -> None:
     """By turns default and winner fail once, then neither."""
-    arms = iter([CONTROL, WINNER])
+    arms = iter([CONTROL, WEAK[-1].arm])
     failing = next(arms)
 
     def flaky(arm: Arm) -> Truth:
@@ -245,39 +213,20 @@ def test_a_process_that_fails_as_often_with_the_default_is_no_harm(
             return Truth(status="crash")
         return Truth()
 
-    found = examined(make_bench, toy_space, {"large": flaky})
+    found = examined(make_bench, {"large": flaky})
     assert (found.harms, found.left_out) == ((), ())
     assert [seen.state for seen in found.seen] == ["safe"]
 
 
-def test_what_was_shown_is_known_without_measuring_again(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(flat)
-    found = panel(bench, {"large": slow(-3.5, delay=0), "mstress": flat})
-    found.examine(bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=30.0)
-    blocks = len(bench.ledger.panel)
-    known = found.known(bench, toy_space, CONTROL, WINNER)
-    assert [each.text for each in known.cautions(WINNER)] == [
-        "on programs like large: 33 times slower (delay=0)"
-    ]
-    assert len(bench.ledger.panel) == blocks
-
-
-def test_without_time_for_three_pairs_nothing_is_measured_and_that_is_said(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    found = examined(make_bench, toy_space, {"large": slow(-3.5, delay=0)}, seconds=1.0)
-    assert found.arm == WINNER
-    assert [seen.missing for seen in found.seen] == ["no time was left for it"]
-
-
-def test_the_panel_keeps_its_time(make_bench: MakeBench, toy_space: Space) -> None:
+def test_the_panel_keeps_its_time_and_says_what_it_had_none_for(make_bench: MakeBench) -> None:
+    found = examined(make_bench, {"large": slow(-3.5, delay=0)}, seconds=1.0)
+    assert (found.steps, [each.missing for each in found.seen]) == (
+        WEAK,
+        ["no time was left for it"],
+    )
     bench = make_bench(flat)
     landscapes = {"large": slow(-0.06, delay=0), "bursts": slow(-0.06, pages="on"), "mstress": flat}
-    panel(bench, landscapes, USUAL).examine(
-        bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=14.4
-    )
+    panel(bench, landscapes, USUAL).examine(bench, CONTROL, WEAK, seconds=14.4)
     assert bench.budget.elapsed() <= 14.4
 
 
@@ -295,21 +244,15 @@ def test_a_winner_that_hangs_costs_the_panel_seconds(
 
 # ---- noise ---------------------------------------------------------------------------------------
 
-PANELS = 100
 
-
-@pytest.mark.parametrize("noise", [QUIET, USUAL], ids=["quiet", "usual"])
-def test_noise_alone_warns_in_few_panels(
-    make_bench: MakeBench, toy_space: Space, noise: ModelNoise
-) -> None:
+def test_noise_alone_warns_in_few_panels(make_bench: MakeBench) -> None:
     """At most 3 % of panels of three workloads: 4 or more of 100 would be told."""
     warned = 0
     equal = {"large": flat, "bursts": flat, "mstress": flat}
-    for seed in range(PANELS):
-        found = examined(make_bench, toy_space, equal, noise=noise, seed=seed, seconds=14.4)
+    for seed in range(60):
+        found = examined(make_bench, equal, noise=USUAL, seed=seed, seconds=14.4)
         warned += bool(found.harms or found.left_out)
-    print(f"{warned} of {PANELS} panels of equals warn")
-    assert warned <= 0.03 * PANELS
+    assert warned <= 2
 
 
 def test_the_interval_of_a_panel_covers_at_all_its_looks_together() -> None:
@@ -317,8 +260,8 @@ def test_the_interval_of_a_panel_covers_at_all_its_looks_together() -> None:
 
     rng = np.random.default_rng(5)
     missed = 0
-    for _ in range(2000):
+    for _ in range(1000):
         values = rng.normal(0.0, 1.0, LOOKS[-1]).tolist()
         seen = [panel_interval(values[:look]) for look in LOOKS]
         missed += any(each is not None and not each.has_zero for each in seen)
-    assert missed <= 0.06 * 2000
+    assert missed <= 0.06 * 1000

@@ -83,7 +83,7 @@ class Study:
     ) -> Study:
         bench = make_bench(own, QUIET, budget_s=276.0, ledger=Ledger.of(store.replay()))
         clock = bench.executor.clock  # type: ignore[attr-defined]
-        bench.executor = Kept(bench.executor, store)
+        bench.executor, bench.note = Kept(bench.executor, store), store.note
         bench.budget = replace(bench.budget, spent_s=spent_s, reserved_s=24.0)
         noted = []
         for seed, landscape in enumerate((strange, lambda arm: Truth())):
@@ -132,15 +132,15 @@ def test_what_harms_a_strange_workload_leaves_the_winner_and_the_rest_is_proved(
     assert decision.verdict == "improved"
     assert decision.arm.config == {"lock": "spin"}
     assert decision.examined is not None
-    gone = decision.examined.is_gone(decision.arm)
+    gone = decision.examined.gone
     assert [each.text for each in gone] == ["on strange programs 0: 7 times slower (pages=on)"]
-    assert decision.examined.cautions(decision.arm) == ()
+    assert decision.examined.cautions == ()
     budget = study.bench.budget
     assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)
     assert budget.elapsed() <= 1.02 * budget.total_s
 
 
-def test_what_was_proved_beside_a_harmful_parameter_only_is_proved_by_itself(
+def test_a_harmful_step_that_the_chain_begins_with_stays_and_is_told(
     make_bench: MakeBench, toy_space: Space, store: Open
 ) -> None:
     """Large pages gain most, so that the chain begins with them, and spin locks add to them."""
@@ -150,14 +150,12 @@ def test_what_was_proved_beside_a_harmful_parameter_only_is_proved_by_itself(
         return Truth(0.03 * (config.get("lock") == "spin") + 0.04 * (config.get("pages") == "on"))
 
     with store() as opened:
-        study = Study.of(make_bench, toy_space, opened, own=own)
-        decision = study.run()
-    chain, alone = decision.proofs
-    assert chain.first.config == {"pages": "on"} and chain.arm.config["lock"] == "spin"
-    assert (decision.verdict, decision.arm.config) == ("improved", {"lock": "spin"})
-    assert decision.interval is not None and alone.interval is not None
-    assert decision.interval.low == pytest.approx(alone.interval.low)
-    assert decision.examined is not None and decision.examined.winner == decision.arm
+        decision = Study.of(make_bench, toy_space, opened, own=own).run()
+    assert decision.proofs[0].first.config == {"pages": "on"}
+    assert (decision.verdict, decision.arm.config) == ("improved", {"lock": "spin", "pages": "on"})
+    assert decision.examined is not None
+    (caution,) = decision.examined.cautions
+    assert caution.text == "on strange programs 0: 7 times slower (pages=on)"
 
 
 def test_a_panel_has_the_time_that_an_early_proof_has_left(
@@ -250,7 +248,7 @@ def test_harm_that_was_shown_before_a_stop_is_told_of_what_it_leaves(
     assert decision.verdict == "interrupted"
     assert decision.arm.config == {"lock": "spin", "pages": "on"}
     assert decision.examined is not None
-    (caution,) = decision.examined.cautions(decision.arm)
+    (caution,) = decision.examined.cautions
     assert caution.text.startswith("on strange programs 0: 7 times slower")
 
 

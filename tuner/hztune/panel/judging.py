@@ -10,13 +10,14 @@ see stats.sequential; what one look has shown stays shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.caution import Caution
+from hztune.confirm import Step
 from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio
 from hztune.stats.distributions import normal_tail, t_quantile
 from hztune.stats.sequential import critical_values
@@ -53,24 +54,21 @@ class Harm:
         workload: Of the panel.
         phrase: The kind of programs.
         interval: Of the log ratio of speed or peak memory, winner / control; None of a failure.
-        params: The parameters that do it; empty: not found.
+        step: The step of the winner's chain that does it; None: not found.
     """
 
     what: Literal["speed", "memory", "failure"]
     workload: str
     phrase: str
     interval: Interval | None = None
-    params: tuple[str, ...] = ()
+    step: Step | None = None
 
     @property
-    def kind(self) -> tuple[str, str]:
-        """What tells it from others of the same arm."""
-        return self.workload, self.what
-
-    def caution(self, arm: Arm) -> Caution:
-        """What is told of it, where `arm` is the configuration that does it."""
+    def caution(self) -> Caution:
+        """What is told of it."""
         ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
-        params = tuple((name, arm.config[name]) for name in self.params)
+        step = self.step
+        params = tuple((name, step.arm.config[name]) for name in step.added) if step else ()
         return Caution(self.what, self.phrase, self.workload, params, ratio, low, high)
 
 
@@ -219,20 +217,10 @@ def panel_interval(values: Sequence[float]) -> Interval | None:
     return Interval(mean, mean - half, mean + half, count)
 
 
-Relief = Callable[[Outcome, Outcome], float | None]
-"""How much better the second of two outcomes is, log units; None: one of them failed."""
-
-
-def relief_of(harm: Harm) -> Relief:
-    """What tells whether a harm is less without a parameter."""
-    return _less_memory if harm.what == "memory" else _more_speed
-
-
-def _more_speed(with_it: Outcome, without: Outcome) -> float | None:
-    pair = pair_ratio(with_it, without)
+def relief(harm: Harm, winner: Outcome, shorter: Outcome) -> float | None:
+    """How much less of a harm a shorter configuration does, log units; None: one has failed."""
+    if harm.what == "memory":
+        growth = log_rss_ratio(winner, shorter)
+        return None if growth is None else -growth
+    pair = pair_ratio(winner, shorter)
     return None if pair is None else pair.log_ratio
-
-
-def _less_memory(with_it: Outcome, without: Outcome) -> float | None:
-    growth = log_rss_ratio(with_it, without)
-    return None if growth is None else -growth

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
@@ -14,8 +13,8 @@ from hztune.measure.executors import workloads_executor
 from hztune.store import Nowhere, Sink
 from hztune.workload import WorkloadSpec
 
-MOST_SUSPECTS: Final = 4
-"""Configurations that stand beside control and winner in a block: all of them live at once."""
+_SHORTER = 3
+"""Configurations of a chain that stand beside control and winner in a block: all live at once."""
 
 _RUN_S = 0.1
 """Length of a run of burst-idle: a dozen bursts."""
@@ -110,7 +109,7 @@ def _executor(
         WorkloadSink(sink or Nowhere(), one.name),
         seed=seed,
         machine=machine,
-        processes=2 + MOST_SUSPECTS,
+        processes=2 + _SHORTER,
         run_s=_RUN_S,
         timeout_s=_TIMEOUT_S,
     )

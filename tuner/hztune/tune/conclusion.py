@@ -156,11 +156,10 @@ def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
     """What is to be told of the configuration.
 
     That is what the panel saw, known risks that it did not, and that it was proved on a trace only.
-    The panel sees what would be emitted; a longer configuration is where that is not proved.
     """
     arm, examined = decision.arm, decision.examined
-    if examined is not None:
-        yield from examined.cautions(arm)
+    if examined is not None and examined.arm == arm:
+        yield from examined.cautions
     for spec in task.request.workloads if not decision.on_program else ():
         if spec.trace is not None:
             said = f"{ascii_text(spec.trace.name)}: proved on a trace only, not on its program"
@@ -272,7 +271,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         outliers=tuple(outlying_pairs(bench.ledger)),
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=tuple(_elsewhere(decision)),
-        left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
+        left_out=decision.examined.gone if decision.examined else (),
         kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
 

@@ -152,8 +152,8 @@ class Story:
         best: Ranked | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
         if proved and self.panel is not None:
-            part = self.space.part(arm.allocator)
-            self.aim.examined = self.panel.known(self.bench, part, self.control, arm)
+            steps = proved[-1].proved_steps
+            self.aim.examined = self.panel.known(self.bench, self.control, steps)
         ledger = self.bench.ledger
         record = ledger.fresh_by_arm.get(arm.key) or ledger.searched.get(arm.key)
         logs = record.log_ratios if record else []

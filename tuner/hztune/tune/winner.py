@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -150,29 +150,17 @@ class Winner(Aim):
             if not step.succeeded:
                 said = difference(step.arm, step.before)
                 self.bench.reporter.say(f"left out: {said} is not proved to add anything")
-        arm, interval, steps = self._safe(proof)
-        if interval is None:
-            return self._left_alone(proof)
+        steps = proof.proved_steps
+        if self.story.panel is not None:
+            steps = self._examine(steps).steps
+        arm, interval = steps[-1].arm, steps[-1].total
+        assert interval is not None  # it is proved
         gain = self.story.gain_words(interval.estimate)
         why = f"{gain} on {interval.pairs} fresh pairs of processes"
         record = self.bench.ledger.fresh_by_arm[arm.key]
         why += _price({kind: record.ratio_of(kind) for kind in MEMORIES})
         decision = self.story.decided("improved", arm, interval, why, steps)
         return decision if self.story.last is None else self._on_program(decision, self.story.last)
-
-    def _left_alone(self, proof: Proof) -> Decision:
-        """The verdict where the panel leaves out what a chain begins with.
-
-        What is left was proved beside it only: it gets pairs of its own, if there is time.
-        """
-        why = f"{proof.arm.text} is faster, but not worth the harm that it does to other programs"
-        left = self.examined.arm if self.examined else self.story.control
-        if left.params and left != self.story.control:
-            if not self._time_for_proof():
-                why += f", and {no_time_for_claim(self.bench, left.text)}"
-            elif (alone := self._prove((left,))) is not None:
-                return self._improved(alone)
-        return self.story.decided("no_gain", self.story.control, None, why)
 
     def _on_program(self, found: Decision, last: LastProof) -> Decision:
         """The verdict of the program itself on what was found on its trace."""
@@ -208,7 +196,7 @@ class Winner(Aim):
         limit = self.bench.ledger.limit
         assert limit is not None  # or nothing would have to be saved
         if self.story.panel is not None:
-            self._examine(proof.arm, interval.estimate, {}, may_remove=False)
+            self._examine(proof.proved_steps, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
             f"it stays within {limit.words} on {interval.pairs} fresh pairs of processes, which "
@@ -216,54 +204,14 @@ class Winner(Aim):
         )
         return self.story.decided(verdict, proof.arm, interval, why, proof.proved_steps)
 
-    def _safe(self, proof: Proof) -> tuple[Arm, Interval | None, tuple[Step, ...]]:
-        """What the panel leaves of a winner: up to the first parameter that it leaves out.
-
-        Returns:
-            The configuration, its interval and its steps; no interval where nothing is left.
-        """
-        steps = proof.proved_steps
-        if self.story.panel is None:
-            return proof.arm, proof.interval, steps
-        gains = {
-            name: step.interval.estimate
-            for step in steps
-            for name in step.added
-            if step.interval is not None
-        }
-        assert proof.interval is not None  # it is proved
-        examined = self._examine(proof.arm, proof.interval.estimate, gains)
-        left_out = {name for one in examined.left_out for name in one.harm.params}
-        for index, step in enumerate(steps):
-            if left_out & {*step.added}:
-                last = steps[index - 1] if index else None
-                return (
-                    last.arm if last else self.story.control,
-                    last.total if last else None,
-                    steps[:index],
-                )
-        return proof.arm, proof.interval, steps
-
-    def _examine(
-        self, winner: Arm, gain: float, gains: Mapping[str, float], *, may_remove: bool = True
-    ) -> Examination:
-        """Has the panel look at a winner.
-
-        Args:
-            winner: What would be emitted.
-            gain: Its log ratio to the default, for the progress.
-            gains: What each of its parameters was proved to add, log units.
-            may_remove: Whether the study can do without one of them.
-        """
+    def _examine(self, steps: Sequence[Step], *, may_remove: bool = True) -> Examination:
+        """Has the panel look at a winner, of which it may leave steps out."""
         assert self.story.panel is not None  # the caller has looked
-        budget, space = self.bench.budget, self.story.space.part(winner.allocator)
+        budget = self.bench.budget
         self.examined = self.story.panel.examine(
             self.bench,
-            space,
             self.story.control,
-            winner,
-            gain=gain,
-            gains=gains,
+            steps,
             seconds=budget.reserved_s,
             until_s=PROVED_BY * budget.total_s + budget.reserved_s,
             may_remove=may_remove,
