@@ -13,6 +13,8 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hztune import api
 from hztune.report.kept_section import curves
 from hztune.report.markup import Html, tag
@@ -44,7 +46,7 @@ def _words(row: dict[str, Any]) -> str:
 def picture(path: Path) -> str:
     """The curves of a kept file as an SVG that carries the report's style, light and dark."""
     kept = json.loads(path.read_text())
-    default, tuned = ([Rested.read(one) for one in kept[side]] for side in SIDES)
+    default, tuned = ([msgspec.convert(one, Rested) for one in kept[side]] for side in SIDES)
     style = (resources("hztune.report") / "page.css").read_text()
     return tag(
         "svg",

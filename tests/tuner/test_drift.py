@@ -351,14 +351,15 @@ def test_a_profile_is_measured_again_by_the_command_beside_it(
     assert cli.status_of(["verify", str(path), "--quiet"]) == 4
 
 
-def _linked(words: Path) -> None:
-    os.replace(words, words.with_suffix(".own"))
-    words.symlink_to(words.with_suffix(".own"))
-
-
 def _piped(words: Path) -> None:
     words.unlink()
     os.mkfifo(words, 0o600)
+
+
+def _linked(words: Path) -> None:
+    own = words.rename(words.parent.parent / "own")
+    words.symlink_to(own)
+    own.chmod(0o666)
 
 
 def _led_to(words: Path) -> None:
@@ -373,7 +374,7 @@ ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),
     "another's link leads to its folder": (_led_to, "may be written by another user"),
     "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),
-    "it is a link": (_linked, "which holds a command: it is a link"),
+    "it is a link to what all may write": (_linked, "may be written by another user"),
     "it is a FIFO": (_piped, "not a regular file"),
 }
 

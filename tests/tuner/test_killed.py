@@ -226,7 +226,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
         before = found
     with LocalStudy(folder, {}, MACHINE, resume=True) as store:
         pairs = [one.number for one in store.replay()]
-        ending = store.ending()
+        ending = store.ending
     assert ending is not None and ending["verdict"] == "improved"
     assert pairs == list(range(len(pairs)))
     begun = [row["pair"] for row in before if row["kind"] == "block"]

@@ -36,7 +36,7 @@ from hztune.tune.candidates import TuneTarget, candidates
 space = candidates(["hz"], "", TuneTarget(8)).space
 began = time.monotonic()
 store = LocalStudy(Path(sys.argv[1]), {}, Machine.here(), resume=True)
-ledger = Ledger.of(store.replay()) if store.ending() is None else None
+ledger = Ledger.of(store.replay()) if store.ending is None else None
 opened_s = time.monotonic() - began
 clock = VirtualClock()
 executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=2, clock=clock)

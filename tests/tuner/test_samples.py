@@ -20,9 +20,8 @@ from hztune.blocks import Arm, Block, Outcome, Turn, times_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.store import Evidence, Plan
-from hztune.store.columns import columns
-from hztune.store.lines import packed
-from hztune.store.log import SAMPLES, LocalStudy, recording
+from hztune.store.log import SAMPLES, LocalStudy, packed, recording
+from hztune.store.rows import StudyRow, columns
 
 from .conftest import tell
 
@@ -124,8 +123,8 @@ def test_every_row_says_which_study_machine_and_number_it_has(tmp_path: Path) ->
     assert {row["study"] for row in rows} == {label}
     assert {row["machine"] for row in rows[1:]} == {MACHINE.fingerprint}
     turn = next(row for row in rows if row["kind"] == "turn")
-    expected = {"schema", "study", "seq", "pair", "arm", "params", "role", "pid", "turn"}
-    expected |= {"start_ns", "counted_ns", "ops", "rss_kb", "status", "disturbed", "machine", "crc"}
+    expected = {"study", "seq", "pair", "arm", "params", "role", "pid", "turn"}
+    expected |= {"start_ns", "counted_ns", "ops", "rss_kb", "disturbed", "machine", "crc"}
     assert expected <= turn.keys()
 
 
@@ -139,10 +138,10 @@ def test_a_turn_is_kept_as_soon_as_it_is_measured(tmp_path: Path) -> None:
 def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path: Path) -> None:
     with open_study(tmp_path) as study:
         tell(study, block(0))
-        assert study.ending() is None
+        assert study.ending is None
         study.conclude({"summary": {"verdict": "no_gain"}})
     with open_study(tmp_path) as study:
-        ending = study.ending()
+        ending = study.ending
         assert ending is not None
         assert ending["summary"] == {"verdict": "no_gain"}
         assert study.replay() == (block(0),)
@@ -247,7 +246,7 @@ def test_a_full_disk_loses_nothing_that_was_measured_and_the_study_goes_on(tmp_p
         with room_for(log.stat().st_size + 20), pytest.raises(HztuneError, match=full):
             study.conclude({"summary": {"verdict": "no_gain"}})
     with open_study(tmp_path) as study:
-        assert study.replay() == (block(0), one) and study.ending() is None
+        assert study.replay() == (block(0), one) and study.ending is None
 
 
 def test_a_new_study_whose_disk_is_full_begins_when_there_is_room(tmp_path: Path) -> None:
@@ -294,7 +293,7 @@ def test_a_newer_study_and_a_file_of_another_kind_are_refused_and_left_alone(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / SAMPLES
-    newer = packed({"schema": 2, "kind": "study"}, 0)
+    newer = packed(StudyRow(0, "x", 2, {}, MACHINE, ""))  # type: ignore[arg-type]
     notes = b"the work of another program\n" * 100
     for content, said in ((newer, "no study of schema 1"), (notes, "something else than samples")):
         file.write_bytes(content)

@@ -8,9 +8,10 @@ and stand beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
 
 from hztune.arguments import within
 from hztune.errors import UsageError
@@ -63,8 +64,7 @@ class RestPlan:
         return f"{self.rounds} rounds, each with {self.idle_s:g} s of rest"
 
 
-@dataclass(frozen=True, slots=True)
-class RestRound:
+class RestRound(Struct, frozen=True, array_like=True):
     """One load and the rest behind it; times are milliseconds since the start of the process.
 
     `kept_kb` is the memory at the end of the rest without what was given back lazily (`lazy_kb`);
@@ -108,20 +108,6 @@ class Rested:
         middle, mean = 0.5 * (len(values) - 1), sum(values) / len(values)
         rises = sum((at - middle) * (value - mean) for at, value in enumerate(values))
         return rises / sum((at - middle) ** 2 for at in range(len(values)))
-
-    def written(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        points, rounds = [*map(list, self.points)], [[*astuple(each)] for each in self.rounds]
-        return {"speed": self.speed, "points": points, "rounds": rounds}
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Rested:
-        """What `written` wrote."""
-        return cls(
-            stored["speed"],
-            tuple(map(tuple, stored["points"])),
-            tuple(RestRound(*values) for values in stored["rounds"]),
-        )
 
 
 def weighed_memory(objectives: str) -> MemoryKind:

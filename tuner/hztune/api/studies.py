@@ -214,8 +214,8 @@ def sample_columns(
         UsageError: There is no study in `folder`.
         HztuneError: What is stored is damaged.
     """
-    from hztune.store.columns import columns
     from hztune.store.log import recording
+    from hztune.store.rows import columns
 
     return columns(recording(Path(folder)).lines, kind)
 

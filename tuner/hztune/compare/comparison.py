@@ -18,6 +18,8 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from hztune import files, strictjson, version
 from hztune.blocks import STATUSES, Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.compare.contenders import Contender
@@ -294,7 +296,7 @@ def _outcome_json(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
     return {
         **({} if outcome.ok else failed),
         "rss_peak_kb": outcome.rss_peak_kb,
-        **({"rested": outcome.rested.written()} if outcome.rested else {}),
+        **({"rested": msgspec.to_builtins(outcome.rested)} if outcome.rested else {}),
         "counters": [_counted(outcome).get(name) for name in names],
         "turns": [_turn_json(position, turn) for position, turn in enumerate(outcome.turns)],
     }
@@ -526,7 +528,7 @@ def _rested(fields: Fields) -> Rested:
                 raise UsageError(f"{name} at rest: {str(each)[:60]}; legal are {length} numbers")
     if not stored["rounds"]:
         raise UsageError("a process that rested has no rounds")
-    read = Rested.read({"speed": fields.number("speed", 0, math.inf), **stored})
+    read = msgspec.convert({"speed": fields.number("speed", 0, math.inf), **stored}, Rested)
     fields.close()
     return read
 

@@ -1,10 +1,10 @@
 """Where a study is kept: one log, `samples.jsonl` in its results directory.
 
-`rows` is what an executor tells and what blocks are made of again; `lines` is how rows are written;
-`log` is the study that is open for measuring, and what a directory says of its own; `kept_command`
-is the command of a study.
+`rows` is what an executor tells and what blocks are made of again; `log` is how rows are written,
+the study that is open for measuring, and what a directory says of its own; `kept_command` is the
+command of a study.
 """
 
-from hztune.store.rows import SCHEMA, Evidence, Nowhere, Plan, SampleRows, Sink, blocks_of
+from hztune.store.rows import Evidence, Nowhere, Plan, Sink, blocks_of
 
-__all__ = ["SCHEMA", "Evidence", "Nowhere", "Plan", "SampleRows", "Sink", "blocks_of"]
+__all__ = ["Evidence", "Nowhere", "Plan", "Sink", "blocks_of"]

@@ -4,6 +4,11 @@ Each turn is in the file as soon as it has been measured, so that it outlasts it
 synced, which would disturb the turns that follow. A block that is complete is synced. A study that
 goes on reads its blocks back and decides the same again: there is nothing else to restore. The lock
 is on the directory and belongs to the open file: the kernel drops it with its holder.
+
+A row is a line of JSON that ends with the CRC-32 of what stands before it. A writer that was
+killed, or a full disk, leaves no more than an unfinished last line; a power cut may also lose pages
+of what was not synced, and leave zeros there. Both are recognized: what stands before counts.
+Damage anywhere else is refused.
 """
 
 from __future__ import annotations
@@ -15,22 +20,88 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from hztune import files
-from hztune.blocks import Block
+from hztune.blocks import Block, Outcome, ProofPlan, Turn
 from hztune.errors import HztuneError, UsageError
 from hztune.gc_freeze import gc_frozen
 from hztune.machine import Machine
-from hztune.store.lines import Record, decoded, packed, read
-from hztune.store.rows import SCHEMA, Plan, SampleRows, blocks_of, lean
+from hztune.store import rows
+from hztune.store.rows import AnyRow, Evidence, Plan, Row
 
 SAMPLES = "samples.jsonl"
+SCHEMA = 1
+
+_FIRST = b'{"kind":"study","seq":0,'
+_AFTER_SYNC = (b'{"kind":"block",', b'{"kind":"end",')
+"""How a line begins that is written only when everything before it is on the disk."""
+
+_ROW = msgspec.json.Decoder(AnyRow)
+
+
+def _ended(text: bytes) -> bytes:
+    """The line of a row's text, which lacks its last brace."""
+    return text + b',"crc":"%08x"}\n' % zlib.crc32(text)
+
+
+_END_BYTES = len(_ended(b""))
+
+
+def packed(row: Row) -> bytes:
+    """The line of a row."""
+    return _ended(msgspec.json.encode(row, enc_hook=dict)[:-1])
+
+
+def _is_whole(line: bytes) -> bool:
+    return line == _ended(line[:-_END_BYTES])
+
+
+def _read(path: Path) -> list[bytes]:
+    """The whole lines of a file that may be being written.
+
+    Raises:
+        UsageError: It cannot be read, or holds something else.
+        HztuneError: It is damaged before its end.
+    """
+    try:
+        with files.opened(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    lines: list[bytes] = []
+    for line in content.splitlines(keepends=True):
+        if not (b'","seq":%d,' % len(lines) in line[:40] and _is_whole(line)):
+            break
+        lines.append(line)
+    rest = content[sum(map(len, lines)) :]
+    if not lines and not _FIRST.startswith(rest.rstrip(b"\0")[: len(_FIRST)]):
+        raise UsageError(f"{path} holds something else than samples; choose another --out")
+    if b"\n" in rest.rstrip(b"\0\n") and not _is_torn(rest):
+        raise _damaged(path, len(lines))
+    return lines
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Whether a power cut can have left this: zeros, and no sign behind them of a later sync."""
+    first, *others = rest.splitlines(keepends=True)
+    return b"\0" in first and not any(
+        line.startswith(_AFTER_SYNC) and _is_whole(line) for line in others
+    )
+
+
+def _damaged(path: Path, line: int) -> HztuneError:
+    return HztuneError(
+        f"{path} is damaged in line {line + 1}; restore it from a copy, "
+        "or start anew with another --out"
+    )
 
 
 @dataclass(frozen=True)
@@ -38,17 +109,17 @@ class Recording:
     """What a results directory holds of its study.
 
     Attributes:
-        lines: The log, a line each.
+        path: The log.
+        lines: Its lines.
         identity: What makes the study this one, by name.
-        label: A short name of what it is.
-        machine: Where it was measured.
-        created: When it began, ISO 8601.
+        machine: Where it was begun.
+        created: When, ISO 8601.
         ending: What came out of it; None: it has not ended.
     """
 
+    path: Path
     lines: list[bytes]
     identity: Mapping[str, str]
-    label: str
     machine: Machine
     created: str
     ending: Mapping[str, Any] | None
@@ -61,35 +132,53 @@ class Recording:
             UsageError: It cannot be read, or is of another version.
             HztuneError: It is damaged.
         """
-        lines = read(path)
+        lines = _read(path)
         if not lines:
             return None
-        head, last = decoded([lines[0], lines[-1]])
-        if head.get("schema") != SCHEMA or head["kind"] != "study":
+        try:
+            head = _row(lines[0])
+        except msgspec.ValidationError:
+            head = None
+        if not isinstance(head, rows.StudyRow):
             raise UsageError(
                 f"{path} holds no study of schema {SCHEMA}; report it with the hztune that began it"
             )
-        machine = Machine(**head["machine"])
-        ending = last if last["kind"] == "end" else None
-        return cls(lines, head["identity"], head["study"], machine, head["created"], ending)
+        last = _row(lines[-1])
+        ending = last.ending if isinstance(last, rows.EndRow) else None
+        return cls(path, lines, head.identity, head.machine, head.created, ending)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Every complete block, in order."""
         with gc_frozen():
-            return tuple(blocks_of(decoded(self.lines, lean)))
+            return tuple(rows.blocks_of(self._rows()))
+
+    def _rows(self) -> Iterator[AnyRow]:
+        for number, line in enumerate(self.lines):
+            try:
+                yield _row(line)
+            except msgspec.ValidationError:
+                raise _damaged(self.path, number) from None
 
 
-class LocalStudy(SampleRows):
-    """A study in its results directory, open for measuring by this process alone."""
+def _row(line: bytes) -> AnyRow:
+    found: AnyRow = _ROW.decode(line[:-_END_BYTES] + b"}")
+    return found
+
+
+def _text(text: str) -> str:
+    """What of a text can be written as UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+class LocalStudy(rows.Sink):
+    """A study in its results directory, open for measuring by this process alone.
+
+    `ending` is what came out of it when it was opened; None: it had not ended.
+    """
 
     def __init__(
-        self,
-        folder: Path,
-        identity: Mapping[str, str],
-        machine: Machine,
-        *,
-        resume: bool = False,
+        self, folder: Path, identity: Mapping[str, str], machine: Machine, *, resume: bool = False
     ) -> None:
         """Opens the study, or begins it.
 
@@ -104,66 +193,93 @@ class LocalStudy(SampleRows):
             UsageError: There is another study, or any without `resume`; or it is in use.
             HztuneError: It is damaged, or the disk is full.
         """
-        self.folder = folder
-        self.path = folder / SAMPLES
+        self.folder, self.path = folder, folder / SAMPLES
+        identity = {_text(name): _text(value) for name, value in identity.items()}
+        text = json.dumps([identity, asdict(machine)], sort_keys=True)
+        self.study = hashlib.sha256(text.encode()).hexdigest()[:12]
+        self.machine = machine.fingerprint
+        self._proof: ProofPlan | None = None
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, _locked(folder))
-            self._file = _opened(self.path)
+            try:
+                flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+                self._file = files.regular(self.path, flags)
+            except OSError as error:
+                why = f"cannot open {self.path}: {error.strerror}; choose another --out"
+                raise UsageError(why) from error
             opened.callback(os.close, self._file)
             there = Recording.of(self.path)
-            if there is not None and not resume:
-                raise UsageError(
-                    f"{self.path} holds a study already; go on with it (--resume), or choose "
-                    "another --out"
-                )
+            lines = there.lines if there else []
             if there is not None:
-                _require_same(self.path, there, identity, machine)
-            text = json.dumps([dict(identity), asdict(machine)], sort_keys=True)
-            label = hashlib.sha256(text.encode()).hexdigest()[:12]
-            super().__init__(there.label if there else label, machine.fingerprint)
-            self._seq = len(there.lines) if there else 0
-            self._size = sum(map(len, there.lines)) if there else 0
+                if not resume:
+                    raise UsageError(
+                        f"{self.path} holds a study already; go on with it (--resume), or choose "
+                        "another --out"
+                    )
+                _require_same(there, identity, machine)
+            self._seq, self._size = len(lines), sum(map(len, lines))
             os.ftruncate(self._file, self._size)  # what was torn behind the whole lines goes
-            self._is_new, self._last = there is None, True
-            self._ending = there.ending if there else None
+            self._is_new, self.ending = there is None, there.ending if there else None
             if there is None:
-                self._begin_study(identity, machine)
+                now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+                head = {"schema": SCHEMA, "identity": identity, "machine": machine}
+                self._append(rows.StudyRow, **head, created=now)
+                self._sync()
             self._opened = opened.pop_all()
-
-    def _begin_study(self, identity: Mapping[str, str], machine: Machine) -> None:
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        head = {"schema": SCHEMA, "kind": "study", "study": self.study}
-        about = {"identity": dict(identity), "machine": asdict(machine), "created": now}
-        self.append({**head, **about})
-        self._sync()
 
     def __enter__(self) -> LocalStudy:
         """Returns itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Closes the study; one that was refused before it had a sample leaves no file."""
         if isinstance(error, UsageError) and self._is_new and self._seq == 1:
             self.path.unlink(missing_ok=True)  # while the lock is held
         self.close()
 
+    def note(self, proof: ProofPlan | None) -> None:
+        """Takes note of the proof that the next blocks belong to; None: they belong to none."""
+        self._proof = proof
+
     def begin(self, plan: Plan) -> None:
         """Writes that a block begins; an earlier one that did not end is void."""
-        self._last = plan.part == plan.parts - 1
-        super().begin(plan)
+        machine = plan.machine or self.machine
+        head = {"machine": machine, "pair": plan.number, "role": plan.role}
+        self._arms = [
+            {**head, "index": index, "arm": arm.key, "allocator": arm.allocator,
+             "params": arm.config}
+            for index, arm in enumerate(plan.arms)
+        ]  # fmt: skip
+        self._is_last = plan.part == plan.parts - 1
+        self._append(
+            rows.BlockRow,
+            **head,
+            arms=[arm.key for arm in plan.arms],
+            rounds=plan.rounds,
+            workload=_text(plan.workload),
+            part=plan.part,
+            parts=plan.parts,
+            proof=self._proof,
+        )
 
-    def append(self, row: Record) -> None:
-        """Writes a row, at once and without a sync.
+    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+        """Writes a turn, at once and without a sync."""
+        values = {**dict(zip(rows.TURN, astuple(turn), strict=True)), **asdict(evidence)}
+        self._append(rows.TurnRow, **self._arms[index], pid=pid, **values)
+
+    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+        """Writes how an arm's part of the block ended."""
+        values = {name: getattr(outcome, name) for name in rows.OUTCOME}
+        values["detail"] = _text(outcome.detail)
+        self._append(rows.OutcomeRow, **self._arms[index], pid=pid, **values)
+
+    def _append(self, kind: type[Row], **fields: Any) -> None:
+        """Writes a row.
 
         Raises:
             HztuneError: It cannot be written; what was written before stays.
         """
-        line = packed(row, self._seq)
+        line = packed(kind(seq=self._seq, study=self.study, **fields))
         try:
             if os.write(self._file, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -177,19 +293,14 @@ class LocalStudy(SampleRows):
 
     def end(self) -> None:
         """Waits until the block is on the disk."""
-        if self._last:
+        if self._is_last:
             self._sync()
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Writes what came out of the study, and waits until it is on the disk."""
         self._sync()
-        head = {"schema": SCHEMA, "kind": "end", "study": self.study}
-        self.append({**head, "machine": self.machine, **ending})
+        self._append(rows.EndRow, ending=dict(ending))
         self._sync()
-
-    def ending(self) -> Mapping[str, Any] | None:
-        """Returns what came out of the study when it was opened; None: it had not ended."""
-        return self._ending
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""
@@ -245,9 +356,7 @@ def require_study(folder: Path) -> None:
     )
 
 
-def _require_same(
-    path: Path, there: Recording, identity: Mapping[str, str], machine: Machine
-) -> None:
+def _require_same(there: Recording, identity: Mapping[str, str], machine: Machine) -> None:
     """Sees to it that a study goes on with what it was begun with.
 
     Raises:
@@ -261,7 +370,7 @@ def _require_same(
     different += machine.differences(there.machine)
     if different:
         raise UsageError(
-            f"{path} belongs to another study ({'; '.join(different)}); "
+            f"{there.path} belongs to another study ({'; '.join(different)}); "
             "repeat its command, or choose another --out"
         )
 
@@ -291,12 +400,3 @@ def _holder(fd: int) -> str:
             if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
                 return f"process {words[4]}"
     return "another process"
-
-
-def _opened(path: Path) -> int:
-    """Opens the log, creating it if need be; a link or another kind of file is refused."""
-    try:
-        return files.regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
-    except OSError as error:
-        why = f"cannot open {path}: {error.strerror}; choose another --out"
-        raise UsageError(why) from error

@@ -1,4 +1,4 @@
-"""From what an executor tells to the rows of a study's samples, and back to blocks.
+"""The rows of a study's samples, what an executor tells to make them, and the blocks they make.
 
 A `block` row begins each block, a `turn` row follows each turn as soon as it has been measured, an
 `outcome` row ends an arm's part of the block: only then is it known whether the process was the one
@@ -8,21 +8,23 @@ kept, but no estimate is made from them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from operator import itemgetter
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
-from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Turn, joined
+import msgspec
+from msgspec import Meta, Struct
+
+from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Status, Turn, joined
+from hztune.machine import Machine
+from hztune.params import Value
 from hztune.rests import Rested
-from hztune.store.lines import KIND_WITHIN, Record
 
-SCHEMA = 1
-
-_TURN = itemgetter("turn", "position", "start_ns", "counted_ns", "ops", "disturbed")
-"""What a row says of a turn, in the order of its fields."""
+Whole = Annotated[int, Meta(ge=0)]
+Columns = dict[str, list[Any]]
+"""By name, as many values each, of one type; None where a sample has no such value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen of the machine and the process during a turn.
-
-    Attributes:
-        cpu_ns: CPU time that the process used in it.
-        involuntary: Context switches that its threads did not ask for.
-        steal_ticks: Ticks (10 ms) that the hypervisor took from the machine.
-        pressure_us: Time that anything on the machine waited for a CPU, microseconds.
-        suspended_ns: Time that the machine slept.
-        throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
-            the CPUs.
-        others_us: CPU time of all other processes on the machine, microseconds, as far as its ticks
-            (10 ms) show; 0 where it is not read.
-        rss_kb: Resident memory at its end, KiB.
-    """
+    """What was seen of the machine and the process during a turn; the fields of `TurnRow`."""
 
     cpu_ns: int = 0
     involuntary: int = 0
@@ -78,7 +67,7 @@ class Evidence:
     rss_kb: int = 0
 
 
-class Sink(Protocol):
+class Sink:
     """Where an executor puts what it measures: `begin`, turns, one outcome for each arm, `end`."""
 
     def begin(self, plan: Plan) -> None:
@@ -94,193 +83,178 @@ class Sink(Protocol):
         """Takes note that the block is complete."""
 
 
-class Nowhere:
+class Nowhere(Sink):
     """The sink of measurements that are not kept."""
 
-    def begin(self, plan: Plan) -> None:
-        """Keeps nothing."""
 
-    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Keeps nothing."""
+class Row(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What every row has: its number, from 0 without a gap, and a short name of the study."""
 
-    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Keeps nothing."""
-
-    def end(self) -> None:
-        """Keeps nothing."""
+    seq: Whole
+    study: str
 
 
-class SampleRows(ABC):
-    """A sink that makes a row of everything it is told, and hands each on at once."""
+class StudyRow(Row, tag="study", frozen=True):
+    """The first row.
 
-    def __init__(self, study: str, machine: str) -> None:
-        """Makes the sink of one study on one machine.
-
-        Args:
-            study: A short name of what the study is.
-            machine: What tells the machine from others that measure for the study.
-        """
-        self.study = study
-        self.machine = machine
-        self._plan: Plan | None = None
-        self._proof: ProofPlan | None = None
-
-    @abstractmethod
-    def append(self, row: Record) -> None:
-        """Takes the next row."""
-
-    def note(self, proof: ProofPlan | None) -> None:
-        """Takes note of the proof that the next blocks belong to; None: they belong to none."""
-        self._proof = proof
-
-    def begin(self, plan: Plan) -> None:
-        """Writes that a block begins; an earlier one that did not end is void."""
-        self._plan = plan
-        arms = [arm.key for arm in plan.arms]
-        row = {**self._head("block"), "arms": arms, "rounds": plan.rounds}
-        if plan.workload:
-            row["workload"] = plan.workload
-        if plan.parts > 1:
-            row |= {"part": plan.part, "parts": plan.parts}
-        if self._proof is not None:
-            row["proof"] = asdict(self._proof)
-        self.append(row)
-
-    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Writes a turn, at once."""
-        self.append(
-            {
-                **self._arm_head("turn", index, pid),
-                "turn": turn.round,
-                "position": turn.position,
-                "start_ns": turn.start_ns,
-                "counted_ns": turn.counted_ns,
-                "ops": turn.ops,
-                "status": "ok",
-                "disturbed": turn.disturbed,
-                **asdict(evidence),
-            }
-        )
-
-    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Writes how an arm's part of the block ended."""
-        self.append(
-            {
-                **self._arm_head("outcome", index, pid),
-                "status": outcome.status,
-                "detail": outcome.detail,
-                "ops_per_s": outcome.ops_per_s,
-                "rss_peak_kb": outcome.rss_peak_kb,
-                "live_kb": outcome.live_kb,
-                "counters": dict(outcome.counters),
-                "facts": dict(outcome.facts),
-                **({"rested": outcome.rested.written()} if outcome.rested is not None else {}),
-            }
-        )
-
-    def _head(self, kind: str) -> Record:
-        """Returns what every row of a block begins with."""
-        assert self._plan is not None, "no block has begun"
-        return {
-            "schema": SCHEMA,
-            "kind": kind,
-            "study": self.study,
-            "machine": self._plan.machine or self.machine,
-            "pair": self._plan.number,
-            "role": self._plan.role,
-        }
-
-    def _arm_head(self, kind: str, index: int, pid: int) -> Record:
-        """Returns what every row of an arm begins with."""
-        head = self._head(kind)
-        assert self._plan is not None
-        arm = self._plan.arms[index]
-        return {
-            **head,
-            "index": index,
-            "arm": arm.key,
-            "allocator": arm.allocator,
-            "params": arm.config,
-            "pid": pid,
-        }
-
-
-def lean(line: bytes) -> bytes:
-    """Of the line of a turn only what a block is made of, any other line as it is.
-
-    Almost all lines are of turns, and most of what each says it repeats of its arm: decoding that,
-    too, would take twice the time. What is left is found by the names around it, which stand where
-    `SampleRows.turn` puts them; inside of a value there is no quotation mark without a backslash,
-    and the names of an arm's parameters stand between those that are looked for from both ends.
+    Attributes:
+        identity: What makes the study this one, by name.
+        machine: Where it was begun.
+        created: When, ISO 8601.
     """
-    if line.find(b',"kind":"turn",', 0, KIND_WITHIN) < 0:
-        return line
-    whose, arm = line.find(b',"index":'), line.find(b',"arm":')
-    what, evidence = line.rfind(b',"turn":'), line.rfind(b',"cpu_ns":')
-    if not 0 < whose < arm < what < evidence:
-        return line
-    return b'{"kind":"turn"%b%b}' % (line[whose:arm], line[what:evidence])
+
+    schema: Literal[1]
+    identity: dict[str, str]
+    machine: Machine
+    created: str
 
 
-def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
-    """Yields the complete blocks of a file's records, in order.
+class EndRow(Row, tag="end", frozen=True):
+    """What came out of the study."""
+
+    ending: dict[str, Any]
+
+
+class _BlockPart(Row, frozen=True):
+    machine: str
+    pair: Whole
+    role: Role
+
+
+class BlockRow(_BlockPart, tag="block", frozen=True):
+    """A block begins; `arms` has their keys, the rest is as in `Plan`."""
+
+    arms: list[str]
+    rounds: Whole
+    workload: str
+    part: Whole
+    parts: Annotated[int, Meta(ge=1)]
+    proof: ProofPlan | None
+
+
+class _ArmPart(_BlockPart, frozen=True):
+    index: Whole
+    arm: str
+    allocator: str
+    params: dict[str, Value]
+    pid: Whole
+
+
+class TurnRow(_ArmPart, tag="turn", frozen=True):
+    """A turn, see `blocks.Turn`, and what was seen of the machine and the process meanwhile.
+
+    Attributes:
+        cpu_ns: CPU time that the process used in it.
+        involuntary: Context switches that its threads did not ask for.
+        steal_ticks: Ticks (10 ms) that the hypervisor took from the machine.
+        pressure_us: Time that anything on the machine waited for a CPU, microseconds.
+        suspended_ns: Time that the machine slept.
+        throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
+            the CPUs.
+        others_us: CPU time of all other processes on the machine, microseconds, as far as its ticks
+            (10 ms) show; 0 where it is not read.
+        rss_kb: Resident memory at its end, KiB.
+    """
+
+    turn: Whole
+    position: Whole
+    start_ns: Whole
+    counted_ns: Annotated[int, Meta(gt=0)]
+    ops: int | float
+    disturbed: str
+    cpu_ns: int
+    involuntary: int
+    steal_ticks: int
+    pressure_us: int
+    suspended_ns: int
+    throttled_us: int
+    others_us: int
+    rss_kb: int
+
+
+class OutcomeRow(_ArmPart, tag="outcome", frozen=True):
+    """How an arm's part of the block ended, see `blocks.Outcome`."""
+
+    status: Status
+    detail: str
+    ops_per_s: float
+    rss_peak_kb: Whole
+    live_kb: Whole
+    counters: dict[str, int]
+    facts: dict[str, int]
+    rested: Rested | None
+
+
+TURN = ("turn", "position", "start_ns", "counted_ns", "ops", "disturbed")
+OUTCOME = (
+    "status", "detail", "ops_per_s", "rss_peak_kb", "live_kb", "counters", "facts", "rested",
+)  # fmt: skip
+_TURN = attrgetter(*TURN)
+_OUTCOME = attrgetter(*OUTCOME)
+
+AnyRow = StudyRow | EndRow | BlockRow | TurnRow | OutcomeRow
+
+
+def blocks_of(rows: Iterable[AnyRow]) -> Iterator[Block]:
+    """Yields the complete blocks, in order.
 
     A block on several workloads is complete when all of them stand one after another.
     """
     waiting: list[Block] = []
     workloads: list[str] = []
-    for head, block in _measured(records):
-        part = head.get("part", 0)
-        if part != len(waiting) or (waiting and waiting[0].number != block.number):
+    for head, block in _measured(rows):
+        if head.part != len(waiting) or (waiting and waiting[0].number != block.number):
             waiting, workloads = [], []
-        if part != len(waiting):
+        if head.part != len(waiting):
             continue
         waiting.append(block)
-        workloads.append(head.get("workload", ""))
-        if len(waiting) == head.get("parts", 1):
+        workloads.append(head.workload)
+        if len(waiting) == head.parts:
             yield joined(waiting, workloads)
             waiting, workloads = [], []
 
 
-def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
+def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
     """Yields what was measured completely on one workload, with the row that began it."""
     turns: defaultdict[int, list[Turn]] = defaultdict(list)
     outcomes: dict[int, Outcome] = {}
-    head: Record = {}
-    for row in records:
-        if row["kind"] == "block":
+    for row in rows:
+        if isinstance(row, TurnRow):
+            turns[row.index].append(Turn(*_TURN(row)))
+        elif isinstance(row, BlockRow):
             turns.clear()
             outcomes.clear()
             head = row
-        elif row["kind"] == "turn":
-            turns[row["index"]].append(_turn(row))
-        elif row["kind"] == "outcome":
-            outcomes[row["index"]] = _outcome(row, tuple(turns[row["index"]]))
-            count = len(head["arms"])
-            if len(outcomes) == count:
-                found = tuple(outcomes[i] for i in range(count))
-                machine, parts = row.get("machine", ""), head.get("parts", 1)
-                workload = head.get("workload", "") if parts == 1 else ""
-                proof = ProofPlan(**head["proof"]) if "proof" in head else None
-                yield head, Block(row["pair"], row["role"], found, machine, workload, proof)
+        elif isinstance(row, OutcomeRow):
+            arm, known = Arm.of(row.allocator, row.params), zip(OUTCOME, _OUTCOME(row), strict=True)
+            outcomes[row.index] = Outcome(arm, turns=tuple(turns[row.index]), **dict(known))
+            if len(outcomes) == len(head.arms):
+                found = tuple(outcomes[index] for index in range(len(outcomes)))
+                workload = head.workload if head.parts == 1 else ""
+                yield head, Block(row.pair, row.role, found, row.machine, workload, head.proof)
 
 
-def _turn(row: Mapping[str, Any]) -> Turn:
-    """Returns the turn of a row."""
-    return Turn(*_TURN(row))
+def columns(lines: Iterable[bytes], kind: str) -> Columns:
+    """The samples of one kind as columns, which numpy and every data frame library take.
+
+    What is named within a sample has a column of its own: "params.thp".
+    """
+    rows = []
+    for row in map(msgspec.json.decode, lines):
+        if row.pop("kind") == kind:
+            del row["seq"], row["crc"]
+            inner = {name: row.pop(name) for name in [*row] if isinstance(row[name], dict)}
+            rows.append(
+                row | {f"{name}.{key}": one for name in inner for key, one in inner[name].items()}
+            )
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _of_one_type([row.get(name) for row in rows]) for name in names}
 
 
-def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
-    """Returns the outcome of a row."""
-    return Outcome(
-        arm=Arm.of(row["allocator"], row["params"]),
-        status=row["status"],
-        detail=row["detail"],
-        ops_per_s=row["ops_per_s"],
-        turns=turns,
-        rss_peak_kb=row["rss_peak_kb"],
-        live_kb=row["live_kb"],
-        counters=row["counters"],
-        facts=row["facts"],
-        rested=Rested.read(row["rested"]) if "rested" in row else None,
-    )
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """The values as texts where some are ("auto" and 4), as floats where some numbers are."""
+    types = {type(each) for each in values if each is not None}
+    if len(types) < 2 or not types <= {str, int, float}:
+        return values
+    kind = str if str in types else float
+    return [None if each is None else kind(each) for each in values]

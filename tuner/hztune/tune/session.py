@@ -57,7 +57,7 @@ def tune(task: Task, reporter: Reporter) -> Result:
         _measuring(request, out) as (machine, client),
         _store(task, machine, out) as store,
     ):
-        if (ended := store.ending()) is not None:
+        if (ended := store.ending) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(ended, out)
         kept_command.write(out / PROFILE, request.command)
