@@ -1,21 +1,9 @@
 """Search spaces: which configurations may be proposed, read from search_spaces/*.toml."""
 
-from hztune.space.choice import AnySpace, Choice
-from hztune.space.core import ConfigDict, Indices, Preset, Rule, Space
-from hztune.space.dimension import Dimension
+from hztune.space.core import AnySpace, Choice, ConfigDict, Dimension, Indices, Preset, Rule, Space
 from hztune.space.load import find, is_file, load, machine_facts
 
 __all__ = [
-    "AnySpace",
-    "Choice",
-    "ConfigDict",
-    "Dimension",
-    "Indices",
-    "Preset",
-    "Rule",
-    "Space",
-    "find",
-    "is_file",
-    "load",
-    "machine_facts",
-]
+    "AnySpace", "Choice", "ConfigDict", "Dimension", "Indices", "Preset", "Rule", "Space",
+    "find", "is_file", "load", "machine_facts",
+]  # fmt: skip

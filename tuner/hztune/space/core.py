@@ -1,33 +1,92 @@
-"""A space: which configurations a search may propose, and each as indices.
+"""A space: which configurations a search may propose, each as indices.
 
-Glossary: a *configuration* holds only what differs from the defaults; its *indices* say which value
-each active dimension has (its `when` holds); a *preset* is a configuration that is tried early, for
-a reason that stands beside it.
+Glossary: a *configuration* holds only what differs from the defaults; a *dimension* is one
+parameter as the search sees it, a short list of legal values in their order; the *indices* of a
+configuration say which value each active dimension has (its `when` holds); a *preset* is a
+configuration that is tried early, for a reason that stands beside it. A *choice* is between
+allocators, each with a space of its own: a configuration belongs to one of them and is proposed by
+its space.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, zip_longest
+from math import prod
 from random import Random
 
-from hztune.blocks import Arm, fixed
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
 from hztune.errors import UsageError
 from hztune.params import Param, Value
-from hztune.space.dimension import Dimension
 from hztune.space.expression import Expression
 
 ConfigDict = dict[str, Value]
 Indices = dict[str, int]
-Chooser = Callable[[Dimension], int]
-"""Picks an index of a dimension: a sampler, or indices that are being read back."""
-
 _RANDOM_TRIES = 200
-_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One parameter of a space.
+
+    Attributes:
+        param: The knob, as its allocator describes it.
+        values: Legal values in order, special ones (`auto`, 0 for "off") first; for a share the
+            whole-number divisors 1, 2, 4 ...
+        low: Least value of a share; unused otherwise.
+        high: Greatest value of a share; unused otherwise.
+        share_of: The parameter that it is a share of, or "".
+        when: Where it is searched; elsewhere it stays at its default.
+    """
+
+    param: Param
+    values: tuple[Value, ...]
+    low: int = 0
+    high: int = 0
+    share_of: str = ""
+    when: Expression | None = None
+
+    @property
+    def name(self) -> str:
+        return self.param.name
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether neighbours in `values` are alike: numbers are, words are not."""
+        return self.param.kind == "int"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The parameters that must have a value before this one can have one."""
+        names = self.when.names if self.when else frozenset()
+        return names | ({self.share_of} if self.share_of else frozenset())
+
+    def is_active(self, full: Mapping[str, Value]) -> bool:
+        return self.when is None or self.when.holds(full)
+
+    def value(self, index: int, full: Mapping[str, Value]) -> Value:
+        """The value at `index`, given the parameters that it needs."""
+        choice = self.values[index]
+        if not self.share_of:
+            return choice
+        whole = full[self.share_of]
+        if not isinstance(whole, int):
+            return self.param.default
+        return max(self.low, min(self.high, whole // int(choice)))
+
+    def nearest(self, value: Value, full: Mapping[str, Value]) -> int:
+        """The index of `value`, or of the number nearest to it; 0 when no number is."""
+        listed = [self.value(index, full) for index in range(len(self.values))]
+        if value in listed:
+            return listed.index(value)
+        if not isinstance(value, int):
+            return 0
+        gaps = [abs(other - value) if isinstance(other, int) else float("inf") for other in listed]
+        return gaps.index(min(gaps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +118,7 @@ def _legal_everywhere(config: Mapping[str, Value]) -> None:
 
 @dataclass(frozen=True)
 class Space:
-    """The configurations that a search may propose.
+    """The configurations of one allocator that a search may propose.
 
     Attributes:
         allocator: Name of the adapter whose knobs these are.
@@ -140,14 +199,14 @@ class Space:
         """`config` with some knobs at their defaults, and those that lose their meaning thereby."""
         left = {name: value for name, value in config.items() if name not in names}
         full = self.full(left)
-        idle = {d.name for d in self.dimensions if d.when is not None and not d.when.holds(full)}
+        idle = {each.name for each in self.dimensions if not each.is_active(full)}
         return self.reduced({name: value for name, value in left.items() if name not in idle})
 
-    def decode(self, choose: Chooser) -> ConfigDict:
+    def decode(self, choose: Callable[[Dimension], int]) -> ConfigDict:
         """Builds a configuration by asking `choose` for the index of each active dimension."""
         full = self.full({})
         for dimension in self.dimensions:
-            if dimension.when is None or dimension.when.holds(full):
+            if dimension.is_active(full):
                 full[dimension.name] = dimension.value(choose(dimension), full)
         return self.reduced(full)
 
@@ -161,7 +220,7 @@ class Space:
         if known not in self._indices:
             full = self.full(config)
             self._indices[known] = {
-                d.name: d.nearest(full[d.name], full) for d in self._active(full)
+                d.name: d.nearest(full[d.name], full) for d in self.dimensions if d.is_active(full)
             }
         return self._indices[known].copy()
 
@@ -208,10 +267,7 @@ class Space:
 
     def size(self) -> int:
         """Number of configurations when every dimension is active: an upper bound."""
-        size = 1
-        for dimension in self.dimensions:
-            size *= len(dimension.values)
-        return size
+        return prod(len(dimension.values) for dimension in self.dimensions)
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides what can be proposed."""
@@ -227,5 +283,72 @@ class Space:
         ]
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 
-    def _active(self, full: Mapping[str, Value]) -> Iterator[Dimension]:
-        return (d for d in self.dimensions if d.when is None or d.when.holds(full))
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The configurations of several allocators.
+
+    What changes nothing is the unchanged program: it is the control and never proposed.
+
+    Attributes:
+        parts: The space of each, in the order in which they are first measured.
+        unchanged: The one on which the unchanged program runs with its defaults; "": none of them.
+    """
+
+    parts: tuple[Space, ...]
+    unchanged: str = ""
+
+    @property
+    def control(self) -> Arm:
+        """What everything is compared with."""
+        return Arm(UNCHANGED_PROGRAM)
+
+    @property
+    def starts(self) -> tuple[Arm, ...]:
+        """Every other allocator with its defaults, then the presets of all in turn."""
+        defaults = (part.control for part in self.parts if part.allocator != self.unchanged)
+        return (*defaults, *_in_turn([part.starts for part in self.parts]))
+
+    @property
+    def returning(self) -> tuple[Arm, ...]:
+        """What comes before all else where less memory is sought."""
+        return tuple(_in_turn([part.returning for part in self.parts]))
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """For a reader: the choice itself, then every parameter with its allocator's name."""
+        names = tuple(part.allocator for part in self.parts)
+        root = Param("allocator", "enum", UNCHANGED_PROGRAM, 0, len(names) - 1, "linear", "", names,
+                     False, "", "", "whose malloc the program runs on")  # fmt: skip
+        named = (
+            replace(each, param=replace(each.param, name=f"{part.allocator}.{each.name}"))
+            for part in self.parts
+            for each in part.dimensions
+        )
+        return (Dimension(root, names), *named)
+
+    def part(self, allocator: str) -> Space:
+        """The space of one allocator."""
+        return next(part for part in self.parts if part.allocator == allocator)
+
+    def holds(self, arm: Arm) -> bool:
+        """Whether the arm is of one of its allocators."""
+        return any(part.holds(arm) for part in self.parts)
+
+    def size(self) -> int:
+        """Number of configurations of all allocators together: an upper bound."""
+        return sum(part.size() for part in self.parts)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides what can be proposed."""
+        prints = [[part.allocator, part.fingerprint()] for part in self.parts]
+        return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
+
+
+def _in_turn(each: list[tuple[Arm, ...]]) -> Iterator[Arm]:
+    """The first of each, then the second of each."""
+    return (arm for arm in chain.from_iterable(zip_longest(*each)) if arm is not None)
+
+
+AnySpace = Space | Choice
+"""What a study searches."""

@@ -15,6 +15,12 @@ from typing import Any
 from hztune.errors import UsageError
 from hztune.params import Value
 
+
+def _ordered(compare: Callable[[int, int], bool]) -> Callable[[Any, Any], bool]:
+    """A word is neither less nor more than anything."""
+    return lambda one, two: isinstance(one, int) and isinstance(two, int) and compare(one, two)
+
+
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -23,13 +29,21 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+_COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: _ordered(operator.lt),
+    ast.LtE: _ordered(operator.le),
+    ast.Gt: _ordered(operator.gt),
+    ast.GtE: _ordered(operator.ge),
+    ast.In: lambda one, two: isinstance(two, list) and one in two,
+    ast.NotIn: lambda one, two: not (isinstance(two, list) and one in two),
 }
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
+_NODES = (
+    *_ARITHMETIC, *_COMPARISON, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
+    ast.BinOp, ast.Compare, ast.Call, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
+)  # fmt: skip
 _LEGAL = (
     "numbers, 'words', parameter names, + - * / %, comparisons, and, or, not, in [...], min, max"
 )
@@ -64,7 +78,7 @@ class Expression:
             if len(text) > _MAX_LENGTH:
                 raise ValueError(f"longer than {_MAX_LENGTH} characters")
             tree = ast.parse(text.strip(), mode="eval").body
-            names = frozenset(_names(tree))
+            names = _names(tree)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UsageError(f"{text[:80]!r} is no expression; legal are {_LEGAL}") from error
         return cls(text, names, tree)
@@ -83,33 +97,26 @@ class Expression:
             UsageError: It is not one.
         """
         try:
-            return _whole(_value(self._tree, values))
+            return _whole(self._tree, values)
         except (_WordInArithmetic, ZeroDivisionError) as error:
             raise UsageError(f"{self.text!r} does not give a whole number") from error
 
 
-def _names(node: ast.AST) -> list[str]:
-    """Every name below `node`; raises ValueError where something stands that means nothing here."""
-    if isinstance(node, ast.Name):
-        return [node.id]
-    if isinstance(node, ast.Constant) and type(node.value) in (int, str):
-        return []
-    return [name for child in _children(node) for name in _names(child)]
-
-
-def _children(node: ast.AST) -> list[ast.expr]:
-    match node:
-        case ast.BoolOp() | ast.List() | ast.Tuple():
-            return list(node.values if isinstance(node, ast.BoolOp) else node.elts)
-        case ast.UnaryOp(op=ast.Not() | ast.USub()):
-            return [node.operand]
-        case ast.BinOp() if type(node.op) in _ARITHMETIC:
-            return [node.left, node.right]
-        case ast.Compare():
-            return [node.left, *node.comparators]
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS and node.args:
-            return node.args
-    raise ValueError(type(node).__name__)
+def _names(tree: ast.expr) -> frozenset[str]:
+    """Every name below `tree`; ValueError where something stands that means nothing here."""
+    nodes = list(ast.walk(tree))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Name(id=name), keywords=[], args=[_, *_]) if name in _FUNCTIONS:
+                continue
+            case ast.Constant() if type(node.value) in (int, str):
+                continue
+            case ast.Call() | ast.Constant():
+                raise ValueError(ast.dump(node))
+        if not isinstance(node, _NODES):
+            raise ValueError(type(node).__name__)
+    return frozenset(n.id for n in nodes if isinstance(n, ast.Name) and n not in called)
 
 
 def _value(node: ast.expr, values: Mapping[str, Value]) -> Any:
@@ -123,21 +130,24 @@ def _value(node: ast.expr, values: Mapping[str, Value]) -> Any:
             return test(_truth(child, values) for child in node.values)
         case ast.UnaryOp(op=ast.Not()):
             return not _truth(node.operand, values)
+        case ast.List() | ast.Tuple():
+            return [_value(child, values) for child in node.elts]
         case ast.Compare():
-            return _compare(node, values)
+            sides = [_value(child, values) for child in (node.left, *node.comparators)]
+            pairs = zip(node.ops, sides, sides[1:], strict=False)
+            return all(_COMPARISON[type(op)](one, two) for op, one, two in pairs)
     return _number(node, values)
 
 
-def _number(node: ast.expr, values: Mapping[str, Value]) -> Any:
+def _number(node: ast.expr, values: Mapping[str, Value]) -> int:
     match node:
         case ast.UnaryOp():
-            return -_whole(_value(node.operand, values))
+            return -_whole(node.operand, values)
         case ast.BinOp():
-            left, right = (_whole(_value(side, values)) for side in (node.left, node.right))
-            return _ARITHMETIC[type(node.op)](left, right)
+            return _ARITHMETIC[type(node.op)](_whole(node.left, values), _whole(node.right, values))
         case ast.Call(func=ast.Name(id=name)):
-            return _FUNCTIONS[name](*(_whole(_value(child, values)) for child in node.args))
-    return [_value(child, values) for child in _children(node)]
+            return _FUNCTIONS[name](*(_whole(child, values) for child in node.args))
+    raise AssertionError(f"{node} was let in by _names")
 
 
 def _truth(node: ast.expr, values: Mapping[str, Value]) -> bool:
@@ -148,29 +158,8 @@ def _truth(node: ast.expr, values: Mapping[str, Value]) -> bool:
         return False
 
 
-def _compare(node: ast.Compare, values: Mapping[str, Value]) -> bool:
-    left = _value(node.left, values)
-    for comparison, child in zip(node.ops, node.comparators, strict=True):
-        right = _value(child, values)
-        if not _related(comparison, left, right):
-            return False
-        left = right
-    return True
-
-
-def _related(comparison: ast.cmpop, left: Any, right: Any) -> bool:
-    match comparison:
-        case ast.Eq() | ast.NotEq():
-            return (left == right) is isinstance(comparison, ast.Eq)
-        case ast.In() | ast.NotIn():
-            found = isinstance(right, list) and left in right
-            return found is isinstance(comparison, ast.In)
-    order = _ORDER.get(type(comparison))
-    both = isinstance(left, int) and isinstance(right, int)
-    return order is not None and both and order(left, right)
-
-
-def _whole(value: Any) -> int:
+def _whole(node: ast.expr, values: Mapping[str, Value]) -> int:
+    value = _value(node, values)
     if not isinstance(value, int):
         raise _WordInArithmetic
     return int(value)

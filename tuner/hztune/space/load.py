@@ -6,32 +6,72 @@ and never stand in it. Whatever is wrong is said in one sentence that names the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from hztune import artifacts, files
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Param, Value, judge
-from hztune.space.core import Preset, Rule, Space
-from hztune.space.dimension import Dimension, grid, powers_of_two
+from hztune.space.core import Dimension, Preset, Rule, Space
 from hztune.space.expression import Expression
 from hztune.strictjson import TEXT
 
 SCHEMA = 1
-_TOP_KEYS = (
-    "schema", "allocator", "parameters", "not_searched", "forbid", "risk", "preset",
-)  # fmt: skip
-_PARAMETER_KEYS = (
-    "low", "high", "values", "share_of", "when", "if_present", "if_rests", "keeping",
-)  # fmt: skip
 _MAX_BYTES = 256 * 1024
+_MAX_LINEAR_VALUES = 33
 
 ConfigCheck = Callable[[Mapping[str, Value]], None]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class _Parameter(Struct, forbid_unknown_fields=True):
+    """One of [parameters]; expressions are of the facts, but `when` of the parameters."""
+
+    low: int | str | None = None
+    high: int | str | None = None
+    values: tuple[int | str, ...] | None = None
+    share_of: str = ""
+    when: str | None = None
+    if_present: bool = False
+    if_rests: bool = False
+    keeping: tuple[int | str, ...] | None = None
+
+
+class _Rule(Struct, forbid_unknown_fields=True):
+    rule: str
+    why: Text
+
+
+class _Risk(Struct, forbid_unknown_fields=True):
+    """A known risk; its sentence goes into profiles, which hold no other signs."""
+
+    rule: str
+    why: Annotated[str, Meta(min_length=1, pattern=rf"\A{TEXT.pattern}\Z")]
+
+
+class _Preset(Struct, forbid_unknown_fields=True):
+    name: Text
+    why: Text
+    set: dict[str, int | str] = {}
+    returns: bool = False
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    schema: int
+    allocator: Text
+    parameters: dict[str, Any] = {}
+    not_searched: dict[str, Any] = {}
+    forbid: tuple[_Rule, ...] = ()
+    risk: tuple[_Risk, ...] = ()
+    preset: tuple[_Preset, ...] = ()
 
 
 def load(
@@ -54,7 +94,7 @@ def load(
     """
     path = find(name)
     reader = _Reader(path, {p.name: p for p in params}, dict(facts or machine_facts()))
-    return reader.space(files.read_toml(path, _MAX_BYTES), tuple(params), check)
+    return reader.space(files.read_toml(path, _MAX_BYTES), check)
 
 
 def machine_facts(
@@ -104,242 +144,208 @@ def is_file(name: str | Path) -> bool:
 
 @dataclass
 class _Reader:
-    """Reads one file; `where` is the key at which the reader is, for the messages."""
+    """Reads one file."""
 
     path: Path
     params: dict[str, Param]
     facts: dict[str, int]
-    tables: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, _Parameter] = field(default_factory=dict)
     left_out: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    """By parameter, the values that are not tried: with them memory is never returned."""
     absent: set[str] = field(default_factory=set)
-    where: str = ""
+    """Parameters that are left out whole."""
 
-    def space(self, data: dict[str, Any], params: tuple[Param, ...], check: ConfigCheck) -> Space:
-        self._known_keys(data, _TOP_KEYS)
-        if data.get("schema") != SCHEMA:
-            raise self._error(f"schema is {data.get('schema')!r}; legal is {SCHEMA}")
-        self.tables = tables = self._table(data, "parameters")
-        self.left_out = self._left_out()
-        self.absent = {name for name, table in tables.items() if self._is_absent(name, table)}
-        dimensions = [
-            self._dimension(name, t) for name, t in tables.items() if name not in self.absent
-        ]
-        self.where = ""
-        self._not_searched(self._table(data, "not_searched"), tables)
+    @contextmanager
+    def _at(self, where: str, kind: type[Struct] = _File) -> Iterator[None]:
+        """Lets errors name the file and the key; `kind` is what is read there."""
+        try:
+            yield
+        except ValidationError as error:
+            what, _, place = str(error).partition(" - at `$")
+            what = what.replace("Object ", "").replace("`object`", "a table")
+            where = (where + place.strip("`")).lstrip(".")
+            if "unknown field" in what and not place:
+                what += f"; legal are {', '.join(kind.__struct_fields__)}"
+            raise UsageError(": ".join(filter(None, [str(self.path), where, what]))) from error
+        except UsageError as error:
+            raise UsageError(": ".join(filter(None, [str(self.path), where, str(error)]))) from None
+
+    def space(self, data: dict[str, Any], check: ConfigCheck) -> Space:
+        with self._at(""):
+            file = convert(data, _File)
+            if file.schema != SCHEMA:
+                raise UsageError(f"schema is {file.schema!r}; legal is {SCHEMA}")
+        for name, table in file.parameters.items():
+            with self._at(f"parameters.{name}", _Parameter):
+                self.tables[name] = convert(table, _Parameter)
+                self._leave_out(name, self.tables[name])
+        dimensions = []
+        for name in (each for each in self.tables if each not in self.absent):
+            with self._at(f"parameters.{name}"):
+                dimensions.append(self._dimension(name, self.tables[name]))
+        for name, why in file.not_searched.items():
+            with self._at(f"not_searched.{name}"):
+                convert(why, Text)
+                self._param(name)
+                if name in self.tables:
+                    raise UsageError("stands under [parameters] too; legal is one of the two")
+        with self._at(""):
+            ordered = _ordered_by_need(dimensions)
         space = Space(
-            allocator=self._text(data, "allocator"),
-            dimensions=self._ordered(dimensions),
-            rules=self._each(data, "forbid", self._rule),
-            presets=self._each(data, "preset", self._preset),
-            params=params,
+            allocator=file.allocator,
+            dimensions=ordered,
+            rules=self._each("forbid", file.forbid, self._rule),
+            presets=self._each("preset", file.preset, self._preset),
+            params=tuple(self.params.values()),
             check=check,
-            risks=self._each(data, "risk", self._risk),
+            risks=self._each("risk", file.risk, self._rule),
         )
-        self._presets_legal(space)
+        for preset in space.presets:
+            objection = space.objection(preset.config)
+            if objection is not None:
+                raise UsageError(f"{self.path}: preset {preset.name!r} is not legal: {objection}")
         return space
 
-    def _is_absent(self, name: str, table: Any) -> bool:
-        """Whether a parameter is left out: its table says when it may be."""
-        if not isinstance(table, dict):
-            return False
-        if table.get("if_present") is True and name not in self.params:
-            return True
-        if table.get("if_rests") is True and not self.facts.get("rests"):
-            return True
-        if name not in self.left_out:
-            return False
-        param = self.params[name]
-        return {*param.choices} == {*self.left_out[name], param.default}
+    def _leave_out(self, name: str, table: _Parameter) -> None:
+        """Notes whether a parameter or some of its values are left out here."""
+        param = self.params.get(name)
+        if table.keeping is not None and param:
+            kept = _values(param, table.keeping)
+            if not self.facts.get("keeping"):
+                self.left_out[name] = kept
+        left = self.left_out.get(name, ())
+        if (
+            (table.if_present and param is None)
+            or (table.if_rests and not self.facts.get("rests"))
+            or (left and param and {*param.choices} == {*left, param.default})
+        ):
+            self.absent.add(name)
 
-    def _left_out(self) -> dict[str, tuple[Value, ...]]:
-        """By parameter, the values that are not tried: with them memory is never returned."""
-        found = {}
-        for name, table in self.tables.items():
-            self.where = f"parameters.{name}"
-            if isinstance(table, dict) and "keeping" in table and name in self.params:
-                found[name] = self._values(self.params[name], table["keeping"])
-        return {} if self.facts.get("keeping") else found
-
-    def _dimension(self, name: str, table: Any) -> Dimension:
-        self.where = f"parameters.{name}"
+    def _dimension(self, name: str, table: _Parameter) -> Dimension:
         param = self._param(name)
-        if not isinstance(table, dict):
-            raise self._error(f"is {table!r}; legal is a table of {', '.join(_PARAMETER_KEYS)}")
-        self._known_keys(table, _PARAMETER_KEYS)
         low, high = self._range(param, table)
-        when = self._when(table)
-        share_of = table.get("share_of", "")
-        if share_of:
-            return self._share(param, share_of, (low, high), when)
-        values: Sequence[Value] = grid(param, low, high)
-        if "values" in table:
-            values = self._values(param, table["values"])
+        when = None if table.when is None else _expression(table.when, self.params)
+        if table.share_of:
+            whole = self._param(table.share_of)
+            if param.kind != "int" or whole.kind != "int" or whole is param:
+                raise UsageError(
+                    f"share_of is {whole.name!r}; legal is another parameter that is a number"
+                )
+            most = self._range(whole, self.tables.get(whole.name, _Parameter()))[1]
+            divisors = _powers_of_two(1, max(1, most // max(1, low)))
+            return Dimension(param, tuple(divisors), low, high, share_of=whole.name, when=when)
+        values = _grid(param, low, high) if table.values is None else _values(param, table.values)
         left_out = self.left_out.get(name, ())
         return Dimension(param, tuple(v for v in values if v not in left_out), when=when)
 
-    def _range(self, param: Param, table: dict[str, Any]) -> tuple[int, int]:
-        low = self._number(table, "low", param.low)
-        high = self._number(table, "high", param.high)
-        if param.kind == "enum" and ("low" in table or "high" in table):
-            raise self._error(f"is a word and has no range; legal is {param.legal()}")
-        if isinstance(table.get("high"), str):
+    def _range(self, param: Param, table: _Parameter) -> tuple[int, int]:
+        if param.kind == "enum" and (table.low is not None or table.high is not None):
+            raise UsageError(f"is a word and has no range; legal is {param.legal()}")
+        low = param.low if table.low is None else self._number(table.low)
+        high = param.high if table.high is None else self._number(table.high)
+        if isinstance(table.high, str):
             high = max(low, min(high, param.high))
         if not param.low <= low <= high <= param.high:
-            raise self._error(f"goes from {low} to {high}; legal is {param.legal()}")
+            raise UsageError(f"goes from {low} to {high}; legal is {param.legal()}")
         return low, high
 
-    def _number(self, table: dict[str, Any], key: str, otherwise: int) -> int:
-        value = table.get(key, otherwise)
-        if isinstance(value, str):
-            expression = self._expression(value, self.facts)
-            return expression.number(self.facts)
-        if type(value) is not int:
-            raise self._error(f"{key} is {value!r}; legal is a whole number or an expression")
-        return value
+    def _number(self, value: int | str) -> int:
+        """A number, or what an expression of the facts gives."""
+        if isinstance(value, int):
+            return value
+        return _expression(value, self.facts).number(self.facts)
 
-    def _values(self, param: Param, values: Any) -> tuple[Value, ...]:
-        if not isinstance(values, list) or not values or len(set(map(str, values))) != len(values):
-            raise self._error(f"values is {values!r}; legal is a list of different values")
-        for value in values:
-            self._judge(param, value)
-        return tuple(values)
+    def _rule(self, table: _Rule | _Risk) -> Rule | None:
+        rule = _expression(table.rule, {*self.params, *self.absent})
+        return None if rule.names & self.absent else Rule(rule, table.why)
 
-    def _share(
-        self, param: Param, share_of: Any, span: tuple[int, int], when: Expression | None
-    ) -> Dimension:
-        whole = self._param(share_of)
-        most = self._range(whole, self._table(self.tables, whole.name))[1]
-        if param.kind != "int" or whole.kind != "int" or whole.name == param.name:
-            raise self._error(
-                f"share_of is {share_of!r}; legal is another parameter that is a number"
-            )
-        divisors = powers_of_two(1, max(1, most // max(1, span[0])))
-        return Dimension(param, tuple(divisors), *span, share_of=share_of, when=when)
-
-    def _when(self, table: dict[str, Any]) -> Expression | None:
-        if "when" not in table:
+    def _preset(self, table: _Preset) -> Preset | None:
+        config: dict[str, Value] = {}
+        if table.set.keys() & self.absent:
             return None
-        return self._expression(table["when"], self.params)
+        for name, value in table.set.items():
+            param = self._param(name)
+            if value in self.left_out.get(name, ()):
+                return None
+            if param.kind == "int" and isinstance(value, str) and value != "auto":
+                value = max(param.low, min(param.high, self._number(value)))
+            judge(param, value)
+            config[name] = value
+        return Preset(table.name, table.why, config, table.returns)
 
-    def _rule(self, table: dict[str, Any]) -> Rule | None:
-        self._known_keys(table, ("rule", "why"))
-        rule = self._expression(self._text(table, "rule"), {*self.params, *self.absent})
-        return None if rule.names & self.absent else Rule(rule, self._text(table, "why"))
-
-    def _risk(self, table: dict[str, Any]) -> Rule | None:
-        """A known risk; its sentence goes into profiles, which hold no other signs."""
-        risk = self._rule(table)
-        if not TEXT.fullmatch(table["why"]):
-            raise self._error(f"why is {table['why']!r:.60}; legal is a text like {TEXT.pattern}")
-        return risk
-
-    def _preset(self, table: dict[str, Any]) -> Preset | None:
-        self._known_keys(table, ("name", "why", "set", "returns"))
-        config = self._table(table, "set")
-        if config.keys() & self.absent or any(
-            value in self.left_out.get(name, ()) for name, value in config.items()
-        ):
-            return None
-        values = {name: self._preset_value(self._param(name), config[name]) for name in config}
-        returns = table.get("returns") is True
-        return Preset(self._text(table, "name"), self._text(table, "why"), values, returns)
-
-    def _preset_value(self, param: Param, value: Any) -> Value:
-        """A value of a preset; a number may be an expression of the facts."""
-        if param.kind == "int" and isinstance(value, str) and value != "auto":
-            number = self._expression(value, self.facts).number(self.facts)
-            value = max(param.low, min(param.high, number))
-        self._judge(param, value)
-        legal: Value = value
-        return legal
-
-    def _each(self, data: dict[str, Any], key: str, read: Callable[[dict[str, Any]], Any]) -> Any:
+    def _each(self, key: str, tables: Sequence[Any], read: Callable[[Any], Any]) -> Any:
         """What `read` makes of each table of an array, without its Nones (not this version)."""
-        tables = data.get(key, [])
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise self._error(f"{key} is {tables!r:.60}; legal are tables, written [[{key}]]")
         made = []
         for index, table in enumerate(tables):
-            self.where = f"{key}[{index}]"
-            made.append(read(table))
-        self.where = ""
-        return tuple(one for one in made if one is not None)
+            with self._at(f"{key}[{index}]"):
+                made.append(read(table))
+        return tuple(each for each in made if each is not None)
 
-    def _presets_legal(self, space: Space) -> None:
-        for index, preset in enumerate(space.presets):
-            self.where = f"preset[{index}]"
-            objection = space.objection(preset.config)
-            if objection is not None:
-                raise self._error(f"{preset.name!r} is not legal: {objection}")
-
-    def _not_searched(self, table: dict[str, Any], searched: dict[str, Any]) -> None:
-        for name, why in table.items():
-            self.where = f"not_searched.{name}"
-            self._param(name)
-            if name in searched:
-                raise self._error("stands under [parameters] too; legal is one of the two")
-            if not isinstance(why, str) or not why:
-                raise self._error(f"is {why!r}; legal is the reason, in words")
-        self.where = ""
-
-    def _ordered(self, dimensions: list[Dimension]) -> tuple[Dimension, ...]:
-        """Puts each dimension after those that it needs."""
-        ordered: list[Dimension] = []
-        left = list(dimensions)
-        while left:
-            pending = {dimension.name for dimension in left}
-            ready = [d for d in left if not d.needs & pending]
-            if not ready:
-                names = ", ".join(sorted(pending))
-                raise self._error(f"parameters {names} need each other in a circle")
-            ordered += ready
-            left = [d for d in left if d not in ready]
-        return tuple(ordered)
-
-    def _judge(self, param: Param, value: Any) -> None:
-        try:
-            judge(param, value)
-        except UsageError as error:
-            raise self._error(str(error)) from error
-
-    def _expression(self, text: Any, names: Mapping[str, Any] | set[str]) -> Expression:
-        if not isinstance(text, str):
-            raise self._error(f"is {text!r}; legal is an expression, in quotes")
-        try:
-            expression = Expression.parse(text)
-        except UsageError as error:
-            raise self._error(str(error)) from error
-        for name in sorted(expression.names - set(names)):
-            raise self._unknown(name, list(names))
-        return expression
-
-    def _param(self, name: Any) -> Param:
+    def _param(self, name: str) -> Param:
         if name not in self.params:
-            raise self._unknown(str(name), list(self.params))
+            raise _unknown(name, self.params)
         return self.params[name]
 
-    def _table(self, data: dict[str, Any], key: str) -> dict[str, Any]:
-        table = data.get(key, {})
-        if not isinstance(table, dict):
-            raise self._error(f"{key} is {table!r:.60}; legal is a table")
-        return table
 
-    def _text(self, data: dict[str, Any], key: str) -> str:
-        text = data.get(key)
-        if not isinstance(text, str) or not text:
-            raise self._error(f"{key} is {text!r}; legal is a text")
-        return text
+def _ordered_by_need(dimensions: list[Dimension]) -> tuple[Dimension, ...]:
+    """Puts each dimension after those that it needs."""
+    ordered: list[Dimension] = []
+    left = list(dimensions)
+    while left:
+        pending = {dimension.name for dimension in left}
+        ready = [d for d in left if not d.needs & pending]
+        if not ready:
+            names = ", ".join(sorted(pending))
+            raise UsageError(f"parameters {names} need each other in a circle")
+        ordered += ready
+        left = [d for d in left if d not in ready]
+    return tuple(ordered)
 
-    def _known_keys(self, table: dict[str, Any], legal: Sequence[str]) -> None:
-        for key in table:
-            if key not in legal:
-                raise self._error(f"key {key!r} means nothing; legal are {', '.join(legal)}")
 
-    def _unknown(self, name: str, legal: list[str]) -> UsageError:
-        near = get_close_matches(name, legal, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; legal are {', '.join(legal)}"
-        return self._error(f"there is no {name!r}{hint}")
+def _expression(text: str, names: Collection[str]) -> Expression:
+    expression = Expression.parse(text)
+    for name in sorted(expression.names - set(names)):
+        raise _unknown(name, names)
+    return expression
 
-    def _error(self, sentence: str) -> UsageError:
-        place = f"{self.path}: {self.where}: " if self.where else f"{self.path}: "
-        return UsageError(place + sentence)
+
+def _unknown(name: str, legal: Collection[str]) -> UsageError:
+    near = get_close_matches(name, legal, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f"; legal are {', '.join(legal)}"
+    return UsageError(f"there is no {name!r}{hint}")
+
+
+def _values(param: Param, values: Sequence[Value]) -> tuple[Value, ...]:
+    if not values or len(set(map(str, values))) != len(values):
+        raise UsageError(f"values is {list(values)!r}; legal is a list of different values")
+    for value in values:
+        judge(param, value)
+    return tuple(values)
+
+
+def _grid(param: Param, low: int, high: int) -> tuple[Value, ...]:
+    """The values of a number or an enum between `low` and `high`, as its own scale steps.
+
+    Powers of two and logarithmic ranges are listed by exponent, special values (`auto`, 0 for
+    "off") stand first. The default is among them where it is in range, so that a search can start
+    from it.
+    """
+    if param.kind == "enum":
+        return param.choices
+    steps: set[int] = {0} if low == 0 else set()
+    if param.scale == "linear":
+        stride = max(1, -(-(high - low) // (_MAX_LINEAR_VALUES - 1)))
+        steps |= {*range(low, high + 1, stride), high}
+    else:
+        steps |= set(_powers_of_two(max(low, 1), high))
+    if param.scale == "log":
+        steps |= {max(low, 1), high}
+    if isinstance(param.default, int) and low <= param.default <= high:
+        steps.add(param.default)
+    special: tuple[Value, ...] = ("auto",) if param.may_be_auto else ()
+    return special + tuple(sorted(steps))
+
+
+def _powers_of_two(low: int, high: int) -> list[int]:
+    """Every power of two from `low` (at least 1) to `high`."""
+    return [1 << exponent for exponent in range(high.bit_length()) if low <= 1 << exponent <= high]

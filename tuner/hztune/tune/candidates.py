@@ -11,8 +11,7 @@ from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.insides import sentence, whose_malloc
 from hztune.params import Value
-from hztune.space import AnySpace, Choice, Space
-from hztune.space.dimension import Dimension
+from hztune.space import AnySpace, Choice, Dimension, Space
 
 ANY_ALLOCATOR = "any"
 
