@@ -316,7 +316,7 @@ def _of_profile(path: Path, allocator: str) -> dict[str, params.Value]:
     tuned = profile.load(path)
     if tuned.allocator.name != allocator:
         raise UsageError(f"{str(path)!r} is a profile of {tuned.allocator.name}, not {allocator}")
-    return dict(tuned.config)
+    return dict(tuned.params)
 
 
 def _rows(fields: Fields) -> Iterator[WorkloadSpec | ProgramRow]:

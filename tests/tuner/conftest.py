@@ -6,11 +6,12 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
+from msgspec import structs
 
 from hztune.blocks import Arm, Block, Role
 from hztune.measure import Around, timed_run
@@ -126,19 +127,19 @@ def make_profile() -> MakeProfile:
         given = {"magazine_cap": 512, "depot_lock": "spin"} if params is None else params
         profile = Profile(
             allocator=AllocatorId("hz", "0.1.0", "libhz.so", "a" * 64),
-            params=tuple(given.items()),
-            workload=WorkloadId("bench", "remote", "main", (("remote", 50),)),
+            params=given,
+            workload=WorkloadId("bench", "remote", "main", {"remote": 50}),
             threads=32,
             machine=MachineId(
                 "Test CPU (R) 3.0GHz", 2, 1.5, "6.1.0", "glibc 2.36", 4096, "madvise"
             ),
-            objective=Objective("ops_per_s", (("max_rss", "1.10x"),)),
+            objective=Objective("ops_per_s", {"max_rss": "1.10x"}),
             claim=Claim("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"),
             search=SearchInfo("tpe", 7, 90.0, 25, "b" * 64),
-            versions=(("hztune", "0.1.0"),),
+            versions={"hztune": "0.1.0"},
             created="2026-01-31T12:00:00Z",
         )
-        return replace(profile, **changes)  # type: ignore[arg-type]
+        return structs.replace(profile, **changes)
 
     return make
 

@@ -141,7 +141,7 @@ def test_a_study_from_python_ends_in_a_result_and_the_profile_that_is_stored(
     studied: Result,
 ) -> None:
     assert studied.profile.claim.verdict == "improved"
-    assert studied.profile.config == {"depot_lock": "spin"}
+    assert studied.profile.params == {"depot_lock": "spin"}
     assert studied.folder is not None
     assert api.load_profile(studied.folder / "profile.json") == studied.profile
 

@@ -496,7 +496,7 @@ def test_run_dies_of_the_signal_that_its_program_dies_of(hztune: Run, saved: Pat
 def test_run_and_export_tell_what_a_profile_does_to_other_programs(
     command: tuple[str, ...], hztune: Run, make_profile: MakeProfile, tmp_path: Path
 ) -> None:
-    harm = Caution("speed", "programs with large blocks", "large", (("magazine_cap", 512),),
+    harm = Caution("speed", "programs with large blocks", "large", {"magazine_cap": 512},
                    0.03, 0.02, 0.04)  # fmt: skip
     profile.save(make_profile(cautions=(harm,)), tmp_path / "p.json")
     word, *options = command

@@ -68,7 +68,7 @@ def test_a_study_on_a_cluster_comes_to_its_verdict_and_keeps_every_block(
 ) -> None:
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     result = study(workers.scheduler_address, tmp_path, monkeypatch)
-    assert (result.profile.claim.verdict, result.profile.config) == ("improved", {"thp": "on"})
+    assert (result.profile.claim.verdict, result.profile.params) == ("improved", {"thp": "on"})
     numbers = sorted(block.number for block in recording(tmp_path).blocks)
     assert numbers == [*range(len(numbers))]
 
@@ -94,7 +94,7 @@ def test_workers_that_are_killed_cost_no_block_and_no_verdict(
         over.set()
         killer.join()
     assert len(killed) >= 2
-    assert (result.profile.claim.verdict, result.profile.config) == ("improved", {"thp": "on"})
+    assert (result.profile.claim.verdict, result.profile.params) == ("improved", {"thp": "on"})
     numbers = [block.number for block in recording(tmp_path).blocks]
     assert len({*numbers}) == len(numbers)
 

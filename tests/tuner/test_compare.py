@@ -366,7 +366,7 @@ def test_words_of_a_command_line_become_contenders(
     ]  # fmt: skip
     assert found[0].arm == Arm("hz") and found[1].arm == Arm("glibc")
     assert found[2].arm.config == {"shards": 4, "thp": "on"}
-    assert found[3].arm == Arm.of("hz", make_profile().config)
+    assert found[3].arm == Arm.of("hz", make_profile().params)
 
 
 REFUSED = {

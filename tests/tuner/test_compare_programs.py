@@ -350,7 +350,7 @@ def test_a_profile_has_the_term_that_was_asked_for() -> None:
 def test_a_claim_for_several_commands_asks_for_each_again(
     make_profile: Callable[..., Profile],
 ) -> None:
-    ids = [WorkloadId("program", name, "", ()) for name in ("small", "large")]
+    ids = [WorkloadId("program", name, "", {}) for name in ("small", "large")]
     shares = tuple(Share(each, 1.1, 1.05, 1.2) for each in ids)
     tuned = make_profile(workload=ids[0], shares=shares, threads=0)
     for programs in ((), api.named_programs(("small=true",))):

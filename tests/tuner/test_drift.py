@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hztune import allocator, api, cli, profile
 from hztune.cli.verify_all import FolderAnswer
@@ -45,7 +46,7 @@ def tuned(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.Monke
         params={"thp": "on"},
         allocator=AllocatorId.of(allocator.get("hz").installed()),
         machine=MachineId.of(Machine.here()),
-        objective=Objective("ops_per_s", ()),
+        objective=Objective("ops_per_s", {}),
     )
 
 
@@ -92,7 +93,7 @@ def _save(tuned: Profile, path: Path, words: str | None = None) -> Path:
 
 
 def of_program(tuned: Profile) -> Profile:
-    return replace(tuned, workload=WorkloadId("program", "sh", "", ()), threads=0)
+    return structs.replace(tuned, workload=WorkloadId("program", "sh", "", {}), threads=0)
 
 
 # ---- the history ---------------------------------------------------------------------------------
@@ -184,7 +185,9 @@ def test_a_check_of_a_day_that_does_not_exist_is_passed_over(state: Path) -> Non
 def test_a_profile_of_a_day_that_does_not_exist_is_said_and_not_measured(
     tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = _save(replace(tuned, created="2026-02-31T12:00:00Z"), tmp_path / "profiles" / "a.json")
+    path = _save(
+        structs.replace(tuned, created="2026-02-31T12:00:00Z"), tmp_path / "profiles" / "a.json"
+    )
     assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 1
     assert "created is '2026-02-31T12:00:00Z'; legal is a day that" in capsys.readouterr().out
 
@@ -197,7 +200,7 @@ def test_a_profile_of_this_place_is_due_when_its_term_has_passed(tuned: Profile)
     assert history.due(tuned, None, HERE, made + timedelta(days=89)) == ""
     late = history.due(tuned, None, HERE, made + timedelta(days=90))
     assert late == "90 days have passed, and its term is 90 days"
-    short = replace(tuned, term_days=7)
+    short = structs.replace(tuned, term_days=7)
     assert history.due(short, None, HERE, made + timedelta(days=8)) != ""
 
 
@@ -211,7 +214,7 @@ def test_a_day_that_is_still_to_come_tells_nothing_of_a_term(tuned: Profile) -> 
     to_come = "2026-03-01, a day that is still to come: a clock was wrong"
     assert history.due(tuned, check(), HERE, NOW - timedelta(days=2)).endswith(to_come)
     assert history.due(tuned, check(), HERE, NOW - timedelta(hours=2)) == ""
-    made_late = replace(tuned, created="2026-03-01T12:00:00Z")
+    made_late = structs.replace(tuned, created="2026-03-01T12:00:00Z")
     assert history.due(made_late, None, HERE, NOW - timedelta(days=2)).endswith(to_come)
 
 
@@ -252,7 +255,7 @@ def test_the_term_travels_in_the_file_and_only_where_it_is_another_one(
     tuned: Profile, tmp_path: Path
 ) -> None:
     assert "term_days" not in profile.dumps(tuned)
-    path = _save(replace(tuned, term_days=30), tmp_path / "one.json")
+    path = _save(structs.replace(tuned, term_days=30), tmp_path / "one.json")
     assert profile.load(path).term_days == 30
 
 
@@ -434,7 +437,7 @@ def test_a_profile_without_a_claim_is_left_out(
     tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = Claim("ops_per_s", None, None, None, 0, "no_gain")
-    path = _save(replace(tuned, params=(), claim=claim), tmp_path / "profiles" / "a.json")
+    path = _save(structs.replace(tuned, params={}, claim=claim), tmp_path / "profiles" / "a.json")
     assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 0
     assert "no claim (its verdict is no_gain)" in capsys.readouterr().out
 

@@ -7,11 +7,11 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 
 from hztune import api, export
 from hztune.errors import NoGainError, UsageError
@@ -87,7 +87,7 @@ def test_a_file_says_what_was_gained_where_and_how_to_check_and_undo_it(
 def test_a_file_says_what_the_gain_is_to(
     control: str, said: str, make_profile: MakeProfile
 ) -> None:
-    made = make_profile(objective=Objective("wall_s", (), control))
+    made = make_profile(objective=Objective("wall_s", {}, control))
     assert f"14.0 % better in ops_per_s than {said}" in export.render(made, "sh")
 
 
@@ -107,14 +107,14 @@ def test_a_gain_is_told_with_what_it_costs_in_memory_and_a_limit_for_that(
 ) -> None:
     seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
     text = export.render(
-        replace(profile_of(allocator), memory=seen, suggested_limit_kb=422912), name
+        structs.replace(profile_of(allocator), memory=seen, suggested_limit_kb=422912), name
     )
     assert (
         "8 pairs), 1.570 times the peak memory of the default (95 % interval 1.500 to 1.640), "
         "0.900 times the kept memory of the default (95 % interval 0.800 to 1.000)\n"
     ) in text
     assert "suggest: a memory limit of 413 MiB, 1.25 times the largest peak" in text
-    assert words.verdict_words(replace(profile_of("hz"), memory=seen)).endswith(
+    assert words.verdict_words(structs.replace(profile_of("hz"), memory=seen)).endswith(
         ", for 57\u00a0% more peak memory"
     )
 
@@ -259,7 +259,7 @@ def test_a_program_under_the_wrapper_has_the_profile_in_effect(
         report = examine(profile, child.pid)
         child.communicate(b"\n", timeout=30)
     assert report.in_effect, report.faults
-    assert {row.name: row.found for row in report.rows} == profile.config
+    assert {row.name: row.found for row in report.rows} == profile.params
 
 
 @pytest.mark.parametrize("allocator", EVERY)
@@ -297,7 +297,7 @@ def test_the_environment_reaches_the_library_and_is_what_it_confirms(
         check=True,
     )
     confirmed = json.loads(done.stderr.splitlines()[-1].removeprefix("HZ_CONFIRM "))["config"]
-    assert contains(confirmed, profile.config)
+    assert contains(confirmed, profile.params)
 
 
 def drop_in(folder: Path, content: str) -> Path:

@@ -208,7 +208,7 @@ def test_the_jemalloc_source_acts_in_a_program_that_is_linked_with_jemalloc(
         "}\n",
         "-l:libjemalloc.so.2",
     )
-    for environment, found in (({}, profile.config["narenas"]), ({"MALLOC_CONF": "narenas:5"}, 5)):
+    for environment, found in (({}, profile.params["narenas"]), ({"MALLOC_CONF": "narenas:5"}, 5)):
         done = subprocess.run([program], env=environment, capture_output=True, text=True)
         assert (done.returncode, int(done.stdout)) == (0, found)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hztune import allocator, api, export
 from hztune import profile as profiles
@@ -378,7 +379,9 @@ def test_a_profile_of_what_is_inside_is_read_back_with_what_the_program_gives(
     tuned: Profile,
 ) -> None:
     assert tuned.environment == {"_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000"}
-    given = replace(tuned, allocator=replace(tuned.allocator, given=(("dirty_decay_ms", 500),)))
+    given = structs.replace(
+        tuned, allocator=structs.replace(tuned.allocator, given={"dirty_decay_ms": 500})
+    )
     for each in (tuned, given):
         assert profiles.parse(profiles.dumps(each).encode()) == each
     knobs = given.adapter.knobs(given.allocator.as_installed())
@@ -410,9 +413,10 @@ def test_the_symbol_for_building_in_has_the_prefix(tuned: Profile, compiled: Com
 
 
 def test_the_symbol_keeps_what_the_program_gave(tuned: Profile) -> None:
-    given = (("dirty_decay_ms", 500), ("background_thread", "true"))
+    given = {"dirty_decay_ms": 500, "background_thread": "true"}
     text = export.render(
-        replace(tuned, allocator=replace(tuned.allocator, given=given)), "c-jemalloc"
+        structs.replace(tuned, allocator=structs.replace(tuned.allocator, given=given)),
+        "c-jemalloc",
     )
     (line,) = (line for line in text.splitlines() if line.startswith("const char"))
     assert set(line.split('"')[1].split(",")) == {

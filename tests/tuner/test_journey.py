@@ -184,7 +184,7 @@ def test_the_frozen_library_says_that_it_is_frozen(frozen: Path) -> None:
 @EVERY_ROW
 def test_a_profile_carries_the_row_there_and_back(row: Param, make_profile: MakeProfile) -> None:
     text = profile.dumps(make_profile(CHANGED))
-    assert profile.parse(text.encode()).config[row.name] == CHANGED[row.name]
+    assert profile.parse(text.encode()).params[row.name] == CHANGED[row.name]
 
 
 # ---- stations in the tree ------------------------------------------------------------------------

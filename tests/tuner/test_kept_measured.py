@@ -7,11 +7,11 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hztune.allocator.live import Running
 from hztune.blocks import Arm, Outcome
@@ -93,7 +93,7 @@ def test_what_a_burst_took_is_in_the_peak_and_the_curve_and_is_not_kept() -> Non
 
 
 def test_the_time_of_a_run_is_that_of_its_loads() -> None:
-    (outcome,) = measured(program(plan=replace(PLAN, idle_s=0.3)))
+    (outcome,) = measured(program(plan=structs.replace(PLAN, idle_s=0.3)))
     assert outcome.rested is not None
     loads_ms = sum(one.rest_ms - one.load_ms for one in outcome.rested.rounds)
     assert outcome.turns[0].counted_ns == pytest.approx(1e6 * loads_ms, abs=1e6)
@@ -169,7 +169,7 @@ def test_a_failure_says_what_the_program_did(name: str) -> None:
     for variable, value in changes.items():
         code = code.replace(f'os.environ.get("{variable}", 4)', str(value))
     argv = (sys.executable, "-I", "-S", "-c", code)
-    plan = replace(PLAN, idle_s=0.4)
+    plan = structs.replace(PLAN, idle_s=0.4)
     (outcome,) = measured(Program(argv, timeout_s=30.0, rest=plan))
     assert (outcome.status, detail in outcome.detail) == (status, True), outcome.detail
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from msgspec import structs
 
 from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
@@ -311,9 +312,9 @@ def test_a_risk_that_a_profile_could_not_hold_is_refused(
 
 # ---- where the lines appear ----------------------------------------------------------------------
 
-SLOW = Caution("speed", "programs with large blocks", "large", (("magazine_cap", 512),),
+SLOW = Caution("speed", "programs with large blocks", "large", {"magazine_cap": 512},
                0.03, 0.02, 0.04)  # fmt: skip
-KNOWN = Caution("known", "threads wait for one lock", params=(("depot_lock", "spin"),))
+KNOWN = Caution("known", "threads wait for one lock", params={"depot_lock": "spin"})
 LINES = (
     "on programs with large blocks: 33 times slower (magazine_cap=512)",
     "known risk of depot_lock=spin: threads wait for one lock",
@@ -331,7 +332,7 @@ def test_a_profile_keeps_its_warnings_and_one_without_has_no_key_for_them(
 ) -> None:
     profile.save(warned, tmp_path / "profile.json")
     assert profile.load(tmp_path / "profile.json") == warned
-    bare = replace(warned, cautions=())
+    bare = structs.replace(warned, cautions=())
     assert "warnings" not in json.loads(profile.dumps(bare))
     assert profile.parse(profile.dumps(bare).encode()) == bare
 
@@ -344,7 +345,7 @@ def test_a_profile_keeps_its_warnings_and_one_without_has_no_key_for_them(
         ({"ratio": None}, "lacks its ratio"),
         ({"ratio": 0.5}, "outside its interval"),
         ({"params": {"magazine_cap": 64}}, "not in params"),
-        ({"extra": 1}, "not a key"),
+        ({"extra": 1}, "unknown field extra"),
     ],
 )
 def test_a_warning_that_is_not_legal_is_refused(
@@ -365,8 +366,11 @@ def test_a_warning_is_a_line_of_every_export_with_comments(warned: Profile, line
 @pytest.mark.parametrize(
     ("caution", "words"),
     [
-        (replace(SLOW, ratio=0.88, ci_low=0.8, ci_high=0.9), "12 % slower"),
-        (replace(SLOW, what="memory", ratio=1.42, ci_low=1.3, ci_high=1.5), "1.4 times the memory"),
+        (structs.replace(SLOW, ratio=0.88, ci_low=0.8, ci_high=0.9), "12 % slower"),
+        (
+            structs.replace(SLOW, what="memory", ratio=1.42, ci_low=1.3, ci_high=1.5),
+            "1.4 times the memory",
+        ),
         (Caution("failure", "programs with large blocks", "large"), "a process failed"),
     ],
 )
@@ -443,7 +447,7 @@ def test_what_stays_in_spite_of_harm_is_told_wherever_the_profile_is(
 ) -> None:
     result = carried_out(only_pages)
     line = "on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
-    assert result.profile.config == {"max_dirty_bytes": 0}
+    assert result.profile.params == {"max_dirty_bytes": 0}
     assert f"  warning: {line}" in summary_lines(result)
     assert "  on other programs: harm on large" in summary_lines(result)
     assert summary_json(result)["warnings"] == [line]
@@ -459,7 +463,7 @@ def test_what_was_left_out_is_told_by_summary_and_report_of_a_study_that_is_read
 ) -> None:
     result = carried_out(both)
     line = "left out: on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
-    assert result.profile.config == {"depot_lock": "spin"}
+    assert result.profile.params == {"depot_lock": "spin"}
     assert result.profile.cautions == ()
     assert f"  {line}" in summary_lines(result)
     assert [each.state for each in result.account.elsewhere] == ["safe"]

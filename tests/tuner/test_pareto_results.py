@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from lab.replay import Landscape, Truth
+from msgspec import structs
 
 from hztune import profile, report
 from hztune.blocks import Arm
@@ -215,7 +216,7 @@ def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Result
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("claim", [SMALL, replace(SMALL, ratio=1.2, ci_low=1.1, ci_high=1.3,
+@pytest.mark.parametrize("claim", [SMALL, structs.replace(SMALL, ratio=1.2, ci_low=1.1, ci_high=1.3,
                                                    verdict="improved")])  # fmt: skip
 def test_a_member_of_a_front_comes_back_as_it_was_saved(
     claim: Claim, make_profile: MakeProfile, tmp_path: Path
@@ -233,14 +234,14 @@ def test_a_profile_of_speed_alone_has_no_key_for_memory(make_profile: MakeProfil
 
 
 HOSTILE: dict[str, tuple[object, str]] = {
-    "no interval": ({"ratio": 0.7}, "result.memory.ci_low is missing"),
-    "no memory": (None, "result.memory is null|result.memory is None"),
+    "no interval": ({"ratio": 0.7}, "result.memory: missing required field ci_low"),
+    "no memory": (None, "no interval of memory is below 1"),
     "a word": ({"ratio": "small", "ci_low": 0.6, "ci_high": 0.8}, "result.memory.ratio is"),
     "ends that are crossed": ({"ratio": 0.7, "ci_low": 0.8, "ci_high": 0.6}, "lies outside"),
     "no saving": ({"ratio": 0.7, "ci_low": 0.6, "ci_high": 1.1}, "no interval of memory is below"),
     "a command": (
         {"ratio": 0.7, "ci_low": 0.6, "ci_high": 0.8, "run": "sh"},
-        "'result.memory.run' is not a key",
+        "result.memory: contains unknown field run",
     ),
 }
 
@@ -278,8 +279,8 @@ def verified(
     make_profile: MakeProfile, make_bench: MakeBench, speed: float, rss: int
 ) -> Verification:
     made = make_profile(claim=SMALL)
-    made = replace(made, objective=replace(made.objective, limits=()))
-    tuned = Arm.of("hz", made.config)
+    made = structs.replace(made, objective=structs.replace(made.objective, limits={}))
+    tuned = Arm.of("hz", made.params)
 
     def landscape(arm: Arm) -> Truth:
         return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()

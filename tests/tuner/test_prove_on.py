@@ -121,7 +121,7 @@ def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
 
 def test_a_gain_of_the_trace_alone_is_none(carry_out: CarryOut) -> None:
     result = carry_out(0.4, 0.0)
-    assert result.profile.claim.verdict == "no_gain" and result.profile.config == {}
+    assert result.profile.claim.verdict == "no_gain" and result.profile.params == {}
     assert "itself does not confirm it" in result.account.why
     assert result.profile.workload.kind == "program"
 

@@ -67,7 +67,7 @@ def test_the_summary_on_stdout_tells_the_verdict_of_the_profile(
 ) -> None:
     summary = json.loads((results.parent / "stdout").read_text())
     assert summary["verdict"] == found.claim.verdict
-    assert summary["params"] == found.config
+    assert summary["params"] == found.params
 
 
 @pytest.mark.perf
@@ -82,7 +82,7 @@ def test_a_verdict_is_backed_by_its_interval(found: Profile) -> None:
         assert claim.ci_low is not None and claim.ci_low > 1 and found.params
     else:
         assert claim.verdict == "no_gain"
-        assert params.complete(found.config) == params.defaults()
+        assert params.complete(found.params) == params.defaults()
 
 
 def test_the_profile_says_what_was_asked(found: Profile) -> None:
@@ -96,7 +96,7 @@ def test_the_header_frozen_gives_the_configuration_of_the_profile(
     built = build_core(
         targets=["hz_shared"], HZ_CONFIG_HEADER=str(results / "hz_config.h"), HZ_FROZEN="ON"
     )
-    assert agrees(confirmed(built / "libhz.so", {}), params.complete(found.config))
+    assert agrees(confirmed(built / "libhz.so", {}), params.complete(found.params))
 
 
 def test_the_env_file_gives_the_tuning_build_the_same(
@@ -105,7 +105,7 @@ def test_the_env_file_gives_the_tuning_build_the_same(
     lines = (results / "profile.env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     said = confirmed(core_build / "libhz.so", variables)
-    assert agrees(said, params.complete(found.config))
+    assert agrees(said, params.complete(found.params))
 
 
 def test_every_sample_is_a_whole_line_with_the_next_number(results: Path, hztune: Run) -> None:

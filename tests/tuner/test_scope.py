@@ -377,7 +377,7 @@ def test_a_workload_in_a_container_is_another_study_and_measured_by_runs() -> No
 
 
 def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfile) -> None:
-    made = make_profile(objective=Objective("ops_per_s", (), quota=QUOTA))
+    made = make_profile(objective=Objective("ops_per_s", {}, quota=QUOTA))
     assert json.loads(profile.dumps(made))["objective"]["quota"] == {
         "cpus": 2.0,
         "memory_kb": 524288,
@@ -390,7 +390,7 @@ def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfi
 def test_a_claim_is_measured_again_in_its_container_and_in_no_other(
     make_profile: MakeProfile,
 ) -> None:
-    made = make_profile(objective=Objective("wall_s", (), quota=QUOTA))
+    made = make_profile(objective=Objective("wall_s", {}, quota=QUOTA))
     program = described(("./program",))
     assert _same_quota(program, made) == QUOTA
     with pytest.raises(UsageError, match="proved in 2 CPUs and 512M of memory, and --memory 256M"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from msgspec import structs
 
 from hztune import profile
 from hztune.blocks import Arm, Block, joined
@@ -293,8 +293,8 @@ def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifi
 
 def shares() -> tuple[Share, ...]:
     return (
-        Share(WorkloadId("bench", "remote", "main", (("remote", 50),)), 1.2, 1.1, 1.3),
-        Share(WorkloadId("bench", "larson", "", ()), 1.0, 0.9, 1.1),
+        Share(WorkloadId("bench", "remote", "main", {"remote": 50}), 1.2, 1.1, 1.3),
+        Share(WorkloadId("bench", "larson", "", {}), 1.0, 0.9, 1.1),
     )
 
 
@@ -306,6 +306,6 @@ def test_a_profile_keeps_the_share_of_each_workload(make_profile: MakeProfile) -
 
 def test_shares_of_something_else_than_the_workload_are_refused(make_profile: MakeProfile) -> None:
     for wrong in (shares()[:1], shares()[::-1]):
-        text = profile.dumps(replace(make_profile(), shares=wrong))
+        text = profile.dumps(structs.replace(make_profile(), shares=wrong))
         with pytest.raises(UsageError, match="shares"):
             profile.parse(text.encode())

@@ -366,7 +366,7 @@ def test_profiles_of_this_machine_are_offered(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     here = MachineId.of(Machine.here())
     words = ("sh", "-c", "ls / > /dev/null")
-    own = WorkloadId("program", "sh", "", (), hash_of_words(words))
+    own = WorkloadId("program", "sh", "", {}, hash_of_words(words))
     (tmp_path / "own.json").write_text(dumps(make_profile(workload=own, machine=here)))
     (tmp_path / "other.json").write_text(dumps(make_profile(machine=here)))
     (tmp_path / "elsewhere.json").write_text(dumps(make_profile()))

@@ -156,7 +156,7 @@ def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_m
 @pytest.fixture
 def tuned(path: Path, make_profile: MakeProfile) -> Profile:
     spec = spec_of(path)
-    return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, ()), threads=2)
+    return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, {}), threads=2)
 
 
 def test_a_profile_keeps_the_name_and_the_content_of_its_trace(

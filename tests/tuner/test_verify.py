@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from msgspec import structs
 
 from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
-from hztune.blocks import Arm
+from hztune.blocks import Arm, fixed
 from hztune.decide import Looks
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -59,10 +60,10 @@ def judged(
     make_bench: MakeBench,
     landscape: Landscape,
     *,
-    limits: tuple[tuple[str, str], ...] = (),
+    limits: Mapping[str, str] = fixed({}),
     budget_s: float = 60.0,
 ) -> Verification:
-    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", limits))
+    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", dict(limits)))
     claim = Promise.of(tuned)
     return measure(claim, make_bench(landscape, QUIET, budget_s=budget_s, limit=claim.limit))
 
@@ -140,7 +141,7 @@ def test_an_answer_that_stays_open_says_how_much_time_would_probably_tell(
     make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
     noise, open_, told = ModelNoise(within=0.05, between=0.12, common=0.05), 0, 0
-    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", ()))
+    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {}))
     claim = Promise.of(tuned)
     for seed in range(40):
         finding = measure(claim, make_bench(truth(0.131), noise, budget_s=5.0, seed=seed))
@@ -164,7 +165,7 @@ def test_a_configuration_that_crashes_here_does_not_hold(
 def test_a_limit_is_part_of_the_claim(
     rss: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
-    limits = (("max_rss", "1.10x"),)
+    limits = {"max_rss": "1.10x"}
     finding = judged(make_profile, make_bench, truth(0.131, rss), limits=limits)
     assert finding.answer == answer
     assert finding.rss_ratio == pytest.approx(rss)
@@ -179,7 +180,7 @@ def test_a_profile_that_only_keeps_a_limit_must_be_shown_to_keep_it(
 ) -> None:
     tuned = make_profile(
         claim=Claim("ops_per_s", 0.9, 0.85, 0.95, 8, "within_limit"),
-        objective=Objective("ops_per_s", (("max_rss", "0.7x"),)),
+        objective=Objective("ops_per_s", {"max_rss": "0.7x"}),
     )
     claim = Promise.of(tuned)
     bench = make_bench(truth(log_ratio, rss), QUIET, limit=claim.limit)
@@ -189,7 +190,7 @@ def test_a_profile_that_only_keeps_a_limit_must_be_shown_to_keep_it(
 def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
     make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
-    claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", ())))
+    claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
     wrong = 0
     for seed in range(100):
         for log_ratio, lie in ((0.131, "does not hold"), (0.0, "holds")):
@@ -199,11 +200,11 @@ def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
 
 
 def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
-    own = Promise.of(make_profile(objective=Objective("ops_per_s", ())))
-    unchanged = Promise.of(make_profile(objective=Objective("wall_s", (), "none")))
+    own = Promise.of(make_profile(objective=Objective("ops_per_s", {})))
+    unchanged = Promise.of(make_profile(objective=Objective("wall_s", {}, "none")))
     assert (own.control, unchanged.control) == (Arm("hz"), Arm("none"))
     assert own.limit is None
-    limited = make_profile(objective=Objective("ops_per_s", (("max_rss", "1.10x"),)))
+    limited = make_profile(objective=Objective("ops_per_s", {"max_rss": "1.10x"}))
     assert Promise.of(limited).limit == MemoryLimit.of("1.10x")
 
 
@@ -217,17 +218,17 @@ def here(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.Monkey
     return make_profile(
         allocator=AllocatorId.of(allocator.get("hz").installed()),
         machine=MachineId.of(Machine.here()),
-        workload=WorkloadId("bench", "lifo", "", ()),
+        workload=WorkloadId("bench", "lifo", "", {}),
         threads=1,
-        objective=Objective("ops_per_s", ()),
+        objective=Objective("ops_per_s", {}),
         claim=Claim("ops_per_s", 60.0, 50.0, 70.0, 8, "improved"),
     )
 
 
 def of_program(made: Profile, *words: str) -> Profile:
     """The profile as one that was made for a program."""
-    known = WorkloadId("program", Path(words[0]).name, "", (), profile.hash_of_words(words))
-    return replace(made, workload=known, threads=0, objective=Objective("wall_s", ()))
+    known = WorkloadId("program", Path(words[0]).name, "", {}, profile.hash_of_words(words))
+    return structs.replace(made, workload=known, threads=0, objective=Objective("wall_s", {}))
 
 
 def saved(made: Profile, folder: Path) -> Path:
@@ -248,8 +249,8 @@ def test_a_workload_is_measured_as_the_profile_has_it(
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
     monkeypatch.setattr("hztune.measure.executors.workload_executor", simulated)
-    remote = WorkloadId("bench", "remote", "medium", (("remote", 70),))
-    path = saved(replace(here, workload=remote, threads=3), tmp_path)
+    remote = WorkloadId("bench", "remote", "medium", {"remote": 70})
+    path = saved(structs.replace(here, workload=remote, threads=3), tmp_path)
     assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4
     assert asked == [WorkloadSpec.from_text("remote@medium", ["remote=70"], 3)]
     held = json.loads(capsys.readouterr().out)
@@ -319,8 +320,8 @@ def test_a_server_is_known_by_its_own_command(
 def test_without_a_claim_there_is_nothing_to_verify(
     verdict: str, here: Profile, tmp_path: Path, hztune: Run
 ) -> None:
-    result = replace(CLAIMED, verdict=verdict)
-    path = saved(replace(here, claim=result, params=()), tmp_path)
+    result = structs.replace(CLAIMED, verdict=verdict)
+    path = saved(structs.replace(here, claim=result, params={}), tmp_path)
     done = hztune("verify", path)
     assert done.returncode == 0
     assert (
@@ -365,7 +366,7 @@ OTHER = {
 @pytest.mark.parametrize("field", OTHER)
 def test_each_difference_of_a_machine_is_named(field: str) -> None:
     value, said = OTHER[field]
-    there = replace(MACHINE, **{field: value})
+    there = structs.replace(MACHINE, **{field: value})
     (found,) = machine_diff.of_machine(MACHINE, there)
     assert found == f"the profile was proved with another {said}"
     assert machine_diff.of_machine(MACHINE, MACHINE) == ()
@@ -395,8 +396,10 @@ def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakePr
 def test_a_profile_of_another_place_is_applied_with_a_warning_that_names_it(
     words: list[str], status: int, here: Profile, tmp_path: Path, hztune: Run
 ) -> None:
-    machine = replace(here.machine, cores=4096, thp="elsewhere")
-    foreign = replace(here, machine=machine, allocator=replace(here.allocator, version="0.0.1"))
+    machine = structs.replace(here.machine, cores=4096, thp="elsewhere")
+    foreign = structs.replace(
+        here, machine=machine, allocator=structs.replace(here.allocator, version="0.0.1")
+    )
     path = saved(foreign, tmp_path)
     done = hztune(*[path if word == "PROFILE" else word for word in words])
     assert done.returncode == status
@@ -537,9 +540,9 @@ def test_the_command_says_it_in_words_and_as_status(
     path = saved(here, tmp_path)
     made, variables = (
         here,
-        allocator.get("hz").environment(here.config, allocator.get("hz").installed()),
+        allocator.get("hz").environment(here.params, allocator.get("hz").installed()),
     )
-    assert made.config == CONFIGS["hz"]
+    assert made.params == CONFIGS["hz"]
     with running(idle, variables) as pid:
         good = hztune("verify", path, "--pid", str(pid))
         as_json = hztune("verify", path, "--pid", str(pid), "--json")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
-from hztune.errors import UsageError
-from hztune.params import Value
-from hztune.strictjson import TEXT, Fields
+from msgspec import field
+
+from hztune.schema import Schema, Setting, Text, Times, Word
 
 Trouble = Literal["speed", "memory", "failure", "known", "trace"]
-TROUBLES: tuple[Trouble, ...] = ("speed", "memory", "failure", "known", "trace")
 """Less speed, more memory, a process that failed: measured. `known`: not measured here. `trace`: it
 was proved on a trace, and not on the program."""
 
 _MANY_TIMES = 0.5
-"""Ratio of speed below which a loss is told as a factor."""
+"""Times of speed below which a loss is told as a factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caution:
+class Caution(Schema, frozen=True):
     """What a profile may do elsewhere.
 
     Attributes:
@@ -35,17 +31,31 @@ class Caution:
     """
 
     what: Trouble
-    on: str
-    workload: str = ""
-    params: tuple[tuple[str, Value], ...] = ()
-    ratio: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
+    on: Text
+    workload: Text = ""
+    params: dict[Word, Setting] = field(default_factory=dict)
+    ratio: Times | None = None
+    ci_low: Times | None = None
+    ci_high: Times | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what does not fit together.
+
+        Raises:
+            ValueError: A measured trouble lacks its interval, or another one has one.
+        """
+        measured = [each for each in (self.ci_low, self.ratio, self.ci_high) if each is not None]
+        if len(measured) != 3 * (self.what in ("speed", "memory")):
+            raise ValueError("a warning lacks its ratio, or has one that is not of its kind")
+        if measured != sorted(measured) or self.ratio == 0:
+            raise ValueError("the ratio of a warning lies outside its interval, or is 0")
+        if self.what == "known" and not self.params:
+            raise ValueError("a known risk is one of parameters, and names none")
 
     @property
     def text(self) -> str:
         """In words: "on programs with large blocks: 33 times slower (max_dirty_bytes=0)"."""
-        cause = " ".join(f"{name}={value}" for name, value in self.params)
+        cause = " ".join(f"{name}={value}" for name, value in self.params.items())
         if self.what == "known":
             return f"known risk of {cause}: {self.on}"
         if self.what == "trace":
@@ -62,37 +72,3 @@ class Caution:
         if self.ratio < _MANY_TIMES:
             return f"{1.0 / self.ratio:.0f} times slower"
         return f"{100.0 * (1.0 - self.ratio):.0f} % slower"
-
-
-def read(fields: Fields) -> Caution:
-    """A caution of a file, from its object.
-
-    Raises:
-        UsageError: Something in it is not legal.
-    """
-    caution = Caution(
-        what=cast("Trouble", fields.word("what", TROUBLES)),
-        on=fields.text("on", TEXT),
-        workload=fields.text("workload", TEXT),
-        params=fields.child("params").values(),
-        ratio=fields.number_or_none("ratio", 0, 1e9),
-        ci_low=fields.number_or_none("ci_low", 0, 1e9),
-        ci_high=fields.number_or_none("ci_high", 0, 1e9),
-    )
-    fields.close()
-    _judge(caution)
-    return caution
-
-
-def _judge(caution: Caution) -> None:
-    """The relations inside it."""
-    measured = (caution.ci_low, caution.ratio, caution.ci_high)
-    needed = caution.what in ("speed", "memory")
-    if needed != (None not in measured) or (not needed and measured != (None,) * 3):
-        raise UsageError("a warning lacks its ratio, or has one that is not of its kind")
-    if needed and (
-        list(measured) != sorted(cast("Sequence[float]", measured)) or not caution.ratio
-    ):
-        raise UsageError("the ratio of a warning lies outside its interval, or is 0")
-    if caution.what == "known" and not caution.params:
-        raise UsageError("a known risk is one of parameters, and names none")

@@ -6,8 +6,6 @@ difference is named, so that the claim is not taken for a measurement of this ma
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from hztune.allocator import Installed
 from hztune.errors import HztuneError
 from hztune.machine import Machine
@@ -39,9 +37,9 @@ def facts_of_here() -> dict[str, str]:
 def of_machine(there: MachineId, here: MachineId) -> tuple[str, ...]:
     """What differs between two machines, one sentence each."""
     return tuple(
-        _sentence(WORDS[field.name], getattr(there, field.name), getattr(here, field.name))
-        for field in fields(MachineId)
-        if getattr(there, field.name) != getattr(here, field.name)
+        _sentence(WORDS[name], getattr(there, name), getattr(here, name))
+        for name in WORDS
+        if getattr(there, name) != getattr(here, name)
     )
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from hztune.arguments import memory_amount, within
 from hztune.errors import UsageError
+from hztune.schema import Schema
 
 LEAST_CPUS, MOST_CPUS = 0.01, 4096.0
 LEAST_MEMORY_KB, MOST_MEMORY_KB = 1024, 1 << 40
 _MOST_SHOWN = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Schema, frozen=True, omit_defaults=False):
     """What the processes of a run may use together; the kernel holds them to it. None: all."""
 
     cpus: float | None = None

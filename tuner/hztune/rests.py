@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hztune.arguments import within
 from hztune.errors import UsageError
+from hztune.schema import Schema
 
 MemoryKind = Literal["rss", "kept"]
 """Which memory is meant: the peak of the processes, or what they keep at rest."""
@@ -30,8 +31,7 @@ LEAST_SLOPE_ROUNDS = 3
 """Rounds without which there is no slope: the first one fills what stays, and is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestPlan:
+class RestPlan(Schema, frozen=True):
     """How often a program is loaded and rests, and how its rest is known.
 
     Attributes:

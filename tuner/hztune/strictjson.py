@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from hztune.errors import UsageError
@@ -24,9 +23,6 @@ TEXT = re.compile(r"[A-Za-z0-9 _.:,;@()/+=#-]{0,128}")
 CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 """A time, UTC: 2026-01-31T12:00:00Z."""
 
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-"""The same for strftime."""
-
 VERSION = re.compile(r"[A-Za-z0-9_.:+~-]{0,64}")
 SETTING = re.compile(r"[A-Za-z0-9_.:+-]{0,64}")
 """Of a workload; empty: its defaults."""
@@ -34,28 +30,6 @@ SETTING = re.compile(r"[A-Za-z0-9_.:+-]{0,64}")
 SHA256_OR_NONE = re.compile(r"([0-9a-f]{64})?")
 
 _MOST_SHOWN = 40
-
-
-def ascii_text(text: str) -> str:
-    """`text` as TEXT allows it: other characters become '-', and it is cut at 128."""
-    return re.sub(r"[^A-Za-z0-9 _.:,;@()/+=#-]", "-", text)[:128]
-
-
-def as_word(text: str) -> str:
-    """`text` as WORD allows it: other characters become '-', and it is cut at 64."""
-    return re.sub(r"[^A-Za-z0-9_.:+-]", "-", text)[:64]
-
-
-def time_of(key: str, text: str) -> datetime:
-    """The time that a text like CREATED means.
-
-    Raises:
-        UsageError: There is no such day or hour.
-    """
-    try:
-        return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc)
-    except ValueError:
-        raise UsageError(f"{key} is {text!r}; legal is a day that exists") from None
 
 
 def parse(content: bytes) -> object:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
 from hztune.files import sha256_of
-from hztune.strictjson import as_word
+from hztune.schema import as_word
 
 PREFIX = "trace:"
 """What stands before the file where a workload is named."""

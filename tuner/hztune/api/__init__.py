@@ -3,7 +3,7 @@
     from hztune import api
 
     result = api.tune(api.request("larson", threads=32, budget="60s"))
-    print(result.profile.claim.ratio, result.profile.config)
+    print(result.profile.claim.ratio, result.profile.params)
     api.report(result.folder)
 
 A study, a comparison and a verification measure: they take seconds to hours and start processes.

@@ -84,7 +84,7 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
     """
     adapter = tuned.adapter
     found = tuned.allocator.as_installed() if adapter.is_inside else adapter.installed()
-    made = adapter.environment(tuned.config, found)
+    made = adapter.environment(tuned.params, found)
     kept = {key: value for key, value in base.items() if key not in adapter.variables()}
     others = base.get("LD_PRELOAD")
     if "LD_PRELOAD" in made and others:

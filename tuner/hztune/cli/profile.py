@@ -115,11 +115,11 @@ def _described(shown: Profile) -> str:
     """The profile for people: the claim first, then one line per parameter."""
     lines = api.profile_lines(shown)
     knobs = {knob.name: knob for knob in shown.adapter.knobs(shown.allocator.as_installed())}
-    width = max((len(name) for name, _ in shown.params), default=0)
+    width = max((len(name) for name in shown.params), default=0)
     rows = [
         f"  {name:{width}}  {value}  "
         + (f"(default {knobs[name].default})" if name in knobs else "(no parameter any more)")
-        for name, value in shown.params
+        for name, value in shown.params.items()
     ]
     title = "parameters:" if rows else "parameters: all at their defaults"
     return "\n".join([*lines, title, *rows])

@@ -197,13 +197,13 @@ def _for_people(tuned: Profile, finding: Verification) -> list[str]:
     claimed = measured_text(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)
     lines.append(f"  claimed: {claimed}")
     if finding.rss_ratio is not None:
-        text = dict(tuned.objective.limits).get("max_rss")
+        text = tuned.objective.limits.get("max_rss")
         limit = f", limit {text}" if text else ""
         memory = claim.memory if claim.memory and claim.memory.of == "rss" else None
         promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
         lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
     if finding.kept_ratio is not None:
-        text = dict(tuned.objective.limits).get("max_kept")
+        text = tuned.objective.limits.get("max_kept")
         limit = f", limit {text}" if text else ""
         lines.append(f"  kept memory: {finding.kept_ratio:.2f}x of the control's{limit}")
     return lines

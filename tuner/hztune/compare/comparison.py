@@ -32,8 +32,9 @@ from hztune.machine import Machine
 from hztune.measure.live_share import LiveReading, LiveShare
 from hztune.rests import Rested
 from hztune.result.kept import Keeper
+from hztune.schema import as_text
 from hztune.stats import Interval
-from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, ascii_text
+from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields
 from hztune.workload import WorkloadSpec
 
 SCHEMA = "hztune-comparison/2"
@@ -115,7 +116,7 @@ def started(
 ) -> Comparison:
     """Returns the record of a comparison of which nothing has been measured."""
     fields = tuple(
-        (name, ascii_text(value) if isinstance(value, str) else value)
+        (name, as_text(value) if isinstance(value, str) else value)
         for name, value in asdict(machine).items()
     )
     versions = (

@@ -220,4 +220,4 @@ def _of_profile(path: Path) -> Contender:
     if tuned.adapter.is_inside:
         found = tuned.allocator.as_installed()
         return Contender(told, tuned.arm, found.version, found.sha256, inside=found)
-    return configured(told, tuned.allocator.name, tuned.config)
+    return configured(told, tuned.allocator.name, tuned.params)

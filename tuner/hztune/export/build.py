@@ -21,7 +21,7 @@ def header(profile: Profile) -> str:
         "defaults:  cmake -S core -B build -DHZ_CONFIG_HEADER=/path/of/this/file",
         "constants: the same with -DHZ_FROZEN=ON; parameters in HZ_* are then ignored",
     ]
-    return slashed([*comment, "", *use]) + macros(profile.config)
+    return slashed([*comment, "", *use]) + macros(profile.params)
 
 
 def macros(given: Mapping[str, Value]) -> str:

@@ -32,7 +32,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
     lines = [
         f"{_library(profile)} tuned by hztune for {_label(profile)}{threads}",
         f"result:  {claim(profile)}",
-        *[f"limit:   {name} {value}" for name, value in limits],
+        *[f"limit:   {name} {value}" for name, value in limits.items()],
         *_suggested_limit(profile),
         *_circumstances(profile.objective),
         *[f"warning: {each.text}" for each in profile.cautions],
@@ -99,7 +99,7 @@ def claim(profile: Profile) -> str:
 
 def _limits(profile: Profile) -> str:
     """The memory limits by their names."""
-    names = [name for name, _ in profile.objective.limits if name in ("max_rss", "max_kept")]
+    names = [name for name in profile.objective.limits if name in ("max_rss", "max_kept")]
     return " and ".join(names) or "max_rss"
 
 
@@ -155,4 +155,4 @@ def _label(profile: Profile) -> str:
 
 
 def _versions(profile: Profile) -> str:
-    return ", ".join(f"{name} {version}" for name, version in profile.versions)
+    return ", ".join(f"{name} {version}" for name, version in profile.versions.items())

@@ -74,7 +74,7 @@ def _conf(profile: Profile) -> tuple[str, str, str]:
     """The symbol that this build of jemalloc reads, its variable, and what they say."""
     prefix = profile.adapter.prefix
     variable = f"{prefix.upper()}MALLOC_CONF"
-    config = {**dict(profile.allocator.given), **profile.config}
+    config = {**profile.allocator.given, **profile.params}
     said = profile.adapter.settings(config, profile.allocator.as_installed())
     return f"{prefix}malloc_conf", variable, said.get(variable, "")
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
+from msgspec import structs
+
 from hztune import artifacts
 from hztune.allocator.live import Running
 from hztune.attach.outside import Process
@@ -138,7 +140,7 @@ def live_shares(
     program = replace(program, by="", timeout_s=timeout_s)
     if program.service is not None:
         span_s = min(each_s, program.span_s or each_s)
-        rest = program.rest and replace(program.rest, rounds=1)
+        rest = program.rest and structs.replace(program.rest, rounds=1)
         program = replace(program, span_s=span_s, rest=rest)
     return tuple(_asked(program, arm, identity, seed) for arm in arms)
 

@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from msgspec import structs
+
 from hztune import process
 from hztune.arguments import command_words, expression, named_command, within
 from hztune.blocks import Arm
@@ -219,7 +221,7 @@ def bench_program(
     return Program(
         argv,
         rate=_bench_p99_rate if spec.goal == "p99" else _bench_rate,
-        rest=spec.rest and replace(spec.rest, says=_BENCH_RESTS),
+        rest=spec.rest and structs.replace(spec.rest, says=_BENCH_RESTS),
         seeks_kept=spec.goal == "kept",
         quota=spec.quota,
         counts=_bench_counts,

@@ -66,7 +66,8 @@ class Examination:
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """What is to be told of what is left."""
-        return tuple(dict.fromkeys(harm.caution for harm in self.harms))
+        found = [harm.caution for harm in self.harms]
+        return tuple(one for at, one in enumerate(found) if one not in found[:at])
 
     @property
     def gone(self) -> tuple[Caution, ...]:

@@ -68,7 +68,7 @@ class Harm:
         """What is told of it."""
         ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
         step = self.step
-        params = tuple((name, step.arm.config[name]) for name in step.added) if step else ()
+        params = {name: step.arm.config[name] for name in step.added} if step else {}
         return Caution(self.what, self.phrase, self.workload, params, ratio, low, high)
 
 

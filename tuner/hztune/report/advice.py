@@ -112,7 +112,7 @@ def foot(found: Figures) -> Html:
     """Which study this is."""
     profile = found.profile
     library = found.samples.identity.get("library", "")[:12] or "-"
-    versions = ", ".join(f"{name} {version}" for name, version in profile.versions)
+    versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
     return tag(
         "footer",
         tag("p", f"Study begun {found.samples.created}, profile made {profile.created}."),

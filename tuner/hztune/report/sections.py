@@ -95,12 +95,12 @@ def _tiles(found: Figures) -> Iterator[tuple[str, str, str]]:
         note = f"{result.ci_low:.3f} to {result.ci_high:.3f} of the control's"
         yield "speed", f"{result.ratio:.3f}x", note
     if found.rss_ratio is not None:
-        limit = dict(profile.objective.limits).get("max_rss", "")
+        limit = profile.objective.limits.get("max_rss", "")
         note = f"of the control's; limit {limit}" if limit else "of the control's"
         yield "peak memory", f"{found.rss_ratio:.2f}x", note
     kept = found.kept
     if kept is not None and kept.ratio is not None:
-        limit = dict(profile.objective.limits).get("max_kept", "")
+        limit = profile.objective.limits.get("max_kept", "")
         note = f"of the control's; limit {limit}" if limit else "of the control's"
         yield "kept memory", f"{kept.ratio[0]:.2f}x", note
     floor = words.change(found.floor, sign=False)
@@ -231,7 +231,7 @@ def _shares(found: Figures) -> Html:
     if not found.shares:
         return Html()
     rows = [_share(*share) for share in found.shares]
-    limit = dict(found.profile.objective.limits).get("max_loss", "")
+    limit = found.profile.objective.limits.get("max_loss", "")
     said = (
         "The result is the geometric mean of these ratios, each with its own 95 % interval from "
         f"the fresh pairs. A gain is claimed only where these show that none loses over {limit}."

@@ -92,7 +92,9 @@ def control_words(profile: Profile) -> str:
 def target_words(profile: Profile) -> str:
     """What was tuned for: "remote@main with remote=90 and 32 threads"."""
     names = " and ".join(workload.text for workload in profile.workloads)
-    details = [f"{name}={value}" for each in profile.workloads for name, value in each.params]
+    details = [
+        f"{name}={value}" for each in profile.workloads for name, value in each.params.items()
+    ]
     if profile.threads:
         details.append(_count(profile.threads, "thread"))
     return f"{names} with {' and '.join(details)}" if details else names
@@ -154,7 +156,7 @@ def memory_words(ratio: float, of: MemoryKind = "rss") -> str:
 
 def bench_command(workload: WorkloadId, threads: int, ops: int) -> str:
     """The command of a built-in workload that does so many operations."""
-    params = "".join(f" --{name} {value}" for name, value in workload.params)
+    params = "".join(f" --{name} {value}" for name, value in workload.params.items())
     is_trace = trace_file.is_trace(workload.name)
     name = shlex.quote(workload.name if is_trace else workload.text)
     return f"$(hztune paths --bench) {name}{params} --threads {threads} --ops {ops}"

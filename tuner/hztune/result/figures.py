@@ -164,7 +164,7 @@ class Figures:
     def winner(self) -> Arm:
         """What the profile carries, as the samples know it."""
         name = self.profile.allocator.name
-        bare = self._reduced(self.profile.config)
+        bare = self._reduced(self.profile.params)
         for arm in self._arms():
             if arm.allocator == name and self._reduced(arm.config) == bare:
                 return arm
@@ -179,7 +179,7 @@ class Figures:
     @property
     def tuned(self) -> Mapping[str, Value]:
         """What the profile changes, but for knobs that are there no more."""
-        changed = self._reduced(self.profile.config)
+        changed = self._reduced(self.profile.params)
         return {name: value for name, value in changed.items() if name in self.params}
 
     @cached_property
@@ -478,7 +478,7 @@ def read(folder: Path) -> Figures:
         raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
     result = stored.read(samples.ending, folder) if samples.ending else None
     made = result.profile if result else claimed
-    limits = limits_of(dict(made.objective.limits))
+    limits = limits_of(made.objective.limits)
     weighed = weighed_memory(samples.identity.get("objectives", ""))
     ledger = Ledger.of(samples.blocks, *limits, samples.machine.fingerprint, weighed)
     place, words = folder / PROFILE, tuple[str, ...]()

@@ -88,5 +88,5 @@ def _own(path: Path, tuned: Profile, program: Program) -> Earlier:
 
 
 def _settings(tuned: Profile) -> str:
-    sets = " ".join(f"{name}={value}" for name, value in tuned.params)
+    sets = " ".join(f"{name}={value}" for name, value in tuned.params.items())
     return sets or "with its defaults"

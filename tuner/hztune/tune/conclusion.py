@@ -42,8 +42,8 @@ from hztune.result import (
 )
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
+from hztune.schema import as_text, as_word
 from hztune.stats import NORMAL_95, fixed_interval, follow_on, log_memory_ratio, pool_plain
-from hztune.strictjson import as_word, ascii_text
 from hztune.trial import (
     ArmRecord,
     Calibration,
@@ -109,7 +109,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
         threads=0 if decision.on_program else request.threads,
         machine=MachineId.of(machine),
         objective=Objective(
-            decision.claim.metric, task.limits, _control(task), _rest(request), request.quota
+            decision.claim.metric, dict(task.limits), _control(task), _rest(request), request.quota
         ),
         claim=decision.claim,
         search=SearchInfo(
@@ -144,12 +144,12 @@ def _suggested_limit(pairs: Sequence[tuple[Outcome, Outcome]]) -> int:
     return 1024 * math.ceil(LIMIT_ROOM * max((p.rss_peak_kb for p in parts), default=0) / 1024)
 
 
-def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
+def _params(task: Task, decision: Decision) -> dict[str, Value]:
     """What differs from the defaults of the arm's allocator; the unchanged program has none."""
     arm = decision.arm
     if not task.space.holds(arm):
-        return ()
-    return tuple(task.space.part(arm.allocator).reduced(arm.config).items())
+        return {}
+    return dict(task.space.part(arm.allocator).reduced(arm.config))
 
 
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
@@ -162,13 +162,13 @@ def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
         yield from examined.cautions
     for spec in task.request.workloads if not decision.on_program else ():
         if spec.trace is not None:
-            said = f"{ascii_text(spec.trace.name)}: proved on a trace only, not on its program"
+            said = f"{as_text(spec.trace.name)}: proved on a trace only, not on its program"
             yield Caution("trace", said, workload=spec.name)
     looked_at = set(examined.winner.params) if examined is not None else set()
     if task.space.holds(arm):
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):
             if not params.items() <= looked_at:
-                yield Caution("known", risk, params=tuple(params.items()))
+                yield Caution("known", risk, params=dict(params))
 
 
 def _control(task: Task) -> str:
@@ -179,7 +179,7 @@ def _control(task: Task) -> str:
 
 def _rest(request: TuneRequest) -> RestPlan | None:
     """Its rounds of load and rest; the expression is the user's own, and stays here."""
-    return request.rest and replace(request.rest, says="")
+    return request.rest and RestPlan(request.rest.idle_s, request.rest.rounds)
 
 
 def _workload_id(request: TuneRequest, decision: Decision) -> WorkloadId:
@@ -191,14 +191,15 @@ def _workload_id(request: TuneRequest, decision: Decision) -> WorkloadId:
 
 def _program_id(program: Program) -> WorkloadId:
     words = profile.hash_of_words(program.argv)
-    return WorkloadId("program", as_word(program.label), "", (), words)
+    return WorkloadId("program", as_word(program.label), "", {}, words)
 
 
 def _identities(request: TuneRequest) -> list[WorkloadId]:
     """Everything that is measured."""
     if request.program is None:
         return [
-            WorkloadId("bench", spec.name, spec.setting, spec.params) for spec in request.workloads
+            WorkloadId("bench", spec.name, spec.setting, dict(spec.params))
+            for spec in request.workloads
         ]
     return [_program_id(each) for each in request.programs]
 
@@ -229,13 +230,13 @@ def program_metric(program: Program) -> str:
     return "metric" if program.rate else "wall_s"
 
 
-def _versions() -> tuple[tuple[str, str], ...]:
-    return (
-        ("hztune", version()),
-        ("optuna", version_of("optuna")),
-        ("numpy", version_of("numpy")),
-        ("python", platform.python_version()),
-    )
+def _versions() -> dict[str, str]:
+    return {
+        "hztune": version(),
+        "optuna": version_of("optuna"),
+        "numpy": version_of("numpy"),
+        "python": platform.python_version(),
+    }
 
 
 # ---- the account ---------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
 from hztune.result import LiveMemory, Result, Survivor, stored
 from hztune.result.decision import Decision
+from hztune.schema import as_word
 from hztune.search import SLOTS
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
-from hztune.strictjson import as_word
 from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
 from hztune.trial.budget import Stop
 from hztune.trial.division import CALIBRATED_BY, PROVED_BY, SEARCHED_BY

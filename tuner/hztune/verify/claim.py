@@ -130,11 +130,11 @@ class Promise:
         """
         if not tuned.makes_a_claim or tuned.claim.ci_low is None:
             raise UsageError(f"there is nothing to verify: the verdict is {tuned.claim.verdict}")
-        limit, max_loss = limits_of(dict(tuned.objective.limits))
+        limit, max_loss = limits_of(tuned.objective.limits)
         memory = tuned.claim.memory if tuned.claim.verdict == "less_memory" else None
         return cls(
             control=Arm(tuned.objective.control or tuned.allocator.name),
-            arm=Arm.of(tuned.allocator.name, tuned.config),
+            arm=Arm.of(tuned.allocator.name, tuned.params),
             low=math.log(tuned.claim.ci_low),
             limit=limit,
             is_gain=tuned.claim.verdict == "improved",
@@ -218,7 +218,7 @@ def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
     specs = [
         WorkloadSpec.from_text(
             text,
-            [f"{k}={v}" for k, v in of.params],
+            [f"{k}={v}" for k, v in of.params.items()],
             None if trace_file.is_trace(text) else tuned.threads,
         )
         for text, of in zip(texts, tuned.workloads, strict=True)

@@ -24,8 +24,9 @@ from hztune.errors import HztuneError, UsageError
 from hztune.files import sha256_of
 from hztune.measure.program import Program
 from hztune.profile import Profile
+from hztune.schema import TIME_FORMAT, as_word, time_of
 from hztune.stats import Interval
-from hztune.strictjson import CREATED, TIME_FORMAT, Fields, as_word, time_of
+from hztune.strictjson import CREATED, Fields
 from hztune.verify.claim import Verification, VerifyAnswer
 
 SCHEMA = "hztune-check/1"
@@ -124,7 +125,7 @@ def told_in_words(tuned: Profile) -> str:
     """What a profile is for and what it sets, in words."""
     target = " and ".join(each.label for each in tuned.workloads)
     threads = f" T={tuned.threads}" if tuned.threads else ""
-    sets = " ".join(f"{name}={value}" for name, value in tuned.params)
+    sets = " ".join(f"{name}={value}" for name, value in tuned.params.items())
     return f"{target}{threads}: {tuned.allocator.name} {sets}".rstrip()
 
 

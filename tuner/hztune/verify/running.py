@@ -132,7 +132,7 @@ def _rows(
 
     What a program gives to an allocator inside is its default, and is not known here.
     """
-    config = tuned.config
+    config = tuned.params
     rows = []
     for knob in adapter.knobs(found):
         asked = config.get(knob.name, knob.default)
