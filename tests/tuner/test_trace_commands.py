@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.bench import traces
 
-from hztune.trace.overview import trace_lines
+from hztune.trace.overview import trace_text
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -38,7 +38,7 @@ def test_a_program_is_recorded_and_told_of(recorded: Path, hztune_here: Run) -> 
     assert told["calls"] > 50 and told["threads"] == 1
     assert told["notes"]["program"] == ["ls", "/"]
     lines = hztune_here("trace", "info", recorded).stdout.splitlines()
-    assert lines == trace_lines(told)
+    assert lines == trace_text(told)
     assert lines[0] == "program   ls /"
 
 

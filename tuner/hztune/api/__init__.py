@@ -8,133 +8,96 @@
 
 A study, a comparison and a verification measure: they take seconds to hours and start processes.
 Every error is an `HztuneError` whose text is one sentence: a `UsageError` where something that was
-asked for does not exist or is not legal. Modules are imported when a function needs them.
+asked for does not exist or is not legal. A module is imported when one of its functions is asked
+for.
 """
 
-from hztune.api.comparisons import (
-    compare,
-    comparison_json,
-    comparison_text,
-    contenders,
-    draw,
-    failing,
-    named_programs,
-    rows,
-    ruling,
-    write_comparison,
-)
-from hztune.api.listings import (
-    allocator_names,
-    allocators,
-    doctor,
-    find_format,
-    formats,
-    machine,
-    parameters,
-    paths,
-    spaces,
-    workloads,
-)
-from hztune.api.processes import (
-    change_process,
-    diagnose,
-    process_statistics,
-    trim_process,
-)
-from hztune.api.profiles import (
-    changes,
-    command_of,
-    differences,
-    due,
-    environment,
-    examine,
-    export,
-    history,
-    load_profile,
-    profile_json,
-    profile_lines,
-    profiles_in,
-    unreadable_history,
-    verify,
-)
-from hztune.api.studies import (
-    optuna_storage,
-    plan,
-    program,
-    report,
-    request,
-    sample_columns,
-    samples,
-    summary,
-    summary_lines,
-    tune,
-)
-from hztune.api.suggestions import suggest, suggestion_json, suggestion_text
-from hztune.api.traces import (
-    anonymize_trace,
-    convert_trace,
-    cut_trace,
-    recorder_command,
-    trace_info,
-    trace_text,
-)
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hztune.allocator import names as allocator_names
+    from hztune.allocator import states as allocators
+    from hztune.api.comparisons import (
+        compare,
+        comparison_text,
+        contenders,
+        draw,
+        failing,
+        rows,
+        ruling,
+    )
+    from hztune.api.listings import formats, machine, parameters, paths, spaces
+    from hztune.api.profiles import (
+        changes,
+        differences,
+        due,
+        environment,
+        export,
+        history,
+        load_profile,
+        profile_lines,
+        profiles_in,
+        verify,
+    )
+    from hztune.api.studies import (
+        optuna_storage,
+        plan,
+        program,
+        report,
+        request,
+        sample_columns,
+        samples,
+        tune,
+    )
+    from hztune.attach.diagnosis import diagnose
+    from hztune.attach.questions import change_process, process_statistics, trim_process
+    from hztune.compare.comparison import dumps as comparison_json
+    from hztune.compare.exchange import write as write_comparison
+    from hztune.doctor import examine as doctor
+    from hztune.export import find as find_format
+    from hztune.measure.program import named as named_programs
+    from hztune.profile import dumps as profile_json
+    from hztune.result.summary import summary_json as summary
+    from hztune.result.summary import summary_lines
+    from hztune.store.kept_command import read as command_of
+    from hztune.suggest.suggested import suggest
+    from hztune.suggest.suggested_text import suggestion_json, suggestion_text
+    from hztune.trace.overview import trace_text
+    from hztune.trace.recording import recorder_command
+    from hztune.trace.tool import anonymize_trace, convert_trace, cut_trace, trace_info
+    from hztune.verify.history import unreadable as unreadable_history
+    from hztune.verify.running import examine
+    from hztune.workload import listing as workloads
+
+_HOMES = {
+    alias.asname or alias.name: (str(node.module), alias.name)
+    for node in ast.walk(ast.parse(Path(__file__).read_text()))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hztune.")
+    for alias in node.names
+}
+"""The imports above, which type checkers carry out at once: name -> module and name there."""
 
 __all__ = [
-    "allocator_names",
-    "allocators",
-    "anonymize_trace",
-    "change_process",
-    "changes",
-    "command_of",
-    "compare",
-    "comparison_json",
-    "comparison_text",
-    "contenders",
-    "convert_trace",
-    "cut_trace",
-    "diagnose",
-    "differences",
-    "doctor",
-    "draw",
-    "due",
-    "environment",
-    "examine",
-    "export",
-    "failing",
-    "find_format",
-    "formats",
-    "history",
-    "load_profile",
-    "machine",
-    "named_programs",
-    "optuna_storage",
-    "parameters",
-    "paths",
-    "plan",
-    "process_statistics",
-    "profile_json",
-    "profile_lines",
-    "profiles_in",
-    "program",
-    "recorder_command",
-    "report",
-    "request",
-    "rows",
-    "ruling",
-    "sample_columns",
-    "samples",
-    "spaces",
-    "suggest",
-    "suggestion_json",
-    "suggestion_text",
-    "summary",
-    "summary_lines",
-    "trace_info",
-    "trace_text",
-    "trim_process",
-    "tune",
-    "unreadable_history",
-    "verify",
-    "workloads",
-    "write_comparison",
-]
+    "allocator_names", "allocators", "anonymize_trace", "change_process", "changes",
+    "command_of", "compare", "comparison_json", "comparison_text", "contenders",
+    "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "draw", "due",
+    "environment", "examine", "export", "failing", "find_format", "formats", "history",
+    "load_profile", "machine", "named_programs", "optuna_storage", "parameters", "paths",
+    "plan", "process_statistics", "profile_json", "profile_lines", "profiles_in", "program",
+    "recorder_command", "report", "request", "rows", "ruling", "sample_columns", "samples",
+    "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
+    "trace_info", "trace_text", "trim_process", "tune", "unreadable_history", "verify",
+    "workloads", "write_comparison",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"hztune.api has no {name!r}")
+    module, own_name = _HOMES[name]
+    return getattr(import_module(module), own_name)

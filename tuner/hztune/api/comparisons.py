@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from hztune.progress import Quiet
+from hztune.compare import contenders as sides_of
+from hztune.errors import UsageError
+from hztune.progress import Quiet, Reporter
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from hztune.compare.comparison import Comparison
     from hztune.compare.contenders import Contender
-    from hztune.measure.program import Program, ProgramOptions
-    from hztune.progress import Reporter
+    from hztune.measure.program import Program
     from hztune.workload import WorkloadSpec
 
 
@@ -28,24 +27,9 @@ def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Con
     Raises:
         UsageError: One of them does not exist, or is not legal.
     """
-    from hztune.compare import contenders
-
-    return contenders.commands(texts) if are_commands else contenders.parse(texts)
-
-
-def named_programs(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
-    """Several programs of yours, each with a name of its own.
-
-    Args:
-        texts: NAME='./program its arguments'.
-        options: As of `program`; they hold for each.
-
-    Raises:
-        UsageError: One is not so written, or two have one name.
-    """
-    from hztune.measure.program import named
-
-    return named(tuple(texts), **options)
+    if isinstance(texts, str):
+        raise UsageError(f"the contenders {texts!r} are one text; give several: ('none', 'hz')")
+    return sides_of.commands(texts) if are_commands else sides_of.parse(texts)
 
 
 def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
@@ -136,34 +120,9 @@ def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool
     """A comparison for people, or as a table for a Markdown document."""
     from hztune.compare import table
 
-    rows, rulings = found.standings, found.answers
     if markdown:
-        return table.markdown(rows, rulings)
-    return table.plain(rows, rulings, counters=counters)
-
-
-def comparison_json(found: Comparison) -> str:
-    """A comparison with every sample and estimate."""
-    from hztune.compare import comparison
-
-    return comparison.dumps(found)
-
-
-def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
-    """Writes a comparison for other programs.
-
-    Args:
-        found: The comparison.
-        path: The file.
-        form: "csv": a line for each row and contender; "junit": the answers of one with `no_worse`
-            as JUnit XML, a test case for each row, measured or not.
-
-    Raises:
-        HztuneError: The file system refused.
-    """
-    from hztune.compare import exchange
-
-    exchange.write(found, path, form)
+        return table.markdown(found.standings, found.answers)
+    return table.plain(found.standings, found.answers, counters=counters)
 
 
 def draw(found: Comparison, path: str | Path) -> None:

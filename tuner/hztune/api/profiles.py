@@ -8,17 +8,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hztune import machine_diff, profile
 from hztune.errors import HztuneError, NoGainError
-from hztune.progress import Quiet
+from hztune.profile import Profile
+from hztune.progress import Quiet, Reporter
+from hztune.verify import collection
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program
-    from hztune.profile import Profile
-    from hztune.progress import Reporter
     from hztune.verify.claim import Verification
     from hztune.verify.collection import Kept
     from hztune.verify.history import Recheck
-    from hztune.verify.running import Report
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -27,27 +27,7 @@ def load_profile(path: str | Path) -> Profile:
     Raises:
         UsageError: It is no profile, or not a legal one.
     """
-    from hztune import profile
-
     return profile.load(Path(path))
-
-
-def command_of(record: Path) -> tuple[str, ...]:
-    """The words of the command that is kept beside a profile or a comparison; () where none is.
-
-    Raises:
-        UsageError: Another user may have written them.
-    """
-    from hztune.store import kept_command
-
-    return kept_command.read(record)
-
-
-def profile_json(tuned: Profile) -> str:
-    """A profile as its file holds it."""
-    from hztune import profile
-
-    return profile.dumps(tuned)
 
 
 def profile_lines(tuned: Profile) -> list[str]:
@@ -64,9 +44,9 @@ def export(tuned: Profile, form: str) -> str:
         UsageError: There is no such form, or it is not for this allocator.
         NoGainError: The profile is of the unchanged program: there is nothing to set.
     """
-    from hztune import export
+    from hztune.export import render
 
-    text = export.render(tuned, form)
+    text = render(tuned, form)
     named = tuned.allocator.soname or tuned.allocator.name == "hz"
     if form != "json" and not (named or tuned.environment):
         raise NoGainError(
@@ -99,14 +79,11 @@ def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str
         tuned: The profile.
         programs: Those that it is to be used for, if their commands are to be compared, too.
     """
-    from hztune import machine_diff
-    from hztune.profile import hash_of_words
-
     found = list(machine_diff.from_proved(tuned))
     known = {each.name: each.words_sha256 for each in tuned.workloads}
     for program in programs:
         told = known.get(program.label, "") if tuned.shares else tuned.workload.words_sha256
-        if told and hash_of_words(program.argv) != told:
+        if told and profile.hash_of_words(program.argv) != told:
             which = f"the command {program.label}" if tuned.shares else "the command"
             found.append(f"{which} is not the one that the profile was made for")
     return found
@@ -158,8 +135,6 @@ def profiles_in(folder: str | Path) -> list[Kept]:
     Raises:
         UsageError: It cannot be read, or there is none.
     """
-    from hztune.verify import collection
-
     return collection.profiles_in(Path(folder))
 
 
@@ -191,30 +166,8 @@ def history(tuned: Profile | None = None) -> list[Recheck]:
     return found if tuned is None else checks.rechecks_of(tuned, found)
 
 
-def unreadable_history() -> int:
-    """How many lines of this user's history hold no check: damaged, or of another version.
-
-    Raises:
-        HztuneError: There is a history, and it may not be read.
-    """
-    from hztune.verify import history as checks
-
-    return checks.unreadable()
-
-
 def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     """What was not the same in two checks: the machine, the kernel, a library, a program."""
     from hztune.verify import history as checks
 
     return checks.changes(before, dict(after.here))
-
-
-def examine(tuned: Profile, pid: int) -> Report:
-    """Holds a running process against a profile: has it that allocator, with those parameters?
-
-    Raises:
-        UsageError: There is no such process, or it may not be looked at.
-    """
-    from hztune.verify.running import examine
-
-    return examine(tuned, pid)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from hztune.workload import Goal
 
 
-# ---- tune ----------------------------------------------------------------------------------------
-
-
 def program(argv: Sequence[str] = (), **options: Unpack[ProgramOptions]) -> Program:
     """A program of yours that can be tuned, compared or verified on.
 
@@ -150,20 +147,6 @@ def plan(asked: TuneRequest) -> list[str]:
     from hztune.tune.session import plan
 
     return plan(task)
-
-
-def summary(result: Result) -> dict[str, Any]:
-    """A result as one flat object for machines, as `hztune tune --json` prints it."""
-    from hztune.result.summary import summary_json
-
-    return summary_json(result)
-
-
-def summary_lines(result: Result) -> list[str]:
-    """A result for people, as `hztune tune` prints it."""
-    from hztune.result.summary import summary_lines
-
-    return summary_lines(result)
 
 
 def report(folder: str | Path, out: str | Path | None = None) -> Path:

@@ -75,7 +75,7 @@ class Diagnosis:
 
 
 def diagnose(pid: int) -> Diagnosis:
-    """Looks at a process, and asks it where it takes requests.
+    """What a process's allocator holds, what is set, and what would help, in words.
 
     Raises:
         UsageError: There is none, or it may not be looked at.

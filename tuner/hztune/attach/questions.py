@@ -156,8 +156,8 @@ class Trimmed:
     after: SeenMemory
 
 
-def statistics(pid: int) -> Statistics:
-    """Asks a process what it holds.
+def process_statistics(pid: int) -> Statistics:
+    """What a process holds, by its allocator's own account; it must take requests.
 
     Raises:
         UsageError: There is none, or it takes no requests.
@@ -178,7 +178,7 @@ def statistics_of(process: Process) -> Statistics:
     )
 
 
-def trim(pid: int) -> Trimmed:
+def trim_process(pid: int) -> Trimmed:
     """Has a process give back what it does not need.
 
     Raises:
@@ -193,8 +193,8 @@ def trim(pid: int) -> Trimmed:
     return Trimmed(trimmed, before, process.memory())
 
 
-def set_parameters(pid: int, settings: Mapping[str, str]) -> Changed:
-    """Changes parameters of a process, all or none of them.
+def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
+    """Changes parameters of hz in a process, all or none: {"decay_ms": "0"}.
 
     Raises:
         UsageError: There is none, it takes no requests, or refuses the change.

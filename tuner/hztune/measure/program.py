@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -368,7 +368,7 @@ def described(
     return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))
 
 
-def named(texts: tuple[str, ...], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
+def named(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
     """The programs that NAME='./program args' describe; the options hold for each.
 
     Raises:

@@ -287,7 +287,7 @@ def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, 
             words = recording.recorder_command(trace, program.argv, seconds=span_s)
             with with_port_and_dir(replace(program, argv=tuple(words))) as here:
                 again.once(here)
-            told = tool.describe(trace) if trace.exists() else None
+            told = tool.trace_info(trace) if trace.exists() else None
             before = _before_load(trace, told, again.load_ns) if told and again.load_ns else None
     except HztuneError as error:
         return None, str(error), again.dropped
@@ -301,8 +301,8 @@ def _before_load(trace: Path, told: Mapping[str, Any], load_ns: int) -> Mapping[
     part, to_s = trace.with_name("before"), 1e-9 * (load_ns - told["notes"]["start_ns"])
     if to_s <= 0.0:
         return None
-    tool.cut(trace, part, None, to_s)
-    return tool.describe(part)
+    tool.cut_trace(trace, part, to_s=to_s)
+    return tool.trace_info(part)
 
 
 def _why_unseen(again: _Run) -> str:

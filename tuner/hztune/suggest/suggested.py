@@ -11,7 +11,7 @@ from hztune.arguments import within
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import OPEN, Program
-from hztune.progress import Reporter
+from hztune.progress import Quiet, Reporter
 from hztune.suggest.earlier import Earlier, earlier
 from hztune.suggest.ideas import Case, Suggestion, suggestions
 from hztune.suggest.look import looked_at
@@ -37,24 +37,32 @@ class Suggested:
     earlier: tuple[Earlier, ...]
 
 
-def suggest(program: Program, seconds: float, folder: Path, reporter: Reporter) -> Suggested:
-    """Looks at a program and says what is worth measuring.
+def suggest(
+    program: Program,
+    *,
+    seconds: float = 5.0,
+    profiles: str | Path = "hztune-results",
+    reporter: Reporter | None = None,
+) -> Suggested:
+    """Looks at a program, and names at most three measurements that are worth making.
+
+    It is run twice, once with its calls recorded. Nothing is compared, and nothing is claimed.
 
     Args:
-        program: The program, or the server.
-        seconds: For each of two looks.
-        folder: Where earlier profiles are; one that is missing holds none.
-        reporter: Is told what begins.
+        program: A program or a server, from `program`.
+        seconds: For each of the two runs; then the program is ended.
+        profiles: A folder with earlier profiles; one that is missing holds none.
+        reporter: Is told what begins; None: nothing is shown.
 
     Raises:
-        UsageError: There is no such program, or something is not legal; it was not run.
-        HztuneError: It fails by itself.
+        UsageError: Something is not legal; nothing was run.
+        HztuneError: The program fails by itself.
     """
     within("--for", seconds, LEAST_LOOK_S, MOST_LOOK_S)
     if program.argv[0] == OPEN:
         raise UsageError(f"{OPEN} stands for the contenders of `hztune compare`; give a program")
-    known = earlier(program, folder)
-    sight = looked_at(program, seconds, reporter)
+    known = earlier(program, Path(profiles))
+    sight = looked_at(program, seconds, reporter or Quiet())
     case = Case(program, sight, _installed(sight), *_limit(program))
     return Suggested(program.label, sight, suggestions(case), known)
 

@@ -16,8 +16,8 @@ _SHARES = (0.5, 0.9, 1.0)
 _NOTE = "One look is no measurement: nothing was compared, and nothing is claimed."
 
 
-def suggested_lines(found: Suggested) -> list[str]:
-    """All of it, a line each."""
+def suggestion_text(found: Suggested) -> list[str]:
+    """What `suggest` found, for people, a line each."""
     told = [f"{name:<10} {text}" for name, text in _seen(found.sight)]
     if found.measurements:
         told += ["", "worth measuring, the first one most:"]
@@ -30,8 +30,8 @@ def suggested_lines(found: Suggested) -> list[str]:
     return [*told, "", _NOTE]
 
 
-def suggested_json(found: Suggested) -> dict[str, Any]:
-    """The same as JSON can hold it."""
+def suggestion_json(found: Suggested) -> dict[str, Any]:
+    """What `suggest` found, as `hztune suggest --json` prints it."""
     return {"schema": 1, **asdict(found)}
 
 

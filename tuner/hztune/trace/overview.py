@@ -17,8 +17,8 @@ _ENDINGS = {
 }
 
 
-def trace_lines(told: Mapping[str, Any]) -> list[str]:
-    """Returns what `tool.describe` tells, a line each."""
+def trace_text(told: Mapping[str, Any]) -> list[str]:
+    """What `trace_info` tells, for people, a line each."""
     return [*_head(told), *_blocks(told), *_operations(told), *_threads(told)]
 
 

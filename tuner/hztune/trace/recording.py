@@ -36,7 +36,7 @@ def require_recordable(words: Sequence[str]) -> LoadedProgram:
 
 
 def recorder_command(
-    output: Path,
+    output: str | Path,
     words: Sequence[str] = (),
     *,
     pid: int | None = None,
@@ -44,12 +44,21 @@ def recorder_command(
     touch_bytes: int | None = None,
     each: bool = False,
 ) -> list[str]:
-    """Returns the words that start hz-record; arguments as of `hztune record`.
+    """The command that records a program; it starts the program and is to be run by you.
+
+    Args:
+        output: The trace that it will write.
+        words: The program and its arguments; empty with `pid`.
+        pid: A process that was started with a recorder that sleeps.
+        seconds: After which the recording ends; None: with the program.
+        touch_bytes: Of blocks of that size and more, how much is resident is noted; None: of none.
+        each: Every program that is started gets a trace, not only the busiest.
 
     Raises:
         UsageError: The program cannot be recorded.
         HztuneError: hz-record was not built.
     """
+    output = Path(output)
     command = [str(artifacts.record()), "--output", str(output)]
     if seconds is not None:
         command += ["--for", f"{seconds:g}"]

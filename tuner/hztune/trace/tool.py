@@ -8,15 +8,14 @@ from typing import Any
 
 from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
-from hztune.trace import overview
+from hztune.trace.overview import trace_text
 
 _DEADLINE_S = 24 * 3600.0
 _REFUSED = 2
-_PREFIXES = ("hz-trace: ", "hz-record: ")
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """Returns what `hz-trace info` says of a trace.
+def trace_info(path: str | Path) -> dict[str, Any]:
+    """What is in a trace, as `hztune trace info --json` prints it.
 
     Raises:
         UsageError: It is none.
@@ -25,7 +24,7 @@ def describe(path: Path) -> dict[str, Any]:
     said, _ = _run("info", path)
     try:
         told: dict[str, Any] = json.loads(said)
-        overview.trace_lines(told)
+        trace_text(told)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise HztuneError(
             f"{str(path)!r} has notes that hztune does not write; `hztune trace anonymize` makes a "
@@ -34,8 +33,18 @@ def describe(path: Path) -> dict[str, Any]:
     return told
 
 
-def cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> list[str]:
+def cut_trace(
+    path: str | Path, output: str | Path, *, from_s: float | None = None, to_s: float | None = None
+) -> list[str]:
     """Writes a part of a trace; returns what is to be said.
+
+    Blocks that live where the part begins are allocated there.
+
+    Args:
+        path: The trace.
+        output: The one that is written.
+        from_s: Seconds at which the part begins; None: with the trace.
+        to_s: At which it ends; None: with the trace.
 
     Raises:
         UsageError: It is no trace, or cannot be written.
@@ -46,8 +55,12 @@ def cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> l
     return _run("cut", path, "--output", str(output), *words)[1]
 
 
-def anonymize(path: Path, output: Path, round_sizes: int | None) -> list[str]:
-    """Writes a trace without names; with `round_sizes` (bytes), without exact sizes.
+def anonymize_trace(
+    path: str | Path, output: str | Path, *, round_sizes: int | None = None
+) -> list[str]:
+    """Writes a trace without the names of its program and threads; returns what is to be said.
+
+    With `round_sizes`, sizes become multiples of so many bytes, a power of two.
 
     Raises:
         UsageError: It is no trace, or cannot be written.
@@ -56,29 +69,29 @@ def anonymize(path: Path, output: Path, round_sizes: int | None) -> list[str]:
     return _run("anonymize", path, "--output", str(output), *words)[1]
 
 
-def convert(path: Path, output: Path, form: str) -> list[str]:
-    """Writes a trace, an interrupted recording or plain text as `form`: trace or text.
+def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") -> list[str]:
+    """Writes a trace as plain text, or makes one; returns what is to be said.
 
     Raises:
-        UsageError: It is none of them, or is not what it seems to be.
+        UsageError: It is no recording of a form that is known, or there is no such form.
         HztuneError: It cannot be written.
     """
     return _run("convert", path, "--output", str(output), "--to", form)[1]
 
 
-def _run(verb: str, path: Path, *words: str) -> tuple[str, list[str]]:
+def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
     """Runs hz-trace; returns what it wrote, and what is to be said about it."""
     done = process.run(
         [str(artifacts.trace_tool()), verb, str(path), *words],
         deadline_s=_DEADLINE_S,
         output_limit=64 << 20,
     )
-    said = [_bare(line) for line in done.stderr.splitlines()]
+    prefixes = ("hz-trace: ", "hz-record: ")
+    said = [
+        next((line.removeprefix(each) for each in prefixes if line.startswith(each)), line)
+        for line in done.stderr.splitlines()
+    ]
     if not done.ok:
         reason = said[-1] if said and done.code > 0 else f"hz-trace {done.describe()}"
         raise UsageError(reason) if done.code == _REFUSED else HztuneError(reason)
     return done.stdout, said
-
-
-def _bare(line: str) -> str:
-    return next((line.removeprefix(p) for p in _PREFIXES if line.startswith(p)), line)
