@@ -25,7 +25,7 @@ def trace_command() -> None:
 @trace_command.command("info")
 @_file
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def trace_info(path: Path, as_json: bool) -> None:
+def info_command(path: Path, as_json: bool) -> None:
     """Print what is in a trace."""
     told = api.trace_info(path)
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(api.trace_text(told)))
@@ -36,7 +36,7 @@ def trace_info(path: Path, as_json: bool) -> None:
 @_output
 @click.option("--from", "from_s", type=Quantity(), metavar="SECONDS", help="Where the part begins.")
 @click.option("--to", "to_s", type=Quantity(), metavar="SECONDS", help="Where it ends.")
-def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
+def cut_command(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
     """Write a part of a trace.
 
     Blocks that are live where the part begins are allocated at its start.
@@ -49,7 +49,7 @@ def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None
 @_output
 @click.option("--round-sizes", type=int, metavar="BYTES",
               help="Round sizes up to multiples of BYTES, a power of two.")  # fmt: skip
-def trace_anonymize(path: Path, output: Path, round_sizes: int | None) -> None:
+def anonymize_command(path: Path, output: Path, round_sizes: int | None) -> None:
     """Write a trace without the names of its program and of its threads.
 
     Sizes, times, and the thread that freed each block stay.
@@ -62,7 +62,7 @@ def trace_anonymize(path: Path, output: Path, round_sizes: int | None) -> None:
 @_output
 @click.option("--to", "form", default="trace", show_default=True, metavar="FORM",
               help="trace or text.")  # fmt: skip
-def trace_convert(path: Path, output: Path, form: str) -> None:
+def convert_command(path: Path, output: Path, form: str) -> None:
     """Write a trace as plain text, or make one of that or of an interrupted recording."""
     _say(api.convert_trace(path, output, form=form))
 
