@@ -1,4 +1,4 @@
-"""The soak finds what it runs, keeps what failed, and its page knows every goal and stage."""
+"""The soak finds what it runs, keeps what failed, and its page knows every stage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import pytest
 from tests.soak.__main__ import keep, settings_of, soak
 from tests.soak.stages import STAGES, by_pytest
 from tests.soak.suites import passes, programs
-
-IDS = [*(f"A{n}" for n in range(1, 14)), *(f"S{n}" for n in range(1, 6))]
-IDS += [f"T{n}" for n in range(1, 8)]
 
 
 @pytest.fixture
@@ -39,10 +36,8 @@ def test_every_stage_finds_what_it_runs(core_tests: Path, root: Path) -> None:
             assert all((core_tests / word).exists() for word in words), stage
 
 
-def test_every_goal_has_its_line_and_every_stage_is_named(page: list[str]) -> None:
+def test_every_stage_is_named_at_its_goals(page: list[str]) -> None:
     rows = {line.split("|")[1].strip(): line for line in page if line.startswith("| ")}
-    for goal in IDS:
-        assert rows[goal].count("|") == 5, goal
     for name, stage in STAGES.items():
         for goal in stage.goals.split():
             assert f"`{name}`" in rows[goal], (goal, name)
