@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,9 +12,11 @@ from hztune.cli import status_of, with_command
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Quiet
+from hztune.store import Nowhere
 from hztune.store.log import LocalStudy
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import _story, executor_of
+from hztune.workload import WorkloadSpec
 
 from .conftest import tell
 
@@ -120,16 +120,10 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_
 
 
 @pytest.mark.slow
-def test_a_memory_limit_that_nothing_keeps_ends_with_status_3_and_the_least_memory(
-    hztune: Hztune, tmp_path: Path
-) -> None:
-    options = ["--budget", "20s", "--max-rss", "0.05x", "--out", str(tmp_path), "--json", "--quiet"]
-    summary: dict[str, Any] = json.loads(hztune(*options, "--", *GREEDY, status=3))
-    assert summary["verdict"] == "infeasible"
-    assert "the least is " in summary["why"]
-    names = ["jemalloc", "mimalloc", "tcmalloc", "hz"]  # the program itself is on glibc
-    assert list(summary["as_they_come"])[:4] == names
-    profile = json.loads((tmp_path / "profile.json").read_text())
-    assert profile["allocator"]["name"] == "none"
-    assert profile["objective"]["control"] == "none"
-    assert profile["params"] == profile["env"] == {}
+def test_a_workload_by_its_p99_is_measured_as_one_over_nanoseconds_of_a_call() -> None:
+    request = TuneRequest(WorkloadSpec.from_text("lifo", threads=1).by("p99"))
+    executor = executor_of(request, Machine.here(), Nowhere())
+    block = executor.measure([Arm("hz"), Arm("hz")], role="aa", rounds=1, number=0)
+    rates = [turn.rate for outcome in block.outcomes for turn in outcome.turns]
+    assert rates
+    assert all(1e-9 < rate < 1.0 for rate in rates)

@@ -101,33 +101,11 @@ def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> No
             if len(begun) > count:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"the study ended ({process.poll()}) before {count} blocks")
+    assert process.stderr is not None
+    raise AssertionError(f"ended before {count} blocks: {process.poll()} {process.stderr.read()}")
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
-
-
-def test_the_same_parameter_with_its_sign_reversed_gives_no_gain_and_defaults(
-    tuner: Tuner, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    words = tuner.words(tuner.space("plain", "slower"), out, "20s", "--require-gain")
-    status, stdout, stderr = tuner.run(words)
-    assert status == 4, stderr
-    summary = json.loads(stdout)
-    assert summary["verdict"] == "no_gain"
-    assert summary["params"] == {}
-    assert "HZ_TRIAL_MODE=slower" not in (out / "profile.env").read_text()
-
-
-def test_a_study_of_latencies_times_every_call_and_says_so(tuner: Tuner, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ("--objective", "p99", "--trials", "2")  # a time that two speeds of a machine fit into
-    tuner.study(tuner.space("plain", "slower"), out, "100s", *words)
-    profile = json.loads((out / "profile.json").read_text())
-    assert profile["objective"]["metric"] == profile["result"]["metric"] == "p99_ns"
-    rates = [row["ops"] / row["counted_ns"] * 1e9 for row in rows(out) if row["kind"] == "turn"]
-    assert all(1e-9 < rate < 1.0 for rate in rates)  # one over nanoseconds of a call
 
 
 def test_a_parameter_worth_a_half_is_found_proved_and_written_beside_crashes_hangs_and_greed(
@@ -135,7 +113,7 @@ def test_a_parameter_worth_a_half_is_found_proved_and_written_beside_crashes_han
 ) -> None:
     out = tmp_path / "out"
     space = tuner.space("plain", "crash", "hang", "greedy", "faster")
-    summary = tuner.study(space, out, "60s", "--seed", "2")
+    summary = tuner.study(space, out, "30s", "--seed", "2")
     assert summary["verdict"] == "improved"
     assert summary["params"]["trial_mode"] == "faster"
     assert summary["ci_low"] > 1.0
@@ -151,7 +129,7 @@ def test_a_parameter_worth_a_half_is_found_proved_and_written_beside_crashes_han
 
 # ---- interruption --------------------------------------------------------------------------------
 
-BUDGET = "25s"
+BUDGET = "20s"
 
 
 @dataclass(frozen=True)
@@ -212,43 +190,31 @@ def test_a_killed_study_loses_no_sample_and_repeats_none(stopped: Stopped) -> No
     assert complete == sorted(complete)
 
 
-# ---- what is refused, with nothing written -------------------------------------------------------
+# ---- afterwards ----------------------------------------------------------------------------------
 
 REFUSED = {
     "another study's directory": (["--seed", "9", "--resume"], "belongs to another study"),
     "a directory in use": ([], "holds a study already"),
-    "a budget of nothing": (["--budget", "1s"], "legal is from 20s"),
-    "no such allocator": (["--allocator", "hzz"], "did you mean hz"),
-    "a limit in no known unit": (["--max-rss", "lots"], "legal is a multiple"),
-    "no such workload": (["--workload", "larsen"], "did you mean"),
-    "no trials": (["--trials", "0"], "legal is a number from 1 on"),
 }
-
-
-@pytest.fixture(scope="module")
-def finished(stopped: Stopped) -> Path:
-    """A results directory."""
-    return stopped.out
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_a_mistake_is_one_sentence_and_changes_no_file(
-    tuner: Tuner, finished: Path, mistake: str
+    tuner: Tuner, stopped: Stopped, mistake: str
 ) -> None:
     more, said = REFUSED[mistake]
-    before = {path: path.read_bytes() for path in finished.iterdir()}
-    words = tuner.words(tuner.space("plain", "faster"), finished, "20s", *more)
+    before = {path: path.read_bytes() for path in stopped.out.iterdir()}
+    words = tuner.words(tuner.space("plain", "faster"), stopped.out, "20s", *more)
     status, stdout, stderr = tuner.run(words)
-    assert status == 2
-    assert stdout == ""
-    assert said in stderr
-    assert len(stderr.splitlines()) == 1
-    assert {path: path.read_bytes() for path in finished.iterdir()} == before
+    assert (status, stdout) == (2, "")
+    assert said in stderr and len(stderr.splitlines()) == 1
+    assert {path: path.read_bytes() for path in stopped.out.iterdir()} == before
 
 
 def test_a_finished_study_resumed_says_the_same_without_measuring(
-    tuner: Tuner, finished: Path
+    tuner: Tuner, stopped: Stopped
 ) -> None:
+    finished = stopped.out
     before = (finished / "samples.jsonl").read_bytes()
     profile = (finished / "profile.json").read_bytes()
     (finished / "hz_config.h").unlink()
