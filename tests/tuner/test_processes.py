@@ -386,11 +386,14 @@ def test_the_agent_knows_what_gives_malloc_to_a_program_at_a_fixed_address(
     source.write_text(
         "#include <stdlib.h>\n#include <unistd.h>\n"
         "void *(*volatile take)(size_t) = malloc;\n"
-        "int main(void) { void *volatile block = take(100); (void)block; return pause(); }\n"
+        "int main(void) { void *volatile block = take(100); (void)block; close(1); return pause(); }\n"
     )
     subprocess.run(["cc", "-fno-pie", "-no-pie", "-o", program, source], check=True)
-    running = subprocess.Popen([program], env={**os.environ, "LD_PRELOAD": agent})
+    environment = {**os.environ, "LD_PRELOAD": agent}
+    running = subprocess.Popen([program], env=environment, stdout=subprocess.PIPE)
     try:
+        assert running.stdout is not None
+        running.stdout.read()  # until it has started
         found = api.process_statistics(running.pid)
         assert api.trim_process(running.pid).allocators == ("glibc",)
     finally:
