@@ -386,7 +386,7 @@ def test_the_agent_knows_what_gives_malloc_to_a_program_at_a_fixed_address(
     source.write_text(
         "#include <stdlib.h>\n#include <unistd.h>\n"
         "void *(*volatile take)(size_t) = malloc;\n"
-        "int main(void) { void *volatile block = take(100); (void)block; close(1); return pause(); }\n"
+        "int main(void) { void *volatile b = take(100); (void)b; close(1); return pause(); }\n"
     )
     subprocess.run(["cc", "-fno-pie", "-no-pie", "-o", program, source], check=True)
     environment = {**os.environ, "LD_PRELOAD": agent}
