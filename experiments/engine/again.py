@@ -16,9 +16,10 @@ from collections.abc import Callable
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.decide import Looks
-from hztune.stats import LEAST_PLANNED, PairRatio, planned_looks
-from hztune.trial import ArmRecord
+from hztune.stats.intervals import LEAST_PLANNED, planned_looks
+from hztune.stats.question import Looks
+from hztune.stats.ratios import PairRatio
+from hztune.study.ledger import ArmRecord
 from hztune.verify.claim import Promise, Verification, verification
 
 SCATTER = 0.03

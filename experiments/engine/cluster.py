@@ -21,9 +21,10 @@ from hztune.blocks import Arm, Block, Role
 from hztune.measure import Around, cluster
 from hztune.measure.cluster import ClusterExecutor, Target, first_machine
 from hztune.progress import Quiet
-from hztune.search import Search
 from hztune.store import Nowhere
-from hztune.trial import Budget, Ledger, SystemClock, Workbench
+from hztune.study.bench import Budget, SystemClock, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.search import Search
 from hztune.tune.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 

@@ -20,11 +20,12 @@ from typing import Any
 from record import WORKLOADS, by_turns
 
 from hztune.blocks import Block
-from hztune.confirm import reported
 from hztune.machine import Machine
 from hztune.measure import Arm, Around, Role
 from hztune.progress import Quiet
-from hztune.trial import Budget, Ledger, SystemClock, Workbench
+from hztune.study.bench import Budget, SystemClock, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.proof import interval_of
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 
@@ -48,7 +49,8 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt
-    proofs = filter(None, map(reported, bench.ledger.fresh_by_arm.values()))
+    records = bench.ledger.fresh_by_arm.values()
+    proofs = filter(None, (interval_of(record.log_ratios) for record in records))
     return {
         "noise": name,
         "seed": seed,

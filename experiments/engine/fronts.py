@@ -23,12 +23,20 @@ from pathlib import Path
 
 from studies import recorded, share
 
-from hztune.confirm import Proof, claim_error, prove_front
 from hztune.measure import Arm
 from hztune.progress import Quiet
-from hztune.stats import Interval
-from hztune.trial import Budget, Ledger, Workbench, assess, calibrate
-from hztune.trial.division import CALIBRATED_BY, FRONT_SHARE, PROVED_BY, SEARCHED_BY
+from hztune.stats.intervals import Interval
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import (
+    CALIBRATED_BY,
+    FRONT_SHARE,
+    PROVED_BY,
+    SEARCHED_BY,
+    assess,
+    calibrate,
+)
+from hztune.study.ledger import Ledger
+from hztune.study.proof import Proof, claim_error, prove_front
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

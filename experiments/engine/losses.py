@@ -4,7 +4,7 @@
 
 Each proof has fresh pairs on two workloads, and the noise that A/A pairs of the calibration say. It
 is judged by the code that judges a study, at the error of a first claim. The table on stdout is the
-one in `hztune.trial.limits.LossLimit`: how often each limit is shown to be kept.
+one in `hztune.study.ledger.LossLimit`: how often each limit is shown to be kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.confirm import claim_error
-from hztune.confirm.within_limits import limit_answer
-from hztune.decide import Looks
-from hztune.stats import PairRatio, planned_looks
-from hztune.trial import ArmRecord, Ledger, LossLimit
+from hztune.stats.intervals import planned_looks
+from hztune.stats.question import Looks
+from hztune.stats.ratios import PairRatio
+from hztune.study.ledger import ArmRecord, Ledger
+from hztune.study.limits import LossLimit
+from hztune.study.proof import claim_error, limit_answer
 
 ROWS = ((0.02, 10), (0.03, 15), (0.04, 15), (0.05, 20))
 """Standard deviation of a pair's log ratio, and how many pairs there are."""

@@ -23,7 +23,7 @@ from statistics import fmean
 from hztune.machine import Machine
 from hztune.measure import Arm
 from hztune.measure.turns import TurnExecutor, tempo_for
-from hztune.stats import PairRatio, pair_ratio
+from hztune.stats.ratios import PairRatio, pair_ratio
 from hztune.workload import WorkloadSpec
 
 SECOND_S = 1.0

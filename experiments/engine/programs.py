@@ -37,7 +37,7 @@ from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
 from hztune.measure.whole import WholeExecutor
 from hztune.process import Child
-from hztune.stats import pair_ratio
+from hztune.stats.ratios import pair_ratio
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "programs"))

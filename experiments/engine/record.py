@@ -41,11 +41,11 @@ from hztune.machine import Machine
 from hztune.measure import Arm, Around, Executor, Remembered, Role
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity, workload_executor
-from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy
-from hztune.trial import Ledger
+from hztune.study.ledger import Ledger
+from hztune.study.search import SLOTS
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.workload import WorkloadSpec
 

@@ -37,8 +37,8 @@ from hztune.measure import Arm
 from hztune.params import Value
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
-from hztune.trial import Budget, Ledger, Workbench
-from hztune.trial.ledger import FAR_BEHIND
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import FAR_BEHIND, Ledger
 from hztune.tune.story import Story
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import optuna
 
 from hztune.measure import Arm
-from hztune.search import SLOTS, Chain, Ranked
-from hztune.search.race import FEWEST_BLOCKS, SEARCH_BLOCKS
 from hztune.space import ConfigDict, Dimension, Space
-from hztune.trial import Workbench
+from hztune.study.bench import Workbench
+from hztune.study.finalist import Chain
+from hztune.study.search import FEWEST_BLOCKS, SEARCH_BLOCKS, SLOTS, Ranked
 
 
 class Strategy(Protocol):

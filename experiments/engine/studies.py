@@ -34,10 +34,11 @@ from hztune.blocks import Block, Outcome, Turn
 from hztune.measure import Arm
 from hztune.params import Value
 from hztune.progress import Quiet
-from hztune.result.decision import Decision
+from hztune.result import Decision
 from hztune.space import Dimension, Space
-from hztune.stats import fixed_interval
-from hztune.trial import Budget, Ledger, Workbench
+from hztune.stats.intervals import fixed_interval
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 

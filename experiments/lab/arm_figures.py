@@ -11,7 +11,7 @@ from hztune.compare import table
 from hztune.compare.comparison import Comparison
 from hztune.compare.match import Measured
 from hztune.compare.standings import Standing, Standings, between, geometric_mean
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 from lab.definition import BEST, OF_MEMORY, OF_SPEED, CounterValue, Experiment, Figure
 
 UNKNOWN = "-"

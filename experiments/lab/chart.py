@@ -16,7 +16,7 @@ from html import escape
 from hztune.compare.plot import svg_text
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.compare.table import interval_text
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 
 _LEFT, _PANEL, _GAP, _STEP, _TOP, _FOOT = 150.0, 330.0, 24.0, 36.0, 48.0, 42.0
 _TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0, 100.0)

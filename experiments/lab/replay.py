@@ -18,7 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Status, Turn
-from hztune.sparse.features import Floats
+from hztune.sparse.grid import Floats
 
 _BASE_RATE = 1e6
 

@@ -15,14 +15,16 @@ from pathlib import Path
 
 from hztune.allocator.live import Running
 from hztune.blocks import Arm
-from hztune.confirm import claim_error, prove
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
 from hztune.progress import Quiet
 from hztune.rests import RestPlan
 from hztune.result.kept import kept_memory
-from hztune.trial import Budget, Ledger, SystemClock, Workbench, fresh_outcomes
+from hztune.study.bench import Budget, SystemClock, Workbench
+from hztune.study.counters import fresh_outcomes
+from hztune.study.ledger import Ledger
+from hztune.study.proof import claim_error, prove
 
 ROUNDS, IDLE_S, BUDGET_S = 5, 0.04, 8.0
 CONTROL = Arm("none")

@@ -29,7 +29,9 @@ from hztune.profile import (
 from hztune.progress import Quiet, StudyStatus
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
-from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.limits import MemoryLimit
 from hztune.tune import session
 
 RESUME_S = 2.0

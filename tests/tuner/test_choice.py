@@ -11,10 +11,11 @@ from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.result.decision import Decision
-from hztune.search import Search
+from hztune.result import Decision
 from hztune.space import AnySpace, Choice, Preset, Space
-from hztune.trial import MemoryLimit, Workbench
+from hztune.study.bench import Workbench
+from hztune.study.limits import MemoryLimit
+from hztune.study.search import Search
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 

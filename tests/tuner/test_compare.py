@@ -42,7 +42,8 @@ from hztune.measure.identity import Fault
 from hztune.measure.live_share import LiveShare
 from hztune.profile import Profile
 from hztune.progress import Quiet
-from hztune.stats import Interval, fixed_interval, pooled_mean
+from hztune.stats.intervals import Interval, fixed_interval
+from hztune.stats.noise import pooled_mean
 from hztune.workload import WorkloadSpec
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

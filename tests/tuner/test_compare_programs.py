@@ -31,9 +31,9 @@ from hztune.measure.executors import program_identity, programs_executor
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.result.decision import Decision, claim_of
+from hztune.result import Decision, claim_of
 from hztune.store.log import recording
-from hztune.trial import Ledger
+from hztune.study.ledger import Ledger
 from hztune.tune.conclusion import profile_of
 from hztune.tune.request import TuneRequest, understand
 from hztune.verify import claim

@@ -8,11 +8,12 @@ import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm, ProofPlan
-from hztune.confirm import Proof, claim_error, prove
-from hztune.confirm.proof import CLAIM_ERROR, _Attempt
 from hztune.progress import Quiet
-from hztune.stats import FIRST_LOOK, planned_interval
-from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
+from hztune.stats.intervals import FIRST_LOOK, planned_interval
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.limits import MemoryLimit
+from hztune.study.proof import CLAIM_ERROR, Proof, _Attempt, claim_error, prove
 
 from .conftest import Forgetful
 

@@ -11,8 +11,15 @@ import pytest
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.store.log import LocalStudy, recording
-from hztune.trial import Ledger, counter_changes, fresh_outcomes
-from hztune.trial.counters import FAULTS, NOUNS, WHOLE, CounterChange
+from hztune.study.counters import (
+    FAULTS,
+    NOUNS,
+    WHOLE,
+    CounterChange,
+    counter_changes,
+    fresh_outcomes,
+)
+from hztune.study.ledger import Ledger
 
 from .conftest import tell
 from .test_samples import IDENTITY, MACHINE, block

@@ -10,14 +10,14 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 
 from hztune.blocks import Arm
 from hztune.progress import Quiet
-from hztune.result.decision import Decision
+from hztune.result import Decision
 from hztune.space import Space
-from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
-from hztune.trial.division import LEAST_SLOTS, Division
-from hztune.tune.aim import Aim
-from hztune.tune.pareto_aim import Front
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import LEAST_SLOTS, Division
+from hztune.study.ledger import Ledger
+from hztune.study.limits import MemoryLimit
+from hztune.tune.aims import Aim, Front, Winner
 from hztune.tune.story import Story
-from hztune.tune.winner import Winner
 
 BUDGETS_S = (40.0, 110.0)
 FEW_RUNS = (10, 20, 26, 30, 36, 50)

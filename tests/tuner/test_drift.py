@@ -20,7 +20,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 from hztune.store import kept_command
 from hztune.verify import history
 from hztune.verify.claim import Verification, VerifyAnswer

@@ -24,7 +24,7 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth
 from numpy.typing import NDArray
 
 from hztune.machine import Machine
-from hztune.trial import LossLimit
+from hztune.study.limits import LossLimit
 from hztune.workload import WorkloadSpec
 
 from .conftest import Compiler

@@ -37,8 +37,9 @@ from hztune.rests import Rested, RestPlan, RestRound
 from hztune.result import Result
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
-from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Workbench, limits_of
-from hztune.trial.ledger import Rules
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger, Rules
+from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, measure

@@ -32,7 +32,8 @@ from hztune.report.dashboard import Observation, mirror
 from hztune.space import Space
 from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy, recording
-from hztune.trial import Budget, Ledger, Workbench
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
 from hztune.tune.session import _spent
 from hztune.tune.story import Story
 

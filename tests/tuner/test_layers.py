@@ -28,9 +28,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"api"}),
     frozenset({"tune", "compare", "verify", "report", "export", "suggest"}),
     frozenset({"result"}),
-    frozenset({"search", "confirm", "panel"}),
-    frozenset({"trial"}),
-    frozenset({"decide"}),
+    frozenset({"study"}),
     frozenset(
         {"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}
         | {"attach", "trace"}
@@ -48,10 +46,10 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
 SINGLE_IMPORTERS = {
     "hztune._core": {"params"},
     "subprocess": {"process"},
-    "optuna": {"sparse", "search", "report"},
+    "optuna": {"sparse", "study", "report"},
     "threadpoolctl": {"sparse"},
     "distributed": {"measure"},
-    "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "result"},
+    "numpy": {"sparse", "stats", "measure", "study", "tune", "result"},
     "click": {"cli"},
     "rich": {"progress", "cli"},
 }

@@ -35,11 +35,11 @@ from hztune.measure.program import Program, described
 from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.report import kept_section
-from hztune.result import LiveMemory, Result
+from hztune.result import LiveMemory, Result, ending, read
 from hztune.result.figures import Figures
-from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json
-from hztune.trial import Ledger, Workbench
+from hztune.study.bench import Workbench
+from hztune.study.ledger import Ledger
 from hztune.tune.afterwards import ask_arms
 
 from .conftest import Compiler

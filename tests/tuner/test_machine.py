@@ -15,7 +15,7 @@ import pytest
 
 from hztune import machine
 from hztune.machine import Machine, group_limit
-from hztune.trial import Budget, SystemClock
+from hztune.study.bench import Budget, SystemClock
 
 RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 

@@ -12,14 +12,16 @@ import pytest
 from lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
-from hztune.confirm import prove
 from hztune.profile import Profile
 from hztune.progress import Quiet
-from hztune.result import Result
-from hztune.result.stored import ending, read
+from hztune.result import Result, ending, read
 from hztune.space import Space
-from hztune.stats import far_off, follow_on
-from hztune.trial import Budget, Ledger, Workbench, calibrate, outlying_pairs
+from hztune.stats.noise import far_off, follow_on
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import calibrate
+from hztune.study.counters import outlying_pairs
+from hztune.study.ledger import Ledger
+from hztune.study.proof import prove
 from hztune.tune.conclusion import account_of
 from hztune.tune.story import Story
 

@@ -11,15 +11,14 @@ import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, Block, Role
-from hztune.confirm import Step
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Around
 from hztune.measure.runs import RunExecutor
-from hztune.panel import Examination, Panel, PanelExecutor, make
-from hztune.panel.judging import LOOKS, panel_interval
-from hztune.stats import Interval
-from hztune.trial import Workbench
+from hztune.stats.intervals import Interval
+from hztune.study.bench import Workbench
+from hztune.study.panel import LOOKS, Examination, Panel, PanelExecutor, make, panel_interval
+from hztune.study.proof import Step
 
 MakeBench = Callable[..., Workbench]
 Steps = tuple[Step, ...]

@@ -18,17 +18,16 @@ from hztune.errors import UsageError
 from hztune.export.provenance import provenance
 from hztune.machine import Machine
 from hztune.measure import Around, WorkloadSink
-from hztune.panel import Panel, PanelExecutor
 from hztune.profile import Profile
 from hztune.progress import Quiet
-from hztune.result import Result
-from hztune.result.decision import Decision
-from hztune.result.stored import ending, read
+from hztune.result import Decision, Result, ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.space import Space, load
 from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
-from hztune.trial import Ledger, Workbench
+from hztune.study.bench import Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.panel import Panel, PanelExecutor
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.tune.story import Story

@@ -12,33 +12,28 @@ import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
-from hztune.confirm import (
+from hztune.progress import Quiet
+from hztune.result import Decision
+from hztune.space import AnySpace, Choice, Space
+from hztune.stats.intervals import Interval, planned_interval, planned_looks
+from hztune.stats.question import Looks, Question
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import calibrate
+from hztune.study.front import LEAST_SAVING, FrontGoal, Point, dominates, members, spread, unbeaten
+from hztune.study.ledger import Ledger
+from hztune.study.limits import MemoryLimit
+from hztune.study.proof import (
+    CLAIM_ERROR,
     MOST_MEMBERS,
     Proof,
+    _reported,
     affordable_members,
     member_error,
     on_front,
     prove_front,
 )
-from hztune.confirm.proof import CLAIM_ERROR, _reported
-from hztune.decide import Looks, Question
-from hztune.progress import Quiet
-from hztune.result.decision import Decision
-from hztune.search import FrontGoal, Search, members
-from hztune.space import AnySpace, Choice, Space
-from hztune.stats import Interval, planned_interval, planned_looks
-from hztune.trial import (
-    LEAST_SAVING,
-    Budget,
-    Ledger,
-    MemoryLimit,
-    Point,
-    Workbench,
-    calibrate,
-    unbeaten,
-)
-from hztune.trial.pareto import dominates, spread
-from hztune.tune.pareto_aim import Front
+from hztune.study.search import Search
+from hztune.tune.aims import Front
 from hztune.tune.story import Story
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)

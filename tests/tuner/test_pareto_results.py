@@ -25,7 +25,8 @@ from hztune.progress import Quiet
 from hztune.report import sections, words
 from hztune.result import Attempt, Result, figures
 from hztune.result.summary import summary_json, summary_lines
-from hztune.trial import ArmRecord, Workbench
+from hztune.study.bench import Workbench
+from hztune.study.ledger import ArmRecord
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, Verification, measure

@@ -20,11 +20,10 @@ from hztune.export.provenance import provenance
 from hztune.measure import Around
 from hztune.measure.program import described
 from hztune.progress import Quiet, Reporter
-from hztune.result import Result
-from hztune.result.stored import ending, read
+from hztune.result import Result, ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.log import recording
-from hztune.trial import Ledger
+from hztune.study.ledger import Ledger
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.workload import WorkloadSpec

@@ -14,11 +14,10 @@ from hztune.machine import Machine
 from hztune.measure import Around, Executor
 from hztune.space import Space
 from hztune.store.log import LocalStudy
-from hztune.trial import Budget, Ledger, Workbench
-from hztune.trial.workbench import Note
-from hztune.tune.pareto_aim import Front
+from hztune.study.bench import Budget, Note, Workbench
+from hztune.study.ledger import Ledger
+from hztune.tune.aims import Front, Winner
 from hztune.tune.story import Story
-from hztune.tune.winner import Winner
 
 from .conftest import Kept, Listener, tell
 

@@ -17,20 +17,21 @@ from msgspec import structs
 
 from hztune import profile, report
 from hztune.blocks import Arm
-from hztune.confirm import interval_of
 from hztune.errors import UsageError
 from hztune.measure import Executor, SeveralExecutor
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet, duration
 from hztune.report import words
-from hztune.result import Result, figures
-from hztune.result.decision import Decision
+from hztune.result import Decision, Result, ending, figures
 from hztune.result.figures import Figures
-from hztune.result.stored import ending
 from hztune.space import Space
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy
-from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Outlier, Workbench
+from hztune.study.bench import Budget, Workbench
+from hztune.study.counters import Outlier
+from hztune.study.ledger import Ledger
+from hztune.study.limits import LossLimit, MemoryLimit
+from hztune.study.proof import interval_of
 from hztune.tune.conclusion import account_of
 from hztune.tune.story import Story
 

@@ -14,9 +14,10 @@ from hztune import cli, report
 from hztune.blocks import Arm
 from hztune.cli import report as cli_report
 from hztune.progress import Quiet
-from hztune.search import Search
 from hztune.store.log import LocalStudy, recording
-from hztune.trial import Budget, Ledger, Workbench
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.search import Search
 
 from .report_studies import MACHINE, QUIET, Recorded, space_of_hz, spin_wins
 

@@ -29,11 +29,9 @@ from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.profile import Objective, Profile
 from hztune.progress import Quiet
 from hztune.quota import Quota, memory_text
-from hztune.result.decision import Decision, claim_of
-from hztune.trial import SmallestMemory, Workbench, smallest_memory
-from hztune.trial.smallest import CONFIRMED_BY, PRECISION
-from hztune.tune.afterwards import afterwards
-from hztune.tune.survival import survivors
+from hztune.result import CONFIRMED_BY, Decision, SmallestMemory, claim_of
+from hztune.study.bench import Workbench
+from hztune.tune.afterwards import PRECISION, afterwards, smallest_memory, survivors
 from hztune.verify.claim import _same_quota
 from hztune.workload import WorkloadSpec
 

@@ -16,16 +16,18 @@ import pytest
 from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.decide import Looks
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.search import SLOTS, Search
-from hztune.search.samplers import sampler_named
 from hztune.space import Preset, Space
 from hztune.sparse.told import FAR
-from hztune.stats import LEAST_PLANNED, PairRatio
-from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
-from hztune.trial.division import LEAST_SLOTS
-from hztune.trial.ledger import FAR_BEHIND
+from hztune.stats.intervals import LEAST_PLANNED
+from hztune.stats.question import Looks
+from hztune.stats.ratios import PairRatio
+from hztune.study.bench import Workbench
+from hztune.study.calibration import LEAST_SLOTS, assess, calibrate
+from hztune.study.ledger import FAR_BEHIND, ArmRecord, Ledger
+from hztune.study.limits import MemoryLimit
+from hztune.study.proposer import sampler_named
+from hztune.study.search import SLOTS, Search
 
 MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)

@@ -14,20 +14,21 @@ from msgspec import structs
 
 from hztune import profile
 from hztune.blocks import Arm, Block, joined
-from hztune.confirm import Proof, prove
-from hztune.confirm.proof import loss_words
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import SeveralExecutor
 from hztune.measure.executors import workloads_executor
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.result.decision import Decision
+from hztune.result import Decision
 from hztune.space import Space
-from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
+from hztune.stats.ratios import log_rss_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
 from hztune.store.log import LocalStudy
-from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Workbench
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.limits import LossLimit, MemoryLimit
+from hztune.study.proof import Proof, loss_words, prove
 from hztune.tune.story import Story
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec

@@ -27,7 +27,7 @@ from hztune.sparse import (
     model,
     screening_step,
 )
-from hztune.sparse.features import UNCHANGED
+from hztune.sparse.grid import UNCHANGED
 from hztune.sparse.told import FAR
 
 SPACE: dict[str, BaseDistribution] = {

@@ -11,33 +11,32 @@ import numpy as np
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome, Turn
-from hztune.stats import (
+from hztune.stats.intervals import (
     LEAST_PLANNED,
     Interval,
-    Noise,
-    PairRatio,
     Spread,
-    block_ratios,
+    critical_values,
+    fixed_interval,
+    normal_tail,
+    planned_bound,
+    planned_interval,
+    planned_looks,
+    spending_bounds,
+    t_quantile,
+    t_tail,
+)
+from hztune.stats.noise import (
+    Noise,
     detectable_effect,
     estimate_noise,
     estimate_noises,
     expected_improvement,
-    fixed_interval,
-    log_rss_ratio,
     machine_variance,
     noise_floor,
-    pair_ratio,
-    planned_interval,
-    planned_looks,
     pool,
     pool_plain,
 )
-from hztune.stats.distributions import normal_tail, t_quantile, t_tail
-from hztune.stats.sequential import (
-    critical_values,
-    planned_bound,
-    spending_bounds,
-)
+from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio
 
 ARM = Arm("hz")
 

@@ -13,7 +13,7 @@ from hztune.cli.tune import print_result
 from hztune.profile import Claim, Profile, Verdict
 from hztune.result import Account, Result
 from hztune.result.summary import summary_json, summary_lines
-from hztune.trial import CounterChange
+from hztune.study.counters import CounterChange
 
 MakeProfile = Callable[..., Profile]
 MakeResult = Callable[..., Result]

@@ -11,16 +11,20 @@ import pytest
 from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm, Block, ProofPlan, Role
-from hztune.confirm import Proof
 from hztune.measure import Around
-from hztune.result.decision import Decision
-from hztune.search import Chain, Search, race
-from hztune.search.race import SLOTS, FastestGoal
+from hztune.result import Decision
 from hztune.space import Space
-from hztune.stats import Interval
-from hztune.trial import Ledger, MemoryLimit, Workbench, calibrate
+from hztune.stats.intervals import Interval
+from hztune.study import search as race
+from hztune.study.bench import Workbench
+from hztune.study.calibration import calibrate
+from hztune.study.finalist import Chain
+from hztune.study.ledger import Ledger
+from hztune.study.limits import MemoryLimit
+from hztune.study.proof import Proof
+from hztune.study.search import SLOTS, FastestGoal, Search
+from hztune.tune.aims import Winner
 from hztune.tune.story import Story
-from hztune.tune.winner import Winner
 
 from .conftest import Listener
 

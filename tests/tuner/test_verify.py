@@ -23,13 +23,15 @@ from msgspec import structs
 from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
 from hztune.blocks import Arm, fixed
-from hztune.decide import Looks
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
-from hztune.stats import PairRatio
-from hztune.trial import ArmRecord, MemoryLimit, Workbench
+from hztune.stats.question import Looks
+from hztune.stats.ratios import PairRatio
+from hztune.study.bench import Workbench
+from hztune.study.ledger import ArmRecord
+from hztune.study.limits import MemoryLimit
 from hztune.verify.claim import Promise, Verification, measure, verification
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec

@@ -13,9 +13,11 @@ from hztune import machine
 from hztune.blocks import Arm
 from hztune.progress import Quiet
 from hztune.space import Space
-from hztune.sparse.features import Floats
-from hztune.stats import two_states
-from hztune.trial import Budget, Ledger, Workbench, assess, calibrate, warnings_about
+from hztune.sparse.grid import Floats
+from hztune.stats.noise import two_states
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import assess, calibrate, warnings_about
+from hztune.study.ledger import Ledger
 from hztune.tune.story import Story
 
 from .conftest import Listener

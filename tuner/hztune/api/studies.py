@@ -74,8 +74,7 @@ def request(
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
     from hztune.quota import Quota
-    from hztune.tune.request import TuneRequest
-    from hztune.tune.resting import resting_plan, resting_program
+    from hztune.tune.request import TuneRequest, resting_plan, resting_program
     from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget

@@ -33,7 +33,7 @@ from hztune.measure.live_share import LiveReading, LiveShare
 from hztune.rests import Rested
 from hztune.result.kept import Keeper
 from hztune.schema import as_text
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields
 from hztune.workload import WorkloadSpec
 

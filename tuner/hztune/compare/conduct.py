@@ -44,7 +44,7 @@ from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Plan, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
-from hztune.trial import LONG_WAIT_S, Budget
+from hztune.study.bench import LONG_WAIT_S, Budget
 from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"

@@ -20,22 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hztune import decide
 from hztune.arguments import margin
 from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
-from hztune.decide.question import REPORTED_ERROR
-from hztune.stats import (
-    MOST_TIMES,
-    Interval,
-    log_rss_ratio,
-    pair_ratio,
-    planned_looks,
-)
-from hztune.trial import LossLimit
+from hztune.stats.intervals import MOST_TIMES, Interval, planned_looks
+from hztune.stats.question import REPORTED_ERROR, Answer, Looks, Question
+from hztune.stats.ratios import log_rss_ratio, pair_ratio
+from hztune.study.limits import LossLimit
 
 GateAnswer = Literal["no worse", "worse", "not enough data"]
 
-_ANSWERS: dict[decide.Answer, GateAnswer] = {
+_ANSWERS: dict[Answer, GateAnswer] = {
     "yes": "no worse",
     "no": "worse",
     "open": "not enough data",
@@ -59,10 +53,10 @@ class Horizon:
     planned: int
     is_last: bool = False
 
-    def question(self, logs: Sequence[float]) -> decide.Question:
+    def question(self, logs: Sequence[float]) -> Question:
         """Is the second one faster? Asked now, of log ratios in order of time, shape (pairs,)."""
-        looks = decide.Looks((len(logs),), max(self.planned, len(logs)), self.is_last)
-        return decide.Question(logs, looks, REPORTED_ERROR)
+        looks = Looks((len(logs),), max(self.planned, len(logs)), self.is_last)
+        return Question(logs, looks, REPORTED_ERROR)
 
 
 @dataclass(frozen=True, slots=True)

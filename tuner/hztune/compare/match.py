@@ -36,7 +36,8 @@ from hztune.errors import OutOfTime, UsageError
 from hztune.measure import Executor
 from hztune.measure.live_share import LiveShare
 from hztune.progress import Reporter, duration
-from hztune.trial import HEADROOM, Budget, Clock, Stop, SystemClock
+from hztune.study.bench import Budget, Clock, Stop, SystemClock
+from hztune.study.calibration import HEADROOM
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""

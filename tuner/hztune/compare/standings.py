@@ -12,14 +12,9 @@ from hztune.compare.gate import Horizon
 from hztune.compare.targets import Amount
 from hztune.measure.live_share import LiveShare
 from hztune.result.kept import Keeper, keeper
-from hztune.stats import (
-    Interval,
-    fixed_interval,
-    log_memory_ratio,
-    log_rss_ratio,
-    pair_ratio,
-    pooled_mean,
-)
+from hztune.stats.intervals import Interval, fixed_interval
+from hztune.stats.noise import pooled_mean
+from hztune.stats.ratios import log_memory_ratio, log_rss_ratio, pair_ratio
 
 ALPHA = 0.05
 """Every interval covers with 95 %."""

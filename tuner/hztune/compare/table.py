@@ -9,7 +9,7 @@ from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standing, Standings, geometric_mean
 from hztune.compare.targets import Amount, amount_text, seconds_text
 from hztune.measure.live_share import common_silence
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 
 _NO_FIGURE = "-"
 _FIGURES: dict[Amount, str] = {

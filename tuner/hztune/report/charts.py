@@ -24,10 +24,9 @@ from hztune.report.shapes import (
     time_ticks,
 )
 from hztune.report.words import change, config_words, interval_words, value_words
-from hztune.result import front_file
-from hztune.result.decision import intervals_of
+from hztune.result import front_file, intervals_of
 from hztune.result.figures import Candidate, Curve, Level, Phase
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)

@@ -24,7 +24,8 @@ from hztune.rests import weighed_memory
 from hztune.result.effects import ordered
 from hztune.scratch import scratch_folder
 from hztune.store.log import recording
-from hztune.trial import Ledger, limits_of
+from hztune.study.ledger import Ledger
+from hztune.study.limits import limits_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -11,8 +11,9 @@ from hztune.report import advice, charts, kept_section, panel_section, pareto_se
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
 from hztune.result.figures import Candidate, Curve, Effect, Figures
-from hztune.stats import Interval
-from hztune.trial import ArmRecord, CounterChange, Outlier
+from hztune.stats.intervals import Interval
+from hztune.study.counters import CounterChange, Outlier
+from hztune.study.ledger import ArmRecord
 from hztune.workload import METRICS
 
 _SMALL = 380.0

@@ -12,7 +12,7 @@ from hztune.params import Value
 from hztune.profile import TOLD_FROM, Profile, WorkloadId
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 from hztune.workload import METRICS
 
 _FACTOR = 3.0

@@ -2,24 +2,41 @@
 
 It is made once, when the study has ended, and cannot be changed. Everything that is told of the
 study is a view of it: the profile's file and its exports, the summary for people and for machines
-(`hztune.result.summary`), the report. `hztune.result.stored` keeps it beside the blocks;
+(`hztune.result.summary`), the report. `hztune.result` keeps it beside the blocks;
 `hztune.result.figures` works out of both what a report draws.
+
+How a study ended: what is emitted, what is claimed of it, and why.
+
+A result as it is kept beside the blocks of its study, and read back.
+
+Its profiles are kept as their files hold them, its account field by field.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
+import msgspec
+
+from hztune import profile as profiles
+from hztune import schema
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
 from hztune.caution import Caution
 from hztune.measure.live_share import LiveShare
 from hztune.params import Value
-from hztune.profile import Profile
+from hztune.profile import Claim, MemoryClaim, Profile, Verdict
+from hztune.rests import MemoryKind
 from hztune.result.kept import KeptMemory
-from hztune.stats import Interval
-from hztune.trial import CounterChange, Outlier, SmallestMemory
+from hztune.stats.intervals import Interval
+from hztune.study.calibration import Calibration
+from hztune.study.counters import CounterChange, Outlier
+from hztune.study.panel import Examination
+from hztune.study.proof import Proof, Step
 
 FRONT = "front"
 
@@ -115,6 +132,36 @@ class PanelRatios:
     pairs: int
     failure: str = ""
     missing: str = ""
+
+
+CONFIRMED_BY = 5
+"""Runs in a row that must survive."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestMemory:
+    """The smallest limit that was found.
+
+    Attributes:
+        kb: KiB; 0: it survived no limit that was tried.
+        failed_kb: The greatest limit below it at which a run was ended, KiB; 0: none was.
+        runs: How many were made.
+        is_confirmed: Whether CONFIRMED_BY runs in a row survived it.
+    """
+
+    kb: int
+    failed_kb: int
+    runs: int
+    is_confirmed: bool
+
+    @property
+    def words(self) -> str:
+        """In words: "61.2 MiB, confirmed by 5 runs; 60.1 MiB was too little"."""
+        if not self.kb:
+            return "no limit was survived in the time that there was"
+        how = f"confirmed by {CONFIRMED_BY} runs" if self.is_confirmed else "not confirmed in time"
+        failed = f"; {self.failed_kb / 1024:.1f} MiB was too little" if self.failed_kb else ""
+        return f"{self.kb / 1024:.1f} MiB, {how}{failed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +287,142 @@ class Result:
 def front_file(number: int) -> Path:
     """Where a member of a front stands in the results directory; 1 is the fastest."""
     return Path(FRONT) / f"{number}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a study ended.
+
+    Attributes:
+        arm: What the profile carries; the default unless a gain was proved (or interrupted).
+        claim: The verdict, and what was measured of the arm on fresh pairs: the profile's own.
+        calibration: What the study could see; None when it ended before.
+        proofs: Every attempt to prove a gain, in order.
+        why: The verdict's reason in one sentence.
+        each: The interval on each of several workloads; empty where there is one only.
+        steps: What each parameter of the arm is proved to add, in order; empty without a proof.
+        front: The decision for each member of a front, the fastest first; empty where none was
+            sought, or where the default is alone on it.
+        examined: What the panel has shown of the winner; None: there is no panel, or no winner.
+        on_program: Whether the claim is of the program itself, and the rest of its trace.
+        rss_ratio: Then its peak memory, tuned / default; None: not measured.
+    """
+
+    arm: Arm
+    claim: Claim
+    calibration: Calibration | None
+    proofs: tuple[Proof, ...]
+    why: str
+    each: tuple[Interval | None, ...] = ()
+    steps: tuple[Step, ...] = ()
+    front: tuple[Decision, ...] = ()
+    examined: Examination | None = None
+    on_program: bool = False
+    rss_ratio: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is claimed."""
+        return self.claim.verdict
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the arm's log ratio to the default, from fresh pairs; None: not measured."""
+        return claimed_interval(self.claim, self.claim.pairs)
+
+    @property
+    def memory(self) -> Interval | None:
+        """Of the arm's log ratio of memory, where a front was sought; else None."""
+        return claimed_interval(self.claim.memory, self.claim.pairs)
+
+
+def claim_of(
+    metric: str,
+    verdict: Verdict,
+    speed: Interval | None,
+    memory: Interval | None = None,
+    weighed: MemoryKind = "rss",
+) -> Claim:
+    """The claim that rests on intervals of log ratios; None: not measured."""
+    if speed is None:
+        return Claim(metric, None, None, None, 0, verdict)
+    taken = MemoryClaim(*memory.ratio, weighed) if memory else None
+    return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
+
+
+class HasRatio(Protocol):
+    """What has a ratio with its interval: a claim, an attempt, a share of one."""
+
+    @property
+    def ratio(self) -> float | None:
+        """None: not measured."""
+
+    @property
+    def ci_low(self) -> float | None:
+        """Lower end of its 95 % interval."""
+
+    @property
+    def ci_high(self) -> float | None:
+        """Upper end."""
+
+
+def claimed_interval(claimed: HasRatio | None, pairs: int) -> Interval | None:
+    """What a claim says, in log units; None: it was not measured."""
+    if claimed is None or not (claimed.ratio and claimed.ci_low and claimed.ci_high):
+        return None
+    low, high = math.log(claimed.ci_low), math.log(claimed.ci_high)
+    return Interval(math.log(claimed.ratio), low, high, pairs)
+
+
+def intervals_of(member: Profile) -> tuple[Interval, Interval]:
+    """Speed and memory of a member of a front, in log units."""
+    speed, memory = (
+        claimed_interval(each, member.claim.pairs) for each in (member.claim, member.claim.memory)
+    )
+    assert speed is not None and memory is not None  # every member has both
+    return speed, memory
+
+
+REASONS = {
+    "futile": "its gain is below what this budget can prove",
+    "out_of_time": "time is up before its gain is proved",
+    "failed": "it failed in a fresh process",
+    "over_limit": "it is not shown to meet the memory limit",
+    "over_loss": "it may lose more than --max-loss allows",
+    "dominated": "another one dominates it: faster, and no more memory, or hardly more",
+}
+
+
+def ending(result: Result) -> dict[str, Any]:
+    """What an ended study keeps of itself; `read` reads it back."""
+    front = [_profile_json(member) for member in result.front]
+    return {
+        "profile": _profile_json(result.profile),
+        "account": stored_form(result.account),
+        **({FRONT: front} if front else {}),
+    }
+
+
+def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
+    """The result of a study that has ended, from what `ending` made; its results are in `folder`.
+
+    Raises:
+        UsageError: Something in it is not legal.
+    """
+    account = schema.judged(ended["account"], Account)
+    made, *front = (_profile(each) for each in (ended["profile"], *ended.get(FRONT, ())))
+    return Result(made, account, tuple(front), folder)
+
+
+def stored_form(value: Any) -> Any:
+    """A value as JSON holds it."""
+    return msgspec.to_builtins(value, enc_hook=dict)  # of mappings that nothing can change
+
+
+def _profile_json(made: Profile) -> Any:
+    """A profile as it stands in its file."""
+    return json.loads(profiles.dumps(made))
+
+
+def _profile(kept: Any) -> Profile:
+    return profiles.parse(json.dumps(kept).encode())

@@ -9,10 +9,10 @@ import numpy as np
 from hztune.blocks import Arm
 from hztune.params import Param, Value
 from hztune.sparse import Axis, Measurement, SparseModel
-from hztune.sparse.features import UNCHANGED
+from hztune.sparse.grid import UNCHANGED
 from hztune.sparse.told import FAR
-from hztune.stats import pair_ratio
-from hztune.trial import Ledger
+from hztune.stats.ratios import pair_ratio
+from hztune.study.ledger import Ledger
 
 _FEWEST = 4
 """Configurations without which nothing is said."""

@@ -19,28 +19,29 @@ from pathlib import Path
 
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
-from hztune.confirm import added_to, interval_of
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
 from hztune.rests import Rested, weighed_memory
-from hztune.result import Attempt, Result, stored
-from hztune.result.decision import claimed_interval
+from hztune.result import Attempt, Result, claimed_interval
+from hztune.result import read as read_result
 from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
-from hztune.stats import NORMAL_95, Interval, block_ratios, fixed_interval, pool_plain
+from hztune.stats.intervals import NORMAL_95, Interval, fixed_interval
+from hztune.stats.noise import pool_plain
+from hztune.stats.ratios import block_ratios
 from hztune.store import kept_command
 from hztune.store.log import SAMPLES, Recording, recording, require_study
-from hztune.trial import (
-    ArmRecord,
+from hztune.study.counters import (
     CounterChange,
-    Ledger,
     Outlier,
     counter_changes,
     fresh_outcomes,
-    limits_of,
     outlying_pairs,
 )
+from hztune.study.ledger import ArmRecord, Ledger
+from hztune.study.limits import limits_of
+from hztune.study.proof import added_to, interval_of
 
 _CHECKPOINTS = 200
 _CURVES = 6
@@ -476,7 +477,7 @@ def read(folder: Path) -> Figures:
         raise UsageError(f"{PROFILE} and {SAMPLES} in {str(folder)!r} are of different studies")
     if not samples.blocks:
         raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
-    result = stored.read(samples.ending, folder) if samples.ending else None
+    result = read_result(samples.ending, folder) if samples.ending else None
     made = result.profile if result else claimed
     limits = limits_of(made.objective.limits)
     weighed = weighed_memory(samples.identity.get("objectives", ""))

@@ -13,7 +13,8 @@ from statistics import fmean
 
 from hztune.blocks import Outcome
 from hztune.rests import Rested
-from hztune.stats import Interval, fixed_interval, load_ratio, log_memory_ratio
+from hztune.stats.intervals import Interval, fixed_interval
+from hztune.stats.ratios import load_ratio, log_memory_ratio
 
 SURE = 0.001
 """Two-sided error at which it is said that memory grows: an alarm that is none costs a day."""

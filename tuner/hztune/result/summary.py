@@ -8,10 +8,9 @@ from typing import Any
 from hztune.profile import Profile, Share, Verdict, ratio_text
 from hztune.progress import duration, percent
 from hztune.rests import MEMORIES, RestPlan
-from hztune.result import Account, Addition, Result, front_file
+from hztune.result import Account, Addition, Result, front_file, stored_form
 from hztune.result.kept import Ends, KeptMemory, slope_words
-from hztune.result.stored import stored_form
-from hztune.trial import FAULTS
+from hztune.study.counters import FAULTS
 from hztune.workload import METRICS, Goal
 
 _CLAIMED: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")

@@ -3,7 +3,7 @@
 Nothing here knows the rest of hztune: `SparseSampler` works in any Optuna study.
 """
 
-from hztune.sparse.features import Axis
+from hztune.sparse.grid import Axis
 from hztune.sparse.model import Measurement, SparseModel
 from hztune.sparse.sampler import SparseSampler, screening_step
 from hztune.sparse.told import BLOCK, EXCESS, VARIANCE

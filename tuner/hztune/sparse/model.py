@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from hztune.sparse.features import Axis, Floats, Groups, Levels
+from hztune.sparse.grid import Axis, Floats, Groups, Levels
 
 SLABS = (0.04, 0.2)
 """Standard deviations of an effect that is not 0, log units: of fine and of coarse effects."""

@@ -25,8 +25,17 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from hztune.sparse.features import UNCHANGED, Axis, Floats, Levels
-from hztune.sparse.grid import Grid, Legal, LevelRow, Params, axis_of
+from hztune.sparse.grid import (
+    UNCHANGED,
+    Axis,
+    Floats,
+    Grid,
+    Legal,
+    LevelRow,
+    Levels,
+    Params,
+    axis_of,
+)
 from hztune.sparse.model import Measurement, SparseModel
 from hztune.sparse.told import (
     FAR,

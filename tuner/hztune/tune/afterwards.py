@@ -1,27 +1,201 @@
-"""What is measured when the verdict stands: the smallest memory, and live bytes; it changes none.
+"""The smallest memory in which something survives: bisection, and then confirmation.
+
+Whether a run survives near the limit is partly chance: what was found by one run for each step is
+the start. Then the limit must be survived several times in a row; where it is not, it is raised.
+
+How little memory the default and the winner survive, each run in a container of its own.
+
+What is measured when the verdict stands: the smallest memory, and live bytes; it changes none.
 
 Who stops it here has the verdict all the same, without what was still to come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
-from hztune.measure.executors import RUN_S, program_identity
+from hztune.measure import Executor
+from hztune.measure.executors import RUN_S, program_identity, programs_executor, workloads_executor
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.live_share import live_shares
 from hztune.measure.program import Program, bench_program
 from hztune.progress import Reporter
-from hztune.result import LiveMemory, Survivor
-from hztune.result.decision import Decision
-from hztune.trial import Workbench
+from hztune.quota import LEAST_MEMORY_KB, Quota
+from hztune.result import CONFIRMED_BY, Decision, LiveMemory, SmallestMemory, Survivor
+from hztune.study.bench import Clock, Workbench
 from hztune.tune.request import TuneRequest
-from hztune.tune.survival import survivors
+
+PRECISION = 0.02
+"""Ratio less one of the limits between which the search ends, and by which one is raised."""
+
+_PAGE_KB = 4
+_MOST_DOUBLINGS = 4
+
+Survives = Callable[[int], bool]
+"""Runs it with a limit, KiB, and says whether it survived."""
+
+
+def smallest_memory(
+    survives: Survives, start_kb: int, has_time: Callable[[], bool]
+) -> SmallestMemory:
+    """Seeks the smallest limit.
+
+    Args:
+        survives: Makes one run.
+        start_kb: A limit that it should survive; it is doubled a few times if it does not.
+        has_time: Whether there is time for another run.
+    """
+    search = _Bisection(survives, has_time)
+    high, low = _pages(start_kb), 0
+    for _ in range(_MOST_DOUBLINGS):
+        if search.run(high) is not False:
+            break
+        low, high = high, 2 * high
+    if not search.seen:
+        return SmallestMemory(0, low, search.runs, is_confirmed=False)
+    while high > (1.0 + PRECISION) * low + _PAGE_KB:
+        middle = _pages((low + high) // 2)
+        if middle in (low, high) or (survived := search.run(middle)) is None:
+            break
+        low, high = (low, middle) if survived else (middle, high)
+    return search.confirmed(low, high)
+
+
+class _Bisection:
+    """What was run so far."""
+
+    def __init__(self, survives: Survives, has_time: Callable[[], bool]) -> None:
+        self._survives = survives
+        self._has_time = has_time
+        self.runs = 0
+        self.seen = False
+
+    def run(self, kb: int) -> bool | None:
+        """Whether a run survives; None: there is no time for one."""
+        if not self._has_time():
+            return None
+        self.runs += 1
+        survived = self._survives(kb)
+        self.seen = self.seen or survived
+        return survived
+
+    def confirmed(self, low: int, high: int) -> SmallestMemory:
+        """Raises the limit until enough runs in a row survive it."""
+        in_a_row = 0
+        while in_a_row < CONFIRMED_BY:
+            survived = self.run(high)
+            if survived is None:
+                return SmallestMemory(high, low, self.runs, is_confirmed=False)
+            in_a_row = in_a_row + 1 if survived else 0
+            if not survived:
+                low, high = high, _pages(round(high * (1.0 + PRECISION))) + _PAGE_KB
+        return SmallestMemory(high, low, self.runs, is_confirmed=True)
+
+
+def _pages(kb: int) -> int:
+    return max(_PAGE_KB, kb // _PAGE_KB * _PAGE_KB)
+
+
+_MARGIN, _MARGIN_KB = 1.5, 8 * 1024
+"""The search begins so far above the peak that was seen."""
+
+_SLOWEST = 8.0
+_LEAST_TIMEOUT_S = 5.0
+"""A run that is as slow as that beside the usual one has not survived: it only reads its own pages
+again and again."""
+
+
+def survivors(
+    request: TuneRequest,
+    arms: Sequence[Arm],
+    bench: Workbench,
+    machine: Machine,
+    inside: Sequence[Installed],
+    reporter: Reporter,
+) -> tuple[Survivor, ...]:
+    """Seeks the smallest memory of each arm, in equal parts of the time that is set aside for it.
+
+    Args:
+        request: What was asked.
+        arms: The control first.
+        bench: What was measured of them so far.
+        machine: Where it is measured.
+        inside: The allocators that every program brings.
+        reporter: Is told what was found.
+    """
+    found, clock = [], bench.budget.clock
+    for arm in arms:
+        deadline = clock.now() + request.division.smallest_s / len(arms)
+        survives = _survival(request, arm, bench, machine, inside)
+        is_early = partial(_is_before, clock, deadline)
+        least = smallest_memory(survives, _start_kb(bench, arm), is_early)
+        reporter.say(f"smallest memory of {arm.text}: {least.words}")
+        found.append(Survivor(arm, least))
+    return tuple(found)
+
+
+def _is_before(clock: Clock, deadline: float) -> bool:
+    return clock.now() < deadline
+
+
+def _survival(
+    request: TuneRequest,
+    arm: Arm,
+    bench: Workbench,
+    machine: Machine,
+    inside: Sequence[Installed],
+) -> Callable[[int], bool]:
+    """Makes one run of an arm within a limit."""
+    usual_s = bench.run_s()
+    runs = 0
+
+    def survives(kb: int) -> bool:
+        nonlocal runs
+        runs += 1
+        executor = _within(request, max(LEAST_MEMORY_KB, kb), usual_s, machine, inside)
+        block = executor.measure([arm], role="explore", rounds=1, number=runs)
+        return block.control.ok
+
+    return survives
+
+
+def _within(
+    request: TuneRequest,
+    kb: int,
+    usual_s: float | None,
+    machine: Machine,
+    inside: Sequence[Installed],
+) -> Executor:
+    """What measures in a container with so much memory."""
+    quota = Quota(request.quota.cpus if request.quota else None, kb)
+    if request.program is None:
+        specs = [spec.within(quota) for spec in request.workloads]
+        return workloads_executor(specs, seed=request.seed, machine=machine, processes=1)
+    programs = []
+    for program in request.programs:
+        limit_s = program.timeout_s
+        if usual_s is not None:
+            limit_s = min(limit_s, max(_LEAST_TIMEOUT_S, _SLOWEST * usual_s))
+        programs.append(replace(program, quota=quota, warmups=0, timeout_s=limit_s, by=""))
+    return programs_executor(programs, seed=request.seed, machine=machine, inside=inside)
+
+
+def _start_kb(bench: Workbench, arm: Arm) -> int:
+    """A limit that an arm should survive."""
+    peaks = [
+        outcome.rss_peak_kb
+        for block in bench.ledger.blocks
+        for outcome in block.outcomes
+        if outcome.arm == arm
+    ]
+    return round(_MARGIN * max(peaks, default=0)) + _MARGIN_KB
+
 
 ASKED_SHARES = (0.03, 0.1)
 """Least and most time for the questions, as parts of the budget: more than the least only where the

@@ -13,8 +13,6 @@ from pathlib import Path
 from hztune import profile, version
 from hztune.blocks import Arm, Outcome
 from hztune.caution import Caution
-from hztune.confirm import Step
-from hztune.decide.question import REPORTED_ERROR
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.params import Value
@@ -34,27 +32,26 @@ from hztune.result import (
     Account,
     Addition,
     Attempt,
+    Decision,
     LiveMemory,
     PanelRatios,
     Result,
     SpeedRatio,
     Survivor,
 )
-from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.schema import as_text, as_word
-from hztune.stats import NORMAL_95, fixed_interval, follow_on, log_memory_ratio, pool_plain
-from hztune.trial import (
-    ArmRecord,
-    Calibration,
-    Ledger,
-    counter_changes,
-    fresh_outcomes,
-    outlying_pairs,
-)
+from hztune.stats.intervals import NORMAL_95, fixed_interval
+from hztune.stats.noise import follow_on, pool_plain
+from hztune.stats.question import REPORTED_ERROR
+from hztune.stats.ratios import log_memory_ratio
+from hztune.study.calibration import Calibration
+from hztune.study.counters import counter_changes, fresh_outcomes, outlying_pairs
+from hztune.study.ledger import ArmRecord, Ledger
+from hztune.study.proof import Step
+from hztune.tune.aims import Winner
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
-from hztune.tune.winner import Winner
 from hztune.workload import METRICS
 
 _IDLE = "rss_idle_kb"

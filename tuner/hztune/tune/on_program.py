@@ -12,18 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm, Block, times_of
-from hztune.confirm import Proof, against_itself, claim_error, prove
 from hztune.measure import Around, Executor, Role
-from hztune.stats import FIRST_LOOK, Interval
-from hztune.trial import Budget, Calibration, Ledger, Workbench, assess, calibrate
-from hztune.trial.division import (
+from hztune.stats.intervals import FIRST_LOOK, Interval
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import (
     COPIES,
     FIRST_RUN,
     HEADROOM,
     LEAST_BLOCKS,
     PROGRAM_SHARE,
+    Calibration,
     TooLittleTime,
+    assess,
+    calibrate,
 )
+from hztune.study.ledger import Ledger
+from hztune.study.proof import Proof, against_itself, claim_error, prove
 
 _CALIBRATED_BY = 0.25
 _PROVED_BY = 0.98

@@ -1,4 +1,7 @@
-"""What the user asked for; every mistake in it is found before anything is written."""
+"""Which targets are looked at while they rest: where something that was asked needs it.
+
+What the user asked for; every mistake in it is found before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict, TypeVar
@@ -24,12 +27,49 @@ from hztune.measure.program import OPEN, Program
 from hztune.measure.scope import entered
 from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
 from hztune.quota import LEAST_MEMORY_KB, Quota
-from hztune.rests import MemoryKind, RestPlan, weighed_memory
+from hztune.rests import DEFAULT_IDLE_S, MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
-from hztune.trial import OF_LOAD, LossLimit, MemoryLimit, memory_limit
-from hztune.trial.division import PANEL_LEAST_S, PANEL_SHARE, Division
+from hztune.study.calibration import PANEL_LEAST_S, PANEL_SHARE, Division
+from hztune.study.limits import OF_LOAD, LossLimit, MemoryLimit, memory_limit
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
-from hztune.workload import WorkloadSpec
+from hztune.workload import Goal, WorkloadSpec
+
+
+def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
+    """Whether an objective, a limit or a front needs memory at rest."""
+    weighed = weighed_memory(str(others.get("pareto", "")))
+    return objective == "kept" or weighed == "kept" or bool(others.get("max_kept"))
+
+
+def resting_plan(
+    idle_s: float, rounds: int | None, objective: Goal, others: Mapping[str, object]
+) -> RestPlan | None:
+    """The rounds of load and rest of a workload; None: it is not looked at while it rests.
+
+    Args:
+        idle_s: Seconds of rest; 0: nothing was said.
+        rounds: How many; None: nothing was said.
+        objective: What is made better.
+        others: Further fields of the request.
+
+    Raises:
+        UsageError: A number is not legal.
+    """
+    if not (idle_s or rounds is not None or needs_rest(objective, others)):
+        return None
+    return RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds)
+
+
+def resting_program(program: Program, objective: Goal, others: Mapping[str, object]) -> Program:
+    """A program of the user's, which is looked at while it rests where that is needed.
+
+    Raises:
+        UsageError: Nothing says when it rests.
+    """
+    if not needs_rest(objective, others):
+        return program
+    return replace(program.resting(), seeks_kept=objective == "kept")
+
 
 DEFAULT_BUDGET_S = 180.0
 DEFAULT_MAX_LOSS = "5%"
@@ -287,7 +327,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     if request.sampler != SPARSE:
-        from hztune.search.samplers import sampler_named  # a second, for those who ask for one
+        from hztune.study.proposer import sampler_named
 
         sampler_named(request.sampler, request.seed)
     limit = _memory_limit(request)

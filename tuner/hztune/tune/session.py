@@ -1,43 +1,95 @@
-"""One session of a study: from a task, which is a judged request, to a directory with a verdict."""
+"""The results directory: samples while they are made, then the profile and what is made from it.
+
+One session of a study: from a task, which is a judged request, to a directory with a verdict.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hztune import doctor
+from hztune import doctor, export, files, profile
 from hztune.allocator import Installed
 from hztune.blocks import Block, times_of
+from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, WorkloadSink
 from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, first_machine
 from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.turns_or_runs import Say, say_nothing
-from hztune.panel import Panel, make
 from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
-from hztune.result import LiveMemory, Result, Survivor, stored
-from hztune.result.decision import Decision
+from hztune.result import FRONT, Decision, LiveMemory, Result, Survivor, ending, front_file, read
 from hztune.schema import as_word
-from hztune.search import SLOTS
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
-from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
-from hztune.trial.budget import Stop
-from hztune.trial.division import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
-from hztune.tune import folder
+from hztune.study.bench import Budget, Clock, Stop, SystemClock, Workbench
+from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
+from hztune.study.ledger import Ledger
+from hztune.study.panel import Panel, make
+from hztune.study.search import SLOTS
 from hztune.tune.afterwards import afterwards
+from hztune.tune.aims import Front, Winner
 from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.on_program import LastProof
-from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
-from hztune.tune.winner import Winner
+
+_EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
+
+
+@contextmanager
+def directory(task: Task) -> Iterator[Path]:
+    """Makes the results directory, or finds the one to go on with; one that stays empty goes again.
+
+    Raises:
+        UsageError: It is no directory, cannot be made, or holds no study to resume.
+    """
+    request = task.request
+    path = request.out or Path("hztune-results") / _fresh_name(task)
+    if request.resume and not is_there(path):
+        raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {SAMPLES})")
+    is_new = not path.exists()
+    files.make_folder(path)
+    try:
+        yield path
+    finally:
+        if not is_there(path):
+            kept_command.place_of(path / PROFILE).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # there is something in it
+                path.rmdir()
+
+
+def write(result: Result) -> None:
+    """Writes the profile, the forms that follow from it and a front, each file whole or not.
+
+    A result without a directory is not written.
+    """
+    if (folder := result.folder) is None:
+        return
+    profile.save(result.profile, folder / PROFILE)
+    for number, member in enumerate(result.front, start=1):
+        (folder / FRONT).mkdir(exist_ok=True)
+        profile.save(member, folder / front_file(number))
+    for form, name in _EXPORTS.items():
+        if form != "header" or result.profile.allocator.name == "hz":
+            files.write_whole(folder / name, export.render(result.profile, form))
+
+
+def _fresh_name(task: Task) -> str:
+    """A name for a study's directory: what is tuned for what, and when."""
+    request = task.request
+    words = [request.allocator.replace(",", "-"), request.name]
+    if request.workload is not None:
+        setting = request.workload.setting
+        words += [*([setting] if setting else []), f"T{request.workload.threads}"]
+    return "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])
 
 
 def tune(task: Task, reporter: Reporter) -> Result:
@@ -53,7 +105,7 @@ def tune(task: Task, reporter: Reporter) -> Result:
     request, started = task.request, time.monotonic() - task.judged_s
     with (
         interruptible() as asked,
-        folder.directory(task) as out,
+        directory(task) as out,
         _measuring(request, out) as (machine, client),
         _store(task, machine, out) as store,
     ):
@@ -264,13 +316,13 @@ def _finish(
     wall_s = time.monotonic() - started
     result = result_of(task, machine, story, decision, wall_s, store.folder, survivors, live)
     if decision.verdict != "interrupted":
-        store.conclude(stored.ending(result))
-    folder.write(result)
+        store.conclude(ending(result))
+    write(result)
     return result
 
 
 def told_again(ended: Mapping[str, Any], out: Path | None) -> Result:
     """What an ended study said, written once more where it may have been lost."""
-    result = stored.read(ended, out)
-    folder.write(result)
+    result = read(ended, out)
+    write(result)
     return result

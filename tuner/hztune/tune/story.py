@@ -12,27 +12,31 @@ from dataclasses import dataclass
 
 from hztune.arguments import SPARSE
 from hztune.blocks import Arm
-from hztune.confirm import Step, against_itself, reported_each
 from hztune.errors import OutOfTime, StoppedByUser
-from hztune.panel import Panel
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.rests import MEMORIES
-from hztune.result.decision import Decision, claim_of
-from hztune.search import Ranked, Search
+from hztune.result import Decision, claim_of
 from hztune.space import AnySpace
-from hztune.stats import Interval, fixed_interval
-from hztune.trial import Calibration, Ledger, Workbench, assess, calibrate, warnings_about
-from hztune.trial.division import (
+from hztune.stats.intervals import Interval, fixed_interval
+from hztune.study.bench import Workbench
+from hztune.study.calibration import (
     CALIBRATED_BY,
     LEAST_SLOTS,
     PROVED_BY,
+    Calibration,
     TooLittleTime,
+    assess,
+    calibrate,
     require_enough,
+    warnings_about,
 )
-from hztune.tune.aim import Aim
+from hztune.study.ledger import Ledger
+from hztune.study.panel import Panel
+from hztune.study.proof import Step, against_itself, reported_each
+from hztune.study.search import Ranked, Search
+from hztune.tune.aims import Aim, Winner
 from hztune.tune.on_program import LastProof
-from hztune.tune.winner import Winner
 from hztune.workload import METRICS
 
 

@@ -21,9 +21,6 @@ from typing import Literal
 
 from hztune import trace_file
 from hztune.blocks import Arm
-from hztune.confirm.proof import difference
-from hztune.decide import Looks, Question
-from hztune.decide.question import REPORTED_ERROR
 from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
@@ -33,19 +30,13 @@ from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
 from hztune.quota import Quota
 from hztune.rests import MemoryKind
-from hztune.stats import LEAST_PLANNED, MOST_TIMES, Interval, fixed_interval
-from hztune.trial import (
-    HEADROOM,
-    PAIRS,
-    ArmRecord,
-    Budget,
-    Ledger,
-    LossLimit,
-    MemoryLimit,
-    SystemClock,
-    Workbench,
-    limits_of,
-)
+from hztune.stats.intervals import LEAST_PLANNED, MOST_TIMES, Interval, fixed_interval
+from hztune.stats.question import REPORTED_ERROR, Looks, Question
+from hztune.study.bench import Budget, SystemClock, Workbench
+from hztune.study.calibration import HEADROOM, PAIRS
+from hztune.study.ledger import ArmRecord, Ledger
+from hztune.study.limits import LossLimit, MemoryLimit, limits_of
+from hztune.study.proof import difference
 from hztune.workload import METRICS, WorkloadSpec, goal_of
 
 VerifyAnswer = Literal["holds", "does not hold", "cannot tell"]

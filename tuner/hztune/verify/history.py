@@ -25,7 +25,7 @@ from hztune.files import sha256_of
 from hztune.measure.program import Program
 from hztune.profile import Profile
 from hztune.schema import TIME_FORMAT, as_word, time_of
-from hztune.stats import Interval
+from hztune.stats.intervals import Interval
 from hztune.strictjson import CREATED, Fields
 from hztune.verify.claim import Verification, VerifyAnswer
 

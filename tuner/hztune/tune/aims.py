@@ -1,38 +1,105 @@
-"""The aim of most studies: one winner, proved parameter by parameter, and examined on a panel."""
+"""What the aims of a study have in common: one winner, or a front.
+
+The aim of most studies: one winner, proved parameter by parameter, and examined on a panel.
+
+The aim of a study with two objectives: a front, whose members are proved by turns.
+
+The members are chosen once, by what the search knows; all their claims share one error. So a study
+that was stopped during the proof goes on with the members that it had, which are those that have
+fresh pairs.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hztune.blocks import Arm
-from hztune.confirm import (
+from hztune.profile import TOLD_FROM, Verdict
+from hztune.progress import percent
+from hztune.rests import MEMORIES, MemoryKind
+from hztune.result import REASONS, Decision, claim_of
+from hztune.stats.intervals import Interval
+from hztune.study.bench import Workbench
+from hztune.study.calibration import (
+    FRONT_SHARE,
+    NEXT_SEARCH,
+    PAIRS,
+    PROOF_SHARE,
+    PROVED_BY,
+    SEARCHED_BY,
+    latest_search,
+    no_time_for_claim,
+)
+from hztune.study.finalist import MOST_STEPS, Chain
+from hztune.study.front import FrontGoal, members
+from hztune.study.panel import Examination
+from hztune.study.proof import (
+    MOST_MEMBERS,
     Proof,
     Step,
+    affordable_members,
     affordable_pairs,
     claim_error,
     difference,
     given_up,
+    loss_words,
+    member_error,
+    on_front,
+    plan_of,
     prove,
+    prove_front,
 )
-from hztune.confirm.proof import loss_words, plan_of
-from hztune.panel import Examination
-from hztune.profile import TOLD_FROM, Verdict
-from hztune.progress import percent
-from hztune.rests import MEMORIES, MemoryKind
-from hztune.result.decision import REASONS, Decision, claim_of
-from hztune.search import MOST_STEPS, Chain, FastestGoal
-from hztune.stats import Interval
-from hztune.trial import PAIRS
-from hztune.trial.division import (
-    NEXT_SEARCH,
-    PROOF_SHARE,
-    PROVED_BY,
-    SEARCHED_BY,
-    no_time_for_claim,
-)
-from hztune.tune.aim import Aim
+from hztune.study.search import FastestGoal, SearchGoal
+
+if TYPE_CHECKING:
+    from hztune.tune.story import Story
+
+
+class Aim(ABC):
+    """What a study is to prove, and how it goes about it once it is calibrated.
+
+    Attributes:
+        goal: What the search looks for.
+        story: The study.
+        proofs: What was proved or refused so far, in order.
+        examined: What the panel saw of the winner; None: it has not looked.
+    """
+
+    goal: ClassVar[SearchGoal]
+
+    def __init__(self, story: Story) -> None:
+        """Becomes the aim of a study."""
+        self.story = story
+        self.proofs: list[Proof] = []
+        self.examined: Examination | None = None
+
+    @property
+    def bench(self) -> Workbench:
+        """Where blocks are measured."""
+        return self.story.bench
+
+    def search(self, share: float) -> bool:
+        """Searches until that share of the budget, sooner where the proof needs more.
+
+        Returns:
+            Whether anything was measured.
+        """
+        latest, before = latest_search(self.bench), len(self.bench.ledger.blocks)
+        self.story.search.run(min(share, latest), latest)
+        return len(self.bench.ledger.blocks) > before
+
+    @abstractmethod
+    def proof_plan(self) -> tuple[float, float]:
+        """Seconds for the pairs of a finalist, and the error that its claim may use."""
+
+    @abstractmethod
+    def decide(self) -> Decision:
+        """Searches and proves, as far as the time allows."""
+
 
 if TYPE_CHECKING:
     from hztune.tune.on_program import LastProof
@@ -258,3 +325,93 @@ def _price(ratios: Mapping[MemoryKind, float | None]) -> str:
         if ratio is not None and ratio > TOLD_FROM
     ]
     return f", at {' and '.join(told)}" if told else ""
+
+
+class Front(Aim):
+    """The part of a story that ends with proved configurations, none beaten in both objectives."""
+
+    goal = FrontGoal()
+
+    def proof_plan(self) -> tuple[float, float]:
+        """Seconds for the pairs of each member of a full front, and the error of its claims."""
+        proof_s = self.bench.budget.total_s * FRONT_SHARE
+        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS)
+
+    def decide(self) -> Decision:
+        """Searches, proves the members that were found, and tells which are on the front."""
+        arms = self._members()
+        if not arms:
+            return self._nothing_found()
+        for number, arm in enumerate(arms, start=1):
+            self.bench.reporter.say(f"candidate {number} for the front: {arm.text}")
+        self.proofs = prove_front(self.bench, self.story.control, arms, PROVED_BY)
+        for number, member in enumerate(self.proofs, start=1):
+            self.bench.reporter.say(f"candidate {number}: {_told(member)}")
+        front = on_front(self.proofs)
+        return self._emitted(front) if front else self._nothing_found()
+
+    def _members(self) -> list[Arm]:
+        """The arms to prove, as many as there is time for, those whose proof was begun first."""
+        if not self._begun():
+            self.search(SEARCHED_BY)
+        begun = self._begun()
+        if begun and max(begun.values()) > 1:
+            return [*begun]  # all had their first pair
+        now = self.bench.budget.elapsed() / self.bench.budget.total_s
+        most = affordable_members(self.bench, min(PROVED_BY, now + FRONT_SHARE))
+        arms = dict.fromkeys([*begun, *members(self.story.search, most)])
+        return [*arms][: max(most, len(begun))]
+
+    def _begun(self) -> Counter[Arm]:
+        """The arms that have fresh pairs of this machine, with how many."""
+        fresh = [block for block in self.bench.ledger.own_blocks() if block.role == "confirm"]
+        return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
+
+    def _emitted(self, front: Sequence[Proof]) -> Decision:
+        """The decision for the fastest member, or for the most saving one when none is faster."""
+        each = tuple(self._about(member) for member in front)
+        chosen = next((one for one in each if one.verdict == "improved"), each[-1])
+        several = f"configurations, {_words(front[0])} to {_words(front[-1])}"
+        spread = several if len(front) > 1 else f"configuration, {_words(front[0])}"
+        why = f"a front of {len(front)} {spread}, on fresh pairs of processes"
+        return replace(chosen, front=each, why=why)
+
+    def _about(self, member: Proof) -> Decision:
+        """The decision for one member."""
+        assert member.interval is not None  # it is confirmed
+        verdict: Verdict = "improved" if member.is_faster else "less_memory"
+        why = f"{_words(member)} on {member.interval.pairs} fresh pairs of processes"
+        return self.story.decided(verdict, member.arm, member.interval, why, memory=member.memory)
+
+    def _nothing_found(self) -> Decision:
+        """The verdict when the front is the default alone."""
+        story = self.story
+        why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
+        if not self.proofs:
+            why = "no configuration promised more speed or less memory"
+            if members(story.search, MOST_MEMBERS):
+                why = no_time_for_claim(self.bench)
+        alone = "the unchanged program" if story.control.allocator == "none" else "the default"
+        return story.nothing_found(f"the front is {alone} alone: {why}")
+
+
+def _told(member: Proof) -> str:
+    """What became of a member, in words."""
+    claims = [
+        word
+        for word, is_proved in (("faster", member.is_faster), ("less memory", member.is_saving))
+        if is_proved
+    ]
+    if member.answer == "proved":
+        fate = f"confirmed ({' and '.join(claims)})"
+    else:
+        fate = f"not on the front ({REASONS[member.answer]})"
+    if member.interval is None or member.memory is None:
+        return fate
+    return f"{fate}: speed {member.interval.text}, memory {member.memory.text}"
+
+
+def _words(member: Proof) -> str:
+    """Its speed and memory, in words."""
+    speed, saving = member.point
+    return f"{percent(speed)} speed with {percent(-saving)} memory"

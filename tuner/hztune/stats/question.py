@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from hztune.stats import Interval, Spread, fixed_interval, planned_interval, planned_looks
+from hztune.stats.intervals import Interval, Spread, fixed_interval, planned_interval, planned_looks
 
 Answer = Literal["yes", "no", "open"]
 

@@ -11,29 +11,24 @@ from dataclasses import dataclass, replace
 
 from hztune.arguments import memory_amount, percentage
 from hztune.blocks import Outcome
-from hztune.decide import Looks, Question
-from hztune.decide.question import REPORTED_ERROR
 from hztune.rests import MEMORIES, MemoryKind
-from hztune.stats import PairRatio, Spread, load_ratio, part_ratios
+from hztune.stats.intervals import Spread
+from hztune.stats.question import REPORTED_ERROR, Looks, Question
+from hztune.stats.ratios import PairRatio
+
+OF_LOAD = "max_load_loss"
+"""How a profile names the limit of what the load may lose."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The most memory that a configuration may take.
+    """The most memory that a configuration may take."""
 
-    Attributes:
-        text: As the user wrote it.
-        ratio: Times the default's, measured at the same moment; 0 when the limit is absolute.
-        kb: KiB; 0 when the limit is relative.
-        memory: Which memory: the peak, or what is kept at rest.
-        beside: Another limit that is to be kept as well; None: there is none.
-    """
-
-    text: str
-    ratio: float = 0.0
-    kb: int = 0
+    text: str  # as the user wrote it
+    ratio: float = 0.0  # times the default's, at the same moment; 0: the limit is absolute
+    kb: int = 0  # 0: the limit is relative
     memory: MemoryKind = "rss"
-    beside: MemoryLimit | None = None
+    beside: MemoryLimit | None = None  # is to be kept as well
 
     @classmethod
     def of(cls, text: str, memory: MemoryKind = "rss") -> MemoryLimit:
@@ -70,8 +65,8 @@ class MemoryLimit:
             found = [self.excess_of(one, other) for one, other in both]
         else:
             found = [
-                each.excess(control.memory_kb(each.memory), outcome.memory_kb(each.memory))
-                if outcome.memory_kb(each.memory)
+                each.excess(control.memory_kb(each.memory), kb)
+                if (kb := outcome.memory_kb(each.memory))
                 else None
                 for each in self.all()
             ]
@@ -86,7 +81,7 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class LossLimit:
-    """The most that any one of several workloads may lose.
+    """The most that any one of several workloads may lose, or of the speed of a load.
 
     It is kept where the interval of every workload excludes a greater loss. What can be shown so of
     a configuration that loses nothing, on two workloads at the error of a first claim, after 15 A/A
@@ -98,20 +93,12 @@ class LossLimit:
     | 0.03 | 15 | 0 % | 13 % | 64 % | 96 % | 100 % | 100 % |
     | 0.04 | 15 | 0 % | 3 % | 23 % | 64 % | 92 % | 99 % |
     | 0.05 | 20 | 0 % | 2 % | 18 % | 56 % | 88 % | 98 % |
-
-    Where memory at rest is made less, it is the most speed of the load that may be lost.
-
-    Attributes:
-        text: As the user wrote it.
-        log: Log units, above 0.
-        workloads: What the workloads are called, in their order; empty: not known.
-        of_load: Whether it is of the speed of the load.
     """
 
     text: str
-    log: float
-    workloads: tuple[str, ...] = ()
-    of_load: bool = False
+    log: float  # log units, above 0
+    workloads: tuple[str, ...] = ()  # what they are called, in order; empty: not known
+    of_load: bool = False  # where memory at rest is made less: of the speed of the load
 
     @classmethod
     def of(cls, text: str, *, of_load: bool = False) -> LossLimit:
@@ -122,12 +109,6 @@ class LossLimit:
         """
         named = ("the speed of its load",) if of_load else ()
         return cls(text, -math.log1p(-percentage(text)), named, of_load)
-
-    def ratios(self, control: Outcome, outcome: Outcome) -> tuple[PairRatio | None, ...]:
-        """What a pair says of each speed of which no more may be lost."""
-        if self.of_load:
-            return (load_ratio(control, outcome),)
-        return part_ratios(control, outcome)
 
     def excess(self, log_ratio: float) -> float:
         """How far a workload's log ratio is below what it may be; above 0 it is too much."""
@@ -164,10 +145,6 @@ class LossLimit:
     def name_of(self, part: int) -> str:
         """What a workload is called, by its index."""
         return self.workloads[part] if self.workloads else f"workload {part + 1}"
-
-
-OF_LOAD = "max_load_loss"
-"""How a profile names the limit of what the load may lose."""
 
 
 def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:

@@ -13,12 +13,11 @@ from itertools import combinations
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.search.proposer import Proposer
 from hztune.sparse import SparseModel
-from hztune.sparse.features import UNCHANGED
-from hztune.sparse.grid import LevelRow
+from hztune.sparse.grid import UNCHANGED, LevelRow
 from hztune.sparse.sampler import PRICE
-from hztune.stats import normal_tail
+from hztune.stats.intervals import normal_tail
+from hztune.study.proposer import Proposer
 
 Chain = tuple[Arm, ...]
 """What is to be proved: each changes what the one before it changes, and more."""

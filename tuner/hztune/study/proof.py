@@ -26,11 +26,8 @@ from statistics import fmean
 from typing import Literal
 
 from hztune.blocks import Arm, Block, ProofPlan
-from hztune.confirm.within_limits import limit_answer, limit_is_futile, missing_limit
-from hztune.decide import Looks, Question
-from hztune.decide.question import REPORTED_ERROR, futile_counts, is_precise
 from hztune.errors import OutOfTime
-from hztune.stats import (
+from hztune.stats.intervals import (
     LEAST_PLANNED,
     Interval,
     Spread,
@@ -38,8 +35,20 @@ from hztune.stats import (
     planned_interval,
     planned_looks,
 )
-from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Ledger, Point, Workbench, unbeaten
-from hztune.trial.division import FRONT_SHARE, PROOF_SHARE, PROVED_BY
+from hztune.stats.question import (
+    FUTILE_FROM,
+    REPORTED_ERROR,
+    Answer,
+    Looks,
+    Question,
+    all_of,
+    futile_counts,
+    is_precise,
+)
+from hztune.study.bench import Workbench
+from hztune.study.calibration import FRONT_SHARE, PAIRS, PROOF_SHARE, PROVED_BY
+from hztune.study.front import LEAST_SAVING, Point, unbeaten
+from hztune.study.ledger import ArmRecord, Ledger
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
@@ -52,37 +61,21 @@ _MORE = 1.5
 settled early, and the others have what they leave. One whose time is up before looks for the last
 time then, with all the error that is left."""
 
-_MOST_FAILURES = 1
-
 ProofAnswer = Literal[
-    "proved",
-    "kept",
-    "futile",
-    "out_of_time",
-    "failed",
-    "over_limit",
-    "over_loss",
-    "dominated",
+    "proved", "kept", "futile", "out_of_time", "failed", "over_limit", "over_loss", "dominated"
 ]
+"""`kept`: only the memory limit was to be kept, and is; `dominated`: by another one of a front."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one configuration of a chain adds to the one before it.
-
-    Attributes:
-        arm: The configuration.
-        before: The one before it, or the default.
-        answer: "proved", or why it is not in the profile.
-        interval: 95 % interval of its log ratio to `before`; None: too few pairs.
-        total: The same of its log ratio to the default.
-    """
+    """What one configuration of a chain adds to the one before it, or to the default."""
 
     arm: Arm
     before: Arm
     answer: ProofAnswer
-    interval: Interval | None
-    total: Interval | None
+    interval: Interval | None  # 95 %, of its log ratio to `before`; None: too few pairs
+    total: Interval | None  # the same to the default
 
     @property
     def succeeded(self) -> bool:
@@ -97,34 +90,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the fresh pairs of a finalist have shown.
+    """What the fresh pairs of a finalist, or of a member of a front, have shown."""
 
-    Attributes:
-        arm: The longest configuration of the chain that is proved; the first where none is.
-        answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
-            "dominated" is one that another member of a front dominates.
-        interval: 95 % interval of the log ratio to the default; None: too few pairs.
-        steps: What each configuration of the chain was shown to add, in order.
-        planned: Pairs for which there was time when it began; 0: there was no plan.
-        time_is_up: Whether it ended because its time did.
-        memory: Of a member of a front, the interval of its log ratio of memory; else None.
-        is_faster: Of a member: whether more speed is proved.
-        is_saving: Of a member: whether less memory is proved.
-    """
-
-    arm: Arm
+    arm: Arm  # the longest configuration of the chain that is proved; the first where none is
     answer: ProofAnswer
-    interval: Interval | None
-    steps: tuple[Step, ...] = ()
-    planned: int = 0
+    interval: Interval | None  # 95 %, of the log ratio to the default; None: too few pairs
+    steps: tuple[Step, ...] = ()  # of the chain, in order; () of a member
+    planned: int = 0  # pairs for which there was time when it began; 0: there was no plan
     time_is_up: bool = False
-    memory: Interval | None = None
-    is_faster: bool = False
-    is_saving: bool = False
+    memory: Interval | None = None  # of a member: of its log ratio of memory
+    is_faster: bool = False  # of a member: more speed is proved
+    is_saving: bool = False  # of a member: less memory is proved
 
     @property
     def point(self) -> Point:
-        """Speed and saving of memory, as estimated; of a member of a front that has both."""
+        """Speed and saving of memory, as estimated; of a member that has both."""
         assert self.interval is not None and self.memory is not None
         return self.interval.estimate, -self.memory.estimate
 
@@ -145,12 +125,16 @@ class Proof:
 
 
 def claim_error(attempt: int) -> float:
-    """Two-sided error that finalist number `attempt` (from 0) may use.
-
-    From the hundredth on they share one that is as good as none, so that a study of many days never
-    runs into what numbers can hold.
-    """
+    """Two-sided error that finalist number `attempt` (from 0) may use."""
     return CLAIM_ERROR * 0.5 ** (min(attempt, 99) + 1)
+
+
+def member_error(members: int) -> float:
+    """Two-sided error of each claim, of speed or of memory, where so many members are proved."""
+    return CLAIM_ERROR / (2 * members)
+
+
+# ---- proving -------------------------------------------------------------------------------------
 
 
 def prove(
@@ -175,53 +159,19 @@ def prove(
     return attempt.proof(is_last=bool(_measure([attempt], until)))
 
 
-def _measure(attempts: Sequence[_Attempt], until: float) -> list[_Attempt]:
-    """Measures by turns until all is decided; returns the attempts whose time is up before."""
-    while any(running := [each.running() for each in attempts]):
-        for attempt, arms in zip(attempts, running, strict=True):
-            bench, rounds = attempt.bench, attempt.plan.rounds
-            is_late = not bench.budget.allows(bench.executor.cost(1 + len(arms), rounds), until)
-            if arms and is_late:
-                return [each for each in attempts if each.running()]
-            try:
-                if arms:
-                    block = [attempt.control, *arms]
-                    bench.measure(block, "confirm", rounds, plan=attempt.plan)
-                    attempt.tell()
-            except OutOfTime:
-                return [each for each in attempts if each.running()]
-    return []
-
-
-def member_error(members: int) -> float:
-    """Two-sided error of each claim, of speed or of memory, where so many members are proved."""
-    return CLAIM_ERROR / (2 * members)
-
-
-def _front_rounds(bench: Workbench, members: int) -> int:
-    """Rounds of each pair: the time of a front must hold PAIRS of every member."""
-    return bench.rounds(2, bench.budget.total_s * FRONT_SHARE / (members * PAIRS))
-
-
-def affordable_members(bench: Workbench, until: float) -> int:
-    """Members for which there is time until that part of the budget; 0: for none.
-
-    One alone may use all of the time.
-    """
-    pairs = max(PAIRS, bench.least_pairs)
-    for members in range(MOST_MEMBERS, 1, -1):
-        pair_s = bench.executor.cost(2, _front_rounds(bench, members))
-        if bench.budget.allows(members * pairs * pair_s, until):
-            return members
-    pair_s = bench.executor.cost(2, _front_rounds(bench, 1))
-    return int(bench.budget.allows(bench.least_pairs * pair_s, PROVED_BY))
+def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
+    """What an attempt had come to when the next one was begun: it had failed."""
+    attempt = _Attempt.of(bench, control, chain, alpha, 0.0)
+    found = attempt.ended() or attempt.proof(is_last=False)
+    answer: ProofAnswer = "futile" if found.succeeded else found.answer
+    return replace(found, arm=chain[0], answer=answer)
 
 
 def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: float) -> list[Proof]:
     """Measures fresh pairs until every member is settled or time is up; one proof for each.
 
     Of the proved ones, by what the fresh pairs estimate, those are "dominated" that another one
-    dominates: see trial.pareto.unbeaten.
+    dominates: see `front.unbeaten`.
     """
     plan = plan_of(bench.ledger, arms)
     if plan is None:
@@ -248,19 +198,26 @@ def on_front(proofs: Sequence[Proof]) -> list[Proof]:
     return unbeaten([proof for proof in proofs if proof.answer == "proved"])
 
 
-def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
-    """What an attempt had come to when the next one was begun: it had failed.
+def _measure(attempts: Sequence[_Attempt], until: float) -> list[_Attempt]:
+    """Measures by turns until all is decided; returns the attempts whose time is up before."""
+    while any(running := [each.running() for each in attempts]):
+        for attempt, arms in zip(attempts, running, strict=True):
+            bench, rounds = attempt.bench, attempt.plan.rounds
+            try:
+                if arms and not bench.budget.allows(
+                    bench.executor.cost(1 + len(arms), rounds), until
+                ):
+                    raise OutOfTime
+                if arms:
+                    block = [attempt.control, *arms]
+                    bench.measure(block, "confirm", rounds, plan=attempt.plan)
+                    attempt.tell()
+            except OutOfTime:
+                return [each for each in attempts if each.running()]
+    return []
 
-    Args:
-        bench: Where blocks were measured; nothing more is.
-        control: The default.
-        chain: Its configurations.
-        alpha: Two-sided error of the claim.
-    """
-    attempt = _Attempt.of(bench, control, chain, alpha, 0.0)
-    found = attempt.ended() or attempt.proof(is_last=False)
-    answer: ProofAnswer = "futile" if found.succeeded else found.answer
-    return replace(found, arm=chain[0], answer=answer)
+
+# ---- how much there is time for ------------------------------------------------------------------
 
 
 def chain_rounds(bench: Workbench, arms: int) -> int:
@@ -274,27 +231,36 @@ def affordable_pairs(bench: Workbench, arms: int, until: float) -> int:
     return max(0, int(left_s / bench.executor.cost(1 + arms, chain_rounds(bench, arms))))
 
 
+def _front_rounds(bench: Workbench, members: int) -> int:
+    """Rounds of each pair: the time of a front must hold PAIRS of every member."""
+    return bench.rounds(2, bench.budget.total_s * FRONT_SHARE / (members * PAIRS))
+
+
+def affordable_members(bench: Workbench, until: float) -> int:
+    """Members for which there is time; 0: for none. One alone may use all of the time."""
+    pairs = max(PAIRS, bench.least_pairs)
+    for members in range(MOST_MEMBERS, 1, -1):
+        pair_s = bench.executor.cost(2, _front_rounds(bench, members))
+        if bench.budget.allows(members * pairs * pair_s, until):
+            return members
+    pair_s = bench.executor.cost(2, _front_rounds(bench, 1))
+    return int(bench.budget.allows(bench.least_pairs * pair_s, PROVED_BY))
+
+
+# ---- one attempt ---------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class _Attempt:
-    """One chain and how it stands.
-
-    Attributes:
-        bench: Where blocks are measured.
-        control: The default.
-        chain: The configurations.
-        alpha: Two-sided error of the claim.
-        plan: Of its looks, and the least gain that it claims.
-        ledger: What is known.
-        is_member: Whether it is one member of a front, of which two questions are asked.
-    """
+    """One chain, or one member of a front, and how it stands."""
 
     bench: Workbench
     control: Arm
     chain: tuple[Arm, ...]
-    alpha: float
+    alpha: float  # two-sided error of the claim
     plan: ProofPlan
-    ledger: Ledger
-    is_member: bool = False
+    ledger: Ledger  # what is known
+    is_member: bool = False  # two questions are asked of it
 
     @classmethod
     def of(
@@ -343,10 +309,8 @@ class _Attempt:
         if self.is_member:
             return all(map(_is_settled, self._gains(0, is_last=False)))
         pairs = self._fresh(last).log_ratios
-        if len(pairs) >= self.plan.pairs:
-            return True
-        if len(pairs) not in planned_looks(self.plan.pairs):
-            return False
+        if len(pairs) >= self.plan.pairs or len(pairs) not in planned_looks(self.plan.pairs):
+            return len(pairs) >= self.plan.pairs
         shown = self._against_control(last, is_last=False).reported()
         return shown is not None and is_precise(shown)
 
@@ -364,67 +328,63 @@ class _Attempt:
         """What is known of one step.
 
         Where the default breaks the memory limit, keeping it is the gain. The gain and each limit
-        may use the whole error, see `decide.question`.
+        may use the whole error, see `stats.question`.
         """
         record = self._fresh(self.chain[index])
-        if len(record.failures) >= _MOST_FAILURES:
+        if record.failures:
             return "failed"
         asked = self._gains(index, is_last=is_last)
         must_save = self.ledger.default_breaks_limit and not self.is_member
         looks, rounds = asked[0].looks, self.plan.rounds
         memory, loss = limit_answer(self.ledger, record, self.alpha, looks, rounds)
         gains = any(each.answer == "yes" for each in asked)
+        missing: ProofAnswer = "over_limit"
+        if memory == "yes" or (memory == "open" and loss == "no"):
+            missing = "over_loss"
         if (memory == "no" and (gains or must_save)) or (loss == "no" and gains and not must_save):
-            return missing_limit(memory, loss)
+            return missing
         if memory == "yes" and (must_save or (gains and loss == "yes")):
             return "proved" if gains and loss == "yes" else "kept"
         if not is_last:
-            hopeless = self._hopeless(record, asked, must_save=must_save or gains)
+            hopeless = self._hopeless(record, asked, is_gain_enough=must_save or gains)
             if hopeless or len(record.pairs) < self.plan.pairs:
                 return hopeless
-        if not (must_save or gains):
-            return "out_of_time"
-        return missing_limit(memory, loss)
+        return missing if must_save or gains else "out_of_time"
 
     def _hopeless(
-        self, record: ArmRecord, asked: Sequence[Question], *, must_save: bool
+        self, record: ArmRecord, asked: Sequence[Question], *, is_gain_enough: bool
     ) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be."""
-        pairs = len(asked[0].values)
+        pairs, limit = len(asked[0].values), self.ledger.limit
         if pairs not in futile_counts(self.plan.pairs):
             return None
-        if limit_is_futile(self.ledger, record, self.alpha, asked[0].looks):
-            return "over_limit"
-        if must_save:
+        if limit is not None and len(record.pairs) >= FUTILE_FROM:
+            kept = limit.question(record.excesses, asked[0].looks, self.alpha)
+            if kept.answer != "yes" and (not kept.values or kept.is_futile()):
+                return "over_limit"
+        if is_gain_enough:
             return None
         is_over = pairs >= self.plan.pairs
         return "futile" if is_over or all(each.is_futile() for each in asked) else None
 
     def _gains(self, index: int, *, is_last: bool) -> list[Question]:
-        """Does a step add speed to the one before it? Of a member: or save memory?"""
-        gain = self._gain(index, is_last=is_last)
+        """Does a step add speed to the one before it, or to the default? A member: save memory?"""
+        arm, first = self.chain[index], self.chain[0]
+        asked = self._against_control(arm, is_last=is_last)
+        if index:
+            pairs = self.ledger.fresh_pairs(self.chain[index - 1], arm, first)
+            return [replace(asked, values=[pair.log_ratio for pair in pairs])]
+        gain = replace(asked, error=self.alpha, least=self.plan.floor)
         if not self.is_member:
             return [gain]
-        savings = [each.log_ratio for each in self._fresh(self.chain[0]).savings]
+        savings = [each.log_ratio for each in self._fresh(first).savings]
         looks = Looks.due(len(savings), self.bench.least_pairs, self.plan.pairs, is_last=is_last)
         return [gain, Question(savings, looks, self.alpha, least=LEAST_SAVING)]
-
-    def _gain(self, index: int, *, is_last: bool) -> Question:
-        """Whether a step adds something to the one before it; the first one, to the default."""
-        arm = self.chain[index]
-        if index == 0:
-            first = self._against_control(arm, is_last=is_last)
-            return replace(first, error=self.alpha, least=self.plan.floor)
-        before = self.chain[index - 1]
-        pairs = self.ledger.fresh_pairs(before, arm, self.chain[0])
-        asked = self._against_control(arm, is_last=is_last)
-        return replace(asked, values=[pair.log_ratio for pair in pairs])
 
     def _against_control(self, arm: Arm, *, is_last: bool) -> Question:
         """Whether an arm is better than the default, at the error of what is reported."""
         pairs = self._fresh(arm).log_ratios
-        least, planned = self.bench.least_pairs, self.plan.pairs
-        looks = Looks.due(len(pairs), least, planned, is_last=is_last)
+        looks = Looks.due(len(pairs), self.bench.least_pairs, self.plan.pairs, is_last=is_last)
         prior = self.ledger.noise().spread(self.plan.rounds)
         return Question(pairs, looks, REPORTED_ERROR, prior=prior)
 
@@ -433,23 +393,25 @@ class _Attempt:
         return self.ledger.fresh(arm, self.chain[0])
 
     def proof(self, *, is_last: bool) -> Proof:
-        """What the chain has come to."""
-        answers = self._answers(is_last=is_last)
+        """What it has come to."""
+        answers = [answer or "out_of_time" for answer in self._answers(is_last=is_last)]
         if self.is_member:
-            return self._of_member(answers[0] or "out_of_time", is_last=is_last)
+            return self._of_member(answers[0], is_last=is_last)
         steps = tuple(
             Step(
                 arm,
-                self.control if index == 0 else self.chain[index - 1],
-                answer or "out_of_time",
-                interval=_reported(self._gain(index, is_last=is_last)),
-                total=_reported(self._against_control(arm, is_last=is_last)),
+                before,
+                answer,
+                _reported(self._gains(index, is_last=is_last)[0]),
+                _reported(self._against_control(arm, is_last=is_last)),
             )
-            for index, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
+            for index, (arm, before, answer) in enumerate(
+                zip(self.chain, (self.control, *self.chain), answers, strict=False)
+            )
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
-        return Proof(last.arm, last.answer, last.total, steps, self.plan.pairs, time_is_up=is_last)
+        return Proof(last.arm, last.answer, last.total, steps, self.plan.pairs, is_last)
 
     def _of_member(self, answer: ProofAnswer, *, is_last: bool) -> Proof:
         speed, saving = self._gains(0, is_last=is_last)
@@ -471,19 +433,37 @@ class _Attempt:
         """Reports how the first step stands that is not decided."""
         answers = self._answers(is_last=False)
         index = next((n for n, each in enumerate(answers) if each is None), 0)
-        pairs = self._gain(index, is_last=False).values
-        half = math.inf
-        if len(pairs) > 1:
-            half = fixed_interval(pairs, REPORTED_ERROR).half_width
-        before = self.control if index == 0 else self.chain[index - 1]
+        pairs = self._gains(index, is_last=False)[0].values
+        few = len(pairs) < 2
         self.bench.tell(
             "prove",
             fmean(pairs) if pairs else 0.0,
-            half,
+            math.inf if few else fixed_interval(pairs, REPORTED_ERROR).half_width,
             pairs=len(pairs),
             planned=self.plan.pairs,
-            subject=difference(self.chain[index], before),
+            subject=difference(self.chain[index], (self.control, *self.chain)[index]),
         )
+
+
+def limit_answer(
+    ledger: Ledger, record: ArmRecord, error: float, looks: Looks, rounds: int
+) -> tuple[Answer, Answer]:
+    """Is the memory limit kept, and what may be lost of speed? Without a limit the answer is yes.
+
+    Args:
+        ledger: Has the limits.
+        record: The fresh pairs.
+        error: Of a yes; a no is no claim, and has the error of what is reported.
+        looks: At the pairs.
+        rounds: Of each pair.
+    """
+    limit, loss = ledger.limit, ledger.max_loss
+    memory = limit.question(record.excesses, looks, error).answer if limit else "yes"
+    if loss is None:
+        return memory, "yes"
+    priors = [ledger.noise_on(part).spread(rounds) for part in range(len(record.each))]
+    lost = loss.questions(record.each, looks, error, priors)
+    return memory, all_of(asked.answer for asked in lost)
 
 
 def _is_settled(gain: Question) -> bool:
@@ -513,6 +493,9 @@ def _reported(gain: Question) -> Interval | None:
     return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
 
+# ---- what is told --------------------------------------------------------------------------------
+
+
 def added_to(arm: Arm, before: Arm) -> tuple[str, ...]:
     """The parameters that an arm changes and another one does not."""
     had = before.config if arm.allocator == before.allocator else {}
@@ -526,14 +509,11 @@ def difference(arm: Arm, before: Arm) -> str:
     return " ".join(f"{name}={arm.config[name]}" for name in added_to(arm, before))
 
 
-def reported(record: ArmRecord, prior: Spread | None = None) -> Interval | None:
-    """The 95 % interval of fresh pairs that are taken together; None while there are too few.
-
-    Args:
-        record: The pairs.
-        prior: What is known of their variance beforehand.
-    """
-    return interval_of(record.log_ratios, prior)
+def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval | None:
+    """The 95 % interval of log ratios that are looked at once; None while there are too few."""
+    if len(pairs) < LEAST_PLANNED:
+        return None
+    return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
 
 
 def reported_each(record: ArmRecord) -> tuple[Interval | None, ...]:
@@ -541,14 +521,7 @@ def reported_each(record: ArmRecord) -> tuple[Interval | None, ...]:
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
     """
-    return tuple(interval_of([pair.log_ratio for pair in pairs], None) for pairs in record.each)
-
-
-def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval | None:
-    """The 95 % interval of log ratios that are looked at once; None while there are too few."""
-    if len(pairs) < LEAST_PLANNED:
-        return None
-    return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
+    return tuple(interval_of([pair.log_ratio for pair in pairs]) for pairs in record.each)
 
 
 def against_itself(ledger: Ledger) -> Interval | None:
@@ -572,14 +545,8 @@ def loss_words(ledger: Ledger, record: ArmRecord) -> str:
 
 
 def proof_blocks(ledger: Ledger, first: Sequence[Arm]) -> list[Block]:
-    """The blocks of a proof, in order of time.
-
-    Args:
-        ledger: Of the study.
-        first: What stands behind the control in each of them.
-    """
-    confirm = (block for block in ledger.own_blocks() if block.role == "confirm")
-    return [block for block in confirm if block.outcomes[1].arm in first]
+    """The blocks of a proof, by what stands behind the control in each, in order of time."""
+    return [block for block in ledger.own_blocks("confirm") if block.outcomes[1].arm in first]
 
 
 def plan_of(ledger: Ledger, first: Sequence[Arm]) -> ProofPlan | None:

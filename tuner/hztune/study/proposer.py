@@ -1,4 +1,6 @@
-"""Proposing: every measurement of the search is a trial of an Optuna study, one study an allocator.
+"""Optuna's samplers by name: the sparse one of hztune, Optuna's own, and the user's.
+
+Proposing: every measurement of the search is a trial of an Optuna study, one study an allocator.
 
 A configuration that is measured again is another trial: so a trial never has to change, and the
 study of a search that goes on is made by telling it the blocks of its ledger. The parameters of a
@@ -7,23 +9,58 @@ trial are the indices of its configuration: one for each dimension of the space.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from hztune.arguments import SPARSE
 from hztune.blocks import Arm, Block, Outcome
+from hztune.errors import UsageError
 from hztune.params import Value
 from hztune.space import Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
-from hztune.sparse.features import Floats
-from hztune.sparse.grid import LevelRow, Params
+from hztune.sparse.grid import Floats, LevelRow, Params
 from hztune.sparse.sampler import Known
-from hztune.stats import pair_ratio, saving_ratio
-from hztune.trial import Ledger
+from hztune.stats.ratios import pair_ratio, saving_ratio
+from hztune.study.ledger import Ledger
+
+OTHERS: Mapping[str, Callable[[int], BaseSampler]] = {
+    "tpe": lambda seed: TPESampler(seed=seed, multivariate=True, constant_liar=True),
+    "random": lambda seed: RandomSampler(seed=seed),
+    "cmaes": lambda seed: CmaEsSampler(seed=seed),
+}
+"""By name, what makes it from a seed."""
+
+
+def sampler_named(name: str, seed: int) -> BaseSampler | None:
+    """A sampler by its name, or of the user's as "module:Class"; None: the sparse one.
+
+    A class of the user's is called with `seed=`, and gets every trial by Optuna's `ask` and `tell`.
+
+    Raises:
+        UsageError: There is none of that name, or it is no sampler.
+    """
+    if name == SPARSE:
+        return None
+    if name in OTHERS:
+        return OTHERS[name](seed)
+    module, _, kind = name.partition(":")
+    legal = f"legal are {', '.join([SPARSE, *OTHERS])}, or module:Class of your own"
+    if not kind:
+        raise UsageError(f"--sampler is {name!r}; {legal}")
+    try:
+        made = getattr(importlib.import_module(module), kind)(seed=seed)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UsageError(f"--sampler {name!r} cannot be made ({error}); {legal}") from None
+    if not isinstance(made, BaseSampler):
+        raise UsageError(f"--sampler {name!r} is no optuna.samplers.BaseSampler; {legal}")
+    return made
+
 
 SPEED, MEMORY = "speed", "memory"
 
