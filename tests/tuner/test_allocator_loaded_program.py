@@ -135,14 +135,14 @@ def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> Non
 def test_a_file_that_its_owner_cuts_while_it_is_read_is_no_program(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, shape = compiled("cut"), elf._shape
+    program, segments = compiled("cut"), elf._Content.segments
 
     def cutting(data: Any) -> Any:
-        found = shape(data)
+        found = segments(data)
         os.truncate(program, 0)
         return found
 
-    monkeypatch.setattr(elf, "_shape", cutting)
+    monkeypatch.setattr(elf._Content, "segments", cutting)
     assert elf.read(program) is None
 
 

@@ -136,7 +136,7 @@ def test_equal_records_have_no_differences_and_one_fingerprint() -> None:
 def test_a_difference_is_told_in_words() -> None:
     other = dataclasses.replace(RECORD, kernel="5.10", quota=1.5)
     assert RECORD.differences(other) == (
-        "CPU quota of the control group: 1.5 there, none here",
+        "CPU quota: 1.5 there, none here",
         "kernel: 5.10 there, 6.1 here",
     )
 

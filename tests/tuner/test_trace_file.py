@@ -109,7 +109,7 @@ def test_a_pace_is_for_latencies_of_a_trace_with_times(path: Path) -> None:
 
 
 def test_it_is_listed_as_what_takes_a_file(path: Path) -> None:
-    (row,) = [each for each in listing() if each.has_file]
+    (row,) = [each for each in listing() if each.file]
     assert row.text == "trace:FILE"
     assert takes(f"trace:{path}", "pace=100") and not takes(f"trace:{path}", "slots=5")
 

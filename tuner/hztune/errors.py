@@ -5,6 +5,9 @@ An error's text is one sentence for the user: what was got, what is legal, where
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class HztuneError(Exception):
     """Something failed at run time; the root of every error that hztune raises on purpose."""
@@ -51,3 +54,9 @@ def no_look_at(pid: int) -> UsageError:
     return UsageError(
         f"process {pid} may not be looked at: run as its user, or as root outside of any container"
     )
+
+
+def did_you_mean(name: str, legal: Iterable[str], most: int = 1) -> str:
+    """What an error says of a name that is nearly a legal one: "; did you mean hz?", or nothing."""
+    near = get_close_matches(name, list(legal), n=most)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

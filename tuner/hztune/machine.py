@@ -30,20 +30,21 @@ _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
 _MACHINE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _LOCK_FOLDERS = ("run/lock", "run", "tmp")
-_WORDS = {
+WORDS = {
     "cpu": "CPU model",
-    "cores": "CPUs that may be used",
-    "quota": "CPU quota of the control group",
+    "cores": "number of CPUs",
+    "quota": "CPU quota",
     "kernel": "kernel",
     "libc": "C library",
     "page_size": "page size",
-    "thp": "transparent huge pages",
+    "thp": "mode of transparent huge pages",
     "governor": "frequency governor",
     "turbo": "turbo",
     "memory_gib": "memory (GiB)",
     "memory_limit_kb": "memory limit of the control group (KiB)",
     "cpu_flags": "CPU features (hash)",
 }
+"""How sentences name the fields of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,13 @@ class Machine:
 
     def described(self) -> tuple[tuple[str, str], ...]:
         """Returns every field in words: ("kernel", "6.1.0")."""
-        return tuple((_WORDS[f.name], _shown(getattr(self, f.name))) for f in fields(self))
+        return tuple((WORDS[f.name], shown(getattr(self, f.name))) for f in fields(self))
 
     def differences(self, other: Machine) -> tuple[str, ...]:
         """Returns what differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
         return tuple(
-            f"{_WORDS[field.name]}: {_shown(getattr(other, field.name))} there, "
-            f"{_shown(getattr(self, field.name))} here"
+            f"{WORDS[field.name]}: {shown(getattr(other, field.name))} there, "
+            f"{shown(getattr(self, field.name))} here"
             for field in fields(self)
             if getattr(self, field.name) != getattr(other, field.name)
         )
@@ -290,6 +291,6 @@ def _chosen(text: str) -> str:
     return found[1] if found else ""
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Returns a field as a reader expects it."""
     return "none" if value is None else str(value) or "unknown"

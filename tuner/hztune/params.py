@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any, Literal
 
 from hztune import artifacts
-from hztune.errors import UsageError
+from hztune.errors import UsageError, did_you_mean
 
 Value = int | str
 """A parameter's value: a number, one of its words, or `auto`."""
@@ -87,8 +86,7 @@ def find(name: str) -> Param:
     rows = {param.name: param for param in table()}
     if name in rows:
         return rows[name]
-    near = get_close_matches(name, rows, n=2)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    hint = did_you_mean(name, rows, most=2)
     raise UsageError(f"hz has no parameter {name!r}{hint} (`hztune params` lists them)")
 
 

@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec import ValidationError, convert
 
 from hztune import artifacts, process, trace_file
 from hztune.arguments import key_value, listed, split_workload, workload_name
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError, UsageError, did_you_mean
 from hztune.params import Value
 from hztune.quota import Quota
 from hztune.rests import RestPlan
@@ -64,11 +65,11 @@ class WorkloadParam:
 
     name: str
     default: Value
-    low: int
-    high: int
-    choices: tuple[str, ...]
     unit: str
     doc: str
+    low: int = 0
+    high: int = 0
+    choices: tuple[str, ...] = ()
 
     def legal(self) -> str:
         """Returns what is legal, in words: "a whole number from 1 to 100 (percent)"."""
@@ -112,7 +113,7 @@ class Workload:
         steady: Whether every second is like the other, so that turns can measure it.
         params: Its parameters.
         settings: Its named settings.
-        has_file: Whether it replays a file, and is named NAME:FILE.
+        file: Whether it replays a file, and is named NAME:FILE.
     """
 
     name: str
@@ -122,12 +123,12 @@ class Workload:
     steady: bool
     params: tuple[WorkloadParam, ...]
     settings: tuple[NamedSetting, ...]
-    has_file: bool = False
+    file: bool
 
     @property
     def text(self) -> str:
         """As a user writes it: "larson", "trace:FILE"."""
-        return f"{self.name}:FILE" if self.has_file else self.name
+        return f"{self.name}:FILE" if self.file else self.name
 
     def param(self, name: str) -> WorkloadParam:
         """Returns the parameter called `name`; "-" and "_" are the same.
@@ -186,7 +187,7 @@ class WorkloadSpec:
             return _of_trace(trace_file.find(text), overrides, threads)
         name, setting = split_workload(text)
         workload = find(name)
-        if workload.has_file:
+        if workload.file:
             raise UsageError(f"{name} replays a file: write {workload.text}")
         names = [each.name for each in workload.settings]
         if setting is not None and setting not in names:
@@ -302,8 +303,11 @@ def listing() -> tuple[Workload, ...]:
         document = json.loads(done.stdout)
         if document["schema"] != _LIST_SCHEMA:
             raise ValueError(f"schema {document['schema']}")
-        return tuple(_workload(row) for row in document["workloads"])
-    except (ValueError, KeyError, TypeError) as error:
+        for row in document["workloads"]:
+            for setting in row["settings"]:
+                setting["values"] = [*setting["values"].items()]
+        return convert(document["workloads"], tuple[Workload, ...])
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise HztuneError(
             f"hz-bench --list is not of schema {_LIST_SCHEMA} ({error}); "
             "hz-bench and hztune are of different versions: reinstall hztune"
@@ -424,37 +428,6 @@ def _threads(workload: Workload, threads: int | None) -> int:
 
 def _unknown(what: str, name: str, names: Sequence[str]) -> UsageError:
     """Returns the refusal of a name, with the nearest and all legal ones."""
-    near = get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, names)
     legal = " ".join(names) or "it has none"
     return UsageError(f"there is no {what} {name!r}{hint} (legal: {legal})")
-
-
-def _workload(row: dict[str, Any]) -> Workload:
-    """Returns a workload from its JSON."""
-    return Workload(
-        name=row["name"],
-        doc=row["doc"],
-        source=row["source"],
-        min_threads=row["min_threads"],
-        steady=row["steady"],
-        params=tuple(_param(each) for each in row["params"]),
-        settings=tuple(
-            NamedSetting(each["name"], each["doc"], tuple(each["values"].items()))
-            for each in row["settings"]
-        ),
-        has_file=row["file"],
-    )
-
-
-def _param(row: dict[str, Any]) -> WorkloadParam:
-    """Returns a workload's parameter from its JSON."""
-    return WorkloadParam(
-        name=row["name"],
-        default=row["default"],
-        low=row.get("low", 0),
-        high=row.get("high", 0),
-        choices=tuple(row.get("choices", ())),
-        unit=row["unit"],
-        doc=row["doc"],
-    )

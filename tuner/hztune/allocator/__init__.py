@@ -7,7 +7,6 @@ allocator"). One that is inside a program has a name as well, made by inside.py.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from functools import cache
 
 from hztune.allocator import inside
@@ -23,7 +22,7 @@ from hztune.allocator.glibc import Glibc
 from hztune.allocator.hz import Hz
 from hztune.allocator.library import library_of
 from hztune.allocator.tables import tables
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError, UsageError, did_you_mean
 
 __all__ = [
     "Adapter",
@@ -68,8 +67,7 @@ def get(name: str) -> Adapter:
         return _adapters()[name]
     if (brought := inside.adapter_of(name)) is not None:
         return brought
-    near = get_close_matches(name, names(), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, names())
     raise UsageError(f"there is no allocator {name!r}{hint} (hztune knows: {' '.join(names())})")
 
 

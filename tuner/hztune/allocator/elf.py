@@ -12,10 +12,11 @@ import os
 import re
 import struct
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from hztune.files import opened
 
@@ -67,59 +68,35 @@ class Elf:
     is_fixed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The formats of one word size and byte order."""
+class _Shape(NamedTuple):
+    """Formats of the tables, and the places in their rows; each word size has its own."""
 
-    order: str
     bits: int
-
-    @property
-    def header(self) -> str:
-        word = "Q" if self.bits == 64 else "I"
-        return f"{self.order}16xHHI{word}{word}{word}IHHHHHH"
-
-    @property
-    def program(self) -> str:
-        return self.order + ("IIQQQQQQ" if self.bits == 64 else "IIIIIIII")
-
-    @property
-    def section(self) -> str:
-        return self.order + ("IIQQQQIIQQ" if self.bits == 64 else "IIIIIIIIII")
-
-    @property
-    def dynamic(self) -> str:
-        return self.order + ("qQ" if self.bits == 64 else "iI")
-
-    @property
-    def symbol(self) -> str:
-        return self.order + ("IBBHQQ" if self.bits == 64 else "IIIBBH")
-
-    @property
-    def where(self) -> int:
-        """Place of the section's number in a symbol."""
-        return 3 if self.bits == 64 else 5
-
-    @property
-    def address(self) -> int:
-        """Place of the address in a symbol."""
-        return 4 if self.bits == 64 else 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    kind: int
-    offset: int
+    header: str
+    program: str
+    """Its rows hold a segment's kind, and where `segment` says its offset, address and size."""
+    segment: tuple[int, int, int, int]
+    section: str
+    dynamic: str
+    symbol: str
+    """Its rows hold a name, at `where` the number of the section, at `address` the address."""
+    where: int
     address: int
-    size: int
 
+
+_SHAPES = {
+    1: _Shape(32, "16xHHIIIIIHHHHHH", "IIIIIIII", (0, 1, 2, 4), "IIIIIIIIII", "iI", "IIIBBH", 5, 1),
+    2: _Shape(64, "16xHHIQQQIHHHHHH", "IIQQQQQQ", (0, 2, 3, 5), "IIQQQQIIQQ", "qQ", "IBBHQQ", 3, 4),
+}
+_Segment = tuple[int, ...]
+"""Kind, offset in the file, address, size."""
 
 _KNOWN: dict[tuple[int, ...], Elf | None] = {}
 """Each version of a file is read once: it is asked for at every look at a process."""
 
 
 def read(path: Path) -> Elf | None:
-    """Returns what the headers of `path` say; None when it is no ELF file, or a broken one.
+    """What the headers of `path` say; None when it is no ELF file, or a broken one.
 
     Raises:
         OSError: It cannot be read.
@@ -128,21 +105,15 @@ def read(path: Path) -> Elf | None:
         status = os.fstat(file.fileno())
         version = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
         if version not in _KNOWN:
-            _KNOWN[version] = _read(file) if status.st_size <= _MOST_BYTES else None
+            _KNOWN[version] = None
+            if status.st_size <= _MOST_BYTES and file.read(len(MAGIC)) == MAGIC:
+                with suppress(struct.error, ValueError, IndexError, OverflowError):
+                    _KNOWN[version] = _parse(_Content(file))
         return _KNOWN[version]
 
 
-def _read(file: BinaryIO) -> Elf | None:
-    if file.read(len(MAGIC)) != MAGIC:
-        return None
-    try:
-        return _parse(_Content(file))
-    except (struct.error, ValueError, IndexError, OverflowError):
-        return None
-
-
 def address_of(path: Path, symbol: str) -> int | None:
-    """Returns where a symbol stands, counted from where the file is loaded; None: unknown.
+    """Where a symbol stands, counted from where the file is loaded; None: unknown.
 
     Symbols that other files cannot see are found as well, unless they were stripped. `*_name` is
     the first symbol that ends so.
@@ -154,17 +125,15 @@ def address_of(path: Path, symbol: str) -> int | None:
     name, ending = symbol.encode(), symbol.removeprefix("*").encode()
     with opened(path) as file:
         data = _Content(file)
-        shape = _shape(data)
-        header = data.row(shape.header, 0)
         for kind in (_SHT_DYNSYM, _SHT_SYMTAB):
-            for found, address in _symbols(shape, data, header, kind):
+            for found, address in data.symbols(kind):
                 if found == name or (ending != name and found.endswith(ending)):
                     return address
     return None
 
 
 def contained(path: Path, texts: Collection[bytes]) -> set[bytes]:
-    """Returns those of `texts` that stand somewhere in the file."""
+    """Those of `texts` that stand somewhere in the file."""
     found: set[bytes] = set()
     for block in _blocks(path):
         found |= {text for text in texts if text not in found and text in block}
@@ -174,7 +143,7 @@ def contained(path: Path, texts: Collection[bytes]) -> set[bytes]:
 
 
 def texts_ending(path: Path, ending: bytes) -> tuple[str, ...]:
-    """Returns the NUL-terminated texts of the file that end so, each once, in its order."""
+    """The NUL-terminated texts of the file that end so, each once, in its order."""
     found: dict[str, None] = {}
     for block in _blocks(path):
         at = block.find(ending + b"\0")
@@ -187,7 +156,7 @@ def texts_ending(path: Path, ending: bytes) -> tuple[str, ...]:
 
 
 def matches(path: Path, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-    """Returns the first place of the file that matches; None: there is none."""
+    """The first place of the file that matches; None: there is none."""
     return next((found for block in _blocks(path) if (found := pattern.search(block))), None)
 
 
@@ -208,94 +177,83 @@ class _Content:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        about = self.part(0, 6)
+        self.order = ">" if about[5] == 2 else "<"
+        self.shape = _SHAPES.get(about[4], _SHAPES[1])
+        self.header = self.row(self.shape.header, 0)
 
     def part(self, offset: int, size: int) -> bytes:
-        """Returns a copy of a part.
-
-        Raises:
-            ValueError: No part of a sound file is so large, or stands there.
-        """
+        """A copy of a part; ValueError: no part of a sound file is so large, or stands there."""
         if size > _MOST_PART or offset > _MOST_OFFSET:
             raise ValueError
         return os.pread(self._file.fileno(), size, offset)
 
     def row(self, layout: str, offset: int) -> tuple[Any, ...]:
-        """Returns one row of a table."""
+        layout = self.order + layout
         return struct.unpack(layout, self.part(offset, struct.calcsize(layout)))
 
+    def rows(self, layout: str, start: int, size: int, count: int) -> list[tuple[Any, ...]]:
+        """The rows of a table whose rows take `size` bytes each."""
+        return [self.row(layout, start + index * size) for index in range(count)]
+
     def text(self, offset: int) -> bytes:
-        """Returns the NUL-terminated text at a place."""
+        """The NUL-terminated text at a place."""
         return self.part(offset, _LONGEST_NAME).partition(b"\0")[0]
+
+    def segments(self) -> list[_Segment]:
+        start, size, count = self.header[4], self.header[8], self.header[9]
+        rows = self.rows(self.shape.program, start, size, count)
+        return [tuple(row[place] for place in self.shape.segment) for row in rows]
+
+    def dynamic(self, offset: int, size: int) -> list[tuple[int, int]]:
+        """Tag and value of each entry of the dynamic section."""
+        layout = self.order + self.shape.dynamic
+        table = self.part(offset, min(size, _MOST_DYNAMIC))
+        whole = len(table) - len(table) % struct.calcsize(layout)
+        return list(struct.iter_unpack(layout, table[:whole]))
+
+    def symbols(self, kind: int) -> Iterator[tuple[bytes, int]]:
+        """Name and address of the symbols of one table that stand in this very file."""
+        start, size, count = self.header[5], self.header[10], self.header[11]
+        rows = self.rows(self.shape.section, start, size, count)
+        table = next((row for row in rows if row[1] == kind), None)
+        if table is None:
+            return
+        names = self.part(rows[table[6]][4], rows[table[6]][5])
+        symbols = struct.iter_unpack(self.order + self.shape.symbol, self.part(table[4], table[5]))
+        for symbol in islice(symbols, _MOST_SYMBOLS):
+            if symbol[self.shape.where] != _UNDEFINED:
+                start = symbol[0]
+                end = names.find(b"\0", start, start + _LONGEST_NAME)
+                yield names[start:end] if end >= 0 else b"", symbol[self.shape.address]
 
 
 def _parse(data: _Content) -> Elf:
-    shape = _shape(data)
-    header = data.row(shape.header, 0)
-    segments = list(_segments(shape, data, header))
-    interpreter = next((s.offset for s in segments if s.kind == _PT_INTERP), None)
-    section = next((s for s in segments if s.kind == _PT_DYNAMIC), None)
-    dynamic = _dynamic(shape, data, section) if section else []
-    strings = next((value for tag, value in dynamic if tag == _DT_STRTAB), 0)
-    base = _offset(segments, strings)
+    segments = data.segments()
+    interpreter = next((offset for kind, offset, *_ in segments if kind == _PT_INTERP), None)
+    section = next((each for each in segments if each[0] == _PT_DYNAMIC), None)
+    dynamic = data.dynamic(section[1], section[3]) if section else []
+    strings = _offset(segments, next((value for tag, value in dynamic if tag == _DT_STRTAB), 0))
     named = [
-        (tag, data.text(base + value).decode(errors="replace"))
+        (tag, data.text(strings + value).decode(errors="replace"))
         for tag, value in dynamic
         if tag in (_DT_NEEDED, _DT_SONAME)
     ]
-    defined = (name for name, _ in _symbols(shape, data, header, _SHT_DYNSYM))
+    defined = {name for name, _ in data.symbols(_SHT_DYNSYM)}
     return Elf(
-        machine=(header[1], shape.bits),
+        machine=(data.header[1], data.shape.bits),
         interpreter=None if interpreter is None else Path(data.text(interpreter).decode()),
         soname=next((name for tag, name in named if tag == _DT_SONAME), ""),
         needed=tuple(name for tag, name in named if tag == _DT_NEEDED),
-        defines=frozenset(name.decode() for name in defined if name in _ASKED_FOR),
-        dynamic=section.address if section else 0,
-        is_fixed=header[0] == _ET_EXEC,
+        defines=frozenset(name.decode() for name in defined & _ASKED_FOR),
+        dynamic=section[2] if section else 0,
+        is_fixed=data.header[0] == _ET_EXEC,
     )
 
 
-def _shape(data: _Content) -> _Shape:
-    about = data.part(0, 6)
-    return _Shape(">" if about[5] == 2 else "<", 64 if about[4] == 2 else 32)
-
-
-def _segments(shape: _Shape, data: _Content, header: tuple[int, ...]) -> Iterator[_Segment]:
-    start, size, count = header[4], header[8], header[9]
-    for index in range(count):
-        row = data.row(shape.program, start + index * size)
-        if shape.bits == 64:
-            yield _Segment(row[0], row[2], row[3], row[5])
-        else:
-            yield _Segment(row[0], row[1], row[2], row[4])
-
-
-def _dynamic(shape: _Shape, data: _Content, section: _Segment) -> list[tuple[int, int]]:
-    table = data.part(section.offset, min(section.size, _MOST_DYNAMIC))
-    whole = len(table) - len(table) % struct.calcsize(shape.dynamic)
-    return list(struct.iter_unpack(shape.dynamic, table[:whole]))
-
-
 def _offset(segments: list[_Segment], address: int) -> int:
-    """Returns where in the file the byte at a virtual address stands."""
-    for segment in segments:
-        if segment.kind == _PT_LOAD and 0 <= address - segment.address < segment.size:
-            return address - segment.address + segment.offset
+    """Where in the file the byte at a virtual address stands."""
+    for kind, offset, start, size in segments:
+        if kind == _PT_LOAD and 0 <= address - start < size:
+            return address - start + offset
     return 0
-
-
-def _symbols(
-    shape: _Shape, data: _Content, header: tuple[int, ...], kind: int
-) -> Iterator[tuple[bytes, int]]:
-    """Yields name and address of the symbols of one table that stand in this very file."""
-    start, size, count = header[5], header[10], header[11]
-    rows = [data.row(shape.section, start + index * size) for index in range(count)]
-    table = next((row for row in rows if row[1] == kind), None)
-    if table is None:
-        return
-    names = data.part(rows[table[6]][4], rows[table[6]][5])
-    symbols = struct.iter_unpack(shape.symbol, data.part(table[4], table[5]))
-    for symbol in islice(symbols, _MOST_SYMBOLS):
-        if symbol[shape.where] != _UNDEFINED:
-            start = symbol[0]
-            end = names.find(b"\0", start, start + _LONGEST_NAME)
-            yield names[start:end] if end >= 0 else b"", symbol[shape.address]

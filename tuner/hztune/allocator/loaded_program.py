@@ -58,54 +58,44 @@ class LoadedProgram:
 
     def obstacle(self) -> str | None:
         """Why no allocator can be put under the program, in one sentence; None: one can."""
-        if self.is_static and elf.contained(self.program, [_GO]):
-            return f"{self.program} is a program of Go, whose own runtime gives it all its memory"
-        if self.is_static:
-            return (
-                f"{self.program} is a static program: the loader never runs, so LD_PRELOAD and "
-                "GLIBC_TUNABLES change nothing; link it dynamically, or link the allocator into it"
-            )
-        if self.gains_rights:
-            return (
-                f"{self.program} gains rights when it starts (set-uid, set-gid or capabilities): "
-                "the loader then ignores LD_PRELOAD without a word; measure a copy without them"
-            )
-        if self.is_foreign:
-            return (
-                f"{self.program} is made for another processor or C library than this machine's "
-                f"allocators ({self.loader}); they cannot be loaded into it"
-            )
-        if self.own_malloc:
-            whose = f" ({self.inside} is inside)" if self.inside else ""
-            return (
-                f"{self.program} defines malloc itself{whose}; its own definition comes before "
-                "any preloaded one"
-            )
-        return None
+        whose = f" ({self.inside} is inside)" if self.inside else ""
+        reasons = {
+            "is a program of Go, whose own runtime gives it all its memory": (
+                self.is_static and elf.contained(self.program, [_GO])
+            ),
+            "is a static program: the loader never runs, so LD_PRELOAD and GLIBC_TUNABLES change "
+            "nothing; link it dynamically, or link the allocator into it": self.is_static,
+            "gains rights when it starts (set-uid, set-gid or capabilities): the loader then "
+            "ignores LD_PRELOAD without a word; measure a copy without them": self.gains_rights,
+            "is made for another processor or C library than this machine's allocators "
+            f"({self.loader}); they cannot be loaded into it": self.is_foreign,
+            f"defines malloc itself{whose}; its own definition comes before any preloaded one": (
+                self.own_malloc
+            ),
+        }
+        return next((f"{self.program} {why}" for why, holds in reasons.items() if holds), None)
 
     def remarks(self) -> tuple[str, ...]:
         """What a user should know although measuring is possible, one sentence each."""
-        remarks = list(self.of_scripts())
         reads = f" (it reads {self.variable})" if self.variable else ""
-        if self.linked:
-            remarks.append(
-                f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
-                f"glibc{reads}"
-            )
-        if self.inside and not self.own_malloc:
-            remarks.append(
-                f"{self.program} has {self.inside} inside under names of its own: a preloaded "
-                f"allocator serves only the libraries that it uses{reads}"
-            )
-        return tuple(remarks)
+        linked = (
+            f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
+            f"glibc{reads}"
+        )
+        inside = (
+            f"{self.program} has {self.inside} inside under names of its own: a preloaded "
+            f"allocator serves only the libraries that it uses{reads}"
+        )
+        has_inside = self.inside and not self.own_malloc
+        told = (linked if self.linked else "", inside if has_inside else "")
+        return (*self.of_scripts(), *filter(None, told))
 
     def of_scripts(self) -> tuple[str, ...]:
         """What a script means for what is put under it; nothing for a program."""
-        if not self.scripts:
-            return ()
-        return (
-            f"{self.scripts[0]} is a script: the allocator is put under {self.program} and "
-            "under every program that the script starts",
+        return tuple(
+            f"{script} is a script: the allocator is put under {self.program} and under every "
+            "program that the script starts"
+            for script in self.scripts[:1]
         )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, convert
 
-from hztune.errors import UsageError
+from hztune.errors import UsageError, did_you_mean
 from hztune.files import read_toml
 from hztune.params import Param, Scale, Value
 
@@ -187,9 +186,8 @@ def knob(allocator: str, knobs: Iterable[Param], name: str) -> Param:
     by_name = {param.name: param for param in knobs}
     if name in by_name:
         return by_name[name]
-    near = get_close_matches(name, by_name, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(
-        f"{allocator} has no parameter {name!r} in the installed version{hint} "
+        f"{allocator} has no parameter {name!r} in the installed version"
+        f"{did_you_mean(name, by_name)} "
         f"(hztune params --allocator {allocator} lists them)"
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 
 from hztune import artifacts, files
-from hztune.errors import UsageError
+from hztune.errors import UsageError, did_you_mean
 from hztune.machine import Machine
 from hztune.params import Param, Value, judge
 from hztune.space.core import Dimension, Preset, Rule, Space
@@ -310,8 +309,7 @@ def _expression(text: str, names: Collection[str]) -> Expression:
 
 
 def _unknown(name: str, legal: Collection[str]) -> UsageError:
-    near = get_close_matches(name, legal, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; legal are {', '.join(legal)}"
+    hint = did_you_mean(name, legal) or f"; legal are {', '.join(legal)}"
     return UsageError(f"there is no {name!r}{hint}")
 
 

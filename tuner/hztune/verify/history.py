@@ -22,6 +22,7 @@ from typing import cast, get_args
 from hztune import files, machine_diff, profile, strictjson
 from hztune.errors import HztuneError, UsageError
 from hztune.files import sha256_of
+from hztune.machine import WORDS
 from hztune.measure.program import Program
 from hztune.profile import Profile
 from hztune.schema import TIME_FORMAT, as_word, time_of
@@ -159,7 +160,7 @@ def _words(name: str) -> str:
     """How a sentence names a part of the surroundings."""
     if name.startswith(_PROGRAM):
         return f"file of the program {name.removeprefix(_PROGRAM)}"
-    return machine_diff.WORDS.get(name, "library of the allocator")
+    return WORDS.get(name, "library of the allocator")
 
 
 def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: datetime) -> str:
