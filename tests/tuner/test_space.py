@@ -184,13 +184,19 @@ CAP = "[parameters.cap]\n"
 PRESET = '[[preset]]\nname = "p"\nwhy = "x"\nset = { cap = %s }'
 BAD = {
     "no TOML": ("schema = = 1", " is no TOML"),
-    "an unknown key": ("colour = 1", ": contains unknown field `colour`; legal are schema, alloc"),
+    "an unknown key": ("colour = 1", ": it: contains unknown field colour"),
     "an unknown parameter": ("[parameters.capp]", ": parameters.capp: there is no 'capp'; did you"),
-    "an unknown key of a parameter": (CAP + "min = 8", ": parameters.cap: contains unknown field"),
-    "no table": ("[parameters]\ncap = 8", ": parameters.cap: Expected a table, got `int`"),
+    "an unknown key of a parameter": (
+        CAP + "min = 8",
+        ": parameters.cap: it: contains unknown field min",
+    ),
+    "no table": ("[parameters]\ncap = 8", ": parameters.cap: it is 8; expected object, got int"),
     "a range above the legal one": (CAP + "high = 4096", "to 4096; legal is a power of two from 8"),
     "a range upside down": (CAP + "low = 64\nhigh = 32", "from 64 to 32"),
-    "a bound that is no number": (CAP + "low = true", ": parameters.cap.low: Expected `int | str"),
+    "a bound that is no number": (
+        CAP + "low = true",
+        ": parameters.cap: low is True; expected int | str",
+    ),
     "a range of words": ("[parameters.lock]\nlow = 1", "is a word and has no range"),
     "an illegal value that keeps memory": (CAP + "keeping = [9]", 'cap is "9"'),
     "an illegal value": (CAP + "values = [8, 9]", 'cap is "9"; legal is'),
@@ -205,11 +211,17 @@ BAD = {
         CAP + 'when = "delay > 1"\n[parameters.delay]\nwhen = "cap > 8"',
         "need each other in a circle",
     ),
-    "a rule without a reason": ('[[forbid]]\nrule = "cap > 8"', ": forbid[0]: missing required"),
-    "a rule that is no table": ('forbid = ["cap > 8"]', ": forbid[0]: Expected a table"),
+    "a rule without a reason": (
+        '[[forbid]]\nrule = "cap > 8"',
+        ": forbid[0]: missing required field why",
+    ),
+    "a rule that is no table": (
+        'forbid = ["cap > 8"]',
+        ": forbid[0] is 'cap > 8'; expected object",
+    ),
     "a risk that no profile could hold": (
         '[[risk]]\nrule = "cap > 8"\nwhy = "a\\nb"',
-        ": risk[0].why: Expected `str` matching regex",
+        ": risk[0].why is ",
     ),
     "a preset out of range": (PRESET % 7, ': preset[0]: cap is "7"'),
     "a forbidden preset": (
@@ -217,7 +229,10 @@ BAD = {
         "'p' is not legal: cap > 8: big",
     ),
     "both searched and not": (CAP + '[not_searched]\ncap = "x"', "under [parameters] too"),
-    "no reason not to search": ('[not_searched]\ncap = ""', ": not_searched.cap: Expected `str`"),
+    "no reason not to search": (
+        '[not_searched]\ncap = ""',
+        ": not_searched.cap: it is ''; expected str",
+    ),
 }
 
 
@@ -238,7 +253,7 @@ def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(
     ("text", "said"),
     [
         ('schema = 2\nallocator = "hz"', "schema is 2; legal is 1"),
-        ("schema = 1", "missing required field `allocator`"),
+        ("schema = 1", "missing required field allocator"),
     ],
 )
 def test_a_file_of_another_schema_or_of_no_allocator_is_refused(

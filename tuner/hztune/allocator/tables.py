@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, convert
+from msgspec import field
 
 from hztune.errors import UsageError, did_you_mean
 from hztune.files import read_toml
 from hztune.params import Param, Scale, Value
+from hztune.schema import Schema, judged
 
 AUTO = "auto"
 SWITCH = ("false", "true")
@@ -67,7 +68,7 @@ class KnobRow:
         return int(text.removesuffix(self.suffix))
 
 
-class _Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Entry(Schema, frozen=True, kw_only=True):
     """A [[parameter]] of the file: a number from `low` to `high`, or one of `words`."""
 
     name: str
@@ -97,7 +98,7 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return KnobRow(param, option, *span, self.symbol, self.form, self.per, self.suffix)
 
 
-class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Table(Schema, frozen=True, kw_only=True):
     """The file of an allocator."""
 
     name: str
@@ -130,7 +131,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Knobs with a word `auto` that is a setting like any other."""
     unreadable: frozenset[str] = frozenset()
     """Knobs that may have no way to be read: requested then, not proved."""
-    saying: dict[str, str] = {}
+    saying: dict[str, str] = field(default_factory=dict)
     """Variables under which a process says what it runs with; nothing else changes."""
     said: str = ""
     """What it then says, with the groups `option` and `value`."""
@@ -156,12 +157,12 @@ def tables() -> dict[str, Table]:
 
 def _read(path: Path) -> Table:
     said = read_toml(path, _MOST_BYTES)
-    known: dict[str, dict[str, Any]] = {}
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows = []
     for each in said.pop("parameter", ()):
         known[each["name"]] = {**known.get(each["name"], {}), **each}
-        rows.append(convert(known[each["name"]], _Entry).row())
-    return convert({**said, "name": path.stem, "rows": rows}, Table)
+        rows.append(judged(known[each["name"]], _Entry).row())
+    return judged({**said, "name": path.stem, "rows": rows}, Table)
 
 
 @cache

@@ -6,32 +6,32 @@ and never stand in it. Whatever is wrong is said in one sentence that names the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, field
 
 from hztune import artifacts, files
 from hztune.errors import UsageError, did_you_mean
 from hztune.machine import Machine
 from hztune.params import Param, Value, judge
+from hztune.schema import Schema, Text, judged
 from hztune.space.core import Dimension, Preset, Rule, Space
 from hztune.space.expression import Expression
-from hztune.strictjson import TEXT
 
 SCHEMA = 1
 _MAX_BYTES = 256 * 1024
 _MAX_LINEAR_VALUES = 33
 
 ConfigCheck = Callable[[Mapping[str, Value]], None]
-Text = Annotated[str, Meta(min_length=1)]
+_Words = Annotated[str, Meta(min_length=1)]
 
 
-class _Parameter(Struct, forbid_unknown_fields=True):
+class _Parameter(Schema, frozen=True):
     """One of [parameters]; expressions are of the facts, but `when` of the parameters."""
 
     low: int | str | None = None
@@ -44,30 +44,30 @@ class _Parameter(Struct, forbid_unknown_fields=True):
     keeping: tuple[int | str, ...] | None = None
 
 
-class _Rule(Struct, forbid_unknown_fields=True):
+class _Rule(Schema, frozen=True):
     rule: str
-    why: Text
+    why: _Words
 
 
-class _Risk(Struct, forbid_unknown_fields=True):
+class _Risk(Schema, frozen=True):
     """A known risk; its sentence goes into profiles, which hold no other signs."""
 
     rule: str
-    why: Annotated[str, Meta(min_length=1, pattern=rf"\A{TEXT.pattern}\Z")]
-
-
-class _Preset(Struct, forbid_unknown_fields=True):
-    name: Text
     why: Text
-    set: dict[str, int | str] = {}
+
+
+class _Preset(Schema, frozen=True):
+    name: _Words
+    why: _Words
+    set: dict[str, int | str] = field(default_factory=dict)
     returns: bool = False
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _File(Schema, frozen=True):
     schema: int
-    allocator: Text
-    parameters: dict[str, Any] = {}
-    not_searched: dict[str, Any] = {}
+    allocator: _Words
+    parameters: dict[str, Any] = field(default_factory=dict)
+    not_searched: dict[str, Any] = field(default_factory=dict)
     forbid: tuple[_Rule, ...] = ()
     risk: tuple[_Risk, ...] = ()
     preset: tuple[_Preset, ...] = ()
@@ -141,42 +141,35 @@ def is_file(name: str | Path) -> bool:
     return path.suffix == ".toml" or len(path.parts) > 1
 
 
-@dataclass
+@dataclasses.dataclass
 class _Reader:
     """Reads one file."""
 
     path: Path
     params: dict[str, Param]
     facts: dict[str, int]
-    tables: dict[str, _Parameter] = field(default_factory=dict)
-    left_out: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    tables: dict[str, _Parameter] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, tuple[Value, ...]] = dataclasses.field(default_factory=dict)
     """By parameter, the values that are not tried: with them memory is never returned."""
-    absent: set[str] = field(default_factory=set)
+    absent: set[str] = dataclasses.field(default_factory=set)
     """Parameters that are left out whole."""
 
     @contextmanager
-    def _at(self, where: str, kind: type[Struct] = _File) -> Iterator[None]:
-        """Lets errors name the file and the key; `kind` is what is read there."""
+    def _at(self, where: str) -> Iterator[None]:
+        """Lets errors name the file and the key."""
         try:
             yield
-        except ValidationError as error:
-            what, _, place = str(error).partition(" - at `$")
-            what = what.replace("Object ", "").replace("`object`", "a table")
-            where = (where + place.strip("`")).lstrip(".")
-            if "unknown field" in what and not place:
-                what += f"; legal are {', '.join(kind.__struct_fields__)}"
-            raise UsageError(": ".join(filter(None, [str(self.path), where, what]))) from error
         except UsageError as error:
             raise UsageError(": ".join(filter(None, [str(self.path), where, str(error)]))) from None
 
     def space(self, data: dict[str, Any], check: ConfigCheck) -> Space:
         with self._at(""):
-            file = convert(data, _File)
+            file = judged(data, _File)
             if file.schema != SCHEMA:
                 raise UsageError(f"schema is {file.schema!r}; legal is {SCHEMA}")
         for name, table in file.parameters.items():
-            with self._at(f"parameters.{name}", _Parameter):
-                self.tables[name] = convert(table, _Parameter)
+            with self._at(f"parameters.{name}"):
+                self.tables[name] = judged(table, _Parameter)
                 self._leave_out(name, self.tables[name])
         dimensions = []
         for name in (each for each in self.tables if each not in self.absent):
@@ -184,7 +177,7 @@ class _Reader:
                 dimensions.append(self._dimension(name, self.tables[name]))
         for name, why in file.not_searched.items():
             with self._at(f"not_searched.{name}"):
-                convert(why, Text)
+                judged(why, _Words)
                 self._param(name)
                 if name in self.tables:
                     raise UsageError("stands under [parameters] too; legal is one of the two")
@@ -259,7 +252,7 @@ class _Reader:
         return None if rule.names & self.absent else Rule(rule, table.why)
 
     def _preset(self, table: _Preset) -> Preset | None:
-        config: dict[str, Value] = {}
+        config: dict[str, Value] = dataclasses.field(default_factory=dict)
         if table.set.keys() & self.absent:
             return None
         for name, value in table.set.items():
