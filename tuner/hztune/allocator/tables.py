@@ -157,7 +157,7 @@ def tables() -> dict[str, Table]:
 
 def _read(path: Path) -> Table:
     said = read_toml(path, _MOST_BYTES)
-    known: dict[str, dict[str, Any]] = field(default_factory=dict)
+    known: dict[str, dict[str, Any]] = {}
     rows = []
     for each in said.pop("parameter", ()):
         known[each["name"]] = {**known.get(each["name"], {}), **each}

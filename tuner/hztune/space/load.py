@@ -252,7 +252,7 @@ class _Reader:
         return None if rule.names & self.absent else Rule(rule, table.why)
 
     def _preset(self, table: _Preset) -> Preset | None:
-        config: dict[str, Value] = dataclasses.field(default_factory=dict)
+        config: dict[str, Value] = {}
         if table.set.keys() & self.absent:
             return None
         for name, value in table.set.items():
