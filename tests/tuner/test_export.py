@@ -6,60 +6,58 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from msgspec import structs
 
-from hztune import api, export
+from hztune import api, artifacts, export, params
 from hztune.errors import NoGainError, UsageError
+from hztune.export.provenance import claim
+from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MemoryClaim, Objective, Profile
-from hztune.report import words
 from hztune.verify.running import examine
 
 from .conftest import TUNED
 
 MakeProfile = Callable[..., Profile]
+ProfileOf = Callable[[str], Profile]
 
 EVERY = ["hz", *TUNED]
 CASES = [
     (allocator, form.name)
     for allocator in EVERY
     for form in export.FORMATS
-    if not form.allocators or allocator in form.allocators
+    if form.name != "json" and (not form.allocators or allocator in form.allocators)
 ]
+PACKAGES = {
+    "jemalloc": "libjemalloc2",
+    "mimalloc": "libmimalloc2.0",
+    "tcmalloc": "libtcmalloc-minimal4",
+    "tbb": "libtbbmalloc2",
+}
+IN_IMAGE = Path("/usr/local/lib/libhz.so")
 
 
-@pytest.fixture(autouse=True)
-def library(core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The core that exports refer to."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    return core_build / "libhz.so"
-
-
-def expected(profile: Profile, library: Path | str) -> dict[str, str]:
-    """What a form must set; `library` is where hz is for that form, its small library beside it."""
+def expected(profile: Profile, library: Path | None = None) -> dict[str, str]:
+    """What a form must set, with hz at `library`, its small one beside it; None: as installed."""
+    library = library or artifacts.library()
     soname = profile.allocator.soname
-    beside = f"{soname}:{Path(library).with_name('libhz-deepbind.so')}" if soname else ""
-    name = str(library) if profile.allocator.name == "hz" else beside
-    return {**profile.environment, **({"LD_PRELOAD": name} if name else {})}
+    preload = f"{soname}:{library.with_name('libhz-deepbind.so')}" if soname else ""
+    preload = str(library) if profile.allocator.name == "hz" else preload
+    return {**profile.environment, **({"LD_PRELOAD": preload} if preload else {})}
 
 
-def printed_environment(command: list[str], **extra: str) -> dict[str, str]:
+def printed_environment(*command: object, **extra: str) -> dict[str, str]:
     """What `env -0`, at the end of `command`, says its environment is."""
     base = {"PATH": os.environ["PATH"], **extra}
     done = subprocess.run(command, env=base, capture_output=True, text=True, check=True)
     return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
 
 
-def contains(environment: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return wanted.items() <= environment.items()
-
-
-# ---- all of them ---------------------------------------------------------------------------------
-
+# ---- what a file says ----------------------------------------------------------------------------
 
 SAID = (
     "remote@main remote=50, 32 threads",
@@ -68,189 +66,165 @@ SAID = (
     "max_rss 1.10x",
     "Test CPU (R) 3.0GHz, 2 CPUs, quota of 1.5",
     "2026-01-31",
+    "suggest: a memory limit of 413 MiB, 1.25 times the largest peak",
     "verify:  hztune verify PROFILE --pid PID",
     "check:   without hztune, ",
     "undo:",
 )
 
 
-@pytest.mark.parametrize(("allocator", "name"), [case for case in CASES if case[1] != "json"])
-def test_a_file_says_what_was_gained_where_and_how_to_check_and_undo_it(
-    allocator: str, name: str, profile_of: Callable[[str], Profile]
-) -> None:
-    text = export.render(profile_of(allocator), name)
-    for said in SAID:
-        assert said in text
-
-
-@pytest.mark.parametrize(("control", "said"), [("", "the default"), ("none", "the unchanged")])
-def test_a_file_says_what_the_gain_is_to(
-    control: str, said: str, make_profile: MakeProfile
-) -> None:
-    made = make_profile(objective=Objective("wall_s", {}, control))
-    assert f"14.0 % better in ops_per_s than {said}" in export.render(made, "sh")
-
-
-def test_where_nothing_was_gained_no_second_noise_is_told(make_profile: MakeProfile) -> None:
-    made = make_profile({}, claim=Claim("ops_per_s", 0.96, 0.92, 0.99, 4, "no_gain"))
-    assert "no gain in ops_per_s over the default was proved\n" in export.render(made, "sh")
-
-
-def test_a_gain_in_run_time_is_called_faster(make_profile: MakeProfile) -> None:
-    made = make_profile(claim=Claim("wall_s", 1.14, 1.09, 1.19, 14, "improved"))
-    assert "14.0 % faster than the default" in export.render(made, "sh")
-
-
-@pytest.mark.parametrize(("allocator", "name"), [case for case in CASES if case[1] != "json"])
-def test_a_gain_is_told_with_what_it_costs_in_memory_and_a_limit_for_that(
-    allocator: str, name: str, profile_of: Callable[[str], Profile]
-) -> None:
-    seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
-    text = export.render(
-        structs.replace(profile_of(allocator), memory=seen, suggested_limit_kb=422912), name
-    )
-    assert (
-        "8 pairs), 1.570 times the peak memory of the default (95 % interval 1.500 to 1.640), "
-        "0.900 times the kept memory of the default (95 % interval 0.800 to 1.000)\n"
-    ) in text
-    assert "suggest: a memory limit of 413 MiB, 1.25 times the largest peak" in text
-    assert words.verdict_words(structs.replace(profile_of("hz"), memory=seen)).endswith(
-        ", for 57\u00a0% more peak memory"
-    )
-
-
 @pytest.mark.parametrize(("allocator", "name"), CASES)
-def test_a_form_ends_with_a_newline_and_has_no_blank_at_the_end_of_a_line(
-    allocator: str, name: str, profile_of: Callable[[str], Profile]
+def test_a_file_says_what_was_gained_where_and_how_to_check_and_undo_it(
+    allocator: str, name: str, profile_of: ProfileOf
 ) -> None:
-    text = export.render(profile_of(allocator), name)
+    text = export.render(structs.replace(profile_of(allocator), suggested_limit_kb=422912), name)
+    assert [said for said in SAID if said not in text] == []
     assert text.endswith("\n") and not re.search(r"[ \t]\n|\n\n$", text)
 
 
-def test_an_unknown_form_is_refused_with_those_that_exist(make_profile: MakeProfile) -> None:
-    with pytest.raises(UsageError, match="did you mean header"):
-        export.render(make_profile(), "heder")
+CLAIMS: dict[str, tuple[Claim, str, str]] = {
+    "a gain": (Claim("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"), "",
+               "14.0 % better in ops_per_s than the default (95 % interval 1.100 to 1.200, 8"),
+    "a gain over the program": (Claim("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"), "none",
+                                "14.0 % better in ops_per_s than the unchanged program"),
+    "a gain in time": (Claim("wall_s", 1.14, 1.09, 1.19, 14, "improved"), "",
+                       "14.0 % faster than the default"),
+    "no gain": (Claim("ops_per_s", 0.96, 0.92, 0.99, 4, "no_gain"), "",
+                "no gain in ops_per_s over the default was proved"),
+    "less memory": (
+        Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72)), "",
+        "0.700 times the peak memory of the default (95 % interval 0.680 to 0.720), "
+        "ops_per_s 0.950 times that of the default (95"),
+    "a limit": (Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "within_limit"), "",
+                "keeps max_rss, which the default does not, at 0.950 times its ops_per_s"),
+    "nothing": (Claim("ops_per_s", None, None, None, 0, "infeasible"), "", "nothing was proved"),
+}  # fmt: skip
 
 
-def test_a_form_of_another_allocator_is_refused_with_the_fitting_ones(
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_is_one_sentence_with_its_interval(name: str, make_profile: MakeProfile) -> None:
+    claimed, control, said = CLAIMS[name]
+    objective = Objective(claimed.metric, {"max_rss": "1.10x"}, control)
+    assert said in claim(make_profile(claim=claimed, objective=objective))
+
+
+def test_a_gain_is_told_with_what_it_costs_in_memory(make_profile: MakeProfile) -> None:
+    seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
+    assert claim(make_profile(memory=seen)).endswith(
+        "8 pairs), 1.570 times the peak memory of the default (95 % interval 1.500 to 1.640), "
+        "0.900 times the kept memory of the default (95 % interval 0.800 to 1.000)"
+    )
+
+
+@pytest.mark.parametrize("name", ["env", "sh", "wrapper", "systemd"])
+def test_a_form_that_names_files_of_this_installation_says_what_to_do_elsewhere(
+    name: str, profile_of: ProfileOf
+) -> None:
+    of_hz, of_jemalloc, of_glibc = (
+        export.render(profile_of(each), name) for each in ("hz", "jemalloc", "glibc")
+    )
+    assert "# elsewhere: LD_PRELOAD names files of the installation" in of_hz
+    assert "RTLD_DEEPBIND" not in of_hz and "# deepbind:  no allocator" in of_jemalloc
+    assert "elsewhere:" not in of_glibc
+
+
+def test_a_form_that_does_not_exist_or_not_for_this_allocator_is_refused_with_those_that_fit(
     make_profile: MakeProfile,
 ) -> None:
+    with pytest.raises(UsageError, match="did you mean header"):
+        export.render(make_profile(), "heder")
     with pytest.raises(UsageError, match=r"c-jemalloc exists for jemalloc.*header cmake json"):
         export.render(make_profile(), "c-jemalloc")
 
 
-def test_json_is_the_profile_itself(make_profile: MakeProfile) -> None:
-    assert json.loads(export.render(make_profile(), "json"))["params"]["magazine_cap"] == 512
-
-
 def test_a_library_under_a_name_that_ld_preload_cannot_carry_is_refused(
-    make_profile: MakeProfile, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_profile: MakeProfile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = tmp_path / "two words"
     odd.mkdir()
-    (odd / "libhz.so").symlink_to(library)
+    (odd / "libhz.so").symlink_to(artifacts.library())
     monkeypatch.setenv("HZTUNE_CORE", str(odd))
     with pytest.raises(UsageError, match="LD_PRELOAD cannot carry"):
         export.render(make_profile(), "env")
 
 
-@pytest.mark.parametrize("name", ["env", "sh", "wrapper", "systemd"])
-def test_a_form_that_names_files_of_this_installation_says_what_to_do_elsewhere(
-    name: str, make_profile: MakeProfile, profile_of: Callable[[str], Profile]
+@pytest.mark.parametrize("allocator", ["none", "glibc"])
+def test_a_profile_that_sets_nothing_is_exported_as_json_alone(
+    allocator: str, make_profile: MakeProfile
 ) -> None:
-    text = export.render(make_profile(), name)
-    assert "# elsewhere: LD_PRELOAD names files of the installation" in text
-    assert "export the profile again" in text and "ld.so only warns" in text
-    assert "RTLD_DEEPBIND" not in text
-    assert "# deepbind:  no allocator" in export.render(profile_of("jemalloc"), name)
-    assert "elsewhere:" not in export.render(profile_of("glibc"), name)
+    nothing = make_profile({}, allocator=AllocatorId(allocator, "", "", ""))
+    for form in export.FORMATS:
+        if form.name == "json":
+            assert json.loads(api.export(nothing, form.name))["params"] == {}
+        elif not form.allocators or allocator in form.allocators:
+            with pytest.raises(NoGainError, match="start the program as it is"):
+                api.export(nothing, form.name)
 
 
 # ---- one machine ---------------------------------------------------------------------------------
 
 
-def as_docker_reads(text: str) -> dict[str, str]:
-    """An env file by docker's rules (cli/pkg/kvfile): a comment only at the start of a line, no
-    quoting, blanks at the left dropped, a name without blanks."""
-    found = {}
-    for line in text.splitlines():
-        line = line.lstrip()
-        if line and not line.startswith("#"):
-            name, equals, value = line.partition("=")
-            assert equals and name and not re.search(r"\s", name), line
-            found[name] = value
-    return found
-
-
 @pytest.mark.parametrize("allocator", EVERY)
 def test_env_gives_docker_compose_and_systemd_the_same_lines(
-    allocator: str, profile_of: Callable[[str], Profile], library: Path
+    allocator: str, profile_of: ProfileOf
 ) -> None:
-    profile = profile_of(allocator)
-    text = export.render(profile, "env")
-    assert as_docker_reads(text) == expected(profile, library)
-    # docker keeps quotes, compose drops them, systemd wants no `export`: plain lines suit all.
-    given = [line for line in text.splitlines() if not line.startswith("#")]
+    """Docker keeps quotes, compose drops them, systemd wants no `export`: plain lines suit all."""
+    lines = export.render(profile_of(allocator), "env").splitlines()
+    given = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Z_]+=[A-Za-z0-9_.:,|=/+-]*", line) for line in given)
+    assert dict(line.split("=", 1) for line in given) == expected(profile_of(allocator))
 
 
-@pytest.mark.parametrize("allocator", EVERY)
-@pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_sh_sets_the_variables_of_the_shell_that_sources_it(
-    shell: str, allocator: str, profile_of: Callable[[str], Profile], library: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "tuned.sh").write_text(export.render(profile_of(allocator), "sh"))
-    subprocess.run([shell, "-n", tmp_path / "tuned.sh"], check=True)
-    seen = printed_environment([shell, "-euc", f". {tmp_path}/tuned.sh; env -0"])
-    assert contains(seen, expected(profile_of(allocator), library))
-
-
-@pytest.mark.parametrize("allocator", EVERY)
-def test_the_undo_step_of_sh_leaves_nothing_behind(
-    allocator: str, profile_of: Callable[[str], Profile], tmp_path: Path
+@pytest.mark.parametrize(("shell", "allocator"), [("bash", "hz"), *(("dash", n) for n in EVERY)])
+def test_sh_sets_the_variables_of_the_shell_that_sources_it_until_they_are_undone(
+    shell: str, allocator: str, profile_of: ProfileOf, tmp_path: Path
 ) -> None:
     text = export.render(profile_of(allocator), "sh")
     (tmp_path / "tuned.sh").write_text(text)
-    found = re.search(r"^# undo:    (.*)$", text, re.M)
-    assert found
-    before = printed_environment(["dash", "-euc", "env -0"])
-    after = printed_environment(["dash", "-euc", f". {tmp_path}/tuned.sh; {found[1]}; env -0"])
-    assert after == before
+    seen = printed_environment(shell, "-euc", f". {tmp_path}/tuned.sh; env -0")
+    assert seen.items() >= expected(profile_of(allocator)).items()
+    undo = next(line for line in text.splitlines() if "# undo:" in line).split(":", 1)[1]
+    before = printed_environment(shell, "-euc", "env -0")
+    assert printed_environment(shell, "-euc", f". {tmp_path}/tuned.sh; {undo}; env -0") == before
 
 
 def test_sh_keeps_what_was_preloaded_before_behind_its_own(
-    make_profile: MakeProfile, library: Path, tmp_path: Path
+    make_profile: MakeProfile, tmp_path: Path
 ) -> None:
     (tmp_path / "tuned.sh").write_text(export.render(make_profile(), "sh"))
-    other = "libm.so.6"
-    seen = printed_environment(["dash", "-euc", f". {tmp_path}/tuned.sh; env -0"], LD_PRELOAD=other)
-    assert seen["LD_PRELOAD"] == f"{library}:{other}"
+    command = ("dash", "-euc", f". {tmp_path}/tuned.sh; env -0")
+    seen = printed_environment(*command, LD_PRELOAD="libm.so.6")
+    assert seen["LD_PRELOAD"] == f"{artifacts.library()}:libm.so.6"
 
 
-@pytest.mark.parametrize("allocator", EVERY)
+@pytest.fixture
+def wrapped(profile_of: ProfileOf, tmp_path: Path) -> Callable[[str], Path]:
+    """Writes the wrapper of an allocator's profile."""
+
+    def write(allocator: str) -> Path:
+        script = tmp_path / "run-tuned"
+        script.write_text(export.render(profile_of(allocator), "wrapper"))
+        script.chmod(0o755)
+        return script
+
+    return write
+
+
 def test_the_wrapper_runs_a_program_with_its_words_and_status(
-    allocator: str, profile_of: Callable[[str], Profile], library: Path, tmp_path: Path
+    wrapped: Callable[[str], Path],
 ) -> None:
-    script = tmp_path / "run-tuned"
-    script.write_text(export.render(profile_of(allocator), "wrapper"))
-    script.chmod(0o755)
-    subprocess.run(["dash", "-n", script], check=True)
-    seen = printed_environment([str(script), "env", "-0"])
-    assert contains(seen, expected(profile_of(allocator), library))
-    done = subprocess.run([script, "sh", "-c", 'echo "$#:$2"; exit 7', "sh", "a b", "c  d"],
+    done = subprocess.run([wrapped("hz"), "sh", "-c", 'echo "$#:$2"; exit 7', "sh", "a b", "c  d"],
                           capture_output=True, text=True)  # fmt: skip
     assert (done.stdout, done.returncode) == ("2:c  d\n", 7)
 
 
 @pytest.mark.parametrize("allocator", EVERY)
 def test_a_program_under_the_wrapper_has_the_profile_in_effect(
-    allocator: str, profile_of: Callable[[str], Profile], tmp_path: Path
+    allocator: str, profile_of: ProfileOf, wrapped: Callable[[str], Path]
 ) -> None:
     profile = profile_of(allocator)
-    script = tmp_path / "run-tuned"
-    script.write_text(export.render(profile, "wrapper"))
     with subprocess.Popen(
-        ["sh", script, "python3", "-S", "-c", "print('x', flush=True); input()"],
+        [wrapped(allocator), "python3", "-S", "-c", "print('x', flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={"PATH": "/usr/bin:/bin"},
@@ -263,95 +237,46 @@ def test_a_program_under_the_wrapper_has_the_profile_in_effect(
 
 
 @pytest.mark.parametrize("allocator", EVERY)
-def test_php_runs_under_the_wrapper(
-    allocator: str, profile_of: Callable[[str], Profile], tmp_path: Path
-) -> None:
+def test_php_runs_under_the_wrapper(allocator: str, wrapped: Callable[[str], Path]) -> None:
     """Its extensions are loaded with RTLD_DEEPBIND, which no preloaded allocator survives."""
-    script = tmp_path / "run-tuned"
-    script.write_text(export.render(profile_of(allocator), "wrapper"))
-    done = subprocess.run(["sh", script, "php", "-r", "echo 1;"], capture_output=True, text=True)
+    command = [wrapped(allocator), "php", "-r", "echo 1;"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1")
 
 
-@pytest.mark.parametrize("name", ["compose", "k8s", "dockerfile"])
-@pytest.mark.parametrize("allocator", [name for name in EVERY if name not in ("hz", "glibc")])
-def test_a_container_is_told_of_both_libraries_that_it_must_hold(
-    allocator: str, name: str, profile_of: Callable[[str], Profile]
+@pytest.mark.parametrize("allocator", EVERY)
+def test_a_systemd_drop_in_quotes_each_whole_assignment(
+    allocator: str, profile_of: ProfileOf
 ) -> None:
-    text = export.render(profile_of(allocator), name)
-    needs = next(line for line in text.splitlines() if line.startswith("# needs:"))
-    assert PACKAGES[allocator] in needs and "hztune paths --deepbind" in needs
+    text = export.render(profile_of(allocator), "systemd")
+    given = re.findall(r'^Environment="([^"]+)"$', text, re.M)
+    assert dict(line.split("=", 1) for line in given) == expected(profile_of(allocator))
 
 
-def test_the_environment_reaches_the_library_and_is_what_it_confirms(
-    make_profile: MakeProfile, tmp_path: Path
+@pytest.mark.parametrize("content", ["hz", "jemalloc", 'Environment="A=%z"', "Enviroment=A=1"])
+def test_systemd_accepts_a_drop_in_and_complains_of_a_wrong_one(
+    content: str, profile_of: ProfileOf, tmp_path: Path
 ) -> None:
-    profile = make_profile()
-    script = tmp_path / "run-tuned"
-    script.write_text(export.render(profile, "wrapper"))
-    done = subprocess.run(
-        ["sh", script, "true"],
-        env={**os.environ, "HZ_CONFIRM": "1", "HZ_STRICT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    confirmed = json.loads(done.stderr.splitlines()[-1].removeprefix("HZ_CONFIRM "))["config"]
-    assert contains(confirmed, profile.params)
-
-
-def drop_in(folder: Path, content: str) -> Path:
-    """A root with a unit that has `content` as its drop-in."""
-    units = folder / "etc" / "systemd" / "system"
+    is_right = content in EVERY
+    units = tmp_path / "etc" / "systemd" / "system"
     (units / "app.service.d").mkdir(parents=True)
     (units / "app.service").write_text("[Service]\nExecStart=/bin/true\n")
-    path = units / "app.service.d" / "50-hztune.conf"
-    path.write_text(content)
-    (folder / "bin").mkdir()
-    (folder / "bin" / "true").symlink_to("/bin/true")
-    return path
-
-
-def said_by_systemd(folder: Path) -> str:
-    command = ["systemd-analyze", "verify", f"--root={folder}", "app.service"]
-    return subprocess.run(command, capture_output=True, text=True).stderr
-
-
-@pytest.mark.parametrize("allocator", EVERY)
-def test_a_systemd_drop_in_is_accepted_by_systemd(
-    allocator: str, profile_of: Callable[[str], Profile], library: Path, tmp_path: Path
-) -> None:
-    path = drop_in(tmp_path, export.render(profile_of(allocator), "systemd"))
-    said = said_by_systemd(tmp_path)
-    assert "50-hztune.conf" not in said, said
-    assignments = re.findall(r'^Environment="([^"]+)"$', path.read_text(), re.M)
-    given = dict(line.split("=", 1) for line in assignments)
-    assert given == expected(profile_of(allocator), library)
-
-
-@pytest.mark.parametrize("wrong", ['Environment="A=%z"', "Enviroment=A=1"])
-def test_systemd_does_complain_of_a_drop_in_that_is_wrong(wrong: str, tmp_path: Path) -> None:
-    drop_in(tmp_path, f"[Service]\n{wrong}\n")
-    assert "50-hztune.conf" in said_by_systemd(tmp_path)
+    (units / "app.service.d" / "50-hztune.conf").write_text(
+        export.render(profile_of(content), "systemd") if is_right else f"[Service]\n{content}\n"
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "true").symlink_to("/bin/true")
+    command = ["systemd-analyze", "verify", f"--root={tmp_path}", "app.service"]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    assert ("50-hztune.conf" in said) != is_right, said
 
 
 # ---- containers ----------------------------------------------------------------------------------
 
 
-IN_IMAGE = "/usr/local/lib/libhz.so"
-
-
-PACKAGES = {
-    "jemalloc": "libjemalloc2",
-    "mimalloc": "libmimalloc2.0",
-    "tcmalloc": "libtcmalloc-minimal4",
-    "tbb": "libtbbmalloc2",
-}
-
-
 @pytest.mark.parametrize("allocator", EVERY)
 def test_a_dockerfile_sets_the_variables_after_it_brought_the_library(
-    allocator: str, profile_of: Callable[[str], Profile]
+    allocator: str, profile_of: ProfileOf
 ) -> None:
     profile = profile_of(allocator)
     text = export.render(profile, "dockerfile")
@@ -361,7 +286,6 @@ def test_a_dockerfile_sets_the_variables_after_it_brought_the_library(
     elif allocator in PACKAGES:
         install = "apt-get install -y --no-install-recommends"
         assert f"{install} {PACKAGES[allocator]} && rm -rf" in lines.pop(0)
-    if allocator != "hz" and profile.allocator.soname:
         assert lines.pop(0) == "COPY libhz-deepbind.so /usr/local/lib/libhz-deepbind.so"
     given = [re.fullmatch(r'ENV ([A-Z_]+)="([^"$\\]*)"', line) for line in lines]
     assert all(given), "nothing but ENV may follow"
@@ -369,50 +293,198 @@ def test_a_dockerfile_sets_the_variables_after_it_brought_the_library(
 
 
 @pytest.mark.parametrize("allocator", EVERY)
-def test_compose_reads_as_the_specification_has_it(
-    allocator: str, profile_of: Callable[[str], Profile]
+def test_compose_and_k8s_read_as_their_schemas_have_it(
+    allocator: str, profile_of: ProfileOf
 ) -> None:
-    """compose-spec.json: services.*.environment is a list of unique strings (list_of_strings)."""
+    """compose-spec.json: a list of unique strings; core/v1 EnvVar: a C identifier and a string."""
+    wanted = expected(profile_of(allocator), IN_IMAGE)
     read = yaml.safe_load(export.render(profile_of(allocator), "compose"))
-    assert set(read) == {"services"} and set(read["services"]) == {"app"}
-    assert set(read["services"]["app"]) == {"environment"}
     entries = read["services"]["app"]["environment"]
-    assert isinstance(entries, list) and all(isinstance(entry, str) for entry in entries)
+    assert read == {"services": {"app": {"environment": entries}}}
     assert len(set(entries)) == len(entries)
     assert not any("$" in entry for entry in entries), "compose would interpolate it"
-    given = dict(entry.split("=", 1) for entry in entries)
-    assert given == expected(profile_of(allocator), IN_IMAGE)
-
-
-@pytest.mark.parametrize("allocator", EVERY)
-def test_k8s_reads_as_its_schema_has_it(
-    allocator: str, profile_of: Callable[[str], Profile]
-) -> None:
-    """core/v1 EnvVar: a name that is a C identifier, and a value that is a string."""
+    assert dict(entry.split("=", 1) for entry in entries) == wanted
     read = yaml.safe_load(export.render(profile_of(allocator), "k8s"))
-    assert set(read) == {"env"} and isinstance(read["env"], list)
-    for entry in read["env"]:
-        assert set(entry) == {"name", "value"}
-        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", entry["name"])
-        assert isinstance(entry["value"], str) and "$(" not in entry["value"]
-    given = {entry["name"]: entry["value"] for entry in read["env"]}
-    assert len(given) == len(read["env"])
-    assert given == expected(profile_of(allocator), IN_IMAGE)
+    assert read == {"env": [{"name": name, "value": value} for name, value in wanted.items()]}
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", entry["name"]) for entry in read["env"])
 
 
-@pytest.mark.parametrize("allocator", ["none", "glibc"])
-def test_a_profile_that_sets_nothing_is_exported_as_json_alone(
-    allocator: str, make_profile: MakeProfile
+@pytest.mark.parametrize("allocator", PACKAGES)
+def test_a_container_is_told_of_both_libraries_that_it_must_hold(
+    allocator: str, profile_of: ProfileOf
 ) -> None:
-    nothing = make_profile({}, allocator=AllocatorId(allocator, "", "", ""))
-    for form in export.FORMATS:
-        if form.name == "json":
-            assert api.export(nothing, form.name) == export.render(nothing, form.name)
-        elif not form.allocators or allocator in form.allocators:
-            with pytest.raises(NoGainError, match="start the program as it is"):
-                api.export(nothing, form.name)
+    for name in ("compose", "k8s", "dockerfile"):
+        text = export.render(profile_of(allocator), name)
+        needs = next(line for line in text.splitlines() if line.startswith("# needs:"))
+        assert PACKAGES[allocator] in needs and "hztune paths --deepbind" in needs
 
 
-def test_the_file_of_a_study_without_a_gain_sets_nothing(make_profile: MakeProfile) -> None:
-    nothing = make_profile({}, allocator=AllocatorId("none", "", "", ""))
-    assert as_docker_reads(export.render(nothing, "env")) == {}
+# ---- building hz ---------------------------------------------------------------------------------
+
+
+HEADER_READER = """
+#include <hz/params.h>
+#include <stdio.h>
+#include CONFIG
+int main(void)
+{
+    printf("HZ_CONFIG_SCHEMA %lld\\n", (long long)HZ_CONFIG_SCHEMA);
+#define HZ_INT(name, NAME, ...) printf(#name " %lld\\n", (long long)HZ_CONFIG_##NAME);
+#define HZ_ENUM(name, NAME, ...) printf(#name " %lld\\n", (long long)HZ_CONFIG_##NAME);
+#include <hz/params.def>
+    return 0;
+}
+"""
+
+
+def as_number(name: str, value: Value) -> int:
+    if value == "auto":
+        return -1
+    return value if isinstance(value, int) else params.find(name).choices.index(value)
+
+
+def far_from_the_defaults() -> dict[str, Value]:
+    """As many rows as fit together, each at the last end of its range that is legal."""
+    config: dict[str, Value] = {}
+    for row in params.table():
+        for value in row.choices or (row.low, row.high):
+            try:
+                params.check({**config, row.name: value})
+            except UsageError:
+                continue
+            config[row.name] = value
+    return config
+
+
+@pytest.mark.parametrize("config", [{}, far_from_the_defaults()], ids=["defaults", "far from them"])
+def test_a_compiler_reads_from_the_header_what_was_meant(
+    config: dict[str, Value], make_profile: MakeProfile, tmp_path: Path, root: Path
+) -> None:
+    header, source, program = (tmp_path / name for name in ("hz_config.h", "a.c", "a"))
+    header.write_text(export.render(make_profile(config), "header"))
+    source.write_text(HEADER_READER)
+    subprocess.run(
+        ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-DCONFIG=<{header}>",
+         f"-I{root}/core/include", source, "-o", program],
+        check=True,
+    )  # fmt: skip
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    read = {name: int(value) for name, value in map(str.split, done.stdout.splitlines())}
+    wanted = {name: as_number(name, value) for name, value in params.complete(config).items()}
+    assert read == {"HZ_CONFIG_SCHEMA": params.schema(), **wanted}
+
+
+def test_the_header_puts_first_what_the_search_changed(make_profile: MakeProfile) -> None:
+    found, at_defaults = export.render(make_profile(), "header").split("at their defaults")
+    assert "default 256 */\n#define HZ_CONFIG_MAGAZINE_CAP 512" in found
+    assert "#define HZ_CONFIG_DEPOT_LOCK HZ_DEPOT_LOCK_SPIN" in found
+    assert "HZ_CONFIG_SHARDS HZ_AUTO" in at_defaults
+
+
+def test_cmake_takes_the_cache_script_and_writes_the_same_header(
+    make_profile: MakeProfile, tmp_path: Path
+) -> None:
+    (tmp_path / "tuned.cmake").write_text(export.render(make_profile(), "cmake"))
+    lists = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
+    (tmp_path / "CMakeLists.txt").write_text(lists)
+    build = tmp_path / "build"
+    command = ["cmake", "-C", tmp_path / "tuned.cmake", "-S", tmp_path, "-B", build]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (build / "hz_config.h").read_text() == export.render(make_profile(), "header")
+    cache = (build / "CMakeCache.txt").read_text()
+    assert f"HZ_CONFIG_HEADER:FILEPATH={build}/hz_config.h" in cache
+
+
+# ---- source code ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Callable[..., list[str]]:
+    """Compiles an exported source with a program, runs it, and returns the words that it prints."""
+
+    def run(source: str, main: str, *flags: str, **environment: str) -> list[str]:
+        files = [tmp_path / "tuned.c", tmp_path / "main.c"]
+        for path, text in zip(files, (source, "#include <stdio.h>\n" + main), strict=True):
+            path.write_text(text)
+        program = tmp_path / "main"
+        warnings = ["-Wall", "-Wextra", "-Werror"]
+        subprocess.run(["cc", *warnings, *files, *flags, "-o", program], check=True)
+        done = subprocess.run([program], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0
+        return done.stdout.split()
+
+    return run
+
+
+ARENAS = """
+#include <malloc.h>
+#include <pthread.h>
+#include <stdlib.h>
+static pthread_barrier_t all;
+static void *work(void *block)
+{
+    block = malloc(100);
+    pthread_barrier_wait(&all);
+    free(block);
+    return NULL;
+}
+int main(void)
+{
+    pthread_t threads[8];
+    pthread_barrier_init(&all, NULL, 8);
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    return malloc_info(0, stdout);
+}
+"""
+
+
+def test_the_glibc_source_acts_in_the_program_that_holds_it(
+    profile_of: ProfileOf, linked: Callable[..., list[str]]
+) -> None:
+    text = export.render(profile_of("glibc"), "c-glibc")
+    assert "missing: glibc.malloc.tcache_count=64 has no mallopt" in text
+    tunables = "glibc.malloc.arena_max=8"  # the source overrides it
+    without, tuned = (
+        linked(source, ARENAS, "-pthread", GLIBC_TUNABLES=tunables).count("<heap")
+        for source in ("", text)
+    )
+    assert without > 2 >= tuned
+
+
+def test_the_jemalloc_source_acts_in_a_program_that_is_linked_with_jemalloc(
+    profile_of: ProfileOf, linked: Callable[..., list[str]]
+) -> None:
+    main = (
+        "int mallctl(const char *, void *, size_t *, void *, size_t);\n"
+        "extern const char *malloc_conf;\n"
+        "int main(void) {\n"
+        "    unsigned n = 0; size_t size = sizeof n;\n"
+        '    int failed = mallctl("opt.narenas", &n, &size, NULL, 0);\n'
+        '    printf("%u %s\\n", n, malloc_conf);\n'
+        "    return failed;\n"
+        "}\n"
+    )
+    tuned = profile_of("jemalloc")
+    source, library = export.render(tuned, "c-jemalloc"), "-l:libjemalloc.so.2"
+    conf = tuned.environment["MALLOC_CONF"]
+    assert linked(source, main, library) == ["2", conf]
+    assert linked(source, main, library, MALLOC_CONF="narenas:5") == ["5", conf]
+    assert f'b"{conf}\\0"' in export.render(tuned, "rust-jemalloc")
+
+
+def test_the_mimalloc_source_acts_in_a_program_that_is_linked_with_mimalloc(
+    profile_of: ProfileOf, linked: Callable[..., list[str]]
+) -> None:
+    text = export.render(profile_of("mimalloc"), "c-mimalloc")
+    options = dict(re.findall(r"mi_option_set\((mi_option_\w+), (\d+)\);", text))
+    assert len(options) == len(profile_of("mimalloc").environment) > 0
+    reads = "".join(f'    printf("%ld\\n", mi_option_get({name}));\n' for name in options)
+    main = f"#include <mimalloc.h>\nint main(void) {{\n{reads}}}\n"
+    assert linked(text, main, "-lmimalloc") == list(options.values())
+
+
+def test_a_size_of_mimalloc_is_a_number_of_kib_in_c(make_profile: MakeProfile) -> None:
+    newer = AllocatorId("mimalloc", "2.1.7", "libmimalloc.so.2", "c" * 64)
+    text = export.render(make_profile({"arena_reserve": 1 << 16}, allocator=newer), "c-mimalloc")
+    assert "mi_option_set(mi_option_arena_reserve, 65536);" in text

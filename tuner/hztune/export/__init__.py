@@ -1,51 +1,38 @@
 """A profile in the form that its consumer reads: a file for a shell, a container, a compiler.
 
 Every form is made from the profile alone, opens with what was measured where, and says how to undo
-it. A form is one function; the table below is the list that `hztune list formats` prints.
+it. A form is one entry of formats.toml, which `hztune list formats` prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 
-from hztune import profile as profiles
+from jinja2 import DictLoader, Environment, StrictUndefined
+
+from hztune import files
 from hztune.errors import UsageError
-from hztune.export import build, container, shell, source
+from hztune.export.view import View
 from hztune.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One form of export."""
+    """One form of export; formats.toml says what its fields mean."""
 
     name: str
     doc: str
-    """What it is for, in a few words."""
-    render: Callable[[Profile], str]
+    template: str
     allocators: tuple[str, ...] = ()
-    """The allocators that it exists for; empty: all."""
     executable: bool = False
-    """Whether the file is a program."""
 
 
-FORMATS: tuple[Format, ...] = (
-    Format("env", "K=V lines for docker --env-file, compose env_file, EnvironmentFile=", shell.env),
-    Format("sh", "export lines to source into a shell", shell.sh),
-    Format("wrapper", "a script that runs one program tuned", shell.wrapper, executable=True),
-    Format("systemd", "a drop-in for a unit", shell.systemd),
-    Format("dockerfile", "lines for the end of a Dockerfile", container.dockerfile),
-    Format("compose", "a compose file to merge with your own", container.compose),
-    Format("k8s", "the env list of a Kubernetes container", container.k8s),
-    Format("header", "hz_config.h, to build hz with these parameters", build.header, ("hz",)),
-    Format("cmake", "a cache script: cmake -C FILE -S core -B build", build.cmake, ("hz",)),
-    Format("c-glibc", "C source that calls mallopt at start", source.c_glibc, ("glibc",)),
-    Format("c-jemalloc", "C source that defines malloc_conf", source.c_jemalloc, ("jemalloc",)),
-    Format("rust-jemalloc", "the same as Rust source", source.rust_jemalloc, ("jemalloc",)),
-    Format("c-mimalloc", "C source that sets mi_option_*", source.c_mimalloc, ("mimalloc",)),
-    Format("json", "the profile itself", profiles.dumps),
-)
+_TABLE = files.read_toml(Path(__file__).with_name("formats.toml"), 1 << 16)["format"]
+FORMATS = tuple(Format(**{**row, "allocators": tuple(row.get("allocators", ()))}) for row in _TABLE)
 
 
 def render(profile: Profile, format_name: str) -> str:
@@ -57,12 +44,12 @@ def render(profile: Profile, format_name: str) -> str:
     form = find(format_name)
     family = profile.adapter.family
     if form.allocators and family not in form.allocators:
+        legal = " ".join(f.name for f in FORMATS if not f.allocators or family in f.allocators)
         raise UsageError(
             f"the format {form.name} exists for {' and '.join(form.allocators)}, and this profile "
-            f"is for {profile.allocator.name}; "
-            f"legal is one of: {_names_for(family)}"
+            f"is for {profile.allocator.name}; legal is one of: {legal}"
         )
-    return form.render(profile)
+    return _templates().get_template(form.name).render(it=View(profile), profile=profile)
 
 
 def find(name: str) -> Format:
@@ -79,5 +66,21 @@ def find(name: str) -> Format:
     raise UsageError(f"there is no format {name!r}{hint}; legal is one of: {' '.join(by_name)}")
 
 
-def _names_for(allocator: str) -> str:
-    return " ".join(f.name for f in FORMATS if not f.allocators or allocator in f.allocators)
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=DictLoader({form.name: form.template for form in FORMATS}),
+        extensions=["jinja2.ext.do"],
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # none of the forms is HTML
+    )
+    made.filters["hashed"] = lambda lines: "\n".join(f"# {line}" for line in lines)
+    made.filters["slashed"] = lambda lines: "\n".join(
+        ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
+    )
+    made.filters["sh"] = lambda value: "'" + value.replace("'", "'\"'\"'") + "'"
+    made.filters["json"] = json.dumps
+    return made
