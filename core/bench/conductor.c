@@ -18,7 +18,6 @@
 
 enum {
     NS_PER_S = 1000000000,
-    READY_S = 10,             /* patience with an arm that starts */
     QUIT_S = 10,              /* patience with an arm that was told to quit */
     HURRY_NS = 500000000,     /* the same when a signal asks for the end */
     LOOK_NS = 10000000,       /* between two looks at the pipes while threads park */
@@ -301,7 +300,7 @@ static void play_rounds(hz_conductor *conductor)
 static void play_arms(hz_conductor *conductor)
 {
     for (size_t i = 0; i < conductor->arm_count; i++) start_arm(conductor, &conductor->arms[i]);
-    const int64_t ready_by = hz_clock_ns() + (int64_t)READY_S * NS_PER_S;
+    const int64_t ready_by = hz_clock_ns() + conductor->ready_ns;
     hz_hurry_self(); /* after the arms were started: they keep the usual priority */
     for (size_t i = 0; i < conductor->arm_count; i++) {
         wait_until_parked(conductor, &conductor->arms[i], ready_by);

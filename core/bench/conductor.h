@@ -39,6 +39,7 @@ typedef struct hz_conductor {
     int64_t turn_ns;      /* length of a turn */
     int64_t skip_ns;      /* its uncounted beginning */
     int64_t warmup_ns;    /* of each arm, before the first round */
+    int64_t ready_ns;     /* patience with an arm that starts */
     int64_t stall_ns;     /* patience with an arm that does not park */
     int64_t rss_limit_kb; /* most resident memory of an arm; 0: no limit */
     uint64_t seed;        /* of the order */

@@ -187,11 +187,11 @@ def test_a_bad_arm_is_typed_and_the_good_one_goes_on(
     assert gone(of(events, "start", "bad")[0]["pid"])
 
 
-@pytest.mark.slow
 def test_an_arm_that_is_never_ready_hangs(mischief: Programs) -> None:
     events = play(
-        mischief, "--rounds", 2, "--arm", "bad", "--env", "HZ_MISCHIEF=never_ready", "--arm",
-        "good", "--", mischief.bench_path, "misbehave", "--threads", 1,
+        mischief, "--ready-ms", 1000, "--rounds", 2, "--arm", "bad", "--env",
+        "HZ_MISCHIEF=never_ready", "--arm", "good",
+        "--", mischief.bench_path, "misbehave", "--threads", 1,
     )  # fmt: skip
     assert of(events, "exit", "bad")[0]["status"] == "hang"
     assert of(events, "exit", "good")[0]["status"] == "ok"

@@ -40,19 +40,17 @@ def test_the_list_names_every_workload_once(programs: Programs) -> None:
     assert [workload["name"] for workload in listing(programs)] == [*NAMES, "trace"]
 
 
-@pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
-def test_the_list_documents_everything(programs: Programs, index: int) -> None:
-    workload = listing(programs)[index]
-    assert workload["doc"] and workload["source"]
-    assert "An operation is" in workload["doc"]
-    assert workload["steady"] is (workload["name"] not in NOT_STEADY)
-    assert workload["min_threads"] == (2 if workload["name"] in TWO_THREADS_AT_LEAST else 1)
-    for param in workload["params"]:
-        assert param["doc"] and "unit" in param
-        if "choices" in param:
-            assert param["default"] in param["choices"]
-        else:
-            assert param["low"] <= param["default"] <= param["high"]
+def test_the_list_documents_everything(programs: Programs) -> None:
+    for workload in listing(programs)[:-1]:
+        assert workload["source"] and "An operation is" in workload["doc"]
+        assert workload["steady"] is (workload["name"] not in NOT_STEADY)
+        assert workload["min_threads"] == (2 if workload["name"] in TWO_THREADS_AT_LEAST else 1)
+        for param in workload["params"]:
+            assert param["doc"] and "unit" in param
+            if "choices" in param:
+                assert param["default"] in param["choices"]
+            else:
+                assert param["low"] <= param["default"] <= param["high"]
 
 
 def test_every_setting_runs_with_the_values_it_names(programs: Programs) -> None:
@@ -65,27 +63,29 @@ def test_every_setting_runs_with_the_values_it_names(programs: Programs) -> None
             assert setting["values"].items() <= result["params"].items()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 32])
+@pytest.mark.parametrize("threads", [2, 32])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_allocator_receives_the_same_requests(
     programs: Programs, preload: Preload, name: str, threads: int
 ) -> None:
-    if threads == 1 and name in TWO_THREADS_AT_LEAST:
-        done = programs.bench(name, "--threads", 1)
-        assert done.returncode == 2 and "needs at least 2" in done.stderr
-        return
-    results = {
-        allocator: programs.result(*words(name, threads), **preload(allocator))
-        for allocator in ALLOCATORS
-    }
-    assert {a: r["requests"] for a, r in results.items()} == dict.fromkeys(
-        results, results["glibc"]["requests"]
+    one, other = (
+        programs.result(*words(name, threads), **preload(allocator))
+        for allocator in ("glibc", "hz")
     )
-    assert {a: r["allocator"]["name"] for a, r in results.items()} == {a: a for a in ALLOCATORS}
-    assert {r["ops"] for r in results.values()} == {OPS.get(name, 20000)}
+    assert one["requests"] == other["requests"]
+    assert one["ops"] == other["ops"] == OPS.get(name, 20000)
 
 
-@pytest.mark.parametrize("name", ["larson", "remote", "kv", "threads", "mixed"])
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_an_allocator_is_told_by_its_name(
+    programs: Programs, preload: Preload, allocator: str
+) -> None:
+    assert (
+        programs.result(*words("lifo", 1), **preload(allocator))["allocator"]["name"] == allocator
+    )
+
+
+@pytest.mark.parametrize("name", ["remote", "mixed"])
 def test_the_seed_decides_the_requests(programs: Programs, name: str) -> None:
     first, again, other = (
         programs.result(*words(name, 2), "--seed", seed)["requests"] for seed in (5, 5, 6)
@@ -96,13 +96,10 @@ def test_the_seed_decides_the_requests(programs: Programs, name: str) -> None:
 
 
 @pytest.mark.parametrize("fan", ["next", "all"])
-@pytest.mark.parametrize("remote", [0, 50, 90, 100])
-@pytest.mark.parametrize("threads", [2, 8])
-def test_the_remote_share_is_what_was_asked_for(
-    programs: Programs, threads: int, remote: int, fan: str
-) -> None:
+@pytest.mark.parametrize("remote", [0, 50, 100])
+def test_the_remote_share_is_what_was_asked_for(programs: Programs, remote: int, fan: str) -> None:
     result = programs.result(
-        *("remote", "--threads", threads, "--remote", remote, "--fan", fan, "--ops", 400000)
+        *("remote", "--threads", 8, "--remote", remote, "--fan", fan, "--ops", 200000)
     )
     assert result["remote_target"] == remote
     assert result["remote_share"] == pytest.approx(remote, abs=0.5)
@@ -118,7 +115,7 @@ def test_a_tiny_mailbox_makes_senders_wait_and_not_free(programs: Programs) -> N
     ["pipeline --threads 2 --queue 4", "pipeline --threads 5", "xmalloc --threads 2"],
 )
 def test_the_last_blocks_on_their_way_are_counted(programs: Programs, line: str) -> None:
-    counts = {programs.result(*line.split(), "--ops", 20000)["ops"] for _ in range(25)}
+    counts = {programs.result(*line.split(), "--ops", 20000)["ops"] for _ in range(6)}
     assert counts == {20000}
 
 
@@ -284,6 +281,7 @@ int main(void) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.perf
 def test_lifo_is_as_fast_as_a_loop_by_hand(
     programs: Programs, preload: Preload, tmp_path_factory: pytest.TempPathFactory

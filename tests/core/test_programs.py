@@ -28,15 +28,15 @@ $text =~ s/(\d+),(\d+)/$2;$1/g; print length $text, " ", scalar @kept, "\n";
 PYTHON = """
 import json, pickle, re, threading, collections, zlib
 def work(n, out):
-    rows = [{"id": i, "name": "n" * (i % 50), "tags": list(range(i % 9))} for i in range(4000)]
+    rows = [{"id": i, "name": "n" * (i % 50), "tags": list(range(i % 9))} for i in range(1500)]
     text = json.dumps(rows)
     assert json.loads(text) == rows and pickle.loads(pickle.dumps(rows)) == rows
     out[n] = (len(text), len(re.findall(r'"n+"', text)), zlib.crc32(text.encode()))
 out = {}
-threads = [threading.Thread(target=work, args=(n, out)) for n in range(6)]
+threads = [threading.Thread(target=work, args=(n, out)) for n in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 queue = collections.deque(maxlen=1000)
-for i in range(100000): queue.append(bytes(i % 3000))
+for i in range(40000): queue.append(bytes(i % 3000))
 print(sorted(out.items()), sum(map(len, queue)))
 """
 
@@ -59,7 +59,7 @@ set -e
 git init -q -b main r; cd r
 git config user.name Tester; git config user.email tester@example.org; git config gc.auto 0
 export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z
-for i in $(seq 12); do
+for i in $(seq 8); do
     seq $((i * 500)) > f$i; seq $i $((i * 300)) > common; git add .; git commit -q -m "number $i"
 done
 git checkout -q -b side HEAD~5; seq 9 > side; git add .; git commit -q -m side
@@ -70,36 +70,32 @@ git diff HEAD~4 | sha256sum
 
 BASH = """
 declare -A seen; text=
-for i in {1..20000}; do seen[$((i % 997))]+=x; text=${text: -500}$i; done
-for f in $(seq 1 300); do (echo $f | tr 1 2) ; done | sort | sha256sum
+for i in {1..6000}; do seen[$((i % 997))]+=x; text=${text: -500}$i; done
+for f in $(seq 1 100); do (echo $f | tr 1 2) ; done | sort | sha256sum
 echo ${#seen[@]} ${#text} $(printf '%s\\n' "${!seen[@]}" | sort -n | sha256sum)
 """
 
-SORT = "seq 200000 | sort -R --random-source=/bin/ls | sort --parallel=4 -S 20M | sha256sum"
-XZ = "seq 200000 > s; xz -T4 -2 -k s; xz -dc s.xz | cmp - s && wc -c < s.xz"
+SORT = "seq 40000 | sort -R --random-source=/bin/ls | sort --parallel=4 -S 20M | sha256sum"
+XZ = "seq 100000 > s; xz -T4 -2 -k s; xz -dc s.xz | cmp - s && wc -c < s.xz"
 TAR = """
-cp -r /usr/include/linux t; tar czf t.tgz t; mv t u; tar xzf t.tgz; diff -r t u && echo same
+cp -r /usr/include/linux/can t; tar czf t.tgz t; mv t u; tar xzf t.tgz; diff -r t u && echo same
 """
 
 CXX = """
-#include <iostream>
+#include <cstdio>
 #include <map>
-#include <regex>
 #include <string>
 #include <thread>
-#include <vector>
 int main() {
-    std::vector<std::thread> threads;
-    std::vector<long> sums(4);
-    for (int t = 0; t < 4; t++) threads.emplace_back([&sums, t] {
-        std::map<std::string, std::vector<int>> m;
-        for (int i = 0; i < 9000; i++) m[std::to_string(i * 7 % 1013)].push_back(i + t);
-        for (auto &[key, values] : m)
-            if (std::regex_match(key, std::regex("[0-9]*7[0-9]*"))) sums[t] += values.size();
+    long sums[4] = {};
+    std::thread threads[4];
+    for (int t = 0; t < 4; t++) threads[t] = std::thread([&sums, t] {
+        std::map<std::string, std::string> m;
+        for (int i = 0; i < 9000; i++) m[std::to_string(i * 7 % 1013)] += std::to_string(i + t);
+        for (auto &[key, values] : m) sums[t] += values.size();
     });
     for (auto &thread : threads) thread.join();
-    for (long sum : sums) std::cout << sum << ' ';
-    std::cout << std::endl;
+    for (long sum : sums) std::printf("%ld ", sum);
 }
 """
 
@@ -114,9 +110,11 @@ PROGRAMS = {
     "sort sorts in parallel": ["bash", "-c", SORT],
     "xz compresses in threads and gets it back": ["bash", "-c", XZ],
     "tar and gzip go there and back": ["bash", "-c", TAR],
-    "python threads parse and pickle": ["/usr/bin/python3", "-c", PYTHON],
+    "python threads parse and pickle, every object on malloc": [
+        "env", "PYTHONMALLOC=malloc", "/usr/bin/python3", "-c", PYTHON,
+    ],
     "g++ compiles a program, which runs": ["bash", "-c", COMPILE],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -154,25 +152,3 @@ def test_with_defaults(words: list[str], preload: Preload, on_glibc: Preload) ->
 @pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_hardened(words: list[str], step: str, preload: Preload, on_glibc: Preload) -> None:
     require_same(words, preload, on_glibc, HZ_HARDENING=step)
-
-
-@pytest.mark.slow
-def test_python_holds_with_every_object_on_malloc(preload: Preload, on_glibc: Preload) -> None:
-    require_same(["/usr/bin/python3", "-c", PYTHON], preload, on_glibc, PYTHONMALLOC="malloc")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [PROGRAMS["git commits, merges, collects garbage and checks"]])
-def test_git_holds_with_many_shards_and_small_caches(
-    words: list[str], preload: Preload, on_glibc: Preload
-) -> None:
-    small = {
-        "HZ_SHARDS": "8",
-        "HZ_MAGAZINE_CAP": "8",
-        "HZ_REFILL_BATCH": "4",
-        "HZ_FLUSH_BATCH": "4",
-        "HZ_DEPOT_LOCK": "lockfree",
-        "HZ_DEFER_FREE": "64",
-        "HZ_DECAY_MS": "0",
-    }
-    require_same(words, preload, on_glibc, **small)

@@ -22,10 +22,8 @@ DEADLINE_S = 120
 # limit the look is refused at once.
 EMULATED_BYTES = 7 << 30
 TARGETS = (
-    "hz_shared", "hz_deepbind", "hz-bench", "hz-launch", "hz-alternate", "fuzz_operations",
-    "api_sizes", "api_alignment", "api_contents", "api_libc", "drop_in_static", "double_free",
-    "fuzz_shadow", "fork_churn", "invalid_free", "thread_exit", "thread_heaps", "thread_churn",
-    "block_starts",
+    "hz_shared", "hz_deepbind", "hz-bench", "hz-launch", "api_sizes", "api_alignment",
+    "api_contents", "api_libc", "fuzz_shadow", "fork_churn", "invalid_free", "thread_exit",
 )  # fmt: skip
 
 

@@ -67,9 +67,8 @@ def test_the_scan_finds_what_later_processors_added(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["fuzz_shadow", "api_contents"])
-def test_hz_runs_on_the_first_processors(program: str, oldest: Built) -> None:
-    words = oldest.words(f"tests/{program}", "-cpu", FIRST)
+def test_hz_runs_on_the_first_processors(oldest: Built) -> None:
+    words = oldest.words("tests/fuzz_shadow", "-cpu", FIRST)
     require_all_held(oldest.run(words, **ON_HZ, **SHADOW))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ SMALL_CACHES = {
     "HZ_MAX_DIRTY_BYTES": "0",
 }
 SETTINGS = {"the defaults": {}, "small caches": SMALL_CACHES, "full": {"HZ_HARDENING": "full"}}
-SHADOW = {"TEST_STEPS": "2000", "TEST_ROUNDS": "2", "HZ_STRICT": "1"}
+SHADOW = {"TEST_STEPS": "1500", "TEST_ROUNDS": "2", "HZ_STRICT": "1"}
 ON_HZ = {"TEST_ALLOCATOR": "libhz.so"}
 LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 
@@ -36,22 +35,14 @@ LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 # with a failed assertion of qemu when it starts a thread. Both are so under glibc's malloc, too.
 EMULATED = (
     ("fork_churn", "eight churning"),
-    ("fork_churn", "can be freed in the child"),
     ("thread_exit", "block"),
     ("thread_exit", "destructors of thread-specific"),
-    ("thread_heaps", "magazines"),
-    ("thread_heaps", "of their own"),
 )
 # With musl 1.2.3 the first thread of a fork's child cannot be joined, under any malloc.
 ON_MUSL = (
     ("fork_churn", ""),
     ("thread_exit", "block"),
-    ("thread_exit", "leak nothing"),
-    ("thread_exit", "no harm"),
     ("thread_exit", "destructors of thread-specific"),
-    ("thread_heaps", ""),
-    ("thread_churn", ""),
-    ("double_free", ""),
 )
 
 
@@ -75,14 +66,6 @@ def test_the_heap_agrees_with_its_shadow(settings: dict[str, str], built: Built)
 
 
 @pytest.mark.slow
-def test_fuzzed_operations_agree_with_their_shadow(built: Built, root: Path) -> None:
-    inputs = sorted(map(str, (root / "tests/fuzz/corpus/operations").iterdir()))
-    words = built.words("fuzz/fuzz_operations", is_on_hz=False)
-    done = built.run([*words, "--seed", "1", "--mutate", "20", *inputs], **SMALL_CACHES)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("program", "which"), EMULATED)
 def test_threads_and_forks_hold_where_they_are_emulated(
     program: str, which: str, aarch64: Built
@@ -94,8 +77,8 @@ def test_threads_and_forks_hold_where_they_are_emulated(
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "which"), ON_MUSL)
 def test_threads_and_forks_hold_on_musl(program: str, which: str, musl: Built) -> None:
-    settings = {"TEST_FORKS": "20", "TEST_THREADS_TOTAL": "4000"}
-    require_all_held(musl.run([*musl.words(f"tests/{program}"), which], **ON_HZ, **settings))
+    words = [*musl.words(f"tests/{program}"), which]
+    require_all_held(musl.run(words, **ON_HZ, TEST_FORKS="20"))
 
 
 @pytest.mark.slow
@@ -104,23 +87,12 @@ def test_a_wrong_free_ends_the_program(which: str, built: Built) -> None:
     require_all_held(built.run([*built.words("tests/invalid_free"), which], **ON_HZ))
 
 
-@pytest.mark.slow
-def test_a_static_program_runs_on_the_archive(built: Built) -> None:
-    require_all_held(built.run(built.words("tests/drop_in_static", is_on_hz=False)))
-
-
-@pytest.mark.slow
-def test_what_is_far_away_is_told_from_a_block(built: Built) -> None:
-    words = built.words("tests/block_starts", is_on_hz=False)
-    require_all_held(built.run([*words, "far away"]))
-
-
 # --- AArch64 --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page_bytes", [16384, 65536])
-@pytest.mark.parametrize("program", ["fuzz_shadow", "api_alignment", "api_contents"])
+@pytest.mark.parametrize("program", ["fuzz_shadow", "api_alignment"])
 def test_larger_pages_of_the_kernel_will_do(program: str, page_bytes: int, aarch64: Built) -> None:
     """In one thread: with more, qemu 7.2 crashes at such pages under any malloc."""
     words = aarch64.words(f"tests/{program}", "-p", str(page_bytes))
@@ -148,7 +120,7 @@ def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64: Built) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [LARSON, ("remote", "--threads", "2", "--ops", "2000"), ("large", "--ops", "200")],
+    [LARSON, ("large", "--ops", "200")],
     ids=lambda words: words[0],
 )
 def test_hz_bench_measures(words: tuple[str, ...], built: Built) -> None:
@@ -165,20 +137,3 @@ def test_hz_launch_proves_the_allocator(built: Built) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, result["status"]) == (0, "ok"), done.stderr
     assert result["allocator"]["name"] == "hz" and result["rss_peak_kb"] > 0
-
-
-@pytest.mark.slow
-def test_hz_alternate_takes_turns(built: Built) -> None:
-    """It starts the hz-launch that stands beside it."""
-    program = built.script("bench-on-hz", built.words("bench/hz-bench"))
-    alternate = built.folder / "hz-alternate"
-    alternate.write_bytes((built.build / "bench" / "hz-alternate").read_bytes())
-    alternate.chmod(0o755)
-    built.script("hz-launch", built.words("bench/hz-launch", is_on_hz=False))
-    own = ["--expect-library", "libhz.so", "--", str(program), *LARSON]
-    units = [word for key in "ab" for word in ("--unit", key, "--main", str(len(own)), *own)]
-    done = built.run([built.platform.emulator, str(alternate), *units][not built.is_emulated :])
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    runs = [event for event in events if event["event"] == "run"]
-    assert [run["result"]["status"] for run in runs] == ["ok", "ok"], done.stdout + done.stderr
-    assert all(run["result"]["allocator"]["name"] == "hz" and run["turns"] > 0 for run in runs)

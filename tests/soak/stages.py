@@ -78,7 +78,7 @@ LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 STAGES: dict[str, Stage] = {
     "sizes": program("A2", "hostile_sizes", TEST_CALLS="1000000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
-    "fuzz": by_pytest("A3 S5", "tests/fuzz", TEST_MORE="20"),
+    "fuzz": by_pytest("S5", "tests/fuzz", TEST_MORE="20"),
     "configurations": by_pytest("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
     "liveness": by_pytest(
         "A4", "tests/core/test_liveness.py", "-k", "no_claim_survives", is_same=True, TEST_MORE="2"
