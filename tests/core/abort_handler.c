@@ -36,9 +36,7 @@ static void require_handler_ends(void (*offend)(void *), size_t size, const char
 static void each_size(void (*offend)(void *), const char *what)
 {
     static const size_t sizes[] = {16, 64, 1000, 20000, 200000};
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        require_handler_ends(offend, sizes[i], what);
-    }
+    for (size_t i = 0; i < COUNT(sizes); i++) require_handler_ends(offend, sizes[i], what);
 }
 
 static void *fill_and_free(size_t size)

@@ -129,9 +129,7 @@ static void memalign_rounds_other_alignments_up_or_refuses_them(void)
         errno = 0;
         void *block = memalign(odd[i], 100);
         size_t power = 1;
-        while (power < odd[i]) {
-            power *= 2;
-        }
+        while (power < odd[i]) power *= 2;
         require(block == NULL ? errno == EINVAL : off(block, power) == 0,
                 "memalign(%zu) gave %p, errno %d", odd[i], block, errno);
         free(block);
@@ -178,9 +176,8 @@ static void aligned_blocks_do_not_overlap(void)
         memset(blocks[i], (int)(i & 0xff), 600);
     }
     for (size_t i = 0; i < COUNT(blocks); i++) {
-        for (size_t at = 0; at < 600; at++) {
+        for (size_t at = 0; at < 600; at++)
             require(blocks[i][at] == (i & 0xff), "byte %zu of block %zu was overwritten", at, i);
-        }
         free(blocks[i]);
     }
 }
@@ -191,9 +188,8 @@ static void an_aligned_block_can_be_reallocated(void)
         unsigned char *block = memalign(alignment, 1000);
         memset(block, 0x42, 1000);
         block = realloc(block, 100000);
-        for (size_t i = 0; i < 1000; i++) {
+        for (size_t i = 0; i < 1000; i++)
             require(block[i] == 0x42, "alignment %zu: byte %zu was lost", alignment, i);
-        }
         block = realloc(block, 10);
         require(block != NULL && block[9] == 0x42, "alignment %zu: lost when shrunk", alignment);
         free(block);

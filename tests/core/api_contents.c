@@ -14,9 +14,7 @@ static const size_t sizes[] = {1,      15,      16,      17,      100,      1000
 
 static void fill(unsigned char *block, size_t size, size_t key)
 {
-    for (size_t i = 0; i < size; i++) {
-        block[i] = (unsigned char)(i * 31 + key);
-    }
+    for (size_t i = 0; i < size; i++) block[i] = (unsigned char)(i * 31 + key);
 }
 
 static void require_filled(const unsigned char *block, size_t size, size_t key, const char *when)
@@ -49,9 +47,8 @@ static void realloc_byte_by_byte_keeps_the_contents(void)
         block = realloc(block, size);
         block[size - 1] = (unsigned char)(size * 31);
     }
-    for (size_t i = 0; i < 20000; i++) {
+    for (size_t i = 0; i < 20000; i++)
         require(block[i] == (unsigned char)((i + 1) * 31), "byte %zu was lost", i);
-    }
     free(block);
 }
 
@@ -88,9 +85,7 @@ static void calloc_of_many_small_ones_gives_zeroes(void)
             }
             memset(blocks[i], 0xee, malloc_usable_size(blocks[i]));
         }
-        for (size_t i = 0; i < COUNT(blocks); i++) {
-            free(blocks[i]);
-        }
+        for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
     }
 }
 
@@ -160,9 +155,7 @@ static void free_keeps_errno(void)
 static void free_of_many_keeps_errno(void)
 {
     static void *blocks[20000];
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        blocks[i] = malloc(i % 3000 + 1);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(i % 3000 + 1);
     errno = 1234;
     for (size_t i = 0; i < COUNT(blocks); i++) {
         free(blocks[i]);
@@ -189,9 +182,7 @@ static void trim_gives_memory_back(void)
         memset(blocks[i], 1, BLOCK);
     }
     const size_t full = resident_bytes();
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
     (void)malloc_trim(0);
     const size_t left = resident_bytes();
     require(left + ((size_t)MEBIBYTES * 3 / 4 << 20) < full,
@@ -203,15 +194,11 @@ static void mallinfo2_counts_what_is_in_use(void)
 {
     const size_t before = mallinfo2().uordblks;
     static void *blocks[256];
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        blocks[i] = malloc(65536);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(65536);
     const size_t during = mallinfo2().uordblks + mallinfo2().hblkhd;
     require(during >= before + (8u << 20), "16 MiB more in use moved it from %zu to %zu", before,
             during);
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
 static void malloc_info_writes_a_document(void)

@@ -23,9 +23,7 @@ static char *early;
 __attribute__((constructor(101))) static void allocate_early(void)
 {
     early = malloc(5000);
-    if (early != NULL) {
-        memset(early, 0x29, 5000);
-    }
+    if (early != NULL) memset(early, 0x29, 5000);
 }
 
 /* An IFUNC resolver runs while the loader still relocates: malloc may not be called there, but must
@@ -104,9 +102,7 @@ static void strdup_and_its_kin(void)
 {
     char *copies[] = {strdup("one"), strndup("two and more", 3), (char *)wcsdup(L"three")};
     require(strcmp(copies[0], "one") == 0 && strcmp(copies[1], "two") == 0, "wrong copies");
-    for (size_t i = 0; i < COUNT(copies); i++) {
-        free(copies[i]);
-    }
+    for (size_t i = 0; i < COUNT(copies); i++) free(copies[i]);
 }
 
 static void asprintf_text(void)
@@ -123,9 +119,7 @@ static void getline_and_getdelim(void)
     size_t room = 0;
     size_t lines = 0;
     FILE *file = fopen("/proc/self/maps", "r");
-    while (getline(&line, &room, file) > 0) {
-        lines++;
-    }
+    while (getline(&line, &room, file) > 0) lines++;
     (void)fclose(file);
     require(lines > 3 && room > 0, "%zu lines", lines);
     free(line);
@@ -148,9 +142,7 @@ static void streams_in_memory(void)
     char *text = NULL;
     size_t length = 0;
     FILE *stream = open_memstream(&text, &length);
-    for (int i = 0; i < 10000; i++) {
-        (void)fprintf(stream, "%d,", i);
-    }
+    for (int i = 0; i < 10000; i++) (void)fprintf(stream, "%d,", i);
     (void)fclose(stream);
     require(length == 48890, "length %zu", length);
     free(text);
@@ -178,9 +170,7 @@ static void directories(void)
     struct dirent **names = NULL;
     const int count = scandir("/proc/self", &names, NULL, alphasort);
     require(count > 10, "%d names", count);
-    for (int i = 0; i < count; i++) {
-        free(names[i]);
-    }
+    for (int i = 0; i < count; i++) free(names[i]);
     free(names);
     glob_t found;
     require(glob("/proc/self/m*", 0, NULL, &found) == 0, "glob failed");

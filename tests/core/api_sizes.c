@@ -24,9 +24,7 @@ static void too_large(size_t index)
         require_too_large(entry, SIZE_MAX - less);
         require_too_large(entry, half + less);
     }
-    for (unsigned bit = 0; bit < 62; bit++) {
-        require_too_large(entry, half + ((size_t)1 << bit));
-    }
+    for (unsigned bit = 0; bit < 62; bit++) require_too_large(entry, half + ((size_t)1 << bit));
 }
 
 #define TOO_LARGE(index)                                                                           \
@@ -96,9 +94,8 @@ static void reallocarray_of_an_overflowing_product_keeps_the_block(void)
         require(moved == NULL && errno == ENOMEM, "reallocarray(%zu, %zu) gave %p, errno %d",
                 overflowing[i][0], overflowing[i][1], moved, errno);
     }
-    for (size_t i = 0; i < 64; i++) {
+    for (size_t i = 0; i < 64; i++)
         require(block[i] == 0x3c, "byte %zu of the old block changed", i);
-    }
     free(block);
 }
 
@@ -108,9 +105,8 @@ static void realloc_too_large_keeps_the_block(void)
     memset(block, 0x3c, 5000);
     errno = 0;
     require(realloc(block, SIZE_MAX - 8) == NULL && errno == ENOMEM, "errno is %d", errno);
-    for (size_t i = 0; i < 5000; i++) {
+    for (size_t i = 0; i < 5000; i++)
         require(block[i] == 0x3c, "byte %zu of the old block changed", i);
-    }
     free(block);
 }
 
@@ -170,9 +166,8 @@ static void posix_memalign_of_a_huge_alignment_fails(void)
 static void zero_bytes_give_a_unique_block(void)
 {
     for (size_t i = 0; i < COUNT(entry_points); i++) {
-        if (entry_points[i].take == take_realloc_grow) {
+        if (entry_points[i].take == take_realloc_grow)
             continue; /* realloc(block, 0) frees: a check of its own */
-        }
         void *first = entry_points[i].take(0);
         void *second = entry_points[i].take(0);
         require(first != NULL && second != NULL, "%s of 0 bytes gave NULL", entry_points[i].name);
@@ -187,13 +182,10 @@ static void zero_elements_give_a_unique_block(void)
     void *const blocks[] = {calloc(0, 0), calloc(0, 8), calloc(8, 0), reallocarray(NULL, 0, 8)};
     for (size_t i = 0; i < COUNT(blocks); i++) {
         require(blocks[i] != NULL, "case %zu gave NULL", i);
-        for (size_t j = 0; j < i; j++) {
+        for (size_t j = 0; j < i; j++)
             require(blocks[i] != blocks[j], "cases %zu and %zu are one block", i, j);
-        }
     }
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
 static void a_thousand_zero_blocks_are_distinct(void)
@@ -202,13 +194,10 @@ static void a_thousand_zero_blocks_are_distinct(void)
     for (size_t i = 0; i < COUNT(blocks); i++) {
         blocks[i] = malloc(0);
         require(blocks[i] != NULL, "block %zu is NULL", i);
-        for (size_t j = 0; j < i; j++) {
+        for (size_t j = 0; j < i; j++)
             require(blocks[i] != blocks[j], "blocks %zu and %zu are one", i, j);
-        }
     }
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
 static void realloc_to_zero_frees_and_gives_null(void)
@@ -219,13 +208,11 @@ static void realloc_to_zero_frees_and_gives_null(void)
 
 static void realloc_to_zero_leaks_nothing(void)
 {
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < 1000; i++)
         require(realloc(malloc(1000), 0) == NULL, "realloc(block, 0) gave a block");
-    }
     const size_t before = resident_bytes();
-    for (int i = 0; i < 300000; i++) {
+    for (int i = 0; i < 300000; i++)
         require(realloc(malloc(1000), 0) == NULL, "realloc(block, 0) gave a block");
-    }
     const size_t after = resident_bytes();
     require(after < before + (2u << 20), "resident memory grew from %zu to %zu bytes", before,
             after);

@@ -72,9 +72,7 @@ static void require_all_home(const char *const *symbols, size_t count)
 {
     Dl_info info;
     require(dladdr(dlsym(RTLD_DEFAULT, "malloc"), &info) != 0, "malloc belongs to no library");
-    for (size_t i = 0; i < count; i++) {
-        require_home(symbols[i], info.dli_fname);
-    }
+    for (size_t i = 0; i < count; i++) require_home(symbols[i], info.dli_fname);
 }
 
 static void c_symbols_come_from_one_library(void)

@@ -170,10 +170,9 @@ static void settled(void)
 {
     require(hz_start(), "hz did not start");
     const uint64_t sharing = (hz_map.entry_mask / sizeof(hz_page_entry) + 1) << HZ_PAGE_SHIFT;
-    for (size_t i = 0; i < COUNT(extents); i++) {
+    for (size_t i = 0; i < COUNT(extents); i++)
         if (sharing == extents[i].sharing_bytes)
             require(hz_map.base < extents[i].end, "it starts at %zx", (size_t)hz_map.base);
-    }
 }
 
 static void starts_are_near(void)

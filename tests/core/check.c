@@ -27,9 +27,7 @@ void check_failed(const char *file, int line, const char *format, ...)
     va_end(arguments);
     used = used > (int)sizeof text - 2 ? (int)sizeof text - 2 : used;
     text[used++] = '\n';
-    if (write(STDERR_FILENO, text, (size_t)used) < 0) {
-        _exit(STATUS_FAILED);
-    }
+    if (write(STDERR_FILENO, text, (size_t)used) < 0) _exit(STATUS_FAILED);
     _exit(STATUS_FAILED);
 }
 
@@ -45,13 +43,12 @@ static void become_child(unsigned seconds)
 
 static void describe(int status, unsigned seconds)
 {
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
         printf("    hung: no end after %u s\n", seconds != 0 ? seconds : SECONDS_DEFAULT);
-    } else if (WIFSIGNALED(status)) {
+    else if (WIFSIGNALED(status))
         printf("    killed by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    } else if (WEXITSTATUS(status) != STATUS_FAILED) {
+    else if (WEXITSTATUS(status) != STATUS_FAILED)
         printf("    exited with status %d\n", WEXITSTATUS(status));
-    }
 }
 
 static int run_check(const check *this)
@@ -68,9 +65,7 @@ static int run_check(const check *this)
     }
     const int good = child > 0 && status == 0;
     printf("%s - %s\n", good ? "ok" : "not ok", this->sentence);
-    if (!good) {
-        describe(status, this->seconds);
-    }
+    if (!good) describe(status, this->seconds);
     return good;
 }
 
@@ -122,12 +117,8 @@ static void drain(int fd, ending *result)
         const size_t room = sizeof result->said - 1 - used;
         const ssize_t got =
             room > 0 ? read(fd, result->said + used, room) : read(fd, spill, sizeof spill);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            break;
-        }
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
         used += room > 0 ? (size_t)got : 0;
     }
     result->said[used] = '\0';
@@ -190,9 +181,8 @@ size_t resident_bytes(void)
     size_t kibibytes = 0;
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
     require(file != NULL, "cannot read /proc/self/smaps_rollup");
-    while (kibibytes == 0 && fgets(line, sizeof line, file) != NULL) {
+    while (kibibytes == 0 && fgets(line, sizeof line, file) != NULL)
         (void)sscanf(line, "Anonymous: %zu", &kibibytes);
-    }
     (void)fclose(file);
     require(kibibytes > 0, "/proc/self/smaps_rollup has no Anonymous");
     return kibibytes << 10;
@@ -203,9 +193,7 @@ size_t mapping_count(void)
     size_t lines = 0;
     FILE *file = fopen("/proc/self/maps", "r");
     require(file != NULL, "cannot read /proc/self/maps");
-    for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
-        lines += c == '\n';
-    }
+    for (int c = fgetc(file); c != EOF; c = fgetc(file)) lines += c == '\n';
     (void)fclose(file);
     return lines;
 }

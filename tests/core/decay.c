@@ -46,12 +46,8 @@ static uint32_t in_depot(size_t size)
 static void allocate_and_free(size_t count, size_t size)
 {
     static void *blocks[BLOCKS];
-    for (size_t i = 0; i < count; i++) {
-        blocks[i] = hz_malloc(size);
-    }
-    for (size_t i = 0; i < count; i++) {
-        hz_free(blocks[i]);
-    }
+    for (size_t i = 0; i < count; i++) blocks[i] = hz_malloc(size);
+    for (size_t i = 0; i < count; i++) hz_free(blocks[i]);
 }
 
 /* Some thousand blocks, and a look, so that what follows is the first that is asked of them. */
@@ -67,9 +63,8 @@ static uint32_t fill_the_depot(size_t size)
 
 static void take_from_the_depot(void **blocks, uint32_t count)
 {
-    for (uint32_t got = 0; got < count;) {
+    for (uint32_t got = 0; got < count;)
         got += (uint32_t)hz_depot_take(0, hz_class_of(SIZE), blocks + got, count - got, NULL);
-    }
 }
 
 static void ask_the_depot(void)
@@ -86,9 +81,7 @@ static void what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by(void)
     pass_delay();
     require(in_depot(SIZE) < all, "all %u blocks stay", all);
     require(in_depot(SIZE) >= all / 2, "at once only %u of %u blocks stay", in_depot(SIZE), all);
-    for (int look = 0; look < LOOKS; look++) {
-        pass_delay();
-    }
+    for (int look = 0; look < LOOKS; look++) pass_delay();
     require(in_depot(SIZE) == 0, "%u blocks stay", in_depot(SIZE));
     require(hz_span_cut_bytes() < before, "no span was freed");
 }
@@ -171,9 +164,7 @@ static void what_a_depot_gave_up_goes_back_to_the_system(void)
     (void)fill_the_depot(SIZE);
     pass_delay();
     require(hz_usage_now().free_bytes > 0, "no page is free");
-    for (int look = 0; look < LOOKS; look++) {
-        pass_delay();
-    }
+    for (int look = 0; look < LOOKS; look++) pass_delay();
     require(hz_usage_now().free_bytes == 0, "%zu bytes are kept", hz_usage_now().free_bytes);
     const uint32_t kept = hz_shards[0].bins[hz_class_of(SIZE)].kept_count;
     require(kept == 0, "%u empty spans are kept", kept);

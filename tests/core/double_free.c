@@ -83,9 +83,8 @@ static int by_start(const void *a, const void *b)
 static void require_one_owner_each(void)
 {
     qsort(live, live_count, sizeof *live, by_start);
-    for (size_t i = 1; i < live_count; i++) {
+    for (size_t i = 1; i < live_count; i++)
         if (live[i].start < live[i - 1].end) _exit(STATUS_TWO_OWNERS);
-    }
 }
 
 /* ---- a second thread that stays ------------------------------------------------------------- */

@@ -82,9 +82,7 @@ static void *take_libc_memalign(size_t size)
 static void *take_realloc_grow(size_t size)
 {
     unsigned char *block = malloc(100);
-    if (block == NULL) {
-        return NULL;
-    }
+    if (block == NULL) return NULL;
     block[0] = 0x5a;
     block[99] = 0xa5;
     void *grown = realloc(block, size);
@@ -102,9 +100,8 @@ static void *take_posix_memalign(size_t size)
     void *untouched = &untouched;
     void *block = untouched;
     const int reason = posix_memalign(&block, 64, size);
-    if (reason != 0 && block != untouched) {
+    if (reason != 0 && block != untouched)
         return block; /* the caller will say that it should be NULL */
-    }
     errno = reason;
     return reason == 0 ? block : NULL;
 }

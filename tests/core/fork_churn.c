@@ -39,12 +39,8 @@ static void *churn(void *argument)
 {
     void *slots[SLOTS] = {NULL};
     uint64_t state = (uint64_t)(uintptr_t)argument;
-    while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-        churn_step(slots, &state);
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        free(slots[i]);
-    }
+    while (!atomic_load_explicit(&stop, memory_order_relaxed)) churn_step(slots, &state);
+    for (size_t i = 0; i < SLOTS; i++) free(slots[i]);
     return NULL;
 }
 
@@ -59,29 +55,21 @@ static void start_churn(pthread_t *threads)
 static void end_churn(const pthread_t *threads)
 {
     atomic_store(&stop, 1);
-    for (size_t i = 0; i < CHURNERS; i++) {
-        (void)pthread_join(threads[i], NULL);
-    }
+    for (size_t i = 0; i < CHURNERS; i++) (void)pthread_join(threads[i], NULL);
 }
 
 static void child_steps(uint64_t seed)
 {
     void *slots[SLOTS] = {NULL};
-    for (size_t i = 0; i < CHILD_STEPS; i++) {
-        churn_step(slots, &seed);
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        free(slots[i]);
-    }
+    for (size_t i = 0; i < CHILD_STEPS; i++) churn_step(slots, &seed);
+    for (size_t i = 0; i < SLOTS; i++) free(slots[i]);
 }
 
 static void require_good_child(pid_t child, size_t number)
 {
     int status = 0;
     require(child > 0, "fork %zu: %s", number, strerror(errno));
-    while (waitpid(child, &status, 0) < 0) {
-        require(errno == EINTR, "waitpid: %s", strerror(errno));
-    }
+    while (waitpid(child, &status, 0) < 0) require(errno == EINTR, "waitpid: %s", strerror(errno));
     require(!(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM), "child %zu hung for %d s",
             number, CHILD_SECONDS);
     require(status == 0, "child %zu: wait status %d", number, status);
@@ -107,9 +95,7 @@ static void forks_among_churning_threads(void)
 {
     pthread_t threads[CHURNERS];
     start_churn(threads);
-    for (size_t i = 0; i < fork_count(); i++) {
-        fork_once(i);
-    }
+    for (size_t i = 0; i < fork_count(); i++) fork_once(i);
     end_churn(threads);
 }
 
@@ -127,9 +113,7 @@ static void forks_with_handlers_that_allocate(void)
                 "pthread_atfork");
     }
     start_churn(threads);
-    for (size_t i = 0; i < fork_count(); i++) {
-        fork_once(i);
-    }
+    for (size_t i = 0; i < fork_count(); i++) fork_once(i);
     end_churn(threads);
     require(atomic_load(&handler_runs) > 0, "no handler ran");
 }
@@ -153,9 +137,7 @@ static void children_start_threads_and_fork_again(void)
 {
     pthread_t threads[CHURNERS];
     start_churn(threads);
-    for (size_t i = 0; i < fork_count() / 10; i++) {
-        child_with_threads(i);
-    }
+    for (size_t i = 0; i < fork_count() / 10; i++) child_with_threads(i);
     end_churn(threads);
 }
 
@@ -184,9 +166,7 @@ static void blocks_of_the_parent_are_the_childs_too(void)
 
 static void *fork_from_thread(void *unused)
 {
-    for (size_t i = 0; i < fork_count() / 4; i++) {
-        fork_once(i);
-    }
+    for (size_t i = 0; i < fork_count() / 4; i++) fork_once(i);
     return unused;
 }
 
@@ -199,9 +179,7 @@ static void two_threads_fork_at_once(void)
         require(pthread_create(&forkers[i], NULL, fork_from_thread, NULL) == 0,
                 "pthread_create failed");
     }
-    for (size_t i = 0; i < COUNT(forkers); i++) {
-        (void)pthread_join(forkers[i], NULL);
-    }
+    for (size_t i = 0; i < COUNT(forkers); i++) (void)pthread_join(forkers[i], NULL);
     end_churn(threads);
 }
 

@@ -60,9 +60,7 @@ static void *churn(void *seed)
         const uint64_t draw = random_next(&state);
         slot_step(&slots[draw % SLOTS], draw);
     }
-    for (size_t i = 0; i < SLOTS; i++) {
-        free(slots[i].block);
-    }
+    for (size_t i = 0; i < SLOTS; i++) free(slots[i].block);
     return NULL;
 }
 
@@ -147,9 +145,7 @@ static void start_threads(pthread_t *threads, size_t count, void *(*run)(void *)
 static void end_threads(const pthread_t *threads, size_t count)
 {
     atomic_store(&stop, true);
-    for (size_t i = 0; i < count; i++) {
-        (void)pthread_join(threads[i], NULL);
-    }
+    for (size_t i = 0; i < count; i++) (void)pthread_join(threads[i], NULL);
 }
 
 static void block_timer(int how)
@@ -174,9 +170,7 @@ static void a_child_may_go_on_without_the_other_threads(void)
 
 static void *flush_all_streams(void *unused)
 {
-    while (!atomic_load(&stop)) {
-        (void)fflush(NULL);
-    }
+    while (!atomic_load(&stop)) (void)fflush(NULL);
     return unused;
 }
 

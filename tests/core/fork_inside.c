@@ -149,9 +149,8 @@ static void use_and_free_all(void)
     }
     (void)hz_trim();
     fill();
-    for (size_t i = 0; i < BLOCKS; i++) {
+    for (size_t i = 0; i < BLOCKS; i++)
         require(blocks[i][0] == i % 251 && blocks[i][SIZE - 1] == i % 251, "two owners of %zu", i);
-    }
     free_every(1);
     const size_t before = hz_span_cut_bytes();
     (void)hz_trim();
@@ -175,10 +174,9 @@ static void *freed_before;
 static size_t bytes_in(const hz_run_lists *lists)
 {
     size_t pages = 0;
-    for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
+    for (size_t list = 0; list < HZ_RUN_LISTS; list++)
         for (const hz_page_info *run = lists->first[list]; run != NULL; run = run->next)
             pages += run->pages;
-    }
     return pages << HZ_PAGE_SHIFT;
 }
 

@@ -40,15 +40,12 @@ static struct {
 static int send_parcel(parcel sent)
 {
     (void)pthread_mutex_lock(&queue.lock);
-    while (queue.bytes + sent.size > queue.bytes_max || queue.count == QUEUE_MAX) {
+    while (queue.bytes + sent.size > queue.bytes_max || queue.count == QUEUE_MAX)
         (void)pthread_cond_wait(&queue.emptied, &queue.lock);
-    }
     queue.parcels[(queue.first + queue.count++) % QUEUE_MAX] = sent;
     queue.bytes += sent.size;
     const int more = ++queue.sent < queue.total;
-    if (queue.bytes * 10 >= queue.bytes_max * 9) {
-        (void)pthread_cond_signal(&queue.filled);
-    }
+    if (queue.bytes * 10 >= queue.bytes_max * 9) (void)pthread_cond_signal(&queue.filled);
     (void)pthread_mutex_unlock(&queue.lock);
     return more;
 }
@@ -75,9 +72,8 @@ static size_t consume_some(void)
     parcel taken[SOME];
     size_t count = 0;
     (void)pthread_mutex_lock(&queue.lock);
-    while (queue.bytes * 10 < queue.bytes_max * 9) {
+    while (queue.bytes * 10 < queue.bytes_max * 9)
         (void)pthread_cond_wait(&queue.filled, &queue.lock);
-    }
     for (; count < SOME; count++) {
         taken[count] = queue.parcels[queue.first];
         queue.first = (queue.first + 1) % QUEUE_MAX;
@@ -86,9 +82,7 @@ static size_t consume_some(void)
     }
     (void)pthread_cond_broadcast(&queue.emptied);
     (void)pthread_mutex_unlock(&queue.lock);
-    for (size_t i = 0; i < count; i++) {
-        free(taken[i].block);
-    }
+    for (size_t i = 0; i < count; i++) free(taken[i].block);
     return count;
 }
 

@@ -49,15 +49,9 @@ static size_t random_size(uint64_t *state)
     const uint64_t draw = random_next(state);
     const unsigned kind = (unsigned)(draw & 0xff);
     const size_t bits = (size_t)(draw >> 8);
-    if (kind < 150) {
-        return bits % 513;
-    }
-    if (kind < 220) {
-        return bits % 8193;
-    }
-    if (kind < 250) {
-        return bits % 131073;
-    }
+    if (kind < 150) return bits % 513;
+    if (kind < 220) return bits % 8193;
+    if (kind < 250) return bits % 131073;
     return bits % ((3u << 20) + 1);
 }
 
@@ -123,9 +117,7 @@ static void hand_over(worker *self, shadow *slot)
         slot->block = NULL;
     }
     (void)pthread_mutex_unlock(&other->inbox.lock);
-    if (!fits) {
-        release(self, slot);
-    }
+    if (!fits) release(self, slot);
 }
 
 /* Empties the inbox: every block that finds an empty slot is kept half of the time, the others are
@@ -141,11 +133,10 @@ static void receive(worker *self)
     for (size_t i = 0; i < count; i++) {
         shadow *slot = &self->slots[random_next(&self->state) % SLOTS];
         self->live_bytes += parcels[i].size;
-        if (slot->block == NULL && i % 2 == 0) {
+        if (slot->block == NULL && i % 2 == 0)
             *slot = parcels[i];
-        } else {
+        else
             release(self, &parcels[i]);
-        }
     }
 }
 
@@ -155,9 +146,7 @@ static void step(worker *self)
     shadow *slot = &self->slots[(draw >> 8) % SLOTS];
     const unsigned choice = (unsigned)(draw & 0xff);
     if (slot->block == NULL) {
-        if (self->live_bytes < live_bytes_max) {
-            allocate(self, slot);
-        }
+        if (self->live_bytes < live_bytes_max) allocate(self, slot);
     } else if (choice < 40) {
         resize(self, slot);
     } else if (choice < 130) {
@@ -165,17 +154,13 @@ static void step(worker *self)
     } else {
         release(self, slot);
     }
-    if (choice % 16 == 0) {
-        receive(self);
-    }
+    if (choice % 16 == 0) receive(self);
 }
 
 static void *work(void *argument)
 {
     worker *self = argument;
-    for (size_t i = 0; i < steps; i++) {
-        step(self);
-    }
+    for (size_t i = 0; i < steps; i++) step(self);
     return NULL;
 }
 
@@ -184,11 +169,8 @@ static void *work(void *argument)
 static size_t gather(shadow *all, const shadow *from, size_t length)
 {
     size_t count = 0;
-    for (size_t i = 0; i < length; i++) {
-        if (from[i].block != NULL) {
-            all[count++] = from[i];
-        }
-    }
+    for (size_t i = 0; i < length; i++)
+        if (from[i].block != NULL) all[count++] = from[i];
     return count;
 }
 
@@ -207,11 +189,8 @@ static void free_everything(void)
 {
     for (size_t t = 0; t < thread_count; t++) {
         receive(&workers[t]);
-        for (size_t i = 0; i < SLOTS; i++) {
-            if (workers[t].slots[i].block != NULL) {
-                release(&workers[t], &workers[t].slots[i]);
-            }
-        }
+        for (size_t i = 0; i < SLOTS; i++)
+            if (workers[t].slots[i].block != NULL) release(&workers[t], &workers[t].slots[i]);
         require(workers[t].live_bytes == 0, "the fuzzer lost count: %zu bytes",
                 workers[t].live_bytes);
     }
@@ -220,12 +199,9 @@ static void free_everything(void)
 static void run_round(void)
 {
     pthread_t threads[THREADS_MAX];
-    for (size_t t = 0; t < thread_count; t++) {
+    for (size_t t = 0; t < thread_count; t++)
         require(pthread_create(&threads[t], NULL, work, &workers[t]) == 0, "pthread_create failed");
-    }
-    for (size_t t = 0; t < thread_count; t++) {
-        (void)pthread_join(threads[t], NULL);
-    }
+    for (size_t t = 0; t < thread_count; t++) (void)pthread_join(threads[t], NULL);
     require_all_apart();
 }
 
@@ -241,9 +217,7 @@ static void the_heap_agrees_with_its_shadow(void)
         workers[t].state = random_next(&seed);
         (void)pthread_mutex_init(&workers[t].inbox.lock, NULL);
     }
-    for (size_t round = 0; round < rounds; round++) {
-        run_round();
-    }
+    for (size_t round = 0; round < rounds; round++) run_round();
     free_everything();
 }
 

@@ -209,9 +209,8 @@ static void find_something_after_free(size_t size)
 {
     unsigned char *block = fresh(size);
     free(block);
-    for (size_t i = 0; i < size; i++) {
+    for (size_t i = 0; i < size; i++)
         if (((volatile unsigned char *)block)[i] != 0) return;
-    }
     abort(); /* as promised */
 }
 
@@ -222,9 +221,8 @@ static void find_something_in_a_fresh_block(size_t size)
     for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
     for (size_t round = 0; round < COUNT(blocks); round++) {
         const unsigned char *block = malloc(size);
-        for (size_t i = 0; i < size; i++) {
+        for (size_t i = 0; i < size; i++)
             if (block[i] != 0) return;
-        }
     }
     abort(); /* as promised */
 }
@@ -304,9 +302,8 @@ static void every_act_ends_the_program(void)
     if (!is_step("light") && !is_step("full")) return;
     for (const act *tried = acts; tried < acts + COUNT(acts); tried++) {
         if (tried->is_full && !is_step("full")) continue;
-        for (size_t i = 0; i < COUNT(sizes); i++) {
+        for (size_t i = 0; i < COUNT(sizes); i++)
             if (sizes[i] >= tried->from && sizes[i] <= tried->upto) require_end(tried, sizes[i]);
-        }
     }
 }
 

@@ -60,9 +60,7 @@ static void ask_entry_point(uint64_t *state)
 {
     const entry_point *entry = &entry_points[random_next(state) % COUNT(entry_points)];
     const size_t size = edge(state);
-    if (size == 0 && entry->take == take_realloc_grow) {
-        return;
-    }
+    if (size == 0 && entry->take == take_realloc_grow) return;
     errno = 0;
     unsigned char *block = entry->take(size);
     if (block == NULL) {
@@ -147,9 +145,7 @@ static void hostile_requests_are_answered_rightly(void)
 {
     uint64_t state = seed_chosen(4);
     const uint64_t calls = number_chosen("TEST_CALLS", 100000);
-    for (uint64_t i = 0; i < calls; i++) {
-        ask_once(&state);
-    }
+    for (uint64_t i = 0; i < calls; i++) ask_once(&state);
     (void)malloc_trim(0); /* what was freed a moment ago may still be resident */
     /* Every block is free. hz's records of the pages that they began and ended at stay. */
     const size_t resident = resident_bytes(), most = ((size_t)16 << 20) + calls * RECORD_BYTES;

@@ -92,13 +92,9 @@ static void twice_with_many_between(size_t size)
     enum { MANY = 1024 };
     static void *others[MANY];
     void *block = fresh(size);
-    for (size_t i = 0; i < MANY; i++) {
-        others[i] = malloc(size);
-    }
+    for (size_t i = 0; i < MANY; i++) others[i] = malloc(size);
     free(block);
-    for (size_t i = 0; i < MANY; i++) {
-        free(others[i]);
-    }
+    for (size_t i = 0; i < MANY; i++) free(others[i]);
     free(block);
 }
 
@@ -109,9 +105,7 @@ static void twice_after_churn_of_other_sizes(size_t size)
     if (size > 262144) return twice(size);
     void *block = fresh(size);
     free(block);
-    for (size_t i = 0; i < 20000; i++) {
-        free(malloc(size == 64 ? 80 : 64));
-    }
+    for (size_t i = 0; i < 20000; i++) free(malloc(size == 64 ? 80 : 64));
     free(block);
 }
 
@@ -127,12 +121,8 @@ static void twice_after_one_reuse(size_t size)
 static void twice_from_the_middle_of_a_group(size_t size)
 {
     void *blocks[40];
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        blocks[i] = fresh(size);
-    }
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = fresh(size);
+    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
     free(blocks[17]);
 }
 
@@ -207,9 +197,7 @@ static void *free_and_stay(void *argument)
     meeting *shared = argument;
     free(shared->block);
     (void)pthread_barrier_wait(&shared->barrier);
-    for (;;) {
-        (void)pause();
-    }
+    for (;;) (void)pause();
     return NULL;
 }
 
@@ -356,9 +344,7 @@ static void require_only_its_start(unsigned char *block, size_t size)
 static void require_only_starts(size_t size)
 {
     static unsigned char *blocks[200];
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        blocks[i] = malloc(size);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(size);
     for (size_t i = 0; i < COUNT(blocks); i += 3) {
         free(blocks[i]);
         blocks[i] = NULL;
@@ -373,9 +359,7 @@ static void require_only_starts(size_t size)
 
 static void only_starts_of_blocks_pass(void)
 {
-    for (size_t size = 1; size < 600000; size += size / 5 + 1) {
-        require_only_starts(size);
-    }
+    for (size_t size = 1; size < 600000; size += size / 5 + 1) require_only_starts(size);
 }
 
 /* ---- what a write hides --------------------------------------------------------------------- */
@@ -462,9 +446,7 @@ static void go_on(size_t size)
             }
         }
     }
-    for (size_t i = 0; i < count; i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
 }
 
 /* A thread is started beforehand, so that what threads cost does not take the place of a freed
@@ -494,11 +476,8 @@ static void require_death(void (*act)(size_t), size_t size, bool may_live)
 static void require_deaths_unless(void (*act)(size_t), bool may_live)
 {
     const uint64_t rounds = number_chosen("TEST_CASES_ROUNDS", 1);
-    for (uint64_t round = 0; round < rounds; round++) {
-        for (size_t i = 0; i < COUNT(sizes); i++) {
-            require_death(act, sizes[i], may_live);
-        }
-    }
+    for (uint64_t round = 0; round < rounds; round++)
+        for (size_t i = 0; i < COUNT(sizes); i++) require_death(act, sizes[i], may_live);
 }
 
 static void require_deaths(void (*act)(size_t))

@@ -30,11 +30,8 @@ static size_t tls_bytes;
 static int note_tls(struct dl_phdr_info *info, size_t size, void *name)
 {
     (void)size;
-    for (size_t i = 0; strstr(info->dlpi_name, name) != NULL && i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type == PT_TLS) {
-            tls_bytes = info->dlpi_phdr[i].p_memsz;
-        }
-    }
+    for (size_t i = 0; strstr(info->dlpi_name, name) != NULL && i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_TLS) tls_bytes = info->dlpi_phdr[i].p_memsz;
     return 0;
 }
 
@@ -113,9 +110,7 @@ static void use_in_threads(interface *hz)
 
 static void it_loads_after_thirty_libraries_with_tls(void)
 {
-    for (int i = 0; i < MODULES; i++) {
-        load_copy_of_module();
-    }
+    for (int i = 0; i < MODULES; i++) load_copy_of_module();
     interface hz = find(load(library));
     (void)use(&hz);
     use_in_threads(&hz);

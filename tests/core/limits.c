@@ -43,12 +43,9 @@ static void threads_start_under_a_limit_set_late(void)
     pthread_t threads[16];
     free(malloc(100));
     limit_to(RLIMIT_AS, gibibyte);
-    for (size_t i = 0; i < COUNT(threads); i++) {
+    for (size_t i = 0; i < COUNT(threads); i++)
         require(pthread_create(&threads[i], NULL, do_nothing, NULL) == 0, "no thread %zu", i);
-    }
-    for (size_t i = 0; i < COUNT(threads); i++) {
-        (void)pthread_join(threads[i], NULL);
-    }
+    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
 }
 
 static void a_limit_set_late_is_kept(void)
@@ -56,9 +53,7 @@ static void a_limit_set_late_is_kept(void)
     size_t given = 0;
     free(malloc(100));
     limit_to(RLIMIT_AS, gibibyte);
-    while (malloc(10 * mebibyte) != NULL) {
-        given += 10 * mebibyte;
-    }
+    while (malloc(10 * mebibyte) != NULL) given += 10 * mebibyte;
     require(given <= gibibyte && given >= gibibyte / 10 * 9, "malloc gave %zu bytes", given);
 }
 
@@ -158,8 +153,6 @@ static const check checks[] = {
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) {
-        return started(argv[1]);
-    }
+    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) return started(argv[1]);
     return run_checks(checks, COUNT(checks), argc, argv);
 }

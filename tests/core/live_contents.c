@@ -58,9 +58,8 @@ static void *disguised(disguise as, size_t size)
 
 static void for_all(void (*act)(disguise as, size_t size))
 {
-    for (int as = 0; as < DISGUISES; as++) {
+    for (int as = 0; as < DISGUISES; as++)
         for (size_t i = 0; i < COUNT(sizes); i++) act((disguise)as, sizes[i]);
-    }
 }
 
 /* ---- ways of a block ------------------------------------------------------------------------ */
@@ -169,9 +168,8 @@ static bool is_address(uint64_t word, const void *block)
     const uint64_t near = (uint64_t)1 << 36;
     const uint64_t known[] = {(uint64_t)(uintptr_t)block, (uint64_t)(uintptr_t)&word,
                               (uint64_t)(uintptr_t)sizes};
-    for (size_t i = 0; i < COUNT(known); i++) {
+    for (size_t i = 0; i < COUNT(known); i++)
         if (word - known[i] + near < 2 * near) return true;
-    }
     return false;
 }
 

@@ -152,9 +152,7 @@ int handler_calls;
 
 void handler_that_gives_up_the_third_time()
 {
-    if (++handler_calls == 3) {
-        std::set_new_handler(nullptr);
-    }
+    if (++handler_calls == 3) std::set_new_handler(nullptr);
 }
 
 struct own_error {

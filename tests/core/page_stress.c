@@ -171,15 +171,14 @@ static void end_sweep(size_t number)
 static void step(void)
 {
     const size_t number = below(RUNS);
-    if (below(400) == 0) {
+    if (below(400) == 0)
         (void)hz_purge_all();
-    } else if (runs[number].run == NULL) {
+    else if (runs[number].run == NULL)
         below(8) == 0 ? sweep(number) : take(number);
-    } else if (runs[number].is_being_swept) {
+    else if (runs[number].is_being_swept)
         end_sweep(number);
-    } else {
+    else
         below(3) == 0 ? resize(number) : give(number);
-    }
 }
 
 /* ---- what must agree ------------------------------------------------------------------------ */
@@ -309,9 +308,8 @@ static void lend_sweeps(bool is_lent)
 /* In the child: runs that the other thread was purging are free. */
 static void forget_lent_sweeps(void)
 {
-    for (size_t number = 0; number < RUNS; number += 2) {
+    for (size_t number = 0; number < RUNS; number += 2)
         if (runs[number].run != NULL && runs[number].is_being_swept) forget(number);
-    }
 }
 
 static hz_page_pool_t pool_before;

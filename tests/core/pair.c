@@ -39,12 +39,8 @@ static void run(size_t size, size_t depth, size_t rounds)
     void *(*const take)(size_t) = allocate;
     void (*const give)(void *) = release;
     for (size_t round = 0; round < rounds; round++) {
-        for (size_t i = 0; i < depth; i++) {
-            blocks[i] = take(size);
-        }
-        for (size_t i = depth; i-- > 0;) {
-            give(blocks[i]);
-        }
+        for (size_t i = 0; i < depth; i++) blocks[i] = take(size);
+        for (size_t i = depth; i-- > 0;) give(blocks[i]);
     }
 }
 

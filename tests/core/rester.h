@@ -69,10 +69,9 @@ static inline void status_line(long thread, const char *name, char *value, size_
     require(file != NULL, "cannot read %s", path);
     char line[256];
     value[0] = '\0';
-    while (value[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+    while (value[0] == '\0' && fgets(line, sizeof line, file) != NULL)
         if (strncmp(line, name, strlen(name)) == 0)
             (void)snprintf(value, size, "%s", line + strlen(name));
-    }
     (void)fclose(file);
     require(value[0] != '\0', "%s does not tell %s", path, name);
 }
@@ -86,9 +85,7 @@ static inline void burst(void)
         blocks[i] = malloc(BLOCK_BYTES);
         memset(blocks[i], 1, BLOCK_BYTES);
     }
-    for (size_t i = 0; i < BLOCKS; i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < BLOCKS; i++) free(blocks[i]);
     free(blocks);
 }
 

@@ -29,9 +29,8 @@ static inline size_t shadow_stride(size_t at, size_t size)
 
 static inline void shadow_fill(const shadow *entry)
 {
-    for (size_t at = 0; at < entry->size; at += shadow_stride(at, entry->size)) {
+    for (size_t at = 0; at < entry->size; at += shadow_stride(at, entry->size))
         entry->block[at] = shadow_pattern(entry->key, at);
-    }
 }
 
 /* Verifies the first `size` bytes as they were filled for a block of `entry->size`. */
@@ -66,9 +65,8 @@ static inline void *shadow_take_aligned(uint64_t draw, size_t *alignment, size_t
 static inline unsigned char *shadow_take_zeroed(size_t size)
 {
     unsigned char *block = calloc(1, size);
-    for (size_t at = 0; block != NULL && at < size; at += shadow_stride(at, size)) {
+    for (size_t at = 0; block != NULL && at < size; at += shadow_stride(at, size))
         require(block[at] == 0, "byte %zu of calloc(1, %zu) is %d", at, size, block[at]);
-    }
     return block;
 }
 

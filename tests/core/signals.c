@@ -37,12 +37,8 @@ static void *churn(void *argument)
 {
     unsigned char *slots[SLOTS] = {NULL};
     uint64_t state = (uint64_t)(uintptr_t)argument;
-    while (!atomic_load(&stop)) {
-        churn_some(slots, &state, 100);
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        free(slots[i]);
-    }
+    while (!atomic_load(&stop)) churn_some(slots, &state, 100);
+    for (size_t i = 0; i < SLOTS; i++) free(slots[i]);
     return NULL;
 }
 
@@ -81,14 +77,10 @@ static void handlers_interrupt_malloc_and_free(void)
                 "pthread_create failed");
     }
     set_timer(500);
-    while (atomic_load(&arrivals) < 1000) {
-        (void)usleep(1000);
-    }
+    while (atomic_load(&arrivals) < 1000) (void)usleep(1000);
     set_timer(0);
     atomic_store(&stop, 1);
-    for (size_t i = 0; i < THREADS; i++) {
-        (void)pthread_join(threads[i], NULL);
-    }
+    for (size_t i = 0; i < THREADS; i++) (void)pthread_join(threads[i], NULL);
 }
 
 static void exit_now(int number)

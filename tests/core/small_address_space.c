@@ -109,9 +109,7 @@ static int exhaust_in_threads(void)
                                (void *)(uintptr_t)(64 << 2 * i)) == 0,
                 "pthread_create failed");
     }
-    for (size_t i = 0; i < COUNT(threads); i++) {
-        (void)pthread_join(threads[i], NULL);
-    }
+    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
     return exhaust_and_recover(1000, 8 * mebibyte);
 }
 
@@ -177,18 +175,10 @@ static int exhaust_and_let_a_hook_free(void)
 
 static int started(const char *word)
 {
-    if (strcmp(word, "--other") == 0) {
-        return exhaust_and_ask_for_another_size();
-    }
-    if (strcmp(word, "--hook") == 0) {
-        return exhaust_and_let_a_hook_free();
-    }
-    if (strcmp(word, "--small") == 0) {
-        return exhaust_and_recover(200, 24 * mebibyte);
-    }
-    if (strcmp(word, "--large") == 0) {
-        return exhaust_and_recover(100000, 24 * mebibyte);
-    }
+    if (strcmp(word, "--other") == 0) return exhaust_and_ask_for_another_size();
+    if (strcmp(word, "--hook") == 0) return exhaust_and_let_a_hook_free();
+    if (strcmp(word, "--small") == 0) return exhaust_and_recover(200, 24 * mebibyte);
+    if (strcmp(word, "--large") == 0) return exhaust_and_recover(100000, 24 * mebibyte);
     return exhaust_in_threads();
 }
 
@@ -245,9 +235,8 @@ static size_t core_bytes(void)
     while (fgets(line, sizeof line, file) != NULL) {
         (void)sscanf(line, "Size: %zu", &size);
         (void)sscanf(line, "Anonymous: %zu", &anonymous);
-        if (strncmp(line, "VmFlags:", 8) == 0 && anonymous > 0 && strstr(line, " dd") == NULL) {
+        if (strncmp(line, "VmFlags:", 8) == 0 && anonymous > 0 && strstr(line, " dd") == NULL)
             total += size << 10;
-        }
     }
     (void)fclose(file);
     return total;
@@ -283,8 +272,6 @@ static const check checks[] = {
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) {
-        return started(argv[1]);
-    }
+    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) return started(argv[1]);
     return run_checks(checks, COUNT(checks), argc, argv);
 }

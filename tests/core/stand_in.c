@@ -81,9 +81,8 @@ int open(const char *path, int flags, ...)
     const char *most = getenv("STAND_IN_MAPPINGS");
     if (most != NULL && strcmp(path, "/proc/sys/vm/max_map_count") == 0) return serve(most);
     if (files != NULL && (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)) {
-        for (const file *this = files; this < files + FILES && this->path != NULL; this ++) {
+        for (const file *this = files; this < files + FILES && this->path != NULL; this ++)
             if (strcmp(this->path, path) == 0) return serve(this->text);
-        }
         errno = ENOENT;
         return -1;
     }
@@ -328,11 +327,9 @@ static size_t writable_bytes(void)
     size_t total = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
     require(maps != NULL, "no /proc/self/maps");
-    while (fgets(line, sizeof line, maps) != NULL) {
-        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w') {
+    while (fgets(line, sizeof line, maps) != NULL)
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w')
             total += to - from;
-        }
-    }
     (void)fclose(maps);
     return total;
 }

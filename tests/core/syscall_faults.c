@@ -104,12 +104,10 @@ static int receive_descriptor(int channel)
 static int fails(plan *this, const struct seccomp_data *call)
 {
     const int counts = this->call == ALL_CALLS || this->call == call->nr;
-    if (!this->failing || !counts || (call->nr == SYS_mmap && call->args[1] <= this->larger_than)) {
+    if (!this->failing || !counts || (call->nr == SYS_mmap && call->args[1] <= this->larger_than))
         return 0;
-    }
-    if (++this->seen < this->first || (this->at_random && random_next(&this->state) % 2 == 0)) {
+    if (++this->seen < this->first || (this->at_random && random_next(&this->state) % 2 == 0))
         return 0;
-    }
     this->failed++;
     return 1;
 }
@@ -118,9 +116,8 @@ static void answer_one(int listener, plan *this)
 {
     struct seccomp_notif question;
     memset(&question, 0, sizeof question);
-    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) != 0) {
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) != 0)
         return; /* the victim died while it asked */
-    }
     struct seccomp_notif_resp reply = {.id = question.id,
                                        .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     if (fails(this, &question.data)) {
@@ -133,9 +130,7 @@ static void answer_one(int listener, plan *this)
 static void supervise(int listener, plan *this)
 {
     struct pollfd watched = {listener, POLLIN, 0};
-    while (poll(&watched, 1, -1) > 0 && (watched.revents & POLLIN) != 0) {
-        answer_one(listener, this);
-    }
+    while (poll(&watched, 1, -1) > 0 && (watched.revents & POLLIN) != 0) answer_one(listener, this);
 }
 
 /* Runs `victim` in a child under the plan. The child exits with 0 when all was well with it. */
@@ -201,9 +196,8 @@ static void require_marked(const slot *this)
 
 static void require_zeroes(const unsigned char *block, size_t size)
 {
-    for (size_t i = 0; i < size; i += i < 4096 ? 1 : 509) {
+    for (size_t i = 0; i < size; i += i < 4096 ? 1 : 509)
         require(block[i] == 0, "byte %zu of calloc(1, %zu) is %d", i, size, block[i]);
-    }
 }
 
 static unsigned char *take(uint64_t draw, size_t size)
@@ -225,9 +219,7 @@ static void refill(slot *this, uint64_t draw)
     errno = 0;
     this->block = take(draw >> 40, this->size);
     require(this->block != NULL || errno == ENOMEM, "NULL with errno %d", errno);
-    if (this->block != NULL) {
-        mark(this);
-    }
+    if (this->block != NULL) mark(this);
 }
 
 static void resize(slot *this, uint64_t draw)
@@ -261,23 +253,19 @@ static void churn(slot *slots, uint64_t state)
     for (size_t i = 0; i < STEPS; i++) {
         const uint64_t draw = random_next(&state);
         slot *this = &slots[(draw >> 48) % SLOTS];
-        if (this->block == NULL) {
+        if (this->block == NULL)
             refill(this, draw);
-        } else if (draw % 4 == 0) {
+        else if (draw % 4 == 0)
             resize(this, draw >> 2);
-        } else {
+        else
             release(this);
-        }
     }
 }
 
 static void free_all(slot *slots)
 {
-    for (size_t i = 0; i < SLOTS; i++) {
-        if (slots[i].block != NULL) {
-            release(&slots[i]);
-        }
-    }
+    for (size_t i = 0; i < SLOTS; i++)
+        if (slots[i].block != NULL) release(&slots[i]);
 }
 
 static void require_recovered(void)
@@ -289,9 +277,7 @@ static void require_recovered(void)
         require(blocks[i] != NULL, "after recovery there are no %zu bytes", size);
         memset(blocks[i], 1, size);
     }
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
 static void victim_alone(plan *this)
@@ -322,9 +308,7 @@ static void victim_with_threads(plan *this)
                 "pthread_create failed");
     }
     this->failing = 1;
-    for (size_t i = 0; i < COUNT(threads); i++) {
-        (void)pthread_join(threads[i], NULL);
-    }
+    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
     this->failing = 0;
     require_recovered();
 }
@@ -388,18 +372,15 @@ static void fail_from_each_point(int call, void (*victim)(plan *))
 {
     const size_t points = number_chosen("TEST_FAULT_POINTS", 12);
     size_t failed = 0;
-    for (size_t first = 1; first <= points; first++) {
+    for (size_t first = 1; first <= points; first++)
         failed += require_survival(call, first <= 8 ? first : first * first / 8, 0, victim);
-    }
     require(call != ALL_CALLS || failed > 0, "no call failed: the filter is not in effect");
 }
 
 static void fail_at_random(int call, void (*victim)(plan *))
 {
     const size_t points = number_chosen("TEST_FAULT_POINTS", 12);
-    for (size_t seed = 1; seed <= points / 3; seed++) {
-        (void)require_survival(call, seed, 1, victim);
-    }
+    for (size_t seed = 1; seed <= points / 3; seed++) (void)require_survival(call, seed, 1, victim);
 }
 
 static void mmap_fails(void)
@@ -503,8 +484,6 @@ static const check checks[] = {
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], victim_word) == 0) {
-        return start_small();
-    }
+    if (argc == 2 && strcmp(argv[1], victim_word) == 0) return start_small();
     return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -44,9 +44,7 @@ static void *come_and_go(void *left)
         blocks[i] = malloc(16 + i * i * 3);
         *(volatile char *)blocks[i] = 1;
     }
-    for (size_t i = 1; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 1; i < COUNT(blocks); i++) free(blocks[i]);
     return blocks[0];
 }
 
@@ -70,9 +68,7 @@ static void threads_in_sequence_do_not_add_up(void)
         pthread_t thread;
         require(pthread_create(&thread, NULL, come_and_go, left) == 0, "pthread_create failed");
         (void)pthread_join(thread, &left);
-        if (i == 1000) {
-            before = holdings_now();
-        }
+        if (i == 1000) before = holdings_now();
     }
     require_no_growth(&before, total);
     free(left);
@@ -89,12 +85,9 @@ static void threads_in_groups_do_not_add_up(void)
             require(pthread_create(&threads[t], NULL, come_and_go, left[t]) == 0,
                     "pthread_create failed");
         }
-        for (size_t t = 0; t < TOGETHER; t++) {
+        for (size_t t = 0; t < TOGETHER; t++)
             (void)pthread_join(threads[t], &left[(t + 1) % TOGETHER]);
-        }
-        if (i == total / 2) {
-            before = holdings_now();
-        }
+        if (i == total / 2) before = holdings_now();
     }
     const holdings after = holdings_now();
     require(after.resident <= before.resident + 16 * growth_bytes_max, "resident memory %zu -> %zu",

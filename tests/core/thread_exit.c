@@ -53,12 +53,9 @@ static void *set_all_keys(void *unused)
 
 static void destructors_allocate_in_every_round(void)
 {
-    for (size_t i = 0; i < KEYS; i++) {
+    for (size_t i = 0; i < KEYS; i++)
         require(pthread_key_create(&keys[i], free_and_set_again) == 0, "pthread_key_create failed");
-    }
-    for (int i = 0; i < 200; i++) {
-        run_thread(set_all_keys, NULL, NULL);
-    }
+    for (int i = 0; i < 200; i++) run_thread(set_all_keys, NULL, NULL);
     require(atomic_load(&destructor_runs) == (size_t)200 * KEYS * ROUNDS, "%zu runs",
             atomic_load(&destructor_runs));
 }
@@ -150,18 +147,15 @@ static void require_whole(unsigned char *const *blocks)
 {
     for (size_t i = 0; i < BLOCKS; i++) {
         const size_t size = i % 100 == 0 ? 2000 : i % 2000 + 1;
-        for (size_t at = 0; at < size; at++) {
+        for (size_t at = 0; at < size; at++)
             require(blocks[i][at] == (i & 0xff), "byte %zu of block %zu changed", at, i);
-        }
     }
 }
 
 static void *free_many(void *argument)
 {
     void **blocks = argument;
-    for (size_t i = 0; i < BLOCKS; i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < BLOCKS; i++) free(blocks[i]);
     return NULL;
 }
 
@@ -196,9 +190,8 @@ static void threads_that_only_free_leak_nothing(void)
 static void *realloc_all(void *argument)
 {
     unsigned char **blocks = argument;
-    for (size_t i = 0; i < BLOCKS; i++) {
+    for (size_t i = 0; i < BLOCKS; i++)
         blocks[i] = realloc(blocks[i], i % 100 == 0 ? 400000 : i % 2000 + 100);
-    }
     return NULL;
 }
 
@@ -233,9 +226,7 @@ static void a_threads_result_may_be_a_block_of_its(void)
 static void *end_the_process(void *first)
 {
     (void)pthread_join(*(pthread_t *)first, NULL);
-    for (size_t i = 0; i < 5000; i++) {
-        free(malloc(i));
-    }
+    for (size_t i = 0; i < 5000; i++) free(malloc(i));
     (void)!write(STDERR_FILENO, "whole", 5);
     exit(0);
 }

@@ -21,9 +21,7 @@ static void *allocate_beside_the_other(void *argument)
 {
     char **blocks = argument;
     (void)pthread_barrier_wait(&both_allocate);
-    for (size_t i = 0; i < BLOCKS; i++) {
-        blocks[i] = malloc(SIZE);
-    }
+    for (size_t i = 0; i < BLOCKS; i++) blocks[i] = malloc(SIZE);
     (void)pthread_barrier_wait(&both_allocate);
     return NULL;
 }
@@ -37,9 +35,7 @@ static void threads_cut_spans_of_their_own(void)
         require(pthread_create(&threads[i], NULL, allocate_beside_the_other, blocks[i]) == 0,
                 "pthread_create failed");
     }
-    for (int i = 0; i < 2; i++) {
-        require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
-    }
+    for (int i = 0; i < 2; i++) require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
     for (size_t i = 0; i < BLOCKS; i++) {
         for (size_t j = 0; j < BLOCKS; j++) {
             require((uintptr_t)blocks[0][i] >> PAGE_SHIFT != (uintptr_t)blocks[1][j] >> PAGE_SHIFT,
@@ -85,9 +81,7 @@ static void *fill_the_magazine(void *unused)
         blocks[i] = malloc(LARGER);
         memset(blocks[i], 1, LARGER);
     }
-    for (size_t i = 0; i < count; i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
     return NULL;
 }
 
@@ -100,9 +94,8 @@ static void a_trim_returns_what_ended_threads_hold(void)
         require(pthread_create(&threads[i], NULL, fill_the_magazine, NULL) == 0,
                 "pthread_create failed");
     }
-    for (int i = 0; i < THREADS; i++) {
+    for (int i = 0; i < THREADS; i++)
         require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
-    }
     (void)malloc_trim(0);
     const size_t after = resident_bytes(), most = before + (128u << 10) * THREADS;
     require(after <= most, "resident memory went from %zu to %zu bytes", before, after);
@@ -126,9 +119,8 @@ static void be_among(unsigned crowd)
 {
     pthread_t thread;
     require(pthread_barrier_init(&all_have_a_heap, NULL, crowd + 1) == 0, "no barrier");
-    for (unsigned i = 0; i < crowd; i++) {
+    for (unsigned i = 0; i < crowd; i++)
         require(pthread_create(&thread, NULL, have_a_heap, NULL) == 0, "pthread_create failed");
-    }
     (void)pthread_barrier_wait(&all_have_a_heap);
 }
 
@@ -137,12 +129,8 @@ static void play(size_t rounds)
     enum { COUNT_OF_PLAY = 128, SIZE_OF_PLAY = 500 };
     void *blocks[COUNT_OF_PLAY];
     for (size_t round = 0; round < rounds; round++) {
-        for (size_t i = 0; i < COUNT_OF_PLAY; i++) {
-            blocks[i] = malloc(SIZE_OF_PLAY);
-        }
-        for (size_t i = 0; i < COUNT_OF_PLAY; i++) {
-            free(blocks[i]);
-        }
+        for (size_t i = 0; i < COUNT_OF_PLAY; i++) blocks[i] = malloc(SIZE_OF_PLAY);
+        for (size_t i = 0; i < COUNT_OF_PLAY; i++) free(blocks[i]);
     }
 }
 
@@ -168,9 +156,7 @@ enum { PIPED_SIZES = 8, PIPED_BLOCKS = 256, SMALLEST_PIPED = 16 };
 static void *free_all(void *argument)
 {
     void **blocks = argument;
-    for (size_t i = 0; i < PIPED_BLOCKS * PIPED_SIZES; i++) {
-        free(blocks[i]);
-    }
+    for (size_t i = 0; i < PIPED_BLOCKS * PIPED_SIZES; i++) free(blocks[i]);
     return NULL;
 }
 
@@ -180,9 +166,8 @@ static void pipe_blocks(size_t rounds)
     static void *blocks[PIPED_BLOCKS * PIPED_SIZES];
     pthread_t thread;
     for (size_t round = 0; round < rounds; round++) {
-        for (size_t i = 0; i < COUNT(blocks); i++) {
+        for (size_t i = 0; i < COUNT(blocks); i++)
             blocks[i] = malloc(SMALLEST_PIPED << i % PIPED_SIZES);
-        }
         require(pthread_create(&thread, NULL, free_all, blocks) == 0, "pthread_create failed");
         require(pthread_join(thread, NULL) == 0, "pthread_join failed");
     }

@@ -151,12 +151,11 @@ int main(int argc, char **argv)
     const uint64_t seconds = number_of(argc, argv, "--seconds", 0);
     const char *saved = text_of(argc, argv, "--save");
     (void)signal(SIGABRT, tell_where);
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], "--", 2) == 0)
             i++;
         else
             input_read(argv[i]);
-    }
     require(input_count > 0, "no input");
     for (size_t i = 0; i < input_count; i++)
         (void)LLVMFuzzerTestOneInput(inputs[i].bytes, inputs[i].count);

@@ -1,7 +1,7 @@
 /*
  * The engine of the model: hz's accesses, as -fsanitize=thread reports them, become accesses of
- * Relacy's machine, which chooses the thread that runs next and which value a load sees, and knows what happens
- * before what.
+ * Relacy's machine, which chooses the thread that runs next and which value a load sees, and knows
+ * what happens before what.
  *
  *   atomic access    a point where the threads may switch; the value is Relacy's choice
  *   plain access     no switch, but a data race with an access that is not ordered fails the run

@@ -41,9 +41,8 @@ static void eat(void)
 {
     const int meal = memfd_create("meal", MFD_CLOEXEC);
     if (meal < 0 || ftruncate(meal, MEAL) != 0) abort();
-    for (;;) {
+    for (;;)
         if (mmap(NULL, MEAL, PROT_READ, MAP_SHARED | MAP_POPULATE, meal, 0) == MAP_FAILED) abort();
-    }
 }
 
 static void misbehave(void)
