@@ -16,6 +16,8 @@ import pytest
 from .traces import KINDS
 
 DEADLINE_S = 120
+QUICK = {"HZ_WERROR": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
+"""A build whose speed does not matter."""
 LIBRARIES = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc2"),
     "mimalloc": ("libmimalloc.so.2", "libmimalloc2.0"),
@@ -80,7 +82,7 @@ def programs(core_build: Path) -> Programs:
 def mischief(core_build: Path, build_core: Callable[..., Path]) -> Programs:
     """The programs, and an hz-bench with one more workload, which goes wrong on demand."""
     source = Path(__file__).parent / "misbehave.c"
-    built = build_core(targets=["hz-bench"], HZ_WERROR="ON", HZ_EXTRA_WORKLOAD=str(source))
+    built = build_core(targets=["hz-bench"], **QUICK, HZ_EXTRA_WORKLOAD=str(source))
     return Programs(core_build, built / "bench" / "hz-bench")
 
 

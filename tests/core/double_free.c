@@ -24,7 +24,7 @@
 enum { OTHERS = 10000, CLAIM = 1000, LIVE = 400000, STATUS_TWO_OWNERS = 3 };
 
 static const size_t sizes[] = {8, 100, 4096, 131072};
-static const size_t distances[] = {0, 1, 7, 64, 1024, OTHERS};
+static const size_t distances[] = {0, 1, 64, OTHERS};
 
 #define BYTES_MOST                                                                                 \
     ((size_t)12 << 20) /* of the blocks between; with more, the test only takes longer */

@@ -88,7 +88,7 @@ static void fork_once(size_t number)
 
 static size_t fork_count(void)
 {
-    return (size_t)number_chosen("TEST_FORKS", 60);
+    return (size_t)number_chosen("TEST_FORKS", 20);
 }
 
 static void forks_among_churning_threads(void)
@@ -191,7 +191,7 @@ static void spawned_and_vforked_children_leave_the_parent_whole(void)
     char program[] = "/bin/true";
     char *arguments[] = {program, NULL};
     start_churn(threads);
-    for (size_t i = 0; i < 60; i++) {
+    for (size_t i = 0; i < 20; i++) {
         pid_t child = 0;
         require(posix_spawn(&child, program, NULL, NULL, arguments, environ) == 0,
                 "posix_spawn failed");

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SLOTS = 200, CHURNERS = 4, CHILD_STEPS = 2000, CHILD_SECONDS = 20, TIMER_US = 300 };
+enum { SLOTS = 200, CHURNERS = 4, CHILD_STEPS = 500, CHILD_SECONDS = 20, TIMER_US = 300 };
 
 typedef enum way { TO_EXIT, TO_EXEC, TO_GO_ON } way;
 
@@ -198,7 +198,7 @@ static void forks_end_while_streams_are_locked(void)
     pthread_t flushers[2], readers[CHURNERS];
     start_threads(flushers, COUNT(flushers), flush_all_streams);
     start_threads(readers, COUNT(readers), read_lines);
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 80; i++) {
         int status = 0;
         const pid_t child = fork();
         if (child == 0) {

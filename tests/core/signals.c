@@ -77,7 +77,7 @@ static void handlers_interrupt_malloc_and_free(void)
                 "pthread_create failed");
     }
     set_timer(500);
-    while (atomic_load(&arrivals) < 1000) (void)usleep(1000);
+    while (atomic_load(&arrivals) < 300) (void)usleep(1000);
     set_timer(0);
     atomic_store(&stop, 1);
     for (size_t i = 0; i < THREADS; i++) (void)pthread_join(threads[i], NULL);
@@ -91,7 +91,7 @@ static void exit_now(int number)
 
 static void exit_from_a_handler(void)
 {
-    for (long i = 0; i < 100; i++) {
+    for (long i = 0; i < 30; i++) {
         int status = 0;
         const pid_t child = fork();
         if (child == 0) {
@@ -160,7 +160,7 @@ static void *work_until_cancelled(void *argument)
 
 static void cancelled_threads_hold_no_lock(void)
 {
-    for (size_t i = 0; i < 1500; i++) {
+    for (size_t i = 0; i < 400; i++) {
         pthread_t thread;
         void *result = NULL;
         require(pthread_create(&thread, NULL, work_until_cancelled, (void *)(uintptr_t)(i + 1)) ==

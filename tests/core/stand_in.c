@@ -403,7 +403,7 @@ static int keep_many_large(void)
 
 /* Each thread keeps blocks of many sizes in a table that all threads share, and frees those that it
  * finds there, mostly another thread's. What a thread gets was first touched by one of its node. */
-enum { THREADS = 6, TURNS = 30000, SHARED = 512, LARGEST = 1 << 20 };
+enum { THREADS = 6, TURNS = 8000, SHARED = 512, LARGEST = 1 << 20 };
 
 static void *_Atomic shared[SHARED];
 static _Atomic uint8_t first_node[1 << 16]; /* by page of the arena: the node that touched it first,

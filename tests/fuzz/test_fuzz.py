@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+SANITIZED = {
+    "CMAKE_C_FLAGS": "-fsanitize=address,undefined -fno-sanitize-recover=all "
+    "-fno-omit-frame-pointer",
+    "CMAKE_C_FLAGS_RELEASE": "-O1 -g",
+}
 MORE = int(os.environ.get("TEST_MORE", "1"))
 SEED = os.environ.get("TEST_SEED", "1")
 DEADLINE_S = 300 * MORE
@@ -42,7 +46,7 @@ def replay(
 def sanitized(build_core: Callable[..., Path]) -> Path:
     """The fuzz targets, with AddressSanitizer and UndefinedBehaviorSanitizer."""
     targets = ["fuzz_environment", "fuzz_traces"]
-    return build_core(targets=targets, HZ_BUILD_TESTS="ON", CMAKE_C_FLAGS=SANITIZED) / "fuzz"
+    return build_core(targets=targets, HZ_BUILD_TESTS="ON", **SANITIZED) / "fuzz"
 
 
 @pytest.fixture(scope="module")

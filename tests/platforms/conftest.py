@@ -133,8 +133,12 @@ def _built(
     platform: Platform, build_core: Callable[..., Path], folders: pytest.TempPathFactory
 ) -> Built:
     require_tools(platform)
-    defines = {"HZ_WERROR": "ON", "HZ_BUILD_TESTS": "ON", **platform.defines}
-    return Built(platform, build_core(targets=TARGETS, **defines), folders.mktemp("platform"))
+    quick = {"HZ_WERROR": "ON", "HZ_BUILD_TESTS": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
+    return Built(
+        platform,
+        build_core(targets=TARGETS, **quick, **platform.defines),
+        folders.mktemp("platform"),
+    )
 
 
 @pytest.fixture(scope="session")
