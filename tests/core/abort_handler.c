@@ -79,19 +79,10 @@ static void resize_a_free_block(void *size)
     free(realloc(fill_and_free(*(const size_t *)size), 10));
 }
 
-static void handlers_may_allocate(void)
+CHECK_IN(120, "a handler of SIGABRT may allocate, whatever hz has found")
 {
     each_size(free_twice_and_trim, "a double free that a trim finds");
     each_size(free_twice_and_allocate, "a double free that a malloc finds");
     each_size(free_within_a_block, "a free within a block");
     each_size(resize_a_free_block, "a realloc of a free block");
-}
-
-static const check checks[] = {
-    {"a handler of SIGABRT may allocate, whatever hz has found", handlers_may_allocate, 120},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

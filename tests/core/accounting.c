@@ -47,7 +47,7 @@ static size_t usable_of_all(void)
 
 /* ---- one thread ----------------------------------------------------------------------------- */
 
-static void one_thread(void)
+CHECK("uordblks is the usable bytes of the blocks of a thread")
 {
     uint64_t state = 1;
     free(malloc(1));
@@ -68,7 +68,7 @@ static void one_thread(void)
     require(live() == before, "%zu live, %zu before", live(), before);
 }
 
-static void resized_blocks(void)
+CHECK("uordblks follows a block that is resized")
 {
     free(malloc(1));
     const size_t before = live();
@@ -119,7 +119,7 @@ static void threads_start(pthread_t *threads)
     for (size_t t = 0; t < THREADS; t++) pthread_create(&threads[t], NULL, worker, (void *)t);
 }
 
-static void many_threads(void)
+CHECK_IN(60, "uordblks is the usable bytes of the blocks of all threads")
 {
     pthread_t threads[THREADS];
     threads_start(threads);
@@ -156,7 +156,7 @@ static void trim(void)
             empty.fordblks);
 }
 
-static void fields_add_up(void)
+CHECK("mallinfo and mallinfo2 agree, and what is used and free adds up")
 {
     uint64_t state = 5;
     for (size_t i = 0; i < BLOCKS; i++) blocks[0][i] = block_make(&state);
@@ -195,7 +195,7 @@ static void stderr_of(void (*say)(void), char *text, size_t size)
     text[length > 0 ? length : 0] = '\0';
 }
 
-static void stats_tell_live_bytes(void)
+CHECK("malloc_stats tells live bytes in glibc's form")
 {
     char text[2048];
     void *block = malloc(123456);
@@ -217,7 +217,7 @@ static void *cancelled_in_stats(void *reached)
     return NULL;
 }
 
-static void stats_are_no_cancellation_point(void)
+CHECK("malloc_stats is no cancellation point")
 {
     pthread_t thread;
     int reached = 0;
@@ -227,12 +227,12 @@ static void stats_are_no_cancellation_point(void)
     require(reached && result == PTHREAD_CANCELED, "cancelled in malloc_stats");
 }
 
-static void info_refuses_options(void)
+CHECK("malloc_info refuses options")
 {
     require(malloc_info(1, stderr) == EINVAL, "malloc_info took an option");
 }
 
-static void classes_tell_their_blocks(void)
+CHECK("hz_stats_json tells the live blocks of each class")
 {
     enum { COUNT_128 = 1000 };
     const size_t before = hz_counter("live_bytes"), blocks_before = hz_counter("live_blocks");
@@ -244,7 +244,7 @@ static void classes_tell_their_blocks(void)
 }
 
 /* Nor does what lies in a block, or has lain there, change it. */
-static void usable_size_of_any_contents(void)
+CHECK("malloc_usable_size is right for a block that was never written")
 {
     for (size_t size = 1; size < LARGEST; size += size / 7 + 1) {
         unsigned char *first = malloc(size);
@@ -265,7 +265,7 @@ static void *tell_all(void *file)
     return NULL;
 }
 
-static void info_needs_little_stack(void)
+CHECK("malloc_info needs no more stack than the smallest has")
 {
     enum { LEAST_STACK = 16 << 10 };
     pthread_t thread;
@@ -278,22 +278,7 @@ static void info_needs_little_stack(void)
     (void)fclose(file);
 }
 
-static const check checks[] = {
-    {"malloc_usable_size is right for a block that was never written", usable_size_of_any_contents,
-     0},
-    {"uordblks is the usable bytes of the blocks of a thread", one_thread, 0},
-    {"uordblks follows a block that is resized", resized_blocks, 0},
-    {"uordblks is the usable bytes of the blocks of all threads", many_threads, 60},
-    {"uordblks does not rise on a trim, and what was free is gone", trim, 0},
-    {"mallinfo and mallinfo2 agree, and what is used and free adds up", fields_add_up, 0},
-    {"malloc_stats tells live bytes in glibc's form", stats_tell_live_bytes, 0},
-    {"malloc_stats is no cancellation point", stats_are_no_cancellation_point, 0},
-    {"malloc_info refuses options", info_refuses_options, 0},
-    {"malloc_info needs no more stack than the smallest has", info_needs_little_stack, 0},
-    {"hz_stats_json tells the live blocks of each class", classes_tell_their_blocks, 0},
-};
-
-int main(int argc, char **argv)
+CHECK("uordblks does not rise on a trim, and what was free is gone")
 {
-    return run_checks(checks, COUNT(checks), argc, argv);
+    trim();
 }

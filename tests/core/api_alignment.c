@@ -12,7 +12,7 @@ static size_t off(const void *block, size_t alignment)
     return (uintptr_t)block & (alignment - 1);
 }
 
-static void every_size_is_aligned_to_16(void)
+CHECK("malloc, calloc and realloc align every size to 16")
 {
     for (size_t size = 0; size <= 40000; size++) {
         char *first = malloc(size);
@@ -26,7 +26,7 @@ static void every_size_is_aligned_to_16(void)
     }
 }
 
-static void large_blocks_are_aligned_to_16(void)
+CHECK("large blocks are aligned to 16")
 {
     for (size_t size = 40000; size < (64u << 20); size += size / 3 + 1) {
         void *block = malloc(size);
@@ -46,7 +46,7 @@ static void require_aligned(void *block, size_t alignment, size_t size, const ch
     memset(block, 0x77, size);
 }
 
-static void memalign_gives_every_power_of_two(void)
+CHECK("memalign gives every power of two up to 8 MiB")
 {
     for (size_t alignment = 1; alignment <= (8u << 20); alignment *= 2) {
         for (size_t size = 1; size < 300000; size = size * 3 + 1) {
@@ -57,7 +57,7 @@ static void memalign_gives_every_power_of_two(void)
     }
 }
 
-static void posix_memalign_gives_every_power_of_two(void)
+CHECK("posix_memalign gives every power of two up to 8 MiB")
 {
     for (size_t alignment = sizeof(void *); alignment <= (8u << 20); alignment *= 2) {
         for (size_t size = 1; size < 300000; size = size * 5 + 1) {
@@ -71,7 +71,7 @@ static void posix_memalign_gives_every_power_of_two(void)
     }
 }
 
-static void aligned_alloc_takes_sizes_that_are_no_multiple(void)
+CHECK("aligned_alloc takes sizes that are no multiple of the alignment")
 {
     static const size_t sizes[] = {1, 100, 4097, 65537, 1000003};
     for (size_t alignment = 1; alignment <= 65536; alignment *= 2) {
@@ -83,7 +83,7 @@ static void aligned_alloc_takes_sizes_that_are_no_multiple(void)
     }
 }
 
-static void posix_memalign_refuses_alignments_with_einval(void)
+CHECK("posix_memalign refuses wrong alignments with EINVAL and leaves the pointer alone")
 {
     static const size_t wrong[] = {0,  1,  2,  3,   4,    5,        7,
                                    12, 24, 48, 100, 4097, SIZE_MAX, ((size_t)1 << 63) + 8};
@@ -96,7 +96,7 @@ static void posix_memalign_refuses_alignments_with_einval(void)
 }
 
 /* As with glibc: a want of memory sets errno, too. */
-static void posix_memalign_sets_errno_for_want_of_memory_only(void)
+CHECK("posix_memalign sets errno for want of memory only")
 {
     void *block = NULL;
     errno = 77;
@@ -111,7 +111,7 @@ static void posix_memalign_sets_errno_for_want_of_memory_only(void)
     free(block);
 }
 
-static void aligned_alloc_refuses_what_is_no_power_of_two(void)
+CHECK("aligned_alloc refuses what is no power of two with EINVAL")
 {
     static const size_t wrong[] = {0, 3, 24, 48, 100, 4097, SIZE_MAX};
     for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -122,7 +122,7 @@ static void aligned_alloc_refuses_what_is_no_power_of_two(void)
     }
 }
 
-static void memalign_rounds_other_alignments_up_or_refuses_them(void)
+CHECK("memalign rounds other alignments up or refuses them")
 {
     static const size_t odd[] = {3, 24, 48, 100, 4097};
     for (size_t i = 0; i < COUNT(odd); i++) {
@@ -136,7 +136,7 @@ static void memalign_rounds_other_alignments_up_or_refuses_them(void)
     }
 }
 
-static void valloc_gives_whole_pages(void)
+CHECK("valloc gives whole pages")
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
@@ -146,7 +146,7 @@ static void valloc_gives_whole_pages(void)
     }
 }
 
-static void pvalloc_rounds_up_to_pages(void)
+CHECK("pvalloc rounds the size up to pages")
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
@@ -156,7 +156,7 @@ static void pvalloc_rounds_up_to_pages(void)
     }
 }
 
-static void pvalloc_of_nearly_everything_fails(void)
+CHECK("pvalloc of nearly everything fails with ENOMEM")
 {
     for (size_t less = 0; less < 10000; less++) {
         errno = 0;
@@ -166,7 +166,7 @@ static void pvalloc_of_nearly_everything_fails(void)
     }
 }
 
-static void aligned_blocks_do_not_overlap(void)
+CHECK("aligned blocks do not overlap")
 {
     static unsigned char *blocks[2000];
     uint64_t state = 7;
@@ -182,7 +182,7 @@ static void aligned_blocks_do_not_overlap(void)
     }
 }
 
-static void an_aligned_block_can_be_reallocated(void)
+CHECK("an aligned block can be reallocated")
 {
     for (size_t alignment = 16; alignment <= (1u << 20); alignment *= 2) {
         unsigned char *block = memalign(alignment, 1000);
@@ -194,32 +194,4 @@ static void an_aligned_block_can_be_reallocated(void)
         require(block != NULL && block[9] == 0x42, "alignment %zu: lost when shrunk", alignment);
         free(block);
     }
-}
-
-static const check checks[] = {
-    {"malloc, calloc and realloc align every size to 16", every_size_is_aligned_to_16, 0},
-    {"large blocks are aligned to 16", large_blocks_are_aligned_to_16, 0},
-    {"memalign gives every power of two up to 8 MiB", memalign_gives_every_power_of_two, 0},
-    {"posix_memalign gives every power of two up to 8 MiB", posix_memalign_gives_every_power_of_two,
-     0},
-    {"aligned_alloc takes sizes that are no multiple of the alignment",
-     aligned_alloc_takes_sizes_that_are_no_multiple, 0},
-    {"posix_memalign refuses wrong alignments with EINVAL and leaves the pointer alone",
-     posix_memalign_refuses_alignments_with_einval, 0},
-    {"posix_memalign sets errno for want of memory only",
-     posix_memalign_sets_errno_for_want_of_memory_only, 0},
-    {"aligned_alloc refuses what is no power of two with EINVAL",
-     aligned_alloc_refuses_what_is_no_power_of_two, 0},
-    {"memalign rounds other alignments up or refuses them",
-     memalign_rounds_other_alignments_up_or_refuses_them, 0},
-    {"valloc gives whole pages", valloc_gives_whole_pages, 0},
-    {"pvalloc rounds the size up to pages", pvalloc_rounds_up_to_pages, 0},
-    {"pvalloc of nearly everything fails with ENOMEM", pvalloc_of_nearly_everything_fails, 0},
-    {"aligned blocks do not overlap", aligned_blocks_do_not_overlap, 0},
-    {"an aligned block can be reallocated", an_aligned_block_can_be_reallocated, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

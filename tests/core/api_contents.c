@@ -25,7 +25,7 @@ static void require_filled(const unsigned char *block, size_t size, size_t key, 
     }
 }
 
-static void realloc_keeps_the_contents_growing_and_shrinking(void)
+CHECK("realloc keeps the contents growing and shrinking")
 {
     for (size_t from = 0; from < COUNT(sizes); from++) {
         for (size_t to = 0; to < COUNT(sizes); to++) {
@@ -40,7 +40,7 @@ static void realloc_keeps_the_contents_growing_and_shrinking(void)
     }
 }
 
-static void realloc_byte_by_byte_keeps_the_contents(void)
+CHECK("realloc byte by byte keeps the contents")
 {
     unsigned char *block = NULL;
     for (size_t size = 1; size <= 20000; size++) {
@@ -52,7 +52,7 @@ static void realloc_byte_by_byte_keeps_the_contents(void)
     free(block);
 }
 
-static void calloc_gives_zeroes_from_used_memory(void)
+CHECK_IN(60, "calloc gives zeroes from used memory")
 {
     for (int round = 0; round < 50; round++) {
         for (size_t i = 0; i + 2 < COUNT(sizes); i++) {
@@ -72,7 +72,7 @@ static void calloc_gives_zeroes_from_used_memory(void)
     }
 }
 
-static void calloc_of_many_small_ones_gives_zeroes(void)
+CHECK("calloc of many small ones gives zeroes")
 {
     static unsigned char *blocks[5000];
     for (int round = 0; round < 10; round++) {
@@ -89,7 +89,7 @@ static void calloc_of_many_small_ones_gives_zeroes(void)
     }
 }
 
-static void usable_size_is_at_least_the_size_and_writable(void)
+CHECK("the usable size is at least the size, and all of it is writable")
 {
     static unsigned char *blocks[3000];
     for (size_t i = 0; i < COUNT(blocks); i++) {
@@ -105,7 +105,7 @@ static void usable_size_is_at_least_the_size_and_writable(void)
     }
 }
 
-static void usable_size_of_large_blocks_is_writable(void)
+CHECK("the usable size of large blocks is writable")
 {
     for (size_t i = 0; i < COUNT(sizes); i++) {
         unsigned char *block = malloc(sizes[i]);
@@ -116,12 +116,12 @@ static void usable_size_of_large_blocks_is_writable(void)
     }
 }
 
-static void usable_size_of_null_is_zero(void)
+CHECK("the usable size of NULL is zero")
 {
     require(malloc_usable_size(NULL) == 0, "it is not");
 }
 
-static void realloc_within_the_usable_size_keeps_all_of_it(void)
+CHECK("realloc to the usable size keeps all of it")
 {
     unsigned char *block = malloc(100);
     const size_t usable = malloc_usable_size(block);
@@ -131,14 +131,14 @@ static void realloc_within_the_usable_size_keeps_all_of_it(void)
     free(block);
 }
 
-static void free_of_null_does_nothing(void)
+CHECK("free(NULL) does nothing")
 {
     errno = 1234;
     free(NULL);
     require(errno == 1234, "errno became %d", errno);
 }
 
-static void free_keeps_errno(void)
+CHECK("free keeps errno for every size up to 200 MiB")
 {
     for (int round = 0; round < 3; round++) {
         for (size_t size = 1; size < (200u << 20); size = size * 2 + 1) {
@@ -152,7 +152,7 @@ static void free_keeps_errno(void)
     }
 }
 
-static void free_of_many_keeps_errno(void)
+CHECK("free of many blocks keeps errno")
 {
     static void *blocks[20000];
     for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(i % 3000 + 1);
@@ -163,7 +163,7 @@ static void free_of_many_keeps_errno(void)
     }
 }
 
-static void a_successful_allocation_keeps_errno(void)
+CHECK("an allocation that succeeds keeps errno")
 {
     errno = 1234;
     for (size_t i = 0; i < COUNT(sizes); i++) {
@@ -173,7 +173,7 @@ static void a_successful_allocation_keeps_errno(void)
     }
 }
 
-static void trim_gives_memory_back(void)
+CHECK("malloc_trim gives memory back to the system")
 {
     enum { MEBIBYTES = 128, BLOCK = 32768 };
     static char *blocks[(size_t)MEBIBYTES * 1024 * 1024 / BLOCK];
@@ -190,7 +190,7 @@ static void trim_gives_memory_back(void)
 }
 
 #ifdef __GLIBC__
-static void mallinfo2_counts_what_is_in_use(void)
+CHECK("mallinfo2 counts what is in use")
 {
     const size_t before = mallinfo2().uordblks;
     static void *blocks[256];
@@ -201,7 +201,7 @@ static void mallinfo2_counts_what_is_in_use(void)
     for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
-static void malloc_info_writes_a_document(void)
+CHECK("malloc_info writes a document")
 {
     char *text = NULL;
     size_t length = 0;
@@ -214,7 +214,7 @@ static void malloc_info_writes_a_document(void)
     require(malloc_info(1, stdout) != 0, "malloc_info with unknown options succeeded");
 }
 
-static void mallopt_and_malloc_stats_can_be_called(void)
+CHECK("mallopt and malloc_stats can be called")
 {
     require(mallopt(M_ARENA_MAX, 2) == 1, "what glibc knows was refused");
     require(mallopt(-1000, 2) == 0, "an unknown parameter was accepted");
@@ -222,32 +222,3 @@ static void mallopt_and_malloc_stats_can_be_called(void)
     (void)mallinfo2();
 }
 #endif
-
-static const check checks[] = {
-    {"realloc keeps the contents growing and shrinking",
-     realloc_keeps_the_contents_growing_and_shrinking, 0},
-    {"realloc byte by byte keeps the contents", realloc_byte_by_byte_keeps_the_contents, 0},
-    {"calloc gives zeroes from used memory", calloc_gives_zeroes_from_used_memory, 60},
-    {"calloc of many small ones gives zeroes", calloc_of_many_small_ones_gives_zeroes, 0},
-    {"the usable size is at least the size, and all of it is writable",
-     usable_size_is_at_least_the_size_and_writable, 0},
-    {"the usable size of large blocks is writable", usable_size_of_large_blocks_is_writable, 0},
-    {"the usable size of NULL is zero", usable_size_of_null_is_zero, 0},
-    {"realloc to the usable size keeps all of it", realloc_within_the_usable_size_keeps_all_of_it,
-     0},
-    {"free(NULL) does nothing", free_of_null_does_nothing, 0},
-    {"free keeps errno for every size up to 200 MiB", free_keeps_errno, 0},
-    {"free of many blocks keeps errno", free_of_many_keeps_errno, 0},
-    {"an allocation that succeeds keeps errno", a_successful_allocation_keeps_errno, 0},
-    {"malloc_trim gives memory back to the system", trim_gives_memory_back, 0},
-#ifdef __GLIBC__
-    {"mallinfo2 counts what is in use", mallinfo2_counts_what_is_in_use, 0},
-    {"malloc_info writes a document", malloc_info_writes_a_document, 0},
-    {"mallopt and malloc_stats can be called", mallopt_and_malloc_stats_can_be_called, 0},
-#endif
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
-}

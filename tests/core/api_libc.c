@@ -45,7 +45,7 @@ static int answer(void)
 }
 #endif
 
-static void a_constructor_that_runs_first_can_allocate(void)
+CHECK("a constructor that runs first can allocate")
 {
     require(early != NULL && early[0] == 0x29 && early[4999] == 0x29,
             "the block of the constructor is lost");
@@ -87,7 +87,7 @@ static void exit_with_late_frees(void *unused)
     exit(0);
 }
 
-static void exit_handlers_and_destructors_can_allocate_and_free(void)
+CHECK("exit handlers and the last destructor can allocate and free")
 {
     ending result;
     run_apart(exit_with_late_frees, NULL, 10, &result);
@@ -98,14 +98,14 @@ static void exit_handlers_and_destructors_can_allocate_and_free(void)
 
 /* ---- the library's blocks ------------------------------------------------------------------- */
 
-static void strdup_and_its_kin(void)
+CHECK("strdup, strndup and wcsdup give blocks that free takes")
 {
     char *copies[] = {strdup("one"), strndup("two and more", 3), (char *)wcsdup(L"three")};
     require(strcmp(copies[0], "one") == 0 && strcmp(copies[1], "two") == 0, "wrong copies");
     for (size_t i = 0; i < COUNT(copies); i++) free(copies[i]);
 }
 
-static void asprintf_text(void)
+CHECK("asprintf gives a block that free takes")
 {
     char *text = NULL;
     require(asprintf(&text, "%d %s %5000d", 7, "seven", 8) > 5000, "asprintf failed");
@@ -113,7 +113,7 @@ static void asprintf_text(void)
     free(text);
 }
 
-static void getline_and_getdelim(void)
+CHECK("getline grows a block that free takes")
 {
     char *line = NULL;
     size_t room = 0;
@@ -125,7 +125,7 @@ static void getline_and_getdelim(void)
     free(line);
 }
 
-static void paths(void)
+CHECK("getcwd and realpath give blocks that free takes")
 {
     char *here = getcwd(NULL, 0);
     char *real = realpath("/proc/self/..", NULL);
@@ -137,7 +137,7 @@ static void paths(void)
     free(joined);
 }
 
-static void streams_in_memory(void)
+CHECK("open_memstream grows a block that free takes")
 {
     char *text = NULL;
     size_t length = 0;
@@ -148,7 +148,7 @@ static void streams_in_memory(void)
     free(text);
 }
 
-static void regular_expressions(void)
+CHECK("regular expressions compile and go")
 {
     regex_t expression;
     require(regcomp(&expression, "^(a|b)*c[0-9]+(x{2,5}|y)$", REG_EXTENDED) == 0, "regcomp failed");
@@ -156,7 +156,7 @@ static void regular_expressions(void)
     regfree(&expression);
 }
 
-static void addresses(void)
+CHECK("getaddrinfo gives what freeaddrinfo takes")
 {
     struct addrinfo *found = NULL;
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
@@ -165,7 +165,7 @@ static void addresses(void)
     freeaddrinfo(found);
 }
 
-static void directories(void)
+CHECK("scandir and glob give blocks that free takes")
 {
     struct dirent **names = NULL;
     const int count = scandir("/proc/self", &names, NULL, alphasort);
@@ -186,7 +186,7 @@ static void forget(void *node)
     (void)node;
 }
 
-static void search_trees_locales_and_environment(void)
+CHECK("tsearch, setenv and newlocale work")
 {
     void *root = NULL;
     static char keys[200][8];
@@ -208,7 +208,7 @@ static void *nothing(void *unused)
     return unused;
 }
 
-static void threads_and_their_keys(void)
+CHECK("threads and thread-specific blocks work")
 {
     pthread_key_t keys[100];
     for (size_t i = 0; i < COUNT(keys); i++) {
@@ -220,25 +220,4 @@ static void threads_and_their_keys(void)
         require(pthread_create(&thread, NULL, nothing, NULL) == 0, "pthread_create failed");
         require(pthread_join(thread, NULL) == 0, "pthread_join failed");
     }
-}
-
-static const check checks[] = {
-    {"a constructor that runs first can allocate", a_constructor_that_runs_first_can_allocate, 0},
-    {"exit handlers and the last destructor can allocate and free",
-     exit_handlers_and_destructors_can_allocate_and_free, 0},
-    {"strdup, strndup and wcsdup give blocks that free takes", strdup_and_its_kin, 0},
-    {"asprintf gives a block that free takes", asprintf_text, 0},
-    {"getline grows a block that free takes", getline_and_getdelim, 0},
-    {"getcwd and realpath give blocks that free takes", paths, 0},
-    {"open_memstream grows a block that free takes", streams_in_memory, 0},
-    {"regular expressions compile and go", regular_expressions, 0},
-    {"getaddrinfo gives what freeaddrinfo takes", addresses, 0},
-    {"scandir and glob give blocks that free takes", directories, 0},
-    {"tsearch, setenv and newlocale work", search_trees_locales_and_environment, 0},
-    {"threads and thread-specific blocks work", threads_and_their_keys, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -17,40 +17,19 @@ static void require_too_large(const entry_point *entry, size_t size)
     require(errno == ENOMEM, "%s of %zu bytes left errno %d", entry->name, size, errno);
 }
 
-static void too_large(size_t index)
+CHECK("every entry point refuses sizes above PTRDIFF_MAX with ENOMEM")
 {
-    const entry_point *entry = &entry_points[index];
-    for (size_t less = 0; less < 70000; less = less < 300 ? less + 1 : less + 997) {
-        require_too_large(entry, SIZE_MAX - less);
-        require_too_large(entry, half + less);
+    for (size_t i = 0; i < COUNT(entry_points); i++) {
+        for (size_t less = 0; less < 70000; less = less < 300 ? less + 1 : less + 997) {
+            require_too_large(&entry_points[i], SIZE_MAX - less);
+            require_too_large(&entry_points[i], half + less);
+        }
+        for (unsigned bit = 0; bit < 62; bit++)
+            require_too_large(&entry_points[i], half + ((size_t)1 << bit));
     }
-    for (unsigned bit = 0; bit < 62; bit++) require_too_large(entry, half + ((size_t)1 << bit));
 }
 
-#define TOO_LARGE(index)                                                                           \
-    static void too_large_##index(void)                                                            \
-    {                                                                                              \
-        too_large(index);                                                                          \
-    }
-TOO_LARGE(0)
-TOO_LARGE(1)
-TOO_LARGE(2)
-TOO_LARGE(3)
-TOO_LARGE(4)
-TOO_LARGE(5)
-TOO_LARGE(6)
-TOO_LARGE(7)
-TOO_LARGE(8)
-TOO_LARGE(9)
-TOO_LARGE(10)
-TOO_LARGE(11)
-TOO_LARGE(12)
-TOO_LARGE(13)
-TOO_LARGE(14)
-TOO_LARGE(15)
-_Static_assert(COUNT(entry_points) == 16, "each entry point has its check");
-
-static void sizes_beyond_the_address_space_fail(void)
+CHECK("sizes beyond the address space fail with ENOMEM")
 {
     for (size_t i = 0; i < COUNT(entry_points); i++) {
         require_too_large(&entry_points[i], (size_t)PTRDIFF_MAX);
@@ -74,7 +53,7 @@ static const size_t overflowing[][2] = {
     {65537, SIZE_MAX / 65536},
 };
 
-static void calloc_of_an_overflowing_product_fails(void)
+CHECK("calloc of an overflowing product fails with ENOMEM")
 {
     for (size_t i = 0; i < COUNT(overflowing); i++) {
         errno = 0;
@@ -84,7 +63,7 @@ static void calloc_of_an_overflowing_product_fails(void)
     }
 }
 
-static void reallocarray_of_an_overflowing_product_keeps_the_block(void)
+CHECK("reallocarray of an overflowing product fails and keeps the block")
 {
     unsigned char *block = malloc(64);
     memset(block, 0x3c, 64);
@@ -99,7 +78,7 @@ static void reallocarray_of_an_overflowing_product_keeps_the_block(void)
     free(block);
 }
 
-static void realloc_too_large_keeps_the_block(void)
+CHECK("realloc of too much fails and keeps the block")
 {
     unsigned char *block = malloc(5000);
     memset(block, 0x3c, 5000);
@@ -112,7 +91,7 @@ static void realloc_too_large_keeps_the_block(void)
 
 /* ---- alignment plus size overflows ---------------------------------------------------------- */
 
-static void memalign_whose_sum_overflows_fails(void)
+CHECK("memalign whose alignment and size overflow together fails")
 {
     static const size_t cases[][2] = {
         {(size_t)1 << 62, PTRDIFF_MAX - 100}, {(size_t)1 << 63, 1},
@@ -127,7 +106,7 @@ static void memalign_whose_sum_overflows_fails(void)
     }
 }
 
-static void memalign_of_minus_the_alignment_fails(void)
+CHECK("memalign(a, about -a) fails for every alignment")
 {
     for (unsigned bit = 6; bit < 63; bit++) {
         const size_t alignment = (size_t)1 << bit;
@@ -140,7 +119,7 @@ static void memalign_of_minus_the_alignment_fails(void)
     }
 }
 
-static void memalign_of_a_huge_power_has_no_memory(void)
+CHECK("memalign of a huge power of two has no memory")
 {
     for (int bit = 48; bit < 64; bit++) {
         errno = 0;
@@ -151,7 +130,7 @@ static void memalign_of_a_huge_power_has_no_memory(void)
     require(memalign(SIZE_MAX, 16) == NULL && errno == EINVAL, "SIZE_MAX: errno %d", errno);
 }
 
-static void posix_memalign_of_a_huge_alignment_fails(void)
+CHECK("posix_memalign of a huge alignment fails")
 {
     for (unsigned bit = 48; bit < 64; bit++) {
         void *block = &block;
@@ -163,7 +142,7 @@ static void posix_memalign_of_a_huge_alignment_fails(void)
 
 /* ---- zero ----------------------------------------------------------------------------------- */
 
-static void zero_bytes_give_a_unique_block(void)
+CHECK("zero bytes give a unique block from every entry point")
 {
     for (size_t i = 0; i < COUNT(entry_points); i++) {
         if (entry_points[i].take == take_realloc_grow)
@@ -177,7 +156,7 @@ static void zero_bytes_give_a_unique_block(void)
     }
 }
 
-static void zero_elements_give_a_unique_block(void)
+CHECK("zero elements give a unique block")
 {
     void *const blocks[] = {calloc(0, 0), calloc(0, 8), calloc(8, 0), reallocarray(NULL, 0, 8)};
     for (size_t i = 0; i < COUNT(blocks); i++) {
@@ -188,7 +167,7 @@ static void zero_elements_give_a_unique_block(void)
     for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
-static void a_thousand_zero_blocks_are_distinct(void)
+CHECK("a thousand blocks of zero bytes are distinct")
 {
     static char *blocks[1000];
     for (size_t i = 0; i < COUNT(blocks); i++) {
@@ -200,13 +179,13 @@ static void a_thousand_zero_blocks_are_distinct(void)
     for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
-static void realloc_to_zero_frees_and_gives_null(void)
+CHECK("realloc(block, 0) frees the block and gives NULL")
 {
     void *block = malloc(100);
     require(realloc(block, 0) == NULL, "realloc(block, 0) gave a block");
 }
 
-static void realloc_to_zero_leaks_nothing(void)
+CHECK("realloc(block, 0) leaks nothing")
 {
     for (int i = 0; i < 1000; i++)
         require(realloc(malloc(1000), 0) == NULL, "realloc(block, 0) gave a block");
@@ -216,49 +195,4 @@ static void realloc_to_zero_leaks_nothing(void)
     const size_t after = resident_bytes();
     require(after < before + (2u << 20), "resident memory grew from %zu to %zu bytes", before,
             after);
-}
-
-#define TOO_LARGE_ROW(index, name)                                                                 \
-    {                                                                                              \
-        name " refuses every size above PTRDIFF_MAX with ENOMEM", too_large_##index, 0             \
-    }
-
-static const check checks[] = {
-    TOO_LARGE_ROW(0, "malloc"),
-    TOO_LARGE_ROW(1, "calloc(1, n)"),
-    TOO_LARGE_ROW(2, "calloc(n, 1)"),
-    TOO_LARGE_ROW(3, "realloc(NULL, n)"),
-    TOO_LARGE_ROW(4, "realloc(block, n)"),
-    TOO_LARGE_ROW(5, "reallocarray"),
-    TOO_LARGE_ROW(6, "memalign of 64"),
-    TOO_LARGE_ROW(7, "memalign of 65536"),
-    TOO_LARGE_ROW(8, "aligned_alloc"),
-    TOO_LARGE_ROW(9, "posix_memalign, which leaves the pointer alone,"),
-    TOO_LARGE_ROW(10, "valloc"),
-    TOO_LARGE_ROW(11, "pvalloc"),
-    TOO_LARGE_ROW(12, "__libc_malloc"),
-    TOO_LARGE_ROW(13, "__libc_calloc"),
-    TOO_LARGE_ROW(14, "__libc_realloc"),
-    TOO_LARGE_ROW(15, "__libc_memalign"),
-    {"sizes beyond the address space fail with ENOMEM", sizes_beyond_the_address_space_fail, 0},
-    {"calloc of an overflowing product fails with ENOMEM", calloc_of_an_overflowing_product_fails,
-     0},
-    {"reallocarray of an overflowing product fails and keeps the block",
-     reallocarray_of_an_overflowing_product_keeps_the_block, 0},
-    {"realloc of too much fails and keeps the block", realloc_too_large_keeps_the_block, 0},
-    {"memalign whose alignment and size overflow together fails",
-     memalign_whose_sum_overflows_fails, 0},
-    {"memalign(a, about -a) fails for every alignment", memalign_of_minus_the_alignment_fails, 0},
-    {"memalign of a huge power of two has no memory", memalign_of_a_huge_power_has_no_memory, 0},
-    {"posix_memalign of a huge alignment fails", posix_memalign_of_a_huge_alignment_fails, 0},
-    {"zero bytes give a unique block from every entry point", zero_bytes_give_a_unique_block, 0},
-    {"zero elements give a unique block", zero_elements_give_a_unique_block, 0},
-    {"a thousand blocks of zero bytes are distinct", a_thousand_zero_blocks_are_distinct, 0},
-    {"realloc(block, 0) frees the block and gives NULL", realloc_to_zero_frees_and_gives_null, 0},
-    {"realloc(block, 0) leaks nothing", realloc_to_zero_leaks_nothing, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -75,16 +75,16 @@ static void require_all_home(const char *const *symbols, size_t count)
     for (size_t i = 0; i < count; i++) require_home(symbols[i], info.dli_fname);
 }
 
-static void c_symbols_come_from_one_library(void)
+CHECK("all C symbols of the malloc family come from the library of malloc")
 {
     require_all_home(c_symbols, COUNT(c_symbols));
 }
-static void cxx_symbols_come_from_one_library(void)
+CHECK("all 20 C++ operators come from the library of malloc")
 {
     require_all_home(cxx_symbols, COUNT(cxx_symbols));
 }
 
-static void hz_has_its_own_interface(void)
+CHECK("hz exports its own interface")
 {
     static const char *const own[] = {
         "hz_malloc",     "hz_calloc",  "hz_realloc",     "hz_free",
@@ -93,7 +93,7 @@ static void hz_has_its_own_interface(void)
     require_all_home(own, COUNT(own));
 }
 
-static void sized_frees_take_blocks_back(void)
+CHECK("free_sized and free_aligned_sized take blocks back")
 {
     void *(*take)(size_t) = NULL;
     void *(*take_aligned)(size_t, size_t) = NULL;
@@ -113,17 +113,4 @@ static void sized_frees_take_blocks_back(void)
         }
     }
     require(resident_bytes() < (64u << 20), "%zu bytes are resident: they leak", resident_bytes());
-}
-
-static const check checks[] = {
-    {"all C symbols of the malloc family come from the library of malloc",
-     c_symbols_come_from_one_library, 0},
-    {"all 20 C++ operators come from the library of malloc", cxx_symbols_come_from_one_library, 0},
-    {"hz exports its own interface", hz_has_its_own_interface, 0},
-    {"free_sized and free_aligned_sized take blocks back", sized_frees_take_blocks_back, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

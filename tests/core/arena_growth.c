@@ -17,7 +17,7 @@
 #include "internal.h"
 
 /* Two pages share an entry only if the mask does not tell them apart. */
-static void entries_stay(void)
+CHECK("the entries of pages stay where they are when there are more")
 {
     enum { STEP = 4096 };
     size_t first, next;
@@ -78,7 +78,7 @@ static size_t require_gap(size_t last, const void *end)
     check_failed(__FILE__, __LINE__, "%p is not in the way", end);
 }
 
-static void others_lie_in_the_way(void)
+CHECK("the arena goes on behind what others have mapped")
 {
     size_t page;
     require(hz_start() && hz_arena_extend(1, &page), "hz did not start");
@@ -124,16 +124,10 @@ static void all_places_are_taken(void)
     require(hz_malloc(1900 << 20) != NULL, "too little memory where every place is taken");
 }
 
-static const check settles = {"the arena settles where others have left room", all_places_are_taken,
-                              0};
-
-static const check checks[] = {
-    {"the entries of pages stay where they are when there are more", entries_stay, 0},
-    {"the arena goes on behind what others have mapped", others_lie_in_the_way, 0},
-};
-
 int main(int argc, char **argv)
 {
-    if (getenv("TEST_PLACES_TAKEN") != NULL) return run_check_here(&settles);
-    return run_checks(checks, COUNT(checks), argc, argv);
+    if (getenv("TEST_PLACES_TAKEN") != NULL)
+        return run_check_here("the arena settles where others have left room", all_places_are_taken,
+                              30);
+    return run_checks(argc, argv);
 }

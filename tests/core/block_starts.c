@@ -74,7 +74,7 @@ static void require_starts(uint32_t class_, uint64_t first, uint32_t cut)
         require_told(&page, first + offset, offset % bytes == 0 && offset / bytes < cut);
 }
 
-static void all_cuts(void)
+CHECK_IN(120, "a block starts where one was cut, and nowhere else")
 {
     const uint64_t low = (uint64_t)5 << 30, high = ADDRESS_MAX - 2 * SPAN_BYTES;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
@@ -107,7 +107,7 @@ static void require_starts_in(uint32_t class_, uint32_t shard, const struct exte
                 "class %u, shard %u", class_, shard);
 }
 
-static void all_shards(void)
+CHECK_IN(120, "so it is in every shard")
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
         for (uint32_t shard = 0; shard < HZ_SHARDS_MAX; shard++)
@@ -115,7 +115,7 @@ static void all_shards(void)
                 require_starts_in(class_, shard, &extents[i]);
 }
 
-static void odd_addresses(void)
+CHECK("no block starts at an odd address")
 {
     const uint64_t first = (uint64_t)77 << 40;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
@@ -141,7 +141,7 @@ static void require_far_told(const struct extent *extent, unsigned most_shift)
     require(mistaken <= tried >> most_shift, "%" PRIu64 " of %" PRIu64, mistaken, tried);
 }
 
-static void far_addresses(void)
+CHECK("nearly nothing that is far away passes for a block")
 {
     require_far_told(&extents[0], 16);
     require_far_told(&extents[1], 15);
@@ -160,13 +160,13 @@ static void require_powers_told(const struct extent *extent)
     }
 }
 
-static void sizes_of_two(void)
+CHECK("of blocks of a power of two bytes nothing that is far away passes")
 {
     for (size_t i = 0; i < COUNT(extents); i++) require_powers_told(&extents[i]);
 }
 
 /* The arena takes no place that ends higher than its entries can tell. */
-static void settled(void)
+CHECK("the arena lies where all that is far away is told from a block")
 {
     require(hz_start(), "hz did not start");
     const uint64_t sharing = (hz_map.entry_mask / sizeof(hz_page_entry) + 1) << HZ_PAGE_SHIFT;
@@ -175,7 +175,7 @@ static void settled(void)
             require(hz_map.base < extents[i].end, "it starts at %zx", (size_t)hz_map.base);
 }
 
-static void starts_are_near(void)
+CHECK("all blocks of the longest span are nearer than any address counts")
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_page_entry page = entry_of(class_, ADDRESS_MAX / 2);
@@ -212,7 +212,7 @@ static void require_remainder(hz_page_entry *page, uint64_t address, bool is_sta
     require_told(page, address, is_start);
 }
 
-static void worked_example(void)
+CHECK("the numbers of the worked example in block.h are right")
 {
     enum { CLASS = 3, SHARD = 2, BYTES = 48 };
     const uint64_t first = 0x500000010040, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
@@ -234,7 +234,7 @@ static void worked_example(void)
     require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
 }
 
-static void large_block(void)
+CHECK("a large block starts at its first byte only")
 {
     const uint64_t start = (uint64_t)5 << 30;
     hz_page_entry page = entry_of(HZ_CLASS_LARGE, start);
@@ -242,7 +242,7 @@ static void large_block(void)
         require_told(&page, start + offset, offset == 0);
 }
 
-static void no_page(void)
+CHECK("no block starts in a page that is not in use")
 {
     const hz_page_entry page = {0};
     for (uint64_t address = 0; address < SPAN_BYTES; address += HZ_GRANULE_BYTES)
@@ -259,7 +259,8 @@ static bool is_first_entry(size_t page)
 }
 
 /* Of all pages, over more than 1 TiB. */
-static void first_entries(void)
+CHECK_IN(
+    60, "no page that is used has the first entry, which is that of NULL, at any size of the table")
 {
     enum { STEP = 4096 };
     size_t first, pages = 0;
@@ -272,24 +273,4 @@ static void first_entries(void)
     }
     require(pages > (size_t)1 << (40 - HZ_PAGE_SHIFT), "only %zu", pages);
     require(hz_map.entry_mask > mask, "there are as many entries as before");
-}
-
-static const check checks[] = {
-    {"a block starts where one was cut, and nowhere else", all_cuts, 120},
-    {"so it is in every shard", all_shards, 120},
-    {"no block starts at an odd address", odd_addresses, 0},
-    {"nearly nothing that is far away passes for a block", far_addresses, 0},
-    {"of blocks of a power of two bytes nothing that is far away passes", sizes_of_two, 0},
-    {"the arena lies where all that is far away is told from a block", settled, 0},
-    {"all blocks of the longest span are nearer than any address counts", starts_are_near, 0},
-    {"the numbers of the worked example in block.h are right", worked_example, 0},
-    {"a large block starts at its first byte only", large_block, 0},
-    {"no block starts in a page that is not in use", no_page, 0},
-    {"no page that is used has the first entry, which is that of NULL, at any size of the table",
-     first_entries, 60},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

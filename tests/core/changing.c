@@ -49,7 +49,7 @@ static void require_refused(hz_set_status why, const char *name, const char *val
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-static void each_parameter_changes_if_its_row_says_so(void)
+CHECK("each parameter changes if its row says so")
 {
     for (size_t i = 0; i < hz_param_count(); i++) {
         const hz_param *param = hz_param_at(i);
@@ -64,7 +64,7 @@ static void each_parameter_changes_if_its_row_says_so(void)
     }
 }
 
-static void a_wrong_value_is_refused_with_what_is_legal(void)
+CHECK("a wrong value is refused with what is legal")
 {
     require_refused(HZ_SET_ILLEGAL, "decay_ms", "60001",
                     "decay_ms is \"60001\"; legal is a whole number from 0 to 60000 (ms)");
@@ -73,7 +73,7 @@ static void a_wrong_value_is_refused_with_what_is_legal(void)
     require(strcmp(got("decay_ms"), "100") == 0, "decay_ms is %s", got("decay_ms"));
 }
 
-static void a_name_of_no_parameter_is_refused(void)
+CHECK("a name of no parameter is refused")
 {
     char text[MESSAGE];
     require_refused(HZ_SET_UNKNOWN, "decay", "0", "decay is no parameter of hz");
@@ -81,14 +81,14 @@ static void a_name_of_no_parameter_is_refused(void)
     require(strstr(text, "no parameter") != NULL, "hz_get says: %s", text);
 }
 
-static void a_value_that_does_not_fit_another_one_is_refused(void)
+CHECK("a value that does not fit another one is refused")
 {
     require_refused(HZ_SET_UNFIT, "thread_cache_bytes", "65536", "magazine_bytes");
     require(strcmp(got("thread_cache_bytes"), "8388608") == 0, "it is %s",
             got("thread_cache_bytes"));
 }
 
-static void a_message_fits_any_buffer(void)
+CHECK("a message fits any buffer")
 {
     char small[8] = "-------";
     require(hz_set("decay_ms", "no number at all", small, 4) == HZ_SET_ILLEGAL, "it is set");
@@ -135,7 +135,7 @@ static void *change_all(void *seed)
     return NULL;
 }
 
-static void threads_may_change_everything_while_others_allocate(void)
+CHECK_IN(60, "threads may change everything while others allocate")
 {
     pthread_t allocating[2], changing[2];
     for (uintptr_t i = 0; i < 2; i++) {
@@ -159,7 +159,7 @@ static void require_child_changes(void)
     require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
 }
 
-static void a_child_of_a_fork_in_a_change_can_change(void)
+CHECK_IN(60, "a child of a fork in a change can change")
 {
     enum { FORKS = 100 };
     pthread_t changing;
@@ -168,7 +168,7 @@ static void a_child_of_a_fork_in_a_change_can_change(void)
     pthread_join(changing, NULL);
 }
 
-static void a_child_begins_with_what_its_parent_has(void)
+CHECK("a child begins with what its parent has")
 {
     require_set("decay_ms", "17");
     const pid_t child = fork();
@@ -195,7 +195,7 @@ static void wait_for_threads(int count)
     require(thread_count() == count, "there are %d threads, not %d", thread_count(), count);
 }
 
-static void the_background_thread_comes_and_goes(void)
+CHECK("the background thread comes and goes")
 {
     for (int i = 0; i < 3; i++) {
         require_set("background_period_us", "64");
@@ -205,7 +205,7 @@ static void the_background_thread_comes_and_goes(void)
     }
 }
 
-static void a_child_can_start_a_background_thread_of_its_own(void)
+CHECK("a child can start a background thread of its own")
 {
     require_set("background_period_us", "64");
     wait_for_threads(2);
@@ -243,7 +243,7 @@ static void *keep_blocks_and_call_again(void *unused)
     return unused;
 }
 
-static void a_trim_reaches_the_magazines_of_a_thread_that_calls_again(void)
+CHECK("a trim reaches the magazines of a thread that calls again")
 {
     pthread_t other;
     pthread_barrier_init(&turn, NULL, 2);
@@ -267,7 +267,7 @@ static void hear(const char *text)
     snprintf(heard, sizeof heard, "%s", text);
 }
 
-static void a_hook_gets_the_messages(void)
+CHECK("a hook gets the messages")
 {
     require(hz_on_message(hear) == NULL, "there was a hook");
     uint64_t *block = hz_malloc(SIZE);
@@ -288,7 +288,7 @@ static bool give_the_reserve(size_t size)
     return true;
 }
 
-static void a_hook_may_free_memory_when_there_is_none(void)
+CHECK("a hook may free memory when there is none")
 {
     enum { MANY = 64 << 20 };
     reserve = hz_malloc(2 * (size_t)MANY);
@@ -300,29 +300,4 @@ static void a_hook_may_free_memory_when_there_is_none(void)
     require(hz_malloc(MANY) != NULL, "the reserve is of no use");
     require(wanted == MANY, "the hook heard of %zu bytes", wanted);
     require(hz_malloc(2 * (size_t)MANY) == NULL, "memory is left after all");
-}
-
-static const check checks[] = {
-    {"each parameter changes if its row says so", each_parameter_changes_if_its_row_says_so, 0},
-    {"a wrong value is refused with what is legal", a_wrong_value_is_refused_with_what_is_legal, 0},
-    {"a name of no parameter is refused", a_name_of_no_parameter_is_refused, 0},
-    {"a value that does not fit another one is refused",
-     a_value_that_does_not_fit_another_one_is_refused, 0},
-    {"a message fits any buffer", a_message_fits_any_buffer, 0},
-    {"threads may change everything while others allocate",
-     threads_may_change_everything_while_others_allocate, 60},
-    {"a child of a fork in a change can change", a_child_of_a_fork_in_a_change_can_change, 60},
-    {"a child begins with what its parent has", a_child_begins_with_what_its_parent_has, 0},
-    {"the background thread comes and goes", the_background_thread_comes_and_goes, 0},
-    {"a child can start a background thread of its own",
-     a_child_can_start_a_background_thread_of_its_own, 0},
-    {"a trim reaches the magazines of a thread that calls again",
-     a_trim_reaches_the_magazines_of_a_thread_that_calls_again, 0},
-    {"a hook gets the messages", a_hook_gets_the_messages, 0},
-    {"a hook may free memory when there is none", a_hook_may_free_memory_when_there_is_none, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

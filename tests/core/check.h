@@ -21,22 +21,36 @@
 extern "C" {
 #endif
 
-typedef struct check {
-    const char *sentence; /* what holds */
-    void (*run)(void);    /* returns when it held; calls require() on the way */
-    unsigned seconds;     /* a check that takes longer hangs; 0: 30 */
-} check;
+/*
+ * CHECK("what holds") { ... } is a check, which returns when it held and calls require() on the
+ * way; CHECK_IN(seconds, "what holds") one that may take longer than 30 s.
+ */
+#define CHECK(sentence) CHECK_IN(30, sentence)
+#define CHECK_IN(seconds, sentence) CHECK_AT(__LINE__, seconds, sentence)
+#define CHECK_AT(line, seconds, sentence) CHECK_CALLED(line, seconds, sentence)
+#define CHECK_CALLED(name, seconds, sentence)                                                      \
+    static void check_##name(void);                                                                \
+    __attribute__((constructor)) static void add_##name(void)                                      \
+    {                                                                                              \
+        check_add(sentence, check_##name, seconds);                                                \
+    }                                                                                              \
+    static void check_##name(void)
+
+void check_add(const char *sentence, void (*run)(void), unsigned seconds);
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Runs the checks that the command line asks for. The result is main's. */
-int run_checks(const check *checks, size_t count, int argc, char **argv);
+/*
+ * Runs the checks that the command line asks for. The result is main's; a program without a main of
+ * its own does this alone.
+ */
+int run_checks(int argc, char **argv);
 
 /*
- * Runs one check in this very process, for what a fork would take away (a background thread, the
- * sanitizers' view of threads). The result is main's.
+ * Runs a check in this very process, for what a fork would take away (a background thread,
+ * the sanitizers' view of threads). The result is main's.
  */
-int run_check_here(const check *only);
+int run_check_here(const char *sentence, void (*run)(void), unsigned seconds);
 
 /* Ends the running check (or any child of it) as failed, with a message. */
 __attribute__((noreturn, format(printf, 3, 4))) void check_failed(const char *file, int line,

@@ -74,7 +74,7 @@ static void ask_the_depot(void)
     hz_depot_give(0, hz_class_of(SIZE), blocks, ASKED);
 }
 
-static void what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by(void)
+CHECK("blocks that no request takes from a depot go to the spans in time")
 {
     const uint32_t all = fill_the_depot(SIZE);
     const size_t before = hz_span_cut_bytes();
@@ -86,7 +86,7 @@ static void what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by(void)
     require(hz_span_cut_bytes() < before, "no span was freed");
 }
 
-static void a_depot_keeps_what_is_asked_of_it(void)
+CHECK("a depot keeps what is asked of it")
 {
     (void)fill_the_depot(SIZE);
     for (int look = 0; look < LOOKS; look++) {
@@ -96,7 +96,7 @@ static void a_depot_keeps_what_is_asked_of_it(void)
     require(in_depot(SIZE) == ASKED, "%u blocks stay, and %d are asked for", in_depot(SIZE), ASKED);
 }
 
-static void a_depot_that_ran_dry_keeps_everything(void)
+CHECK("a depot that ran dry keeps everything")
 {
     void *blocks[BLOCKS];
     const uint32_t all = fill_the_depot(SIZE);
@@ -107,7 +107,7 @@ static void a_depot_that_ran_dry_keeps_everything(void)
     require(in_depot(SIZE) == all, "%u of %u blocks stay", in_depot(SIZE), all);
 }
 
-static void nothing_goes_before_the_delay_has_passed(void)
+CHECK("nothing goes before the delay has passed")
 {
     const uint32_t all = fill_the_depot(SIZE);
     clock_ms += (uint64_t)hz_cfg.decay_ms - 1;
@@ -115,7 +115,7 @@ static void nothing_goes_before_the_delay_has_passed(void)
     require(in_depot(SIZE) == all, "%u of %u blocks stay", in_depot(SIZE), all);
 }
 
-static void one_call_takes_from_one_depot(void)
+CHECK("one call takes from one depot")
 {
     const uint32_t all = fill_the_depot(SIZE);
     const uint32_t others = fill_the_depot(OTHER_SIZE);
@@ -131,7 +131,7 @@ static void one_call_takes_from_one_depot(void)
     require(both < one, "the second call took nothing");
 }
 
-static void one_call_takes_a_part_of_what_many_blocks_owe(void)
+CHECK("one call takes a part of what many blocks owe")
 {
     enum { A_PART = 1024 };
     const uint32_t before = fill_the_depot(SIZE);
@@ -143,7 +143,7 @@ static void one_call_takes_a_part_of_what_many_blocks_owe(void)
     require(in_depot(SIZE) == before / 2, "%u of %u blocks stay", in_depot(SIZE), before);
 }
 
-static void a_child_goes_on_where_a_depot_gave_up_a_part(void)
+CHECK("a child goes on where a depot gave up a part")
 {
     int status = -1;
     const uint32_t before = fill_the_depot(SIZE);
@@ -159,7 +159,7 @@ static void a_child_goes_on_where_a_depot_gave_up_a_part(void)
     require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
 }
 
-static void what_a_depot_gave_up_goes_back_to_the_system(void)
+CHECK("what a depot gave up goes back to the system")
 {
     (void)fill_the_depot(SIZE);
     pass_delay();
@@ -170,7 +170,7 @@ static void what_a_depot_gave_up_goes_back_to_the_system(void)
     require(kept == 0, "%u empty spans are kept", kept);
 }
 
-static void frees_of_large_blocks_let_depots_decay(void)
+CHECK("frees of large blocks let depots decay")
 {
     enum { FREES = 128 }; /* a thread looks at a depot in every 64th slow call */
     const uint32_t all = fill_the_depot(SIZE);
@@ -180,25 +180,4 @@ static void frees_of_large_blocks_let_depots_decay(void)
     clock_ms += (uint64_t)hz_cfg.decay_ms;
     for (int i = 0; i < FREES; i++) hz_free(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
     require(in_depot(SIZE) < before, "all %u blocks stay", before);
-}
-
-static const check checks[] = {
-    {"blocks that no request takes from a depot go to the spans in time",
-     what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by, 0},
-    {"a depot keeps what is asked of it", a_depot_keeps_what_is_asked_of_it, 0},
-    {"a depot that ran dry keeps everything", a_depot_that_ran_dry_keeps_everything, 0},
-    {"nothing goes before the delay has passed", nothing_goes_before_the_delay_has_passed, 0},
-    {"one call takes from one depot", one_call_takes_from_one_depot, 0},
-    {"one call takes a part of what many blocks owe", one_call_takes_a_part_of_what_many_blocks_owe,
-     0},
-    {"a child goes on where a depot gave up a part", a_child_goes_on_where_a_depot_gave_up_a_part,
-     0},
-    {"frees of large blocks let depots decay", frees_of_large_blocks_let_depots_decay, 0},
-    {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,
-     0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -28,7 +28,7 @@ static void require_ours(void *block, size_t before, const char *what)
     require(live() == before, "free after %s is not hz's", what);
 }
 
-static void all_names_are_ours(void)
+CHECK("malloc, free and their kin are hz's")
 {
     free(malloc(1));
     void *block = NULL;
@@ -47,7 +47,7 @@ static void all_names_are_ours(void)
 }
 
 #ifdef __GLIBC__
-static void extensions_are_ours(void)
+CHECK("what glibc adds to malloc is hz's")
 {
     free(malloc(1));
     char *text = NULL;
@@ -67,7 +67,7 @@ static void extensions_are_ours(void)
 }
 #endif
 
-static void the_c_library_uses_it(void)
+CHECK("the C library's own blocks are hz's")
 {
     free(malloc(1));
     char *text = NULL;
@@ -87,7 +87,7 @@ static void *churn(void *unused)
     return unused;
 }
 
-static void threads_and_forks(void)
+CHECK("threads and forks work")
 {
     pthread_t threads[4];
     for (size_t i = 0; i < COUNT(threads); i++) pthread_create(&threads[i], NULL, churn, NULL);
@@ -105,25 +105,10 @@ static void threads_and_forks(void)
     for (size_t i = 0; i < COUNT(threads); i++) pthread_join(threads[i], NULL);
 }
 
-static void impossible_sizes(void)
+CHECK("impossible sizes are refused")
 {
     errno = 0;
     require(malloc(SIZE_MAX / 2 + 1) == NULL && errno == ENOMEM, "malloc");
     errno = 0;
     require(aligned_alloc((size_t)1 << 40, (size_t)1 << 62) == NULL && errno == ENOMEM, "aligned");
-}
-
-static const check checks[] = {
-    {"malloc, free and their kin are hz's", all_names_are_ours, 0},
-#ifdef __GLIBC__
-    {"what glibc adds to malloc is hz's", extensions_are_ours, 0},
-#endif
-    {"the C library's own blocks are hz's", the_c_library_uses_it, 0},
-    {"threads and forks work", threads_and_forks, 0},
-    {"impossible sizes are refused", impossible_sizes, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

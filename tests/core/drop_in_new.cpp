@@ -34,7 +34,7 @@ void require_ours(void *block, std::size_t before, const char *what)
     require(live() == before + hz_usable_size(block), "%s is not hz's", what);
 }
 
-void all_forms_are_ours()
+CHECK("operator new and delete are hz's in all forms")
 {
     delete new char;
     const std::size_t before = live();
@@ -65,7 +65,7 @@ void failure_throws()
     require(thrown, "no bad_alloc");
 }
 
-void handlers_are_called()
+CHECK("the new handler is called, and may throw")
 {
     std::set_new_handler([] {
         if (++handler_calls == 3) std::set_new_handler(nullptr);
@@ -77,7 +77,7 @@ void handlers_are_called()
     require(operator new(too_large, std::nothrow) == nullptr, "a handler's exception is lost");
 }
 
-void the_cxx_library_uses_it()
+CHECK("the blocks of the C++ library are hz's")
 {
     delete new char;
     const std::size_t before = live();
@@ -89,7 +89,7 @@ void the_cxx_library_uses_it()
     require(live() == before, "%zu bytes are lost", live() - before);
 }
 
-void threads_throw()
+CHECK("exceptions pass in threads")
 {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; i++) {
@@ -100,17 +100,9 @@ void threads_throw()
     for (auto &thread : threads) thread.join();
 }
 
-const check checks[] = {
-    {"operator new and delete are hz's in all forms", all_forms_are_ours, 0},
-    {"operator new throws when there is no memory", failure_throws, 0},
-    {"the new handler is called, and may throw", handlers_are_called, 0},
-    {"the blocks of the C++ library are hz's", the_cxx_library_uses_it, 0},
-    {"exceptions pass in threads", threads_throw, 0},
-};
+CHECK("operator new throws when there is no memory")
+{
+    failure_throws();
+}
 
 } // namespace
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
-}

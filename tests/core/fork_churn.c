@@ -91,7 +91,7 @@ static size_t fork_count(void)
     return (size_t)number_chosen("TEST_FORKS", 20);
 }
 
-static void forks_among_churning_threads(void)
+CHECK_IN(120, "forks among eight churning threads give children that can allocate")
 {
     pthread_t threads[CHURNERS];
     start_churn(threads);
@@ -105,7 +105,7 @@ static void allocate_in_handler(void)
     free(malloc(500000));
 }
 
-static void forks_with_handlers_that_allocate(void)
+CHECK_IN(120, "atfork handlers may allocate")
 {
     pthread_t threads[CHURNERS];
     for (int i = 0; i < 3; i++) {
@@ -133,7 +133,7 @@ static void child_with_threads(size_t number)
     require_good_child(child, number);
 }
 
-static void children_start_threads_and_fork_again(void)
+CHECK_IN(120, "children start threads of their own and fork again")
 {
     pthread_t threads[CHURNERS];
     start_churn(threads);
@@ -141,7 +141,7 @@ static void children_start_threads_and_fork_again(void)
     end_churn(threads);
 }
 
-static void blocks_of_the_parent_are_the_childs_too(void)
+CHECK("blocks of the parent can be freed in the child, and stay the parent's")
 {
     enum { BLOCKS = 5000 };
     static char *blocks[BLOCKS];
@@ -170,7 +170,7 @@ static void *fork_from_thread(void *unused)
     return unused;
 }
 
-static void two_threads_fork_at_once(void)
+CHECK_IN(120, "two threads can fork at once")
 {
     pthread_t threads[CHURNERS];
     pthread_t forkers[2];
@@ -185,7 +185,7 @@ static void two_threads_fork_at_once(void)
 
 extern char **environ;
 
-static void spawned_and_vforked_children_leave_the_parent_whole(void)
+CHECK_IN(120, "posix_spawn and vfork leave the parent whole")
 {
     pthread_t threads[CHURNERS];
     char program[] = "/bin/true";
@@ -204,22 +204,4 @@ static void spawned_and_vforked_children_leave_the_parent_whole(void)
         require_good_child(child, i);
     }
     end_churn(threads);
-}
-
-static const check checks[] = {
-    {"forks among eight churning threads give children that can allocate",
-     forks_among_churning_threads, 120},
-    {"atfork handlers may allocate", forks_with_handlers_that_allocate, 120},
-    {"children start threads of their own and fork again", children_start_threads_and_fork_again,
-     120},
-    {"blocks of the parent can be freed in the child, and stay the parent's",
-     blocks_of_the_parent_are_the_childs_too, 0},
-    {"two threads can fork at once", two_threads_fork_at_once, 120},
-    {"posix_spawn and vfork leave the parent whole",
-     spawned_and_vforked_children_leave_the_parent_whole, 120},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

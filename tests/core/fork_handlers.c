@@ -119,17 +119,17 @@ static void fork_while_allocating(way chosen, long wanted)
     require(bad_status == 0, "a child's wait status is %d", (int)bad_status);
 }
 
-static void a_child_may_exit(void)
+CHECK_IN(60, "a child that was forked in a handler amidst malloc may exit")
 {
     fork_while_allocating(TO_EXIT, 400);
 }
 
-static void a_child_may_exec(void)
+CHECK_IN(60, "a child that was forked in a handler amidst malloc may exec")
 {
     fork_while_allocating(TO_EXEC, 100);
 }
 
-static void a_child_may_go_on(void)
+CHECK_IN(60, "a child that was forked in a handler amidst malloc may go on there")
 {
     fork_while_allocating(TO_GO_ON, 200);
 }
@@ -156,7 +156,7 @@ static void block_timer(int how)
     (void)pthread_sigmask(how, &set, NULL);
 }
 
-static void a_child_may_go_on_without_the_other_threads(void)
+CHECK_IN(60, "it may go on without the threads that were in malloc, too")
 {
     pthread_t threads[CHURNERS];
     block_timer(SIG_BLOCK); /* the handler is to run on the main thread */
@@ -193,7 +193,7 @@ static void *read_lines(void *unused)
     return unused;
 }
 
-static void forks_end_while_streams_are_locked(void)
+CHECK_IN(60, "forks end while other threads allocate under the locks of streams")
 {
     pthread_t flushers[2], readers[CHURNERS];
     start_threads(flushers, COUNT(flushers), flush_all_streams);
@@ -211,19 +211,4 @@ static void forks_end_while_streams_are_locked(void)
     }
     end_threads(flushers, COUNT(flushers));
     end_threads(readers, COUNT(readers));
-}
-
-static const check checks[] = {
-    {"a child that was forked in a handler amidst malloc may exit", a_child_may_exit, 60},
-    {"a child that was forked in a handler amidst malloc may exec", a_child_may_exec, 60},
-    {"a child that was forked in a handler amidst malloc may go on there", a_child_may_go_on, 60},
-    {"it may go on without the threads that were in malloc, too",
-     a_child_may_go_on_without_the_other_threads, 60},
-    {"forks end while other threads allocate under the locks of streams",
-     forks_end_while_streams_are_locked, 60},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

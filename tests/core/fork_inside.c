@@ -158,7 +158,7 @@ static void use_and_free_all(void)
             before);
 }
 
-static void a_bin_is_made_anew(void)
+CHECK("a bin that another thread was changing is made anew of its spans")
 {
     fill();
     free_every(2);
@@ -211,7 +211,7 @@ static void ask_for_more(void)
     (void)hz_malloc(HUGE);
 }
 
-static void the_arena_and_the_page_pool_go_on(void)
+CHECK("the page pool and the arena go on where another thread was extending them")
 {
     make_free_pages();
     atomic_store(&stopped_in, SYS_mmap);
@@ -232,7 +232,7 @@ static void stop_a_thread_that_purges(void)
     stop_a_thread(trim);
 }
 
-static void a_run_that_was_being_purged_is_free(void)
+CHECK("a run that another thread was purging is free")
 {
     stop_a_thread_that_purges();
     require_in_child(use_pages);
@@ -267,7 +267,7 @@ static void hold_the_page_pool(void)
     stop_for_good();
 }
 
-static void the_page_pool_is_made_anew(void)
+CHECK("the page pool that another thread was changing is made anew of its runs")
 {
     make_free_pages();
     trim();
@@ -279,7 +279,7 @@ static void the_page_pool_is_made_anew(void)
 /* ---- a fork within the page pool ------------------------------------------------------------ */
 
 /* No system call is made under the lock of the page pool, but a handler of a signal may fork. */
-static void a_fork_within_the_page_pool_loses_no_run(void)
+CHECK("a fork within the page pool loses no run that another thread was purging")
 {
     int status = -1;
     stop_a_thread_that_purges();
@@ -312,7 +312,7 @@ static void hold_all_locks_of_shards(void)
     stop_for_good();
 }
 
-static void all_locks_are_free(void)
+CHECK("locks that another thread held are free")
 {
     fill();
     free_every(3);
@@ -333,7 +333,7 @@ static void *hold_until_another_waits(void *unused)
     return unused;
 }
 
-static void a_lock_of_its_own_thread_is_not_lost(void)
+CHECK("a lock that a thread of a bare child holds stays its own")
 {
     int status = 0;
     hz_free(hz_malloc(LARGE));
@@ -351,22 +351,8 @@ static void a_lock_of_its_own_thread_is_not_lost(void)
     require(status == 0, "the child's wait status is %d", status);
 }
 
-static const check checks[] = {
-    {"a bin that another thread was changing is made anew of its spans", a_bin_is_made_anew, 0},
-    {"the page pool and the arena go on where another thread was extending them",
-     the_arena_and_the_page_pool_go_on, 0},
-    {"a run that another thread was purging is free", a_run_that_was_being_purged_is_free, 0},
-    {"the page pool that another thread was changing is made anew of its runs",
-     the_page_pool_is_made_anew, 0},
-    {"a fork within the page pool loses no run that another thread was purging",
-     a_fork_within_the_page_pool_loses_no_run, 0},
-    {"locks that another thread held are free", all_locks_are_free, 0},
-    {"a lock that a thread of a bare child holds stays its own",
-     a_lock_of_its_own_thread_is_not_lost, 0},
-};
-
 int main(int argc, char **argv)
 {
     hz_map.nodes = (uint32_t)number_chosen("TEST_NODES", 1);
-    return run_checks(checks, COUNT(checks), argc, argv);
+    return run_checks(argc, argv);
 }

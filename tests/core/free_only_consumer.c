@@ -101,7 +101,7 @@ static void *consume(void *unused)
     return unused;
 }
 
-static void a_thread_that_only_frees_hoards_nothing(void)
+CHECK_IN(120, "a thread that only frees hoards nothing")
 {
     pthread_t producers[PRODUCERS];
     pthread_t consumer;
@@ -120,13 +120,4 @@ static void a_thread_that_only_frees_hoards_nothing(void)
     const double allowed = (double)number_chosen("TEST_RATIO_PERCENT", 120) / 100;
     printf("# at most %.3f of the live bytes were resident\n", ratio);
     require(ratio <= allowed, "%.3f of the live bytes were resident, %.2f may be", ratio, allowed);
-}
-
-static const check checks[] = {
-    {"a thread that only frees hoards nothing", a_thread_that_only_frees_hoards_nothing, 120},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -223,7 +223,5 @@ static void the_heap_agrees_with_its_shadow(void)
 
 int main(void)
 {
-    static const check only = {"the heap agrees with its shadow", the_heap_agrees_with_its_shadow,
-                               300};
-    return run_check_here(&only);
+    return run_check_here("the heap agrees with its shadow", the_heap_agrees_with_its_shadow, 300);
 }

@@ -297,7 +297,7 @@ static bool is_step(const char *word)
     return step != NULL && strcmp(step, word) == 0;
 }
 
-static void every_act_ends_the_program(void)
+CHECK_IN(240, "every act that is promised to end the program does")
 {
     if (!is_step("light") && !is_step("full")) return;
     for (const act *tried = acts; tried < acts + COUNT(acts); tried++) {
@@ -307,7 +307,7 @@ static void every_act_ends_the_program(void)
     }
 }
 
-static void usable_sizes_are_what_was_asked_for(void)
+CHECK_IN(30, "the usable size of a fenced block is what was asked for")
 {
     if (!is_step("full")) return;
     for (size_t size = 1; size < 5 * MIB; size += size / 7 + 1) {
@@ -322,7 +322,7 @@ static void usable_sizes_are_what_was_asked_for(void)
 /* Blocks that wait in the quarantine keep their addresses, but not those of all that were freed.
  * Beside them lie the one in use and what the arena has claimed ahead, and, now and then, what the
  * arena left free before a page that it passes over, as the next block did not fit. */
-static void large_blocks_that_wait_are_bounded(void)
+CHECK_IN(30, "large blocks that wait in the quarantine are bounded")
 {
     enum { BLOCKS = 40, BYTES = 60 * MIB, WAITING = 256 * MIB, BESIDE = 128 * MIB + BYTES };
     const uint64_t before = hz_counter("committed_bytes");
@@ -356,7 +356,7 @@ static void *free_what_is_handed_over(void *unused)
 }
 
 /* A thread's calls look at the block that it got last, though another thread may free it. */
-static void the_block_got_last_may_go_at_any_time(void)
+CHECK_IN(60, "the block that a thread got last may go at any time")
 {
     static void *blocks[CALLS_EACH];
     pthread_t thread;
@@ -382,27 +382,10 @@ static void *pass_large_blocks_on(void *unused)
 }
 
 /* A call looks at the block that its thread got last, though another thread has it by now. */
-static void the_block_got_last_may_become_another_threads(void)
+CHECK_IN(60, "the block that a thread got last may become another thread's")
 {
     pthread_t threads[12];
     for (size_t i = 0; i < COUNT(threads); i++)
         require(pthread_create(&threads[i], NULL, pass_large_blocks_on, NULL) == 0, "no thread");
     for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
-}
-
-static const check checks[] = {
-    {"the block that a thread got last may go at any time", the_block_got_last_may_go_at_any_time,
-     60},
-    {"the block that a thread got last may become another thread's",
-     the_block_got_last_may_become_another_threads, 60},
-    {"every act that is promised to end the program does", every_act_ends_the_program, 240},
-    {"large blocks that wait in the quarantine are bounded", large_blocks_that_wait_are_bounded,
-     30},
-    {"the usable size of a fenced block is what was asked for", usable_sizes_are_what_was_asked_for,
-     30},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -141,7 +141,7 @@ static void ask_once(uint64_t *state)
     }
 }
 
-static void hostile_requests_are_answered_rightly(void)
+CHECK_IN(120, "hostile requests are answered rightly")
 {
     uint64_t state = seed_chosen(4);
     const uint64_t calls = number_chosen("TEST_CALLS", 100000);
@@ -150,13 +150,4 @@ static void hostile_requests_are_answered_rightly(void)
     /* Every block is free. hz's records of the pages that they began and ended at stay. */
     const size_t resident = resident_bytes(), most = ((size_t)16 << 20) + calls * RECORD_BYTES;
     require(resident < most, "%zu bytes are resident at the end, %zu may be", resident, most);
-}
-
-static const check checks[] = {
-    {"hostile requests are answered rightly", hostile_requests_are_answered_rightly, 120},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -68,7 +68,8 @@ static void wait_for_sleeper(hz_lock *lock)
     while ((hz_atomic_peek(&lock->word) & HZ_LOCK_SLEEPERS) == 0) sched_yield();
 }
 
-static void from_the_depot(void)
+CHECK_IN(30,
+         "a block that came out of the depot lies in no magazine, though others follow it there")
 {
     pthread_t thread;
     void *block;
@@ -86,14 +87,4 @@ static void from_the_depot(void)
         require(!hz_magazine_holds(heap, class_, block), "it still lies in a magazine");
     hz_lock_release(lock);
     (void)pthread_join(thread, NULL);
-}
-
-static const check checks[] = {
-    {"a block that came out of the depot lies in no magazine, though others follow it there",
-     from_the_depot, 30},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

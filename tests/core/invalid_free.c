@@ -264,7 +264,7 @@ static void require_only_starts(size_t size)
     }
 }
 
-static void only_starts_of_blocks_pass(void)
+CHECK_IN(60, "only the starts of blocks pass for blocks")
 {
     for (size_t size = 1; size < 600000; size += size / 5 + 1) require_only_starts(size);
 }
@@ -282,7 +282,7 @@ static void write_after_free(void *nothing)
     }
 }
 
-static void a_write_after_the_only_free_is_said_and_does_no_harm(void)
+CHECK_IN(60, "a write to a block after its only free is said and does no harm")
 {
     ending result;
     run_apart(write_after_free, NULL, 20, &result);
@@ -306,7 +306,7 @@ static void give_marked(void *subject)
 
 /* Other processors do not ignore the byte: then a write there ends the program, as any wrong write
  * does. */
-static void a_marked_pointer_is_refused(void)
+CHECK_IN(60, "a pointer with a mark in its top byte is refused")
 {
     for (unsigned tag = 1; tag < 256; tag = tag * 3 + 1) {
         for (size_t i = 0; i < 2 * COUNT(sizes); i++) {
@@ -398,7 +398,7 @@ static void require_no_harm(void (*act)(size_t))
     require_deaths_unless(act, double_free == NULL || strcmp(double_free, "at_call") != 0);
 }
 
-static void a_free_of_no_block_ends_the_program(void)
+CHECK_IN(120, "a free of what is no block, such as a global, ends the program")
 {
     for (chosen = 0; chosen < COUNT(no_blocks); chosen++) {
         printf("# %s\n", no_blocks[chosen].what);
@@ -406,37 +406,27 @@ static void a_free_of_no_block_ends_the_program(void)
     }
 }
 
-#define CASES(X)                                                                                   \
-    X(twice, require_deaths, "a double free")                                                      \
-    X(twice_after_churn_of_other_sizes, require_deaths,                                            \
-      "a double free after churn of other sizes")                                                  \
-    X(twice_with_a_write_between, require_deaths, "a double free with a write between")            \
-    X(realloc_after_free, require_deaths, "a realloc after free")                                  \
-    X(a_dead_threads_block_twice, require_deaths, "a double free of a dead thread's block")        \
-    X(realloc_in_the_middle, require_deaths, "a realloc of the middle of a block")                 \
-    X(twice_an_aligned_block, require_no_harm, "a double free of an aligned block")                \
-    X(elsewhere_then_here, require_no_harm, "a free elsewhere, then here")                         \
-    X(while_parked_with_a_living_thread, require_no_harm,                                          \
-      "a free of a block that is parked with a living thread")
+static const struct {
+    const char *what;
+    void (*act)(size_t size);
+    void (*judge)(void (*act)(size_t size));
+} acts[] = {
+    {"a double free", twice, require_deaths},
+    {"a double free after churn of other sizes", twice_after_churn_of_other_sizes, require_deaths},
+    {"a double free with a write between", twice_with_a_write_between, require_deaths},
+    {"a realloc after free", realloc_after_free, require_deaths},
+    {"a double free of a dead thread's block", a_dead_threads_block_twice, require_deaths},
+    {"a realloc of the middle of a block", realloc_in_the_middle, require_deaths},
+    {"a double free of an aligned block", twice_an_aligned_block, require_no_harm},
+    {"a free elsewhere, then here", elsewhere_then_here, require_no_harm},
+    {"a free of a block that is parked with a living thread", while_parked_with_a_living_thread,
+     require_no_harm},
+};
 
-#define DEFINE(act, judge, sentence)                                                               \
-    static void check_##act(void)                                                                  \
-    {                                                                                              \
-        judge(act);                                                                                \
-    }
-CASES(DEFINE)
-
-#define ROW(act, judge, sentence) {sentence " ends the program or does no harm", check_##act, 120},
-static const check checks[] = {
-    {"only the starts of blocks pass for blocks", only_starts_of_blocks_pass, 60},
-    {"a write to a block after its only free is said and does no harm",
-     a_write_after_the_only_free_is_said_and_does_no_harm, 60},
-    {"a pointer with a mark in its top byte is refused", a_marked_pointer_is_refused, 60},
-    {"a free of what is no block, such as a global, ends the program",
-     a_free_of_no_block_ends_the_program, 120},
-    CASES(ROW)};
-
-int main(int argc, char **argv)
+CHECK_IN(240, "a second free, such as one of a dead thread's block, ends the program or harms none")
 {
-    return run_checks(checks, COUNT(checks), argc, argv);
+    for (size_t i = 0; i < COUNT(acts); i++) {
+        printf("# %s\n", acts[i].what);
+        acts[i].judge(acts[i].act);
+    }
 }

@@ -60,7 +60,7 @@ static void load_copy_of_module(void)
     (void)close(from); /* `to` stays open: a new descriptor makes a new path */
 }
 
-static void static_tls_is_at_most_64_bytes(void)
+CHECK("the library's static TLS is at most 64 bytes")
 {
     char real[4096];
     (void)load(library);
@@ -108,7 +108,7 @@ static void use_in_threads(interface *hz)
     }
 }
 
-static void it_loads_after_thirty_libraries_with_tls(void)
+CHECK("the library can be loaded after thirty libraries with TLS")
 {
     for (int i = 0; i < MODULES; i++) load_copy_of_module();
     interface hz = find(load(library));
@@ -126,7 +126,7 @@ static void *use_and_outlive(void *argument)
     return NULL; /* whatever the library set up for this thread's end runs now */
 }
 
-static void closing_it_does_not_harm_threads_that_used_it(void)
+CHECK("closing the library does not harm threads that used it")
 {
     pthread_t thread;
     void *handle = load(library);
@@ -151,7 +151,7 @@ static void *use_and_ask_for_key(void *key)
     return NULL;
 }
 
-static void it_works_where_no_key_is_left(void)
+CHECK("the library works where no key of thread-specific data is left")
 {
     pthread_key_t first, other;
     require(pthread_key_create(&first, NULL) == 0, "pthread_key_create failed");
@@ -164,16 +164,6 @@ static void it_works_where_no_key_is_left(void)
     (void)pthread_join(thread, NULL);
 }
 
-static const check checks[] = {
-    {"the library's static TLS is at most 64 bytes", static_tls_is_at_most_64_bytes, 0},
-    {"the library can be loaded after thirty libraries with TLS",
-     it_loads_after_thirty_libraries_with_tls, 0},
-    {"closing the library does not harm threads that used it",
-     closing_it_does_not_harm_threads_that_used_it, 0},
-    {"the library works where no key of thread-specific data is left",
-     it_works_where_no_key_is_left, 0},
-};
-
 int main(int argc, char **argv)
 {
     if (argc < 3) {
@@ -182,5 +172,5 @@ int main(int argc, char **argv)
     }
     library = argv[1];
     module = argv[2];
-    return run_checks(checks, COUNT(checks), argc - 2, argv + 2);
+    return run_checks(argc - 2, argv + 2);
 }

@@ -38,7 +38,7 @@ static void *do_nothing(void *argument)
     return argument;
 }
 
-static void threads_start_under_a_limit_set_late(void)
+CHECK("threads start under a limit that is set late")
 {
     pthread_t threads[16];
     free(malloc(100));
@@ -48,7 +48,7 @@ static void threads_start_under_a_limit_set_late(void)
     for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
 }
 
-static void a_limit_set_late_is_kept(void)
+CHECK("malloc gives what a limit that is set late allows, and no more")
 {
     size_t given = 0;
     free(malloc(100));
@@ -81,17 +81,17 @@ static void require_runs(const char *word, size_t limit)
             word, result.signal, result.status, result.said);
 }
 
-static void three_gibibytes_fit_into_four(void)
+CHECK("3 GiB can be had of 4 GiB of address space")
 {
     require_runs("--three-gibibytes", 4 * gibibyte);
 }
 
-static void half_a_mebibyte_fits_into_sixteen(void)
+CHECK("a program starts in 16 MiB of address space")
 {
     require_runs("--half-a-mebibyte", 16 * mebibyte);
 }
 
-static void a_huge_limit_is_no_reason(void)
+CHECK("a huge limit is no reason to map much")
 {
     require_runs("--little", (size_t)127 << 40);
 }
@@ -108,7 +108,7 @@ static int started(const char *word)
 /* ---- locked memory --------------------------------------------------------------------------- */
 
 /* The user who runs the test may have no right to more than the usual 8 MiB. */
-static void memory_can_be_locked(void)
+CHECK("memory can be locked")
 {
     struct rlimit limit;
     free(malloc(100));
@@ -127,7 +127,7 @@ static void memory_can_be_locked(void)
     free(block);
 }
 
-static void the_heap_outgrows_a_tebibyte(void)
+CHECK("the heap outgrows a tebibyte")
 {
     char *blocks[20];
     for (size_t i = 0; i < COUNT(blocks); i++) {
@@ -141,18 +141,8 @@ static void the_heap_outgrows_a_tebibyte(void)
     }
 }
 
-static const check checks[] = {
-    {"threads start under a limit that is set late", threads_start_under_a_limit_set_late, 0},
-    {"malloc gives what a limit that is set late allows, and no more", a_limit_set_late_is_kept, 0},
-    {"3 GiB can be had of 4 GiB of address space", three_gibibytes_fit_into_four, 0},
-    {"a program starts in 16 MiB of address space", half_a_mebibyte_fits_into_sixteen, 0},
-    {"a huge limit is no reason to map much", a_huge_limit_is_no_reason, 0},
-    {"memory can be locked", memory_can_be_locked, 0},
-    {"the heap outgrows a tebibyte", the_heap_outgrows_a_tebibyte, 0},
-};
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strncmp(argv[1], "--", 2) == 0) return started(argv[1]);
-    return run_checks(checks, COUNT(checks), argc, argv);
+    return run_checks(argc, argv);
 }

@@ -187,7 +187,7 @@ static void require_tells_nothing(uint64_t *block, size_t size, uint64_t *consta
 }
 
 /* Also blocks that were freed, all zero, and are handed out again. */
-static void what_is_handed_out_tells_nothing(void)
+CHECK_IN(60, "no block that is handed out tells an address")
 {
     uint64_t constant = 0;
     for (size_t turn = 0; turn < 3; turn++) {
@@ -204,37 +204,23 @@ static void what_is_handed_out_tells_nothing(void)
 
 /* ---- the checks ----------------------------------------------------------------------------- */
 
-static void ask_all(void)
+CHECK("the usable size of a block does not depend on what it holds")
 {
     for_all(ask);
 }
-static void resize_all(void)
+CHECK("a realloc does not depend on what the block holds")
 {
     for_all(resize);
 }
-static void free_all_here(void)
+CHECK_IN(60, "a free does not depend on what the block holds")
 {
     for_all(free_many_here);
 }
-static void free_all_elsewhere(void)
+CHECK_IN(60, "a free by another thread does not depend on what the block holds")
 {
     for_all(free_many_elsewhere);
 }
-static void free_and_trim_all(void)
+CHECK_IN(60, "a trim does not depend on what blocks hold")
 {
     for_all(free_and_trim);
-}
-
-static const check checks[] = {
-    {"the usable size of a block does not depend on what it holds", ask_all, 0},
-    {"a realloc does not depend on what the block holds", resize_all, 0},
-    {"a free does not depend on what the block holds", free_all_here, 60},
-    {"a free by another thread does not depend on what the block holds", free_all_elsewhere, 60},
-    {"a trim does not depend on what blocks hold", free_and_trim_all, 60},
-    {"no block that is handed out tells an address", what_is_handed_out_tells_nothing, 60},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -24,7 +24,7 @@ void fill(void *block, std::size_t size)
     std::memset(block, 0x4b, size);
 }
 
-void plain_and_array_forms()
+CHECK("plain and array forms give blocks")
 {
     for (std::size_t size = 0; size < 100000; size = size * 2 + 1) {
         void *one = ::operator new(size);
@@ -37,7 +37,7 @@ void plain_and_array_forms()
     }
 }
 
-void sized_forms()
+CHECK("sized deletes take blocks back")
 {
     for (std::size_t size = 1; size < 100000; size = size * 2 + 1) {
         ::operator delete(::operator new(size), size);
@@ -45,7 +45,7 @@ void sized_forms()
     }
 }
 
-void nothrow_forms()
+CHECK("nothrow forms give blocks and take them back")
 {
     for (std::size_t size = 1; size < 100000; size = size * 2 + 1) {
         ::operator delete(::operator new(size, std::nothrow), std::nothrow);
@@ -53,7 +53,7 @@ void nothrow_forms()
     }
 }
 
-void aligned_forms()
+CHECK("aligned forms give aligned blocks and take them back")
 {
     for (std::size_t alignment = 16; alignment <= 65536; alignment *= 2) {
         const auto at = static_cast<std::align_val_t>(alignment);
@@ -74,7 +74,7 @@ void aligned_forms()
     }
 }
 
-void overaligned_objects()
+CHECK("over-aligned objects and arrays lie where they should")
 {
     for (int i = 0; i < 100; i++) {
         wide *one = new wide;
@@ -88,7 +88,7 @@ void overaligned_objects()
     }
 }
 
-void delete_of_null()
+CHECK("delete of null does nothing")
 {
     ::operator delete(nullptr);
     ::operator delete[](nullptr);
@@ -112,7 +112,7 @@ template <typename New> void require_bad_alloc(const char *form, New make)
     }
 }
 
-void throwing_forms_throw()
+CHECK("throwing forms throw bad_alloc for impossible sizes")
 {
     constexpr auto at = std::align_val_t{128};
     require_bad_alloc("new", [](std::size_t size) { return ::operator new(size); });
@@ -121,7 +121,7 @@ void throwing_forms_throw()
     require_bad_alloc("aligned new[]", [](std::size_t size) { return ::operator new[](size, at); });
 }
 
-void nothrow_forms_give_null()
+CHECK("nothrow forms give null for impossible sizes")
 {
     constexpr auto at = std::align_val_t{128};
     for (const std::size_t size : {too_much, static_cast<std::size_t>(impossible)}) {
@@ -136,7 +136,7 @@ void nothrow_forms_give_null()
     }
 }
 
-void a_new_expression_of_a_negative_length_throws()
+CHECK("a new expression of a negative length throws")
 {
     volatile long length = -1;
     bool thrown = false;
@@ -162,7 +162,7 @@ void handler_that_throws()
     throw own_error{};
 }
 
-void the_handler_is_called_until_it_gives_up()
+CHECK("the new-handler is called until it gives up")
 {
     std::set_new_handler(handler_that_gives_up_the_third_time);
     bool thrown = false;
@@ -174,14 +174,14 @@ void the_handler_is_called_until_it_gives_up()
     require(thrown && handler_calls == 3, "the handler ran %d times", handler_calls);
 }
 
-void nothrow_new_calls_the_handler_too()
+CHECK("nothrow new calls the new-handler too")
 {
     std::set_new_handler(handler_that_gives_up_the_third_time);
     require(::operator new(too_much, std::nothrow) == nullptr, "it gave a block");
     require(handler_calls == 3, "the handler ran %d times", handler_calls);
 }
 
-void an_exception_of_the_handler_gets_out()
+CHECK("an exception of the new-handler gets out of new")
 {
     std::set_new_handler(handler_that_throws);
     bool thrown = false;
@@ -194,33 +194,10 @@ void an_exception_of_the_handler_gets_out()
     std::set_new_handler(nullptr);
 }
 
-void a_bad_alloc_of_the_handler_gives_null_from_nothrow_new()
+CHECK("a bad_alloc of the new-handler gives null from nothrow new")
 {
     std::set_new_handler([] { throw std::bad_alloc{}; });
     require(::operator new(too_much, std::nothrow) == nullptr, "it gave a block");
 }
 
-const check checks[] = {
-    {"plain and array forms give blocks", plain_and_array_forms, 0},
-    {"sized deletes take blocks back", sized_forms, 0},
-    {"nothrow forms give blocks and take them back", nothrow_forms, 0},
-    {"aligned forms give aligned blocks and take them back", aligned_forms, 0},
-    {"over-aligned objects and arrays lie where they should", overaligned_objects, 0},
-    {"delete of null does nothing", delete_of_null, 0},
-    {"throwing forms throw bad_alloc for impossible sizes", throwing_forms_throw, 0},
-    {"nothrow forms give null for impossible sizes", nothrow_forms_give_null, 0},
-    {"a new expression of a negative length throws", a_new_expression_of_a_negative_length_throws,
-     0},
-    {"the new-handler is called until it gives up", the_handler_is_called_until_it_gives_up, 0},
-    {"nothrow new calls the new-handler too", nothrow_new_calls_the_handler_too, 0},
-    {"an exception of the new-handler gets out of new", an_exception_of_the_handler_gets_out, 0},
-    {"a bad_alloc of the new-handler gives null from nothrow new",
-     a_bad_alloc_of_the_handler_gives_null_from_nothrow_new, 0},
-};
-
 } // namespace
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
-}

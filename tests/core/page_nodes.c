@@ -100,7 +100,7 @@ static size_t touchable(const hz_page_info *run, size_t pages)
     return bytes;
 }
 
-static void pages_of_two_nodes_go_back_together(void)
+CHECK("pages of two nodes go back together")
 {
     enum { ALL = SHORT * SHORT_RUNS };
     hz_page_info *runs[SHORT_RUNS];
@@ -121,7 +121,7 @@ static void use_up(void)
 }
 
 /* 1 MiB may stay resident. */
-static void it_serves_while_too_much_is_resident(void)
+CHECK("memory of another node serves while more than max_dirty_bytes are resident")
 {
     start();
     hz_page_info *theirs = take(LONG, THEIRS);
@@ -135,7 +135,7 @@ static void it_serves_while_too_much_is_resident(void)
     require(ours->node == THEIRS, "it does not go back there");
 }
 
-static void what_another_node_freed_serves(void)
+CHECK("what another node freed serves")
 {
     hz_page_info *runs[2];
     take_neighbours(runs, 2, PAGES);
@@ -145,7 +145,7 @@ static void what_another_node_freed_serves(void)
 }
 
 /* Of the other node only clean pages are free, which the system does not make writable. */
-static void so_it_does_where_clean_pages_are_refused(void)
+CHECK("so it does where clean pages are refused")
 {
     bool zeroed;
     hz_page_info *runs[4];
@@ -159,7 +159,7 @@ static void so_it_does_where_clean_pages_are_refused(void)
     require(try_to_take(PAGES, OURS, NULL) == NULL, "what the system refused was handed out");
 }
 
-static void neighbours_of_two_nodes_serve_one_request(void)
+CHECK("neighbours of two nodes serve one request")
 {
     hz_page_info *runs[3];
     take_neighbours(runs, 3, PAGES);
@@ -168,7 +168,7 @@ static void neighbours_of_two_nodes_serve_one_request(void)
     require(take(COUNT(runs) * PAGES, OURS) == runs[0], "it lies elsewhere");
 }
 
-static void a_run_of_another_node_is_made_longer(void)
+CHECK("a run of another node is made longer")
 {
     hz_page_info *runs[2];
     take_neighbours(runs, 2, PAGES);
@@ -181,7 +181,7 @@ static void a_run_of_another_node_is_made_longer(void)
     require(run == NULL || (run >= runs[0] && run < runs[1]), "it lies elsewhere");
 }
 
-static void so_are_those_at_the_end_of_the_arena(void)
+CHECK("so are those at the end of the arena")
 {
     start();
     use_up();
@@ -193,7 +193,7 @@ static void so_are_those_at_the_end_of_the_arena(void)
     require(take(LONG + PAGES / 2, OURS) == last, "it lies elsewhere");
 }
 
-static void a_block_grows_into_what_another_node_freed(void)
+CHECK("a block grows into what another node freed")
 {
     hz_page_info *runs[2];
     take_neighbours(runs, 2, PAGES);
@@ -202,21 +202,4 @@ static void a_block_grows_into_what_another_node_freed(void)
     require(!hz_pages_resize(runs[0], MORE), "it grows where it need not");
     require(hz_pages_grow_at_last(runs[0], MORE) && runs[0]->pages == MORE, "it does not grow");
     require(take(2 * PAGES - MORE, THEIRS) == runs[0] + MORE, "the rest lies elsewhere");
-}
-
-static const check checks[] = {
-    {"memory of another node serves while more than max_dirty_bytes are resident",
-     it_serves_while_too_much_is_resident, 0},
-    {"pages of two nodes go back together", pages_of_two_nodes_go_back_together, 0},
-    {"what another node freed serves", what_another_node_freed_serves, 0},
-    {"so it does where clean pages are refused", so_it_does_where_clean_pages_are_refused, 0},
-    {"neighbours of two nodes serve one request", neighbours_of_two_nodes_serve_one_request, 0},
-    {"a run of another node is made longer", a_run_of_another_node_is_made_longer, 0},
-    {"so are those at the end of the arena", so_are_those_at_the_end_of_the_arena, 0},
-    {"a block grows into what another node freed", a_block_grows_into_what_another_node_freed, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -62,7 +62,7 @@ static bool is_apart(const hz_page_info *run, hz_page_info *const two[2])
     return run < two[0] || run >= two[0] + 2 * PAGES;
 }
 
-static void a_resident_run_is_made_longer_by_clean_pages_behind_it(void)
+CHECK("a resident run is made longer by clean pages behind it")
 {
     hz_page_info *two[2];
     free_resident_and_clean(two);
@@ -70,7 +70,7 @@ static void a_resident_run_is_made_longer_by_clean_pages_behind_it(void)
     require_clean(2 * PAGES - MORE, two[0] + MORE);
 }
 
-static void a_resident_run_is_made_longer_by_clean_pages_before_it(void)
+CHECK("a resident run is made longer by clean pages before it")
 {
     hz_page_info *two[2];
     take_neighbours(two);
@@ -80,28 +80,28 @@ static void a_resident_run_is_made_longer_by_clean_pages_before_it(void)
     require_clean(2 * PAGES - MORE, two[0]);
 }
 
-static void a_resident_run_at_the_end_of_the_arena_is_made_longer(void)
+CHECK("a resident run at the end of the arena is made longer")
 {
     hz_page_info *last = take(LONG);
     hz_pages_free(last);
     require(take(LONG + PAGES) == last, "it lies elsewhere");
 }
 
-static void what_is_too_long_even_so_is_taken_elsewhere(void)
+CHECK("what is too long even so is taken elsewhere")
 {
     hz_page_info *two[2];
     free_resident_and_clean(two);
     require(is_apart(take(2 * PAGES + 1), two), "it lies over others");
 }
 
-static void a_resident_run_of_less_than_half_is_left_alone(void)
+CHECK("a resident run of less than half is left alone")
 {
     hz_page_info *last = take(LONG);
     hz_pages_free(last);
     require(take(2 * LONG + 2) != last, "it was made longer");
 }
 
-static void of_several_runs_the_lowest_is_taken(void)
+CHECK("of several runs the lowest is taken")
 {
     hz_page_info *long_one = take(MORE);
     (void)take(GUARD);
@@ -114,7 +114,7 @@ static void of_several_runs_the_lowest_is_taken(void)
 }
 
 /* All of it would have to be cleared, because of the part that was written. */
-static void a_request_for_zeros_gets_clean_pages(void)
+CHECK("a request for zeros gets clean pages")
 {
     bool zeroed;
     hz_page_info *two[2];
@@ -124,30 +124,9 @@ static void a_request_for_zeros_gets_clean_pages(void)
 }
 
 /* What is cut off for the alignment would count as resident. */
-static void a_request_with_an_alignment_gets_a_whole_run(void)
+CHECK("a request with an alignment gets a whole run")
 {
     hz_page_info *two[2];
     free_resident_and_clean(two);
     require(is_apart(take_aligned(MORE, 2, NULL), two), "it is the one that was made longer");
-}
-
-static const check checks[] = {
-    {"a resident run is made longer by clean pages behind it",
-     a_resident_run_is_made_longer_by_clean_pages_behind_it, 0},
-    {"a resident run is made longer by clean pages before it",
-     a_resident_run_is_made_longer_by_clean_pages_before_it, 0},
-    {"a resident run at the end of the arena is made longer",
-     a_resident_run_at_the_end_of_the_arena_is_made_longer, 0},
-    {"what is too long even so is taken elsewhere", what_is_too_long_even_so_is_taken_elsewhere, 0},
-    {"a resident run of less than half is left alone",
-     a_resident_run_of_less_than_half_is_left_alone, 0},
-    {"of several runs the lowest is taken", of_several_runs_the_lowest_is_taken, 0},
-    {"a request for zeros gets clean pages", a_request_for_zeros_gets_clean_pages, 0},
-    {"a request with an alignment gets a whole run", a_request_with_an_alignment_gets_a_whole_run,
-     0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

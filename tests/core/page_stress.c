@@ -377,7 +377,7 @@ static void fork_between(bool is_spoilt)
     require(status == 0, "the child's wait status is %d", status);
 }
 
-static void every_page_has_one_state(void)
+CHECK_IN(120, "every page of the page pool has one state and one owner, also after forks")
 {
     const size_t steps = number_chosen("TEST_STEPS", 20000);
     random_state = seed_chosen(20261123);
@@ -395,14 +395,4 @@ static void every_page_has_one_state(void)
     }
     require_agreement();
     require(count_pages().taken == 0, "runs are still in use");
-}
-
-static const check checks[] = {
-    {"every page of the page pool has one state and one owner, also after forks",
-     every_page_has_one_state, 120},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -144,12 +144,12 @@ static void require_decay_beside(size_t blocks, uint64_t every_ms, uint64_t with
     require(returned_bytes == settled, "%zu bytes in use go back", returned_bytes - settled);
 }
 
-static void a_burst_goes_back_while_64_blocks_are_used_again_and_again(void)
+CHECK("a burst goes back while 64 blocks are used again and again")
 {
     require_decay_beside(LIGHT_MOST, 20, SECOND_MS);
 }
 
-static void a_burst_goes_back_while_one_block_is_used_again_and_again(void)
+CHECK("a burst goes back while one block is used again and again")
 {
     require_decay_beside(1, 50, BURST * 50 + SECOND_MS);
 }
@@ -160,7 +160,7 @@ static void look_again_and_again(uint64_t ms)
 }
 
 /* Three neighbours are freed at different times, and are one run then. */
-static void pages_that_are_joined_keep_their_ages(void)
+CHECK("pages that are joined keep their ages")
 {
     void *three[3];
     take_all(three, 3, MIB);
@@ -172,7 +172,7 @@ static void pages_that_are_joined_keep_their_ages(void)
     }
 }
 
-static void nothing_goes_back_before_the_delay_has_passed(void)
+CHECK("nothing goes back before the delay has passed")
 {
     burst();
     clock_ms += DELAY_MS - 1;
@@ -183,7 +183,7 @@ static void nothing_goes_back_before_the_delay_has_passed(void)
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
 }
 
-static void what_rests_for_weeks_goes_back_at_the_next_look(void)
+CHECK("what rests for weeks goes back at the next look")
 {
     burst();
     clock_ms += (uint64_t)5 << 31;
@@ -199,7 +199,7 @@ static void require_parts(void)
     require(most_in_a_call <= MIB, "a call returns %zu bytes", most_in_a_call);
 }
 
-static void a_free_returns_a_part_of_what_a_burst_has_left(void)
+CHECK("a free returns a part of what a burst has left")
 {
     static void *small[SPAN_BLOCKS];
     take_all(small, SPAN_BLOCKS, SPAN_BYTES);
@@ -212,7 +212,7 @@ static void a_free_returns_a_part_of_what_a_burst_has_left(void)
 
 /* Calls that follow each other at once share the work: the slowest of them is the one that does
  * most. */
-static void a_call_returns_what_is_due_for_the_time_since_the_last_one(void)
+CHECK("a call returns what is due for the time since the last one")
 {
     void *light[LIGHT_MOST];
     burst();
@@ -230,7 +230,7 @@ static void a_call_returns_what_is_due_for_the_time_since_the_last_one(void)
     }
 }
 
-static void of_what_is_too_much_each_call_returns_a_part(void)
+CHECK("of what is too much each call returns a part")
 {
     hz_cfg.max_dirty_bytes = 0;
     give(take(100 * (size_t)MIB));
@@ -241,7 +241,7 @@ static void of_what_is_too_much_each_call_returns_a_part(void)
 }
 
 /* All of it would become resident. */
-static void zeroes_are_not_written_to_what_is_too_much(void)
+CHECK("zeroes are not written to what is too much")
 {
     hz_cfg.max_dirty_bytes = 0;
     give(take(1024 * (size_t)MIB));
@@ -250,7 +250,7 @@ static void zeroes_are_not_written_to_what_is_too_much(void)
     require(resident_bytes() < before + 8 * MIB, "%zu bytes are resident", resident_bytes());
 }
 
-static void a_block_that_shrinks_returns_a_part(void)
+CHECK("a block that shrinks returns a part")
 {
     hz_cfg.max_dirty_bytes = MIB;
     void *block = resize(take(100 * (size_t)MIB), 2 * MIB);
@@ -260,7 +260,7 @@ static void a_block_that_shrinks_returns_a_part(void)
 }
 
 /* One call carries out eight frees, and returns no more for it than for one. */
-static void frees_that_were_deferred_return_a_part(void)
+CHECK("frees that were deferred return a part")
 {
     hz_cfg.defer_free = 8;
     burst();
@@ -269,7 +269,7 @@ static void frees_that_were_deferred_return_a_part(void)
     require_parts();
 }
 
-static void a_trim_returns_everything_in_parts(void)
+CHECK("a trim returns everything, in parts")
 {
     burst();
     require(hz_trim(), "it returns nothing");
@@ -279,7 +279,7 @@ static void a_trim_returns_everything_in_parts(void)
 }
 
 /* Most of it was never touched: a part for each MiB would take the system half a second. */
-static void what_is_huge_goes_back_in_few_parts(void)
+CHECK("what is huge goes back in few parts")
 {
     const size_t huge = (size_t)256 << 30;
     give(take(huge));
@@ -301,7 +301,7 @@ static uint64_t pages_looked_at(void)
 
 /* Free pages lie far from each other, as large blocks that were never touched lie between them; the
  * highest are in use. */
-static void a_call_looks_at_few_pages_of_a_large_arena(void)
+CHECK("a call looks at few pages of a large arena")
 {
     enum { FREE = 32, CALLS_MOST = 500, LOOKS_MOST = 1 << 15 };
     void *small[FREE];
@@ -321,7 +321,7 @@ static void a_call_looks_at_few_pages_of_a_large_arena(void)
     }
 }
 
-static void a_background_thread_returns_everything_in_parts(void)
+CHECK("a background thread returns everything, in parts")
 {
     burst();
     clock_ms += 2 * DELAY_MS;
@@ -337,7 +337,7 @@ static void free_again_and_again(uint64_t ms)
     for (uint64_t passed = 0; passed < ms; passed++, clock_ms++) give(take(MIB));
 }
 
-static void where_the_system_refuses_it_is_asked_ever_more_seldom(void)
+CHECK("where the system refuses, it is asked ever more seldom")
 {
     hz_cfg.max_dirty_bytes = MIB;
     refuses = true;
@@ -353,7 +353,7 @@ static void where_the_system_refuses_it_is_asked_ever_more_seldom(void)
     require(dirty_bytes() <= MIB, "%zu bytes stay when it takes them", dirty_bytes());
 }
 
-static void where_the_system_refuses_zeroes_do_not_take_ever_more_memory(void)
+CHECK("where the system refuses, zeroes do not take ever more memory")
 {
     hz_cfg.max_dirty_bytes = MIB;
     refuses = true;
@@ -396,7 +396,7 @@ static void watch(void)
     meanwhile = let_another_thread_allocate;
 }
 
-static void no_free_of_a_small_block_returns_memory_under_a_lock(void)
+CHECK("no free of a small block returns memory under a lock")
 {
     static void *small[SPAN_BLOCKS];
     take_all(small, SPAN_BLOCKS, SPAN_BYTES);
@@ -406,7 +406,7 @@ static void no_free_of_a_small_block_returns_memory_under_a_lock(void)
     require(watched > 0, "nothing went back");
 }
 
-static void no_free_of_a_large_block_returns_memory_under_a_lock(void)
+CHECK("no free of a large block returns memory under a lock")
 {
     void *block = take(MIB);
     burst();
@@ -415,7 +415,7 @@ static void no_free_of_a_large_block_returns_memory_under_a_lock(void)
     require(watched > 0, "nothing went back");
 }
 
-static void no_block_that_shrinks_returns_memory_under_a_lock(void)
+CHECK("no block that shrinks returns memory under a lock")
 {
     void *block = take(100 * (size_t)MIB);
     burst();
@@ -425,7 +425,7 @@ static void no_block_that_shrinks_returns_memory_under_a_lock(void)
 }
 
 /* A second block lies behind the first one, which therefore cannot grow in place. */
-static void no_block_that_moves_returns_memory_under_a_lock(void)
+CHECK("no block that moves returns memory under a lock")
 {
     void *two[2];
     take_all(two, 2, MIB);
@@ -435,7 +435,7 @@ static void no_block_that_moves_returns_memory_under_a_lock(void)
     require(watched > 0, "nothing went back");
 }
 
-static void no_decay_returns_memory_under_a_lock(void)
+CHECK("no decay returns memory under a lock")
 {
     static void *small[SPAN_BLOCKS];
     take_all(small, SPAN_BLOCKS, SPAN_BYTES);
@@ -447,7 +447,7 @@ static void no_decay_returns_memory_under_a_lock(void)
     require(watched > 1, "nothing went back");
 }
 
-static void no_trim_returns_memory_under_a_lock(void)
+CHECK("no trim returns memory under a lock")
 {
     burst();
     watch();
@@ -478,7 +478,7 @@ static void let_another_thread_fork(void)
     require(pthread_join(thread, NULL) == 0, "no end of the thread");
 }
 
-static void a_child_gets_what_a_thread_was_just_returning(void)
+CHECK("a child gets what a thread was just returning")
 {
     burst();
     clock_ms += 2 * DELAY_MS;
@@ -497,7 +497,7 @@ static void fork_here(void)
     require(waitpid(child, &status, 0) == child && status == 0, "the child ends with %d", status);
 }
 
-static void a_child_goes_on_with_what_its_thread_was_returning(void)
+CHECK("a child goes on with what its thread was returning")
 {
     const pid_t parent = getpid();
     burst();
@@ -506,53 +506,4 @@ static void a_child_goes_on_with_what_its_thread_was_returning(void)
     let_decay();
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
     if (getpid() != parent) _exit(0);
-}
-
-static const check checks[] = {
-    {"a burst goes back while 64 blocks are used again and again",
-     a_burst_goes_back_while_64_blocks_are_used_again_and_again, 0},
-    {"a burst goes back while one block is used again and again",
-     a_burst_goes_back_while_one_block_is_used_again_and_again, 0},
-    {"pages that are joined keep their ages", pages_that_are_joined_keep_their_ages, 0},
-    {"nothing goes back before the delay has passed", nothing_goes_back_before_the_delay_has_passed,
-     0},
-    {"what rests for weeks goes back at the next look",
-     what_rests_for_weeks_goes_back_at_the_next_look, 0},
-    {"a free returns a part of what a burst has left",
-     a_free_returns_a_part_of_what_a_burst_has_left, 0},
-    {"a call returns what is due for the time since the last one",
-     a_call_returns_what_is_due_for_the_time_since_the_last_one, 0},
-    {"of what is too much each call returns a part", of_what_is_too_much_each_call_returns_a_part,
-     0},
-    {"zeroes are not written to what is too much", zeroes_are_not_written_to_what_is_too_much, 0},
-    {"a block that shrinks returns a part", a_block_that_shrinks_returns_a_part, 0},
-    {"frees that were deferred return a part", frees_that_were_deferred_return_a_part, 0},
-    {"a trim returns everything, in parts", a_trim_returns_everything_in_parts, 0},
-    {"what is huge goes back in few parts", what_is_huge_goes_back_in_few_parts, 0},
-    {"a call looks at few pages of a large arena", a_call_looks_at_few_pages_of_a_large_arena, 0},
-    {"a background thread returns everything, in parts",
-     a_background_thread_returns_everything_in_parts, 0},
-    {"where the system refuses, it is asked ever more seldom",
-     where_the_system_refuses_it_is_asked_ever_more_seldom, 0},
-    {"where the system refuses, zeroes do not take ever more memory",
-     where_the_system_refuses_zeroes_do_not_take_ever_more_memory, 0},
-    {"no free of a small block returns memory under a lock",
-     no_free_of_a_small_block_returns_memory_under_a_lock, 0},
-    {"no free of a large block returns memory under a lock",
-     no_free_of_a_large_block_returns_memory_under_a_lock, 0},
-    {"no block that shrinks returns memory under a lock",
-     no_block_that_shrinks_returns_memory_under_a_lock, 0},
-    {"no block that moves returns memory under a lock",
-     no_block_that_moves_returns_memory_under_a_lock, 0},
-    {"no decay returns memory under a lock", no_decay_returns_memory_under_a_lock, 0},
-    {"no trim returns memory under a lock", no_trim_returns_memory_under_a_lock, 0},
-    {"a child gets what a thread was just returning", a_child_gets_what_a_thread_was_just_returning,
-     0},
-    {"a child goes on with what its thread was returning",
-     a_child_goes_on_with_what_its_thread_was_returning, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -107,7 +107,7 @@ static void walk(size_t steps)
     }
 }
 
-static void contents_survive(void)
+CHECK_IN(60, "contents survive every move, and calloc gives zeros beside them")
 {
     walk(STEPS);
     require(hz_counter("large_moved") > 0, "no block was moved");
@@ -122,7 +122,7 @@ static size_t peak_bytes(void)
     return (size_t)usage.ru_maxrss << 10;
 }
 
-static void no_copy(void)
+CHECK("a block that grows to twice its size takes no more memory than it has")
 {
     const size_t before = peak_bytes(), size = 64 * MIB;
     slot grown = {malloc(size), size, 3};
@@ -137,7 +137,7 @@ static void no_copy(void)
     free(grown.block);
 }
 
-static void shrinking_gives_back(void)
+CHECK("a block that shrinks gives pages back")
 {
     slot shrunk = {malloc(64 * MIB), 64 * MIB, 4};
     memset(shrunk.block, 1, shrunk.size);
@@ -161,7 +161,7 @@ static void grow_by_turns(slot *slots, size_t count, size_t most)
     }
 }
 
-static void mappings_do_not_add_up(void)
+CHECK_IN(60, "the kernel's mappings do not add up")
 {
     enum { BLOCKS = 40 };
     static slot slots[BLOCKS];
@@ -183,7 +183,7 @@ static void mappings_do_not_add_up(void)
 
 /* ---- when it cannot be ---------------------------------------------------------------------- */
 
-static void impossible_size(void)
+CHECK("a size that cannot be leaves the block as it is")
 {
     slot kept = {malloc(5 * MIB), 5 * MIB, 9};
     paint(&kept, 0);
@@ -209,14 +209,14 @@ static void refuse_mremap(int error)
     require(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0, "seccomp");
 }
 
-static void kernel_without_moves(void)
+CHECK_IN(60, "a kernel that does not know such moves makes for copies")
 {
     refuse_mremap(EINVAL);
     walk(STEPS / 4);
     require(hz_counter("large_moved") == 0, "a block was moved");
 }
 
-static void kernel_without_memory(void)
+CHECK_IN(60, "a kernel that has no memory for a move makes for copies")
 {
     refuse_mremap(ENOMEM);
     walk(STEPS / 4);
@@ -225,7 +225,7 @@ static void kernel_without_memory(void)
 
 /* ---- other owners of the pages -------------------------------------------------------------- */
 
-static void parent_and_child(void)
+CHECK_IN(60, "a parent's and a child's block are two")
 {
     slot grown = {malloc(8 * MIB), 8 * MIB, 21};
     void *pin = malloc(MIB);
@@ -249,7 +249,7 @@ static void parent_and_child(void)
     free(grown.block);
 }
 
-static void locked_pages(void)
+CHECK("locked pages keep their contents")
 {
     slot grown = {malloc(2 * MIB), 2 * MIB, 33};
     paint(&grown, 0);
@@ -264,7 +264,7 @@ static void locked_pages(void)
 
 /* What mlockall asked for holds for the range that a block has left, too: it is resident at once.
  */
-static void all_locked(void)
+CHECK("after mlockall what a block has left stays locked")
 {
     unsigned char first;
     if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) return; /* not allowed here */
@@ -278,7 +278,7 @@ static void all_locked(void)
 }
 
 /* A part of the block is a mapping of its own. */
-static void advised_pages(void)
+CHECK_IN(60, "a block of several mappings keeps its contents")
 {
     slot grown = {aligned_alloc(4096, 4 * MIB), 4 * MIB, 35};
     paint(&grown, 0);
@@ -290,23 +290,4 @@ static void advised_pages(void)
     free(pin);
     require_zero(calloc(1, 30 * MIB), 30 * MIB);
     walk(STEPS / 8);
-}
-
-static const check checks[] = {
-    {"contents survive every move, and calloc gives zeros beside them", contents_survive, 60},
-    {"a block that grows to twice its size takes no more memory than it has", no_copy, 0},
-    {"a block that shrinks gives pages back", shrinking_gives_back, 0},
-    {"the kernel's mappings do not add up", mappings_do_not_add_up, 60},
-    {"a size that cannot be leaves the block as it is", impossible_size, 0},
-    {"a kernel that does not know such moves makes for copies", kernel_without_moves, 60},
-    {"a kernel that has no memory for a move makes for copies", kernel_without_memory, 60},
-    {"a parent's and a child's block are two", parent_and_child, 60},
-    {"locked pages keep their contents", locked_pages, 0},
-    {"after mlockall what a block has left stays locked", all_locked, 0},
-    {"a block of several mappings keeps its contents", advised_pages, 60},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

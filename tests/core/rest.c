@@ -13,14 +13,14 @@ enum { STATUS_OF_HANDLER = 17 };
 
 /* ---- the background thread ------------------------------------------------------------------ */
 
-static void a_program_without_threads_gets_none(void)
+CHECK("a program without threads gets none")
 {
     burst();
     burst();
     require(threads_now() == 1, "it has %zu threads", threads_now());
 }
 
-static void what_a_burst_left_goes_back_while_the_threads_rest(void)
+CHECK("what a burst left goes back while the threads rest")
 {
     rester self;
     rester_start(&self);
@@ -31,7 +31,7 @@ static void what_a_burst_left_goes_back_while_the_threads_rest(void)
     rester_end(&self);
 }
 
-static void many_threads_bring_one_background_thread(void)
+CHECK("many threads bring one background thread")
 {
     enum { MANY = 12 };
     rester all[MANY];
@@ -40,7 +40,7 @@ static void many_threads_bring_one_background_thread(void)
     for (size_t i = 0; i < MANY; i++) rester_end(&all[i]);
 }
 
-static void at_rest_the_background_thread_sleeps_for_good(void)
+CHECK("at rest the background thread sleeps for good")
 {
     rester self;
     rester_start(&self);
@@ -57,7 +57,7 @@ static void at_rest_the_background_thread_sleeps_for_good(void)
     rester_end(&self);
 }
 
-static void when_the_threads_have_ended_so_does_the_background_thread_and_comes_again(void)
+CHECK("when the threads have ended so does the background thread, and comes again with the next")
 {
     const size_t before = resident_bytes();
     for (int round = 0; round < 3; round++) {
@@ -71,7 +71,7 @@ static void when_the_threads_have_ended_so_does_the_background_thread_and_comes_
     }
 }
 
-static void it_opens_no_descriptor_and_survives_that_all_are_closed(void)
+CHECK("it opens no descriptor, and survives that all are closed")
 {
     const size_t before = numbers_in("/proc/self/fd", NULL);
     rester self;
@@ -88,7 +88,7 @@ static void *allocate_a_little(void *unused)
     return unused;
 }
 
-static void two_thousand_threads_come_and_go_beside_one_background_thread(void)
+CHECK_IN(60, "two thousand threads come and go beside one background thread")
 {
     for (int i = 0; i < 2000; i++) {
         pthread_t thread;
@@ -124,7 +124,7 @@ static void require_children(int count)
     }
 }
 
-static void a_child_has_no_background_thread_until_it_makes_a_thread(void)
+CHECK_IN(60, "a child has no background thread until it makes a thread")
 {
     rester self;
     rester_start(&self);
@@ -152,7 +152,7 @@ static void fork_during_the_birth(void *how_late)
     rester_end(&self);
 }
 
-static void a_fork_while_the_background_thread_is_made_leaves_both_processes_whole(void)
+CHECK_IN(60, "a fork while the background thread is made leaves both processes whole")
 {
     for (int how_late = 0; how_late < 400; how_late += 50) {
         ending result;
@@ -172,7 +172,7 @@ static void handle(int signal)
     atomic_fetch_add(&handled, 1);
 }
 
-static void no_handler_runs_on_the_background_thread(void)
+CHECK("no handler runs on the background thread")
 {
     sigset_t one, pending;
     (void)sigemptyset(&one);
@@ -198,7 +198,7 @@ static void exit_at_once(void *unused)
     exit(STATUS_OF_HANDLER);
 }
 
-static void exit_ends_the_process_whatever_the_background_thread_does(void)
+CHECK_IN(60, "exit ends the process, whatever the background thread does")
 {
     for (int i = 0; i < 8; i++) {
         ending result;
@@ -249,7 +249,7 @@ static void main_ends_first(void *ends)
 
 /* The handlers of `exit` run on the last thread: where that is the background thread, or the
  * process waits for it, one of these fails. */
-static void a_process_whose_main_has_ended_ends_with_its_last_thread(void)
+CHECK_IN(60, "a process whose main has ended ends with its last thread")
 {
     for (how ends = IN_THE_MIDDLE; ends < HOWS; ends++) {
         for (int i = 0; i < 2; i++) {
@@ -295,40 +295,10 @@ static void end_with_threads_that_never_allocate(void *unused)
     pthread_exit(NULL);
 }
 
-static void a_process_whose_last_threads_never_allocate_ends_with_them(void)
+CHECK("a process whose last threads never allocate ends with them")
 {
     ending result;
     run_apart(end_with_threads_that_never_allocate, NULL, 20, &result);
     require(result.status == STATUS_OF_HANDLER, "signal %d, status %d: %s", result.signal,
             result.status, result.said);
-}
-
-int main(int argc, char **argv)
-{
-    static const check checks[] = {
-        {"a program without threads gets none", a_program_without_threads_gets_none, 0},
-        {"what a burst left goes back while the threads rest",
-         what_a_burst_left_goes_back_while_the_threads_rest, 0},
-        {"many threads bring one background thread", many_threads_bring_one_background_thread, 0},
-        {"at rest the background thread sleeps for good",
-         at_rest_the_background_thread_sleeps_for_good, 0},
-        {"when the threads have ended so does the background thread, and comes again with the next",
-         when_the_threads_have_ended_so_does_the_background_thread_and_comes_again, 0},
-        {"two thousand threads come and go beside one background thread",
-         two_thousand_threads_come_and_go_beside_one_background_thread, 60},
-        {"it opens no descriptor, and survives that all are closed",
-         it_opens_no_descriptor_and_survives_that_all_are_closed, 0},
-        {"a child has no background thread until it makes a thread",
-         a_child_has_no_background_thread_until_it_makes_a_thread, 60},
-        {"a fork while the background thread is made leaves both processes whole",
-         a_fork_while_the_background_thread_is_made_leaves_both_processes_whole, 60},
-        {"no handler runs on the background thread", no_handler_runs_on_the_background_thread, 0},
-        {"exit ends the process, whatever the background thread does",
-         exit_ends_the_process_whatever_the_background_thread_does, 60},
-        {"a process whose main has ended ends with its last thread",
-         a_process_whose_main_has_ended_ends_with_its_last_thread, 60},
-        {"a process whose last threads never allocate ends with them",
-         a_process_whose_last_threads_never_allocate_ends_with_them, 0},
-    };
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -116,7 +116,7 @@ static void require_that_everything_is_returned(void)
             "a depot kept some");
 }
 
-static void it_returns_everything_and_then_sleeps_without_a_timer(void)
+CHECK("it returns everything, and then sleeps without a timer")
 {
     require_that_everything_is_returned();
     const unsigned before = sleeps;
@@ -124,7 +124,7 @@ static void it_returns_everything_and_then_sleeps_without_a_timer(void)
     require(sleeps == before, "it goes on looking");
 }
 
-static void a_slow_free_wakes_it(void)
+CHECK("a slow free wakes it")
 {
     bring_the_background_thread();
     wait_until_it_sleeps_for_good(1);
@@ -134,7 +134,7 @@ static void a_slow_free_wakes_it(void)
 }
 
 /* One more than the four that find nothing. */
-static void after_what_it_returned_it_looks_four_times_in_vain(void)
+CHECK("after what it returned it looks four times in vain")
 {
     void *block = hz_malloc(1 << 20);
     bring_the_background_thread();
@@ -151,7 +151,7 @@ static void wait_until_it_sleeps(void)
     wait_until_it_sleeps_for_good(1);
 }
 
-static void a_free_that_was_held_up_wakes_it(void)
+CHECK("a free that was held up wakes it")
 {
     static void *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(SIZE);
@@ -161,7 +161,7 @@ static void a_free_that_was_held_up_wakes_it(void)
     wait_until_it_sleeps_for_good(2); /* for ever if it is not woken */
 }
 
-static void while_the_program_works_it_does_nothing(void)
+CHECK("while the program works it does nothing")
 {
     during = visit_the_depots;
     bring_the_background_thread();
@@ -181,7 +181,7 @@ static void visit_in_the_middle(void)
     clock_ms = end_ms;
 }
 
-static void a_rest_begins_with_the_last_visit(void)
+CHECK("a rest begins with the last visit")
 {
     during = visit_in_the_middle;
     bring_the_background_thread();
@@ -190,7 +190,7 @@ static void a_rest_begins_with_the_last_visit(void)
     require(asked_for_ms[1] == hz_cfg.rest_ms / 2, "then it slept for %u ms", asked_for_ms[1]);
 }
 
-static void a_process_that_was_stopped_did_not_rest(void)
+CHECK("a process that was stopped did not rest")
 {
     lateness = 10;
     bring_the_background_thread();
@@ -201,7 +201,7 @@ static void a_process_that_was_stopped_did_not_rest(void)
     require(rounds() > 0, "it never began");
 }
 
-static void a_sleep_that_signals_cut_short_goes_on(void)
+CHECK("a sleep that signals cut short goes on")
 {
     is_cut_short = true;
     require_that_everything_is_returned();
@@ -234,7 +234,7 @@ static void require_that_it_ends_after_it_returned_everything(void)
     require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
 }
 
-static void what_threads_between_two_looks_left_is_returned(void)
+CHECK("what threads between two looks left is returned")
 {
     during = let_another_one_come_and_go;
     let_a_thread_come_and_go();
@@ -285,7 +285,7 @@ static size_t resident_slot_pages(void)
     return count;
 }
 
-static void the_slots_of_heaps_whose_threads_ended_cost_no_memory_and_come_again(void)
+CHECK("the slots of heaps whose threads ended cost no memory, and come again")
 {
     leave_much_unused(); /* main gets a heap of its own */
     let_many_threads_come_and_go();
@@ -307,7 +307,7 @@ static void visit_once(void)
     visit_the_depots();
 }
 
-static void what_threads_left_is_returned_although_main_worked_for_a_moment_after_their_end(void)
+CHECK("what threads left is returned, although main worked for a moment after their end")
 {
     during = visit_once;
     let_a_thread_come_and_go();
@@ -315,7 +315,7 @@ static void what_threads_left_is_returned_although_main_worked_for_a_moment_afte
     require_that_it_ends_after_it_returned_everything();
 }
 
-static void it_ends_while_main_works_on_alone(void)
+CHECK("it ends while main works on alone")
 {
     during = visit_the_depots;
     let_a_thread_come_and_go();
@@ -329,36 +329,10 @@ static void visit_now_and_then(void)
     if (sleeps % 3 == 0) visit_the_depots();
 }
 
-static void it_ends_while_main_works_on_alone_with_pauses(void)
+CHECK("it ends while main works on alone, with pauses")
 {
     during = visit_now_and_then;
     let_a_thread_come_and_go();
     bring_the_background_thread();
     wait_until_it_ends();
-}
-
-int main(int argc, char **argv)
-{
-    static const check checks[] = {
-        {"it returns everything, and then sleeps without a timer",
-         it_returns_everything_and_then_sleeps_without_a_timer, 0},
-        {"a slow free wakes it", a_slow_free_wakes_it, 0},
-        {"after what it returned it looks four times in vain",
-         after_what_it_returned_it_looks_four_times_in_vain, 0},
-        {"a free that was held up wakes it", a_free_that_was_held_up_wakes_it, 0},
-        {"while the program works it does nothing", while_the_program_works_it_does_nothing, 0},
-        {"a rest begins with the last visit", a_rest_begins_with_the_last_visit, 0},
-        {"a process that was stopped did not rest", a_process_that_was_stopped_did_not_rest, 0},
-        {"a sleep that signals cut short goes on", a_sleep_that_signals_cut_short_goes_on, 0},
-        {"what threads between two looks left is returned",
-         what_threads_between_two_looks_left_is_returned, 0},
-        {"what threads left is returned, although main worked for a moment after their end",
-         what_threads_left_is_returned_although_main_worked_for_a_moment_after_their_end, 0},
-        {"it ends while main works on alone", it_ends_while_main_works_on_alone, 0},
-        {"it ends while main works on alone, with pauses",
-         it_ends_while_main_works_on_alone_with_pauses, 0},
-        {"the slots of heaps whose threads ended cost no memory, and come again",
-         the_slots_of_heaps_whose_threads_ended_cost_no_memory_and_come_again, 0},
-    };
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

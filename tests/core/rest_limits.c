@@ -29,7 +29,7 @@ static void require_rights(const char *wanted)
     require(strstr(ids, wanted) != NULL, "the background thread has the rights of %s", ids);
 }
 
-static void the_background_thread_drops_its_rights_with_the_program(void)
+CHECK("the background thread drops its rights with the program")
 {
     if (geteuid() != 0) return;
     rester self;
@@ -42,7 +42,7 @@ static void the_background_thread_drops_its_rights_with_the_program(void)
     require_that_a_burst_is_given_back(&self);
 }
 
-static void the_background_thread_of_a_program_in_real_time_is_not(void)
+CHECK("the background thread of a program in real time is not in real time")
 {
     const struct sched_param first = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) return; /* not allowed here */
@@ -72,7 +72,7 @@ static void close_sandbox(uint32_t call, uint32_t other, uint32_t verdict)
             "seccomp: %s", strerror(errno));
 }
 
-static void a_sandbox_that_kills_new_threads_does_not_meet_the_background_thread(void)
+CHECK("a sandbox that kills new threads does not meet the background thread")
 {
     rester self;
     rester_start(&self);
@@ -82,7 +82,7 @@ static void a_sandbox_that_kills_new_threads_does_not_meet_the_background_thread
     wait_for_threads(1);
 }
 
-static void where_no_memory_can_be_returned_the_background_thread_gives_up(void)
+CHECK("where no memory can be returned the background thread gives up")
 {
     rester self;
     rester_start(&self);
@@ -114,7 +114,7 @@ static void answer(int signal, siginfo_t *info, void *context)
 #endif
 }
 
-static void a_sandbox_that_answers_by_a_signal_answers_the_background_thread(void)
+CHECK("a sandbox that answers by a signal answers the background thread, too")
 {
     const struct sigaction action = {.sa_sigaction = answer, .sa_flags = SA_SIGINFO};
     rester self;
@@ -135,7 +135,7 @@ static void *be_strict(void *is_strict)
     return NULL;
 }
 
-static void a_thread_that_shuts_itself_in_does_not_shut_the_background_thread_in(void)
+CHECK("a thread that shuts itself in does not shut the background thread in")
 {
     static atomic_bool is_strict;
     pthread_t strict;
@@ -155,7 +155,7 @@ static void limit_processes(rlim_t most)
     require(setrlimit(RLIMIT_NPROC, &limit) == 0, "setrlimit: %s", strerror(errno));
 }
 
-static void where_no_second_thread_is_allowed_the_program_gets_its_own(void)
+CHECK("where no second thread is allowed the program gets its own, and hz tries no more")
 {
     if (geteuid() != 0) return;
     rester self, other;
@@ -170,25 +170,4 @@ static void where_no_second_thread_is_allowed_the_program_gets_its_own(void)
     rester_burst(&self);
     rester_end(&other);
     rester_end(&self);
-}
-
-int main(int argc, char **argv)
-{
-    static const check checks[] = {
-        {"the background thread drops its rights with the program",
-         the_background_thread_drops_its_rights_with_the_program, 0},
-        {"the background thread of a program in real time is not in real time",
-         the_background_thread_of_a_program_in_real_time_is_not, 0},
-        {"a sandbox that kills new threads does not meet the background thread",
-         a_sandbox_that_kills_new_threads_does_not_meet_the_background_thread, 0},
-        {"a sandbox that answers by a signal answers the background thread, too",
-         a_sandbox_that_answers_by_a_signal_answers_the_background_thread, 0},
-        {"a thread that shuts itself in does not shut the background thread in",
-         a_thread_that_shuts_itself_in_does_not_shut_the_background_thread_in, 0},
-        {"where no memory can be returned the background thread gives up",
-         where_no_memory_can_be_returned_the_background_thread_gives_up, 0},
-        {"where no second thread is allowed the program gets its own, and hz tries no more",
-         where_no_second_thread_is_allowed_the_program_gets_its_own, 0},
-    };
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -68,7 +68,7 @@ static void note_arrival(int number)
     errno = saved;
 }
 
-static void handlers_interrupt_malloc_and_free(void)
+CHECK_IN(60, "handlers interrupt malloc and free without harm")
 {
     pthread_t threads[THREADS];
     handle(SIGALRM, note_arrival);
@@ -89,7 +89,7 @@ static void exit_now(int number)
     _exit(7);
 }
 
-static void exit_from_a_handler(void)
+CHECK_IN(60, "a handler that interrupts malloc may end the process")
 {
     for (long i = 0; i < 30; i++) {
         int status = 0;
@@ -128,7 +128,7 @@ static void *allocate_while_cancelled(void *unused)
     return unused;
 }
 
-static void allocation_is_no_cancellation_point(void)
+CHECK("malloc and free are no cancellation points")
 {
     pthread_t thread;
     void *result = NULL;
@@ -158,7 +158,7 @@ static void *work_until_cancelled(void *argument)
     return NULL;
 }
 
-static void cancelled_threads_hold_no_lock(void)
+CHECK_IN(60, "cancelled threads hold no lock")
 {
     for (size_t i = 0; i < 400; i++) {
         pthread_t thread;
@@ -196,24 +196,11 @@ static void write_after_free_unheard(void *nothing)
     if (sigismember(&pending, SIGPIPE)) _exit(1);
 }
 
-static void a_message_that_nobody_hears(void)
+CHECK("a message to a pipe that has no reader ends nothing")
 {
     ending result;
     if (getenv("HZ_HARDENING") != NULL) return; /* there the message is the last one */
     run_apart(write_after_free_unheard, NULL, 20, &result);
     require(result.signal == 0 && result.status == 0, "signal %d, status %d", result.signal,
             result.status);
-}
-
-static const check checks[] = {
-    {"handlers interrupt malloc and free without harm", handlers_interrupt_malloc_and_free, 60},
-    {"a handler that interrupts malloc may end the process", exit_from_a_handler, 60},
-    {"malloc and free are no cancellation points", allocation_is_no_cancellation_point, 0},
-    {"a message to a pipe that has no reader ends nothing", a_message_that_nobody_hears, 0},
-    {"cancelled threads hold no lock", cancelled_threads_hold_no_lock, 60},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

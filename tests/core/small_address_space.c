@@ -184,12 +184,12 @@ static int started(const char *word)
 
 /* ---- checks --------------------------------------------------------------------------------- */
 
-static void echo_runs_in_32_mebibytes(void)
+CHECK("echo runs in 32 MiB of address space")
 {
     require_runs("/bin/echo", "hello", 32 * mebibyte, "hello\n");
 }
 
-static void echo_runs_under_a_hundred_limits(void)
+CHECK_IN(60, "echo runs under a hundred limits from 32 MiB to 32 GiB")
 {
     for (size_t i = 0; i < 100; i++) { /* 32 MiB to 32 GiB */
         const size_t octave = i / 10;
@@ -199,25 +199,25 @@ static void echo_runs_under_a_hundred_limits(void)
     }
 }
 
-static void small_blocks_run_out_in_order(void)
+CHECK_IN(60, "small blocks run out in order, and can be had again")
 {
     require_runs("/proc/self/exe", "--small", 64 * mebibyte, "");
 }
-static void large_blocks_run_out_in_order(void)
+CHECK_IN(60, "large blocks run out in order, and can be had again")
 {
     require_runs("/proc/self/exe", "--large", 64 * mebibyte, "");
 }
-static void what_a_magazine_keeps_serves_a_request_of_another_size(void)
+CHECK_IN(60, "what a thread's magazine keeps serves a request of another size")
 {
     (void)setenv("HZ_MAGAZINE_GROWTH", "full", 1);
     require_runs("/proc/self/exe", "--other", 16 * mebibyte, "");
 }
-static void what_a_hook_frees_serves_a_request_of_another_size(void)
+CHECK_IN(60, "what a hook frees serves a request of another size")
 {
     (void)setenv("HZ_MAGAZINE_GROWTH", "full", 1);
     require_runs("/proc/self/exe", "--hook", 16 * mebibyte, "");
 }
-static void threads_run_out_in_order(void)
+CHECK_IN(60, "four threads run out of memory in order")
 {
     require_runs("/proc/self/exe", "--threads", 96 * mebibyte, "");
 }
@@ -242,7 +242,7 @@ static size_t core_bytes(void)
     return total;
 }
 
-static void a_core_file_is_bounded(void)
+CHECK("a core file holds what is resident and at most 16 MiB more")
 {
     static char *blocks[40000];
     for (size_t i = 0; i < COUNT(blocks); i++) {
@@ -256,22 +256,8 @@ static void a_core_file_is_bounded(void)
             core, resident);
 }
 
-static const check checks[] = {
-    {"echo runs in 32 MiB of address space", echo_runs_in_32_mebibytes, 0},
-    {"echo runs under a hundred limits from 32 MiB to 32 GiB", echo_runs_under_a_hundred_limits,
-     60},
-    {"small blocks run out in order, and can be had again", small_blocks_run_out_in_order, 60},
-    {"large blocks run out in order, and can be had again", large_blocks_run_out_in_order, 60},
-    {"what a thread's magazine keeps serves a request of another size",
-     what_a_magazine_keeps_serves_a_request_of_another_size, 60},
-    {"what a hook frees serves a request of another size",
-     what_a_hook_frees_serves_a_request_of_another_size, 60},
-    {"four threads run out of memory in order", threads_run_out_in_order, 60},
-    {"a core file holds what is resident and at most 16 MiB more", a_core_file_is_bounded, 0},
-};
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strncmp(argv[1], "--", 2) == 0) return started(argv[1]);
-    return run_checks(checks, COUNT(checks), argc, argv);
+    return run_checks(argc, argv);
 }

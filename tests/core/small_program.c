@@ -11,7 +11,7 @@
 
 enum { KIB = 1024, KERNEL_PAGE = 4 * KIB };
 
-static void long_block_waits_hollow(void)
+CHECK("the first long block of its class that is freed waits without its memory")
 {
     unsigned char *block = malloc(250 * KIB);
     memset(block, 1, 250 * KIB);
@@ -22,7 +22,7 @@ static void long_block_waits_hollow(void)
     require(malloc(250 * KIB) == block, "it is not the next block of its class");
 }
 
-static void zeroed_long_block_is_zero(void)
+CHECK("a zeroed long block is zero in all its usable bytes")
 {
     for (size_t size = 33 * KIB; size < 300 * KIB; size += 21 * KIB) {
         unsigned char *used = malloc(size);
@@ -37,7 +37,7 @@ static void zeroed_long_block_is_zero(void)
 }
 
 /* Blocks that the first one's refill cut beside it lie on the same pages of the kernel. */
-static void first_block_touches_its_own_pages(void)
+CHECK("the first block of a class touches no more pages than it lies on")
 {
     for (size_t size = 1000; size < 30000; size += size / 3) {
         const uint64_t before = hz_counter("blocks_carved");
@@ -50,7 +50,7 @@ static void first_block_touches_its_own_pages(void)
     }
 }
 
-static void magazine_keeps_its_blocks_when_it_moves(void)
+CHECK("a magazine keeps its blocks when it moves to a longer array")
 {
     enum { MOST = 200 };
     static void *blocks[MOST];
@@ -66,19 +66,4 @@ static void magazine_keeps_its_blocks_when_it_moves(void)
         }
         for (size_t i = 0; i < count; i++) free(blocks[i]);
     }
-}
-
-static const check checks[] = {
-    {"the first long block of its class that is freed waits without its memory",
-     long_block_waits_hollow, 0},
-    {"a zeroed long block is zero in all its usable bytes", zeroed_long_block_is_zero, 0},
-    {"the first block of a class touches no more pages than it lies on",
-     first_block_touches_its_own_pages, 0},
-    {"a magazine keeps its blocks when it moves to a longer array",
-     magazine_keeps_its_blocks_when_it_moves, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

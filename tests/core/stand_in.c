@@ -181,12 +181,12 @@ static void require_cpus(const char *what, const file *all, uint32_t cpus)
     "23 1 0:5 / / rw - ext4 /dev/vda rw\n"                                                         \
     "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 
-static void more_cpus_than_a_cpu_set_holds(void)
+CHECK("more CPUs than a cpu_set_t holds are counted")
 {
     require_cpus("no quota", (const file[FILES]){{MOUNTS, ""}}, 4096);
 }
 
-static void the_least_quota_on_the_way_up_counts(void)
+CHECK("the least quota on the way up counts")
 {
     const file all[FILES] = {
         {CGROUP, "0::/web.slice/web.service/worker\n"},
@@ -198,7 +198,7 @@ static void the_least_quota_on_the_way_up_counts(void)
     require_cpus("a slice above a service", all, 2);
 }
 
-static void a_service_of_systemd_has_its_own_quota(void)
+CHECK("a service of systemd has a quota of its own")
 {
     const file all[FILES] = {
         {CGROUP, "0::/system.slice/web.service\n"},
@@ -209,7 +209,7 @@ static void a_service_of_systemd_has_its_own_quota(void)
     require_cpus("CPUQuota=50%", all, 1);
 }
 
-static void a_container_sees_its_quota_at_the_root(void)
+CHECK("a container sees its quota at the root")
 {
     const file own[FILES] = {
         {CGROUP, "0::/\n"}, {MOUNTS, V2_MOUNT}, {"/sys/fs/cgroup/cpu.max", "300000 100000\n"}};
@@ -220,7 +220,7 @@ static void a_container_sees_its_quota_at_the_root(void)
     require_cpus("a cgroup outside of the namespace", other, 3);
 }
 
-static void version_1_has_quotas_too(void)
+CHECK("version 1 has quotas, too")
 {
     const file all[FILES] = {
         {CGROUP, "5:cpuset:/\n4:cpuacct,cpu:/docker/abc/inner\n1:name=systemd:/x\n"},
@@ -234,7 +234,7 @@ static void version_1_has_quotas_too(void)
     require_cpus("version 1", all, 6);
 }
 
-static void both_versions_may_be_there(void)
+CHECK("both versions may be there")
 {
     const file all[FILES] = {
         {CGROUP, "4:cpu:/a\n0::/b\n"},
@@ -246,7 +246,7 @@ static void both_versions_may_be_there(void)
     require_cpus("both versions", all, 4);
 }
 
-static void long_lines_do_not_matter(void)
+CHECK("long lines among the mounts do not matter")
 {
     static char mounts[70000];
     memset(mounts, 'x', 66000);
@@ -267,7 +267,7 @@ static void require_nodes(const char *what, size_t cpus, const file *all, uint32
     require(found == nodes, "%s: %u nodes, not %u", what, found, nodes);
 }
 
-static void nodes_count_whose_cpus_may_be_used(void)
+CHECK("nodes count whose CPUs may be used")
 {
     const file all[FILES] = {
         {NODE "has_cpu", "0-1,3\n"},
@@ -305,14 +305,14 @@ static void require_runs(const char *name, const char *value, const char *word, 
             result.status, result.said);
 }
 
-static void pages_of_16_and_64_kibibytes_will_do(void)
+CHECK_IN(60, "kernel pages of 16 and 64 KiB will do")
 {
     require_runs("STAND_IN_PAGE_BYTES", "16384", "--use", NULL);
     require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", NULL);
     require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", "full");
 }
 
-static void memory_stays_on_its_node(void)
+CHECK_IN(60, "memory stays on its node")
 {
     require_runs("STAND_IN_NODES", "2", "--nodes", NULL);
 }
@@ -334,13 +334,13 @@ static size_t writable_bytes(void)
     return total;
 }
 
-static void commit_goes_back(void)
+CHECK_IN(60, "where commit is counted, it goes back")
 {
     require_runs("STAND_IN_STRICT", "1", "--commit", NULL);
 }
 
 /* Each guarded block is two mappings. */
-static void guards_leave_mappings_to_the_program(void)
+CHECK_IN(60, "guards leave mappings to the program")
 {
     require_runs("STAND_IN_MAPPINGS", "1000", "--map", "full");
 }
@@ -459,26 +459,11 @@ static int trade_between_nodes(void)
     return 0;
 }
 
-static const check checks[] = {
-    {"more CPUs than a cpu_set_t holds are counted", more_cpus_than_a_cpu_set_holds, 0},
-    {"the least quota on the way up counts", the_least_quota_on_the_way_up_counts, 0},
-    {"a service of systemd has a quota of its own", a_service_of_systemd_has_its_own_quota, 0},
-    {"a container sees its quota at the root", a_container_sees_its_quota_at_the_root, 0},
-    {"version 1 has quotas, too", version_1_has_quotas_too, 0},
-    {"both versions may be there", both_versions_may_be_there, 0},
-    {"long lines among the mounts do not matter", long_lines_do_not_matter, 0},
-    {"nodes count whose CPUs may be used", nodes_count_whose_cpus_may_be_used, 0},
-    {"memory stays on its node", memory_stays_on_its_node, 60},
-    {"kernel pages of 16 and 64 KiB will do", pages_of_16_and_64_kibibytes_will_do, 60},
-    {"where commit is counted, it goes back", commit_goes_back, 60},
-    {"guards leave mappings to the program", guards_leave_mappings_to_the_program, 60},
-};
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--use") == 0) return use_all_sizes();
     if (argc == 2 && strcmp(argv[1], "--nodes") == 0) return trade_between_nodes();
     if (argc == 2 && strcmp(argv[1], "--commit") == 0) return use_and_give_back();
     if (argc == 2 && strcmp(argv[1], "--map") == 0) return keep_many_large();
-    return run_checks(checks, COUNT(checks), argc, argv);
+    return run_checks(argc, argv);
 }

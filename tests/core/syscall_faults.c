@@ -383,50 +383,50 @@ static void fail_at_random(int call, void (*victim)(plan *))
     for (size_t seed = 1; seed <= points / 3; seed++) (void)require_survival(call, seed, 1, victim);
 }
 
-static void mmap_fails(void)
+CHECK_IN(120, "mmap may fail from any call on")
 {
     fail_from_each_point(SYS_mmap, victim_alone);
 }
-static void munmap_fails(void)
+CHECK_IN(120, "munmap may fail from any call on")
 {
     fail_from_each_point(SYS_munmap, victim_alone);
 }
-static void mremap_fails(void)
+CHECK_IN(120, "mremap may fail from any call on")
 {
     fail_from_each_point(SYS_mremap, victim_alone);
 }
-static void madvise_fails(void)
+CHECK_IN(120, "madvise may fail from any call on")
 {
     fail_from_each_point(SYS_madvise, victim_alone);
 }
-static void mprotect_fails(void)
+CHECK_IN(120, "mprotect may fail from any call on")
 {
     fail_from_each_point(SYS_mprotect, victim_alone);
 }
-static void everything_fails(void)
+CHECK_IN(120, "all memory calls may fail from any call on")
 {
     fail_from_each_point(ALL_CALLS, victim_alone);
 }
-static void everything_fails_in_threads(void)
+CHECK_IN(120, "all memory calls may fail under four threads")
 {
     fail_from_each_point(ALL_CALLS, victim_with_threads);
 }
-static void random_calls_fail(void)
+CHECK_IN(120, "every second call at random may fail")
 {
     fail_at_random(ALL_CALLS, victim_alone);
 }
-static void random_calls_fail_in_threads(void)
+CHECK_IN(120, "every second call at random may fail under four threads")
 {
     fail_at_random(ALL_CALLS, victim_with_threads);
 }
-static void no_bytes_leak_nothing(void)
+CHECK_IN(60, "a malloc(0) that fails leaks nothing")
 {
     const char *step = getenv("HZ_HARDENING");
     if (step == NULL || strcmp(step, "off") == 0) return; /* there malloc(0) is a small block */
     const size_t failed = require_survival(SYS_mprotect, 1, 0, victim_that_asks_for_no_bytes);
     require(failed > 0, "no call failed: the filter is not in effect");
 }
-static void failures_leak_nothing(void)
+CHECK_IN(120, "failures leak nothing")
 {
     fail_at_random(ALL_CALLS, victim_that_must_not_grow);
 }
@@ -456,7 +456,7 @@ static int start_small(void)
     return 0;
 }
 
-static void large_reservations_fail_at_start(void)
+CHECK_IN(120, "a process starts where large mappings are refused")
 {
     for (size_t limit = (size_t)1 << 40; limit >= (size_t)1 << 22; limit /= 4) {
         plan *this = new_plan(SYS_mmap, 1, 0);
@@ -467,23 +467,8 @@ static void large_reservations_fail_at_start(void)
     }
 }
 
-static const check checks[] = {
-    {"mmap may fail from any call on", mmap_fails, 120},
-    {"munmap may fail from any call on", munmap_fails, 120},
-    {"mremap may fail from any call on", mremap_fails, 120},
-    {"madvise may fail from any call on", madvise_fails, 120},
-    {"mprotect may fail from any call on", mprotect_fails, 120},
-    {"all memory calls may fail from any call on", everything_fails, 120},
-    {"all memory calls may fail under four threads", everything_fails_in_threads, 120},
-    {"every second call at random may fail", random_calls_fail, 120},
-    {"every second call at random may fail under four threads", random_calls_fail_in_threads, 120},
-    {"failures leak nothing", failures_leak_nothing, 120},
-    {"a malloc(0) that fails leaks nothing", no_bytes_leak_nothing, 60},
-    {"a process starts where large mappings are refused", large_reservations_fail_at_start, 120},
-};
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], victim_word) == 0) return start_small();
-    return run_checks(checks, COUNT(checks), argc, argv);
+    return run_checks(argc, argv);
 }

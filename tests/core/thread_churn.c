@@ -59,7 +59,7 @@ static void require_no_growth(const holdings *before, size_t threads)
             "%zu threads: mappings %zu -> %zu", threads, before->mappings, after.mappings);
 }
 
-static void threads_in_sequence_do_not_add_up(void)
+CHECK_IN(300, "threads in sequence do not add up")
 {
     const size_t total = number_chosen("TEST_THREADS_TOTAL", 20000);
     holdings before = {0, 0, 0};
@@ -74,7 +74,7 @@ static void threads_in_sequence_do_not_add_up(void)
     free(left);
 }
 
-static void threads_in_groups_do_not_add_up(void)
+CHECK_IN(300, "threads in groups of eight do not add up")
 {
     const size_t total = number_chosen("TEST_THREADS_TOTAL", 20000) / TOGETHER;
     holdings before = {0, 0, 0};
@@ -92,14 +92,4 @@ static void threads_in_groups_do_not_add_up(void)
     const holdings after = holdings_now();
     require(after.resident <= before.resident + 16 * growth_bytes_max, "resident memory %zu -> %zu",
             before.resident, after.resident);
-}
-
-static const check checks[] = {
-    {"threads in sequence do not add up", threads_in_sequence_do_not_add_up, 300},
-    {"threads in groups of eight do not add up", threads_in_groups_do_not_add_up, 300},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }

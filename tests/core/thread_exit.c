@@ -51,7 +51,7 @@ static void *set_all_keys(void *unused)
     return unused;
 }
 
-static void destructors_allocate_in_every_round(void)
+CHECK("destructors of thread-specific data allocate and free in every round")
 {
     for (size_t i = 0; i < KEYS; i++)
         require(pthread_key_create(&keys[i], free_and_set_again) == 0, "pthread_key_create failed");
@@ -67,7 +67,7 @@ static void *take_key_only(void *block)
     return NULL;
 }
 
-static void first_call_in_a_destructor_leaks_nothing(void)
+CHECK("threads whose first call comes in a destructor leak nothing")
 {
     size_t settled = 0;
     require(pthread_key_create(&keys[0], free) == 0, "pthread_key_create failed");
@@ -88,7 +88,7 @@ static void *fail_to_load(void *unused)
     return unused;
 }
 
-static void what_the_c_library_frees_last_leaks_nothing(void)
+CHECK("what the C library frees after all destructors leaks nothing")
 {
     size_t settled = 0;
     for (int i = 0; i < 2000; i++) {
@@ -108,7 +108,7 @@ static void *use_a_key_that_none_made(void *unused)
     return unused;
 }
 
-static void a_key_that_none_made_does_no_harm(void)
+CHECK("a thread-specific key that the program forgot to make does no harm")
 {
     run_thread(use_a_key_that_none_made, NULL, NULL);
     free(malloc(500));
@@ -122,7 +122,7 @@ static void *store_under_every_key(void *unused)
     return unused;
 }
 
-static void what_is_stored_under_the_keys_of_others_does_no_harm(void)
+CHECK("what a program stores under the keys of others does no harm")
 {
     for (int i = 0; i < 10; i++) run_thread(store_under_every_key, (void *)0x1234, NULL);
     free(malloc(500));
@@ -159,7 +159,7 @@ static void *free_many(void *argument)
     return NULL;
 }
 
-static void blocks_outlive_their_thread(void)
+CHECK("blocks outlive their thread")
 {
     static unsigned char *first[BLOCKS];
     static unsigned char *second[BLOCKS];
@@ -173,7 +173,7 @@ static void blocks_outlive_their_thread(void)
     }
 }
 
-static void threads_that_only_free_leak_nothing(void)
+CHECK("threads that only free leak nothing")
 {
     static unsigned char *blocks[BLOCKS];
     size_t settled = 0;
@@ -195,7 +195,7 @@ static void *realloc_all(void *argument)
     return NULL;
 }
 
-static void blocks_can_be_reallocated_in_another_thread(void)
+CHECK("blocks can be reallocated in another thread")
 {
     static unsigned char *blocks[BLOCKS];
     run_thread(allocate_many, blocks, NULL);
@@ -210,7 +210,7 @@ static void *leave_by_pthread_exit(void *argument)
     pthread_exit(malloc((size_t)(uintptr_t)argument));
 }
 
-static void a_threads_result_may_be_a_block_of_its(void)
+CHECK("a thread's result may be a block of its own")
 {
     for (size_t i = 1; i < 500; i++) {
         void *block = NULL;
@@ -242,7 +242,7 @@ static void leave_main_first(void *unused)
     pthread_exit(NULL);
 }
 
-static void the_first_thread_may_end_before_the_others(void)
+CHECK("the first thread may end before the others")
 {
     ending result;
     run_apart(leave_main_first, NULL, 10, &result);
@@ -280,7 +280,7 @@ static void start_with_statistics(void *unused)
     _exit(9);
 }
 
-static void a_thread_with_the_least_stack_may_write_statistics(void)
+CHECK("a thread with the least stack may end a program that writes statistics")
 {
     ending result;
     run_apart(start_with_statistics, NULL, 10, &result);
@@ -318,7 +318,7 @@ static void run_in_thread(void *body)
     require(result != PTHREAD_CANCELED, "hz let the thread end");
 }
 
-static void no_thread_is_cancelled_by_what_hz_says(void)
+CHECK_IN(60, "no thread that is to be cancelled ends where hz says something")
 {
     ending result;
     void *(*body)(void *) = free_no_block;
@@ -332,31 +332,9 @@ static void no_thread_is_cancelled_by_what_hz_says(void)
     require(strstr(result.said, "written to") != NULL, "it said '%.200s'", result.said);
 }
 
-static const check checks[] = {
-    {"destructors of thread-specific data allocate and free in every round",
-     destructors_allocate_in_every_round, 0},
-    {"threads whose first call comes in a destructor leak nothing",
-     first_call_in_a_destructor_leaks_nothing, 0},
-    {"what the C library frees after all destructors leaks nothing",
-     what_the_c_library_frees_last_leaks_nothing, 0},
-    {"a thread-specific key that the program forgot to make does no harm",
-     a_key_that_none_made_does_no_harm, 0},
-    {"what a program stores under the keys of others does no harm",
-     what_is_stored_under_the_keys_of_others_does_no_harm, 0},
-    {"blocks outlive their thread", blocks_outlive_their_thread, 0},
-    {"threads that only free leak nothing", threads_that_only_free_leak_nothing, 0},
-    {"blocks can be reallocated in another thread", blocks_can_be_reallocated_in_another_thread, 0},
-    {"a thread's result may be a block of its own", a_threads_result_may_be_a_block_of_its, 0},
-    {"the first thread may end before the others", the_first_thread_may_end_before_the_others, 0},
-    {"no thread that is to be cancelled ends where hz says something",
-     no_thread_is_cancelled_by_what_hz_says, 60},
-    {"a thread with the least stack may end a program that writes statistics",
-     a_thread_with_the_least_stack_may_write_statistics, 0},
-};
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], EXIT_IN_A_THREAD) == 0)
         return exit_in_a_thread_with_the_least_stack();
-    return run_checks(checks, COUNT(checks), argc, argv);
+    return run_checks(argc, argv);
 }

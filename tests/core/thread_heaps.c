@@ -26,7 +26,7 @@ static void *allocate_beside_the_other(void *argument)
     return NULL;
 }
 
-static void threads_cut_spans_of_their_own(void)
+CHECK("threads cut spans of their own")
 {
     static char *blocks[2][BLOCKS];
     pthread_t threads[2];
@@ -61,7 +61,7 @@ static void *allocate_one(void *unused)
     return malloc(SIZE);
 }
 
-static void a_new_thread_goes_on_with_the_magazines_of_one_that_ended(void)
+CHECK("a new thread goes on with the magazines of one that ended")
 {
     pthread_t thread;
     void *freed = NULL, *taken = NULL;
@@ -85,7 +85,7 @@ static void *fill_the_magazine(void *unused)
     return NULL;
 }
 
-static void a_trim_returns_what_ended_threads_hold(void)
+CHECK("a trim returns what ended threads hold")
 {
     pthread_t threads[THREADS];
     (void)malloc_trim(0);
@@ -135,7 +135,7 @@ static void play(size_t rounds)
 }
 
 /* The magazines of all threads share a budget, and the child has none of the others. */
-static void a_forked_child_keeps_as_much_as_a_process_of_one_thread(void)
+CHECK("a forked child keeps as much as a process of one thread")
 {
     enum { CROWD = 64, ROUNDS = 200 };
     int status = 0;
@@ -174,7 +174,7 @@ static void pipe_blocks(size_t rounds)
 }
 
 /* All of them always run short, and larger ones would run short as often. */
-static void magazines_that_pass_blocks_on_leave_each_other_alone(void)
+CHECK("magazines that pass blocks on leave each other alone")
 {
     enum { CROWD = 3, ROUNDS = 30 };
     be_among(CROWD);
@@ -183,20 +183,4 @@ static void magazines_that_pass_blocks_on_leave_each_other_alone(void)
     pipe_blocks(ROUNDS);
     const uint64_t shrunk = hz_counter("magazines_shrunk") - before;
     require(shrunk == 0, "%llu magazines had to make room", (unsigned long long)shrunk);
-}
-
-static const check checks[] = {
-    {"threads cut spans of their own", threads_cut_spans_of_their_own, 0},
-    {"a new thread goes on with the magazines of one that ended",
-     a_new_thread_goes_on_with_the_magazines_of_one_that_ended, 0},
-    {"a trim returns what ended threads hold", a_trim_returns_what_ended_threads_hold, 0},
-    {"a forked child keeps as much as a process of one thread",
-     a_forked_child_keeps_as_much_as_a_process_of_one_thread, 0},
-    {"magazines that pass blocks on leave each other alone",
-     magazines_that_pass_blocks_on_leave_each_other_alone, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return run_checks(checks, COUNT(checks), argc, argv);
 }
