@@ -7,6 +7,7 @@ the server's when all units are done: only then is known whether a run counts.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,7 @@ class Server:
 
     def run(self, event: Mapping[str, Any], watcher: Watcher) -> Run:
         """Returns the run of a server that has ended; its time and its load's are not in it."""
-        told = (event["result"] or "").encode()
+        told = json.dumps(event["result"]).encode() if event["result"] else b""
         run = run_of(report_of(self.program, told, event["stderr"]), watcher, "", event["stderr"])
         by_itself = event["ended_as"] is None
         fault = ended_by_itself(run) if by_itself else self.fault

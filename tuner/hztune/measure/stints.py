@@ -272,7 +272,7 @@ def _stint(
 ) -> Stint:
     """Returns a run as hz-alternate tells of it."""
     stdout = _printed(folder, event) if program.reads_output else ""
-    told = (event["result"] or "").encode()
+    told = json.dumps(event["result"]).encode() if event["result"] else b""
     result = report_of(program, told, event["stderr"])
     run = replace(
         run_of(result, watcher, stdout, event["stderr"]),

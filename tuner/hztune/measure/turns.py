@@ -293,7 +293,7 @@ class _Performance:
     def _outcome(self, part: _TurnArm) -> Outcome:
         """Returns what an arm came to."""
         ending: Mapping[str, Any] = part.ending or {}
-        result = _object_in(ending.get("result"))
+        result: Mapping[str, Any] = ending.get("result") or {}
         fault = part.fault or self._fault(part, ending, result)
         return Outcome(
             arm=part.arm,
@@ -334,15 +334,6 @@ class _Performance:
             turns=len(turns),
             disturbed=sum(bool(turn.disturbed) for turn in turns),
         )
-
-
-def _object_in(text: str | None) -> Mapping[str, Any]:
-    """Returns what hz-bench printed; empty where that is no object."""
-    try:
-        found = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {}
 
 
 def _facts(ending: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, int]:
