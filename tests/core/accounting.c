@@ -116,7 +116,7 @@ static void threads_start(pthread_t *threads)
 {
     free(malloc(1));
     pthread_barrier_init(&turn, NULL, THREADS + 1);
-    for (size_t t = 0; t < THREADS; t++) pthread_create(&threads[t], NULL, worker, (void *)t);
+    for (size_t t = 0; t < THREADS; t++) threads[t] = thread_start(worker, (void *)t);
 }
 
 CHECK_IN(60, "uordblks is the usable bytes of the blocks of all threads")
@@ -133,7 +133,7 @@ CHECK_IN(60, "uordblks is the usable bytes of the blocks of all threads")
     pthread_barrier_wait(&turn);
     require(live() == before, "%zu live, %zu before", live(), before);
     pthread_barrier_wait(&turn);
-    for (size_t t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
+    for (size_t t = 0; t < THREADS; t++) (void)thread_end(threads[t]);
     require(live() <= before, "%zu live, %zu before", live(), before);
 }
 
@@ -219,10 +219,9 @@ static void *cancelled_in_stats(void *reached)
 
 CHECK("malloc_stats is no cancellation point")
 {
-    pthread_t thread;
     int reached = 0;
     void *result;
-    pthread_create(&thread, NULL, cancelled_in_stats, &reached);
+    const pthread_t thread = thread_start(cancelled_in_stats, &reached);
     pthread_join(thread, &result);
     require(reached && result == PTHREAD_CANCELED, "cancelled in malloc_stats");
 }
@@ -274,7 +273,7 @@ CHECK("malloc_info needs no more stack than the smallest has")
     pthread_attr_init(&attributes);
     require(pthread_attr_setstacksize(&attributes, LEAST_STACK) == 0, "the stack is refused");
     require(pthread_create(&thread, &attributes, tell_all, file) == 0, "pthread_create failed");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread);
     (void)fclose(file);
 }
 

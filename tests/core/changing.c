@@ -139,42 +139,39 @@ CHECK_IN(60, "threads may change everything while others allocate")
 {
     pthread_t allocating[2], changing[2];
     for (uintptr_t i = 0; i < 2; i++) {
-        pthread_create(&allocating[i], NULL, allocate_until_it_is_over, (void *)(i + 1));
-        pthread_create(&changing[i], NULL, change_all, (void *)(i + 1));
+        allocating[i] = thread_start(allocate_until_it_is_over, (void *)(i + 1));
+        changing[i] = thread_start(change_all, (void *)(i + 1));
     }
-    for (int i = 0; i < 2; i++) pthread_join(changing[i], NULL);
+    for (int i = 0; i < 2; i++) (void)thread_end(changing[i]);
     atomic_store(&over, true);
-    for (int i = 0; i < 2; i++) pthread_join(allocating[i], NULL);
+    for (int i = 0; i < 2; i++) (void)thread_end(allocating[i]);
 }
 
 static void require_child_changes(void)
 {
     const pid_t child = fork();
-    int status;
     if (child == 0) {
         require_set("span_cache", "5");
         hz_free(hz_malloc(SIZE));
         _exit(0);
     }
-    require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+    require_child_ends(child);
 }
 
 CHECK_IN(60, "a child of a fork in a change can change")
 {
     enum { FORKS = 100 };
-    pthread_t changing;
-    pthread_create(&changing, NULL, change_all, (void *)1);
+    const pthread_t changing = thread_start(change_all, (void *)1);
     for (int i = 0; i < FORKS; i++) require_child_changes();
-    pthread_join(changing, NULL);
+    (void)thread_end(changing);
 }
 
 CHECK("a child begins with what its parent has")
 {
     require_set("decay_ms", "17");
     const pid_t child = fork();
-    int status;
     if (child == 0) _exit(strcmp(got("decay_ms"), "17") == 0 ? 0 : 1);
-    require(waitpid(child, &status, 0) == child && status == 0, "it has another value");
+    require_child_ends(child);
 }
 
 /* ---- the background thread ------------------------------------------------------------------ */
@@ -210,14 +207,13 @@ CHECK("a child can start a background thread of its own")
     require_set("background_period_us", "64");
     wait_for_threads(2);
     const pid_t child = fork();
-    int status;
     if (child == 0) {
         require(thread_count() == 1, "the child has a thread already");
         require_set("background_period_us", "128");
         wait_for_threads(2);
         _exit(0);
     }
-    require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+    require_child_ends(child);
 }
 
 /* ---- trim ----------------------------------------------------------------------------------- */
@@ -245,13 +241,12 @@ static void *keep_blocks_and_call_again(void *unused)
 
 CHECK("a trim reaches the magazines of a thread that calls again")
 {
-    pthread_t other;
     pthread_barrier_init(&turn, NULL, 2);
-    pthread_create(&other, NULL, keep_blocks_and_call_again, NULL);
+    const pthread_t other = thread_start(keep_blocks_and_call_again, NULL);
     pthread_barrier_wait(&turn);
     (void)hz_trim();
     pthread_barrier_wait(&turn);
-    pthread_join(other, NULL);
+    (void)thread_end(other);
     require(kept_before > 0, "the other thread kept nothing");
     require(kept_after == 0, "it keeps %zu of %zu blocks", kept_after, kept_before);
 }

@@ -164,6 +164,32 @@ void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *res
     result->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
+/* ---- threads and children ------------------------------------------------------------------- */
+
+pthread_t thread_start(void *(*run)(void *), const void *argument)
+{
+    pthread_t thread;
+    const int why = pthread_create(&thread, NULL, run, (void *)(uintptr_t)argument);
+    require(why == 0, "no thread: %s", strerror(why));
+    return thread;
+}
+
+void *thread_end(pthread_t thread)
+{
+    void *result = NULL;
+    const int why = pthread_join(thread, &result);
+    require(why == 0, "a thread cannot be joined: %s", strerror(why));
+    return result;
+}
+
+void require_child_ends(pid_t child)
+{
+    int status = 0;
+    require(child > 0, "fork: %s", strerror(errno));
+    while (waitpid(child, &status, 0) < 0) require(errno == EINTR, "waitpid: %s", strerror(errno));
+    require(status == 0, "the child's wait status is %d", status);
+}
+
 /* ---- numbers -------------------------------------------------------------------------------- */
 
 uint64_t random_next(uint64_t *state)

@@ -14,8 +14,10 @@
 #ifndef TEST_CHECK_H
 #define TEST_CHECK_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,6 +71,13 @@ typedef struct ending {
 /* Runs `act(subject)` in a child process, at most `seconds`; a child that returns exits with status
  * 0. */
 void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *result);
+
+/* Starts a thread, and waits for its end; gives its result. */
+pthread_t thread_start(void *(*run)(void *), const void *argument);
+void *thread_end(pthread_t thread);
+
+/* Waits for the end of a child, which must be a good one: exit status 0. */
+void require_child_ends(pid_t child);
 
 /* A fast generator of pseudo-random numbers; the whole state is the one word. */
 uint64_t random_next(uint64_t *state);

@@ -145,7 +145,6 @@ CHECK("one call takes a part of what many blocks owe")
 
 CHECK("a child goes on where a depot gave up a part")
 {
-    int status = -1;
     const uint32_t before = fill_the_depot(SIZE);
     clock_ms += (uint64_t)hz_cfg.decay_ms;
     require(hz_decay() && in_depot(SIZE) > before / 2, "nothing is left to give up");
@@ -156,7 +155,7 @@ CHECK("a child goes on where a depot gave up a part")
     for (int look = 0; look < LOOKS; look++) pass_delay();
     require(in_depot(SIZE) == 0 && hz_usage_now().free_bytes == 0, "not all goes back");
     if (child == 0) _exit(0);
-    require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+    require_child_ends(child);
 }
 
 CHECK("what a depot gave up goes back to the system")

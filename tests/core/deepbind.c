@@ -110,9 +110,8 @@ static void *load_and_use(void *unused)
 CHECK("threads may load at once")
 {
     pthread_t threads[THREADS];
-    for (size_t i = 0; i < THREADS; i++)
-        require(pthread_create(&threads[i], NULL, load_and_use, NULL) == 0, "pthread_create");
-    for (size_t i = 0; i < THREADS; i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++) threads[i] = thread_start(load_and_use, NULL);
+    for (size_t i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
 }
 
 /* ---- where the flag is kept ------------------------------------------------------------------ */

@@ -111,7 +111,7 @@ static void *serve(void *argument)
 static void helper_start(helper *this)
 {
     (void)pthread_barrier_init(&this->turn, NULL, 2);
-    require(pthread_create(&this->thread, NULL, serve, this) == 0, "pthread_create failed");
+    this->thread = thread_start(serve, this);
 }
 
 /* Has the helper do something; returns when that is done. */
@@ -175,9 +175,7 @@ static void *free_and_end(void *block)
 
 static void free_in_thread_that_ends(void *block)
 {
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, free_and_end, block) == 0, "pthread_create failed");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread_start(free_and_end, block));
 }
 
 static void *get_and_end(void *argument)
@@ -188,12 +186,7 @@ static void *get_and_end(void *argument)
 
 static void *get_in_thread_that_ends(const plan *form)
 {
-    pthread_t thread;
-    void *block = NULL;
-    require(pthread_create(&thread, NULL, get_and_end, (void *)(uintptr_t)form) == 0,
-            "pthread_create failed");
-    (void)pthread_join(thread, &block);
-    return block;
+    return thread_end(thread_start(get_and_end, (void *)(uintptr_t)form));
 }
 
 /* ---- forms: the frees ----------------------------------------------------------------------- */

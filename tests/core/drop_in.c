@@ -90,7 +90,7 @@ static void *churn(void *unused)
 CHECK("threads and forks work")
 {
     pthread_t threads[4];
-    for (size_t i = 0; i < COUNT(threads); i++) pthread_create(&threads[i], NULL, churn, NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) threads[i] = thread_start(churn, NULL);
     for (int i = 0; i < 20; i++) {
         int status = -1;
         const pid_t child = fork();
@@ -102,7 +102,7 @@ CHECK("threads and forks work")
         require(WIFEXITED(status) && WEXITSTATUS(status) == 7, "child: status %x",
                 (unsigned)status);
     }
-    for (size_t i = 0; i < COUNT(threads); i++) pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
 }
 
 CHECK("impossible sizes are refused")

@@ -47,15 +47,14 @@ static void *churn(void *argument)
 static void start_churn(pthread_t *threads)
 {
     for (size_t i = 0; i < CHURNERS; i++) {
-        require(pthread_create(&threads[i], NULL, churn, (void *)(uintptr_t)(i + 1)) == 0,
-                "pthread_create failed");
+        threads[i] = thread_start(churn, (void *)(uintptr_t)(i + 1));
     }
 }
 
 static void end_churn(const pthread_t *threads)
 {
     atomic_store(&stop, 1);
-    for (size_t i = 0; i < CHURNERS; i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < CHURNERS; i++) (void)thread_end(threads[i]);
 }
 
 static void child_steps(uint64_t seed)
@@ -176,10 +175,9 @@ CHECK_IN(120, "two threads can fork at once")
     pthread_t forkers[2];
     start_churn(threads);
     for (size_t i = 0; i < COUNT(forkers); i++) {
-        require(pthread_create(&forkers[i], NULL, fork_from_thread, NULL) == 0,
-                "pthread_create failed");
+        forkers[i] = thread_start(fork_from_thread, NULL);
     }
-    for (size_t i = 0; i < COUNT(forkers); i++) (void)pthread_join(forkers[i], NULL);
+    for (size_t i = 0; i < COUNT(forkers); i++) (void)thread_end(forkers[i]);
     end_churn(threads);
 }
 

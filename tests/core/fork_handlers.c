@@ -137,15 +137,14 @@ CHECK_IN(60, "a child that was forked in a handler amidst malloc may go on there
 static void start_threads(pthread_t *threads, size_t count, void *(*run)(void *))
 {
     for (size_t i = 0; i < count; i++) {
-        require(pthread_create(&threads[i], NULL, run, (void *)(uintptr_t)(i + 1)) == 0,
-                "pthread_create failed");
+        threads[i] = thread_start(run, (void *)(uintptr_t)(i + 1));
     }
 }
 
 static void end_threads(const pthread_t *threads, size_t count)
 {
     atomic_store(&stop, true);
-    for (size_t i = 0; i < count; i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < count; i++) (void)thread_end(threads[i]);
 }
 
 static void block_timer(int how)
@@ -199,15 +198,13 @@ CHECK_IN(60, "forks end while other threads allocate under the locks of streams"
     start_threads(flushers, COUNT(flushers), flush_all_streams);
     start_threads(readers, COUNT(readers), read_lines);
     for (int i = 0; i < 80; i++) {
-        int status = 0;
         const pid_t child = fork();
         if (child == 0) {
             (void)alarm(CHILD_SECONDS);
             for (size_t size = 1; size < 500000; size *= 3) free(malloc(size));
             _exit(0);
         }
-        require(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
-        require(status == 0, "child %d: wait status %d", i, status);
+        require_child_ends(child);
     }
     end_threads(flushers, COUNT(flushers));
     end_threads(readers, COUNT(readers));

@@ -65,9 +65,8 @@ static void *run_until_stopped(void *act)
 static void stop_a_thread(void (*act)(void))
 {
     static void (*chosen)(void);
-    pthread_t thread;
     chosen = act;
-    require(pthread_create(&thread, NULL, run_until_stopped, &chosen) == 0, "pthread_create");
+    (void)thread_start(run_until_stopped, &chosen);
     while (!atomic_load(&is_stopped)) (void)usleep(1000);
 }
 
@@ -88,7 +87,6 @@ __attribute__((constructor(101))) static void register_before_hz(void)
 
 static void require_of_child(void (*act)(void), bool is_early)
 {
-    int status = 0;
     act_early = is_early ? act : NULL;
     const pid_t child = fork();
     if (child == 0) {
@@ -96,8 +94,7 @@ static void require_of_child(void (*act)(void), bool is_early)
         act();
         _exit(0);
     }
-    require(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
-    require(status == 0, "the child's wait status is %d%s", status, is_early ? " early" : "");
+    require_child_ends(child);
 }
 
 static void require_in_child(void (*act)(void))
@@ -281,7 +278,6 @@ CHECK("the page pool that another thread was changing is made anew of its runs")
 /* No system call is made under the lock of the page pool, but a handler of a signal may fork. */
 CHECK("a fork within the page pool loses no run that another thread was purging")
 {
-    int status = -1;
     stop_a_thread_that_purges();
     hz_lock_take(&hz_page_pool.lock);
     const pid_t forked = fork();
@@ -294,8 +290,7 @@ CHECK("a fork within the page pool loses no run that another thread was purging"
         use_pages();
         _exit(0);
     }
-    require(waitpid(forked, &status, 0) == forked, "waitpid");
-    require(status == 0, "the child's wait status is %d", status);
+    require_child_ends(forked);
 }
 
 /* ---- depots and inboxes --------------------------------------------------------------------- */
@@ -335,20 +330,17 @@ static void *hold_until_another_waits(void *unused)
 
 CHECK("a lock that a thread of a bare child holds stays its own")
 {
-    int status = 0;
     hz_free(hz_malloc(LARGE));
     const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     if (child == 0) {
-        pthread_t thread;
         (void)alarm(CHILD_SECONDS);
-        require(pthread_create(&thread, NULL, hold_until_another_waits, NULL) == 0, "no thread");
+        const pthread_t thread = thread_start(hold_until_another_waits, NULL);
         while (!atomic_load(&is_stopped)) (void)usleep(1000);
         hz_free(hz_malloc(4 * LARGE));
-        (void)pthread_join(thread, NULL);
+        (void)thread_end(thread);
         _exit(0);
     }
-    require(child > 0 && waitpid(child, &status, 0) == child, "clone: %s", strerror(errno));
-    require(status == 0, "the child's wait status is %d", status);
+    require_child_ends(child);
 }
 
 int main(int argc, char **argv)

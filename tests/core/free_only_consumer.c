@@ -103,16 +103,13 @@ static void *consume(void *unused)
 
 CHECK_IN(120, "a thread that only frees hoards nothing")
 {
-    pthread_t producers[PRODUCERS];
-    pthread_t consumer;
     queue.bytes_max = number_chosen("TEST_LIVE_MIB", 64) << 20;
     queue.total = number_chosen("TEST_BLOCKS", 2000000);
     memset(queue.parcels, 0, sizeof queue.parcels);
     const size_t base = resident_bytes();
-    require(pthread_create(&consumer, NULL, consume, NULL) == 0, "pthread_create failed");
+    const pthread_t consumer = thread_start(consume, NULL);
     for (size_t i = 0; i < PRODUCERS; i++) {
-        require(pthread_create(&producers[i], NULL, produce, (void *)(uintptr_t)(i + 1)) == 0,
-                "pthread_create failed");
+        (void)thread_start(produce, (void *)(uintptr_t)(i + 1));
     }
     (void)pthread_join(
         consumer, NULL); /* the producers may wait for ever now: the process ends with this check */

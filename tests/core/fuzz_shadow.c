@@ -199,9 +199,8 @@ static void free_everything(void)
 static void run_round(void)
 {
     pthread_t threads[THREADS_MAX];
-    for (size_t t = 0; t < thread_count; t++)
-        require(pthread_create(&threads[t], NULL, work, &workers[t]) == 0, "pthread_create failed");
-    for (size_t t = 0; t < thread_count; t++) (void)pthread_join(threads[t], NULL);
+    for (size_t t = 0; t < thread_count; t++) threads[t] = thread_start(work, &workers[t]);
+    for (size_t t = 0; t < thread_count; t++) (void)thread_end(threads[t]);
     require_all_apart();
 }
 

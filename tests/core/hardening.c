@@ -63,11 +63,9 @@ static void *free_here(void *block)
 
 static void free_in_another_thread_too(size_t size)
 {
-    pthread_t thread;
     void *block = fresh(size);
     free(block);
-    require(pthread_create(&thread, NULL, free_here, block) == 0, "no thread");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread_start(free_here, block));
 }
 
 static void free_what_was_handed_out_again(size_t size)
@@ -359,15 +357,14 @@ static void *free_what_is_handed_over(void *unused)
 CHECK_IN(60, "the block that a thread got last may go at any time")
 {
     static void *blocks[CALLS_EACH];
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, free_what_is_handed_over, NULL) == 0, "no thread");
+    const pthread_t thread = thread_start(free_what_is_handed_over, NULL);
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < CALLS_EACH; i++) blocks[i] = malloc(50);
         for (int i = 0; i < WHOLE_SPAN; i++) atomic_store(&handed[i], malloc(100000));
         for (int i = 0; i < CALLS_EACH; i++) free(blocks[i]);
         while (atomic_load(&rounds_done) <= round) (void)sched_yield();
     }
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread);
 }
 
 /* Gets and frees large blocks, so that other threads get them. */
@@ -386,6 +383,6 @@ CHECK_IN(60, "the block that a thread got last may become another thread's")
 {
     pthread_t threads[12];
     for (size_t i = 0; i < COUNT(threads); i++)
-        require(pthread_create(&threads[i], NULL, pass_large_blocks_on, NULL) == 0, "no thread");
-    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
+        threads[i] = thread_start(pass_large_blocks_on, NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
 }

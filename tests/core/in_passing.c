@@ -71,12 +71,11 @@ static void wait_for_sleeper(hz_lock *lock)
 CHECK_IN(30,
          "a block that came out of the depot lies in no magazine, though others follow it there")
 {
-    pthread_t thread;
     void *block;
     class_ = hz_class_of(SIZE);
     hz_lock *lock = &hz_shards[0].bins[class_].lock;
     (void)pthread_barrier_init(&step, NULL, 2);
-    require(pthread_create(&thread, NULL, fill_and_give_up, NULL) == 0, "pthread_create failed");
+    const pthread_t thread = thread_start(fill_and_give_up, NULL);
     (void)pthread_barrier_wait(&step);
     leave_room_for_one();
     hz_lock_take(lock);
@@ -86,5 +85,5 @@ CHECK_IN(30,
     for (const hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
         require(!hz_magazine_holds(heap, class_, block), "it still lies in a magazine");
     hz_lock_release(lock);
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread);
 }

@@ -49,9 +49,7 @@ static void *free_in_thread(void *block)
 
 static void free_elsewhere(void *block)
 {
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, free_in_thread, block) == 0, "pthread_create failed");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread_start(free_in_thread, block));
 }
 
 static void *allocate_in_thread(void *size)
@@ -61,12 +59,7 @@ static void *allocate_in_thread(void *size)
 
 static void *fresh_elsewhere(size_t size)
 {
-    pthread_t thread;
-    void *block = NULL;
-    require(pthread_create(&thread, NULL, allocate_in_thread, (void *)(uintptr_t)size) == 0,
-            "pthread_create failed");
-    (void)pthread_join(thread, &block);
-    return block;
+    return thread_end(thread_start(allocate_in_thread, (void *)(uintptr_t)size));
 }
 
 /* ---- twice ---------------------------------------------------------------------------------- */
@@ -138,10 +131,9 @@ static void *free_and_stay(void *argument)
 static void while_parked_with_a_living_thread(size_t size)
 {
     static meeting shared; /* its thread lives on */
-    pthread_t thread;
     shared.block = fresh(size);
     (void)pthread_barrier_init(&shared.barrier, NULL, 2);
-    require(pthread_create(&thread, NULL, free_and_stay, &shared) == 0, "pthread_create failed");
+    (void)thread_start(free_and_stay, &shared);
     (void)pthread_barrier_wait(&shared.barrier);
     free(shared.block);
 }

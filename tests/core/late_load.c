@@ -102,9 +102,7 @@ static interface find(void *handle)
 static void use_in_threads(interface *hz)
 {
     for (int i = 0; i < 10; i++) {
-        pthread_t thread;
-        require(pthread_create(&thread, NULL, use, hz) == 0, "pthread_create failed");
-        (void)pthread_join(thread, NULL);
+        (void)thread_end(thread_start(use, hz));
     }
 }
 
@@ -128,15 +126,14 @@ static void *use_and_outlive(void *argument)
 
 CHECK("closing the library does not harm threads that used it")
 {
-    pthread_t thread;
     void *handle = load(library);
     interface hz = find(handle);
     (void)pthread_barrier_init(&barrier, NULL, 2);
-    require(pthread_create(&thread, NULL, use_and_outlive, &hz) == 0, "pthread_create failed");
+    const pthread_t thread = thread_start(use_and_outlive, &hz);
     (void)pthread_barrier_wait(&barrier);
     require(dlclose(handle) == 0, "dlclose: %s", dlerror());
     (void)pthread_barrier_wait(&barrier);
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread);
     hz = find(load(library));
     (void)use(&hz);
 }
@@ -159,9 +156,7 @@ CHECK("the library works where no key of thread-specific data is left")
     interface hz = find(load(library));
     (void)use(&hz);
     use_in_threads(&hz);
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, use_and_ask_for_key, &first) == 0, "pthread_create");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread_start(use_and_ask_for_key, &first));
 }
 
 int main(int argc, char **argv)

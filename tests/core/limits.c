@@ -43,9 +43,8 @@ CHECK("threads start under a limit that is set late")
     pthread_t threads[16];
     free(malloc(100));
     limit_to(RLIMIT_AS, gibibyte);
-    for (size_t i = 0; i < COUNT(threads); i++)
-        require(pthread_create(&threads[i], NULL, do_nothing, NULL) == 0, "no thread %zu", i);
-    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) threads[i] = thread_start(do_nothing, NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
 }
 
 CHECK("malloc gives what a limit that is set late allows, and no more")

@@ -142,11 +142,8 @@ static void free_many_here(disguise as, size_t size)
 
 static void free_many_elsewhere(disguise as, size_t size)
 {
-    pthread_t thread;
     get_many(as, size);
-    require(pthread_create(&thread, NULL, free_many, (void *)(uintptr_t)size) == 0,
-            "pthread_create failed");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread_start(free_many, (void *)(uintptr_t)size));
     get_them_again(size);
 }
 

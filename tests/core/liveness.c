@@ -169,9 +169,7 @@ static void *run(void *argument);
 
 static void go_on_in_thread(script *rest)
 {
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, run, rest) == 0, "no thread");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread_start(run, rest));
 }
 
 static void bring_the_background_thread(void)
@@ -193,13 +191,12 @@ static const char *how_it_fares(const script *other, const hz_lock *lock)
 
 static void meet(script *rest, uint32_t class_)
 {
-    pthread_t thread;
     hz_lock *lock = &hz_shards[0].depots[class_].lock;
     hz_lock_take(lock);
-    require(pthread_create(&thread, NULL, run, rest) == 0, "no thread");
+    const pthread_t thread = thread_start(run, rest);
     met = how_it_fares(rest, lock);
     hz_lock_release(lock);
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread);
 }
 
 static sigjmp_buf before_crime;

@@ -366,15 +366,13 @@ static void run_child(void)
 
 static void fork_between(bool is_spoilt)
 {
-    int status = 0;
     lend_sweeps(true);
     if (is_spoilt) spoil();
     const pid_t child = fork();
     if (child == 0) run_child();
     if (is_spoilt) unspoil();
     lend_sweeps(false);
-    require(child > 0 && waitpid(child, &status, 0) == child, "no child");
-    require(status == 0, "the child's wait status is %d", status);
+    require_child_ends(child);
 }
 
 CHECK_IN(120, "every page of the page pool has one state and one owner, also after forks")

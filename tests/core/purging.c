@@ -383,10 +383,8 @@ static unsigned watched;
 /* Hangs if the thread that returns memory holds one of them. */
 static void let_another_thread_allocate(void)
 {
-    pthread_t thread;
     meanwhile = NULL;
-    require(pthread_create(&thread, NULL, use_every_lock, NULL) == 0, "no thread");
-    require(pthread_join(thread, NULL) == 0, "no end of the thread");
+    (void)thread_end(thread_start(use_every_lock, NULL));
     watched++;
 }
 
@@ -459,23 +457,20 @@ CHECK("no trim returns memory under a lock")
 
 static void *fork_and_trim(void *unused)
 {
-    int status = -1;
     const pid_t child = fork();
     if (child == 0) {
         require(dirty_bytes() == (size_t)BURST * MIB, "the child has %zu bytes", dirty_bytes());
         require(hz_trim() && dirty_bytes() == 0, "in the child %zu bytes stay", dirty_bytes());
         _exit(0);
     }
-    require(waitpid(child, &status, 0) == child && status == 0, "the child ends with %d", status);
+    require_child_ends(child);
     return unused;
 }
 
 static void let_another_thread_fork(void)
 {
-    pthread_t thread;
     meanwhile = NULL;
-    require(pthread_create(&thread, NULL, fork_and_trim, NULL) == 0, "no thread");
-    require(pthread_join(thread, NULL) == 0, "no end of the thread");
+    (void)thread_end(thread_start(fork_and_trim, NULL));
 }
 
 CHECK("a child gets what a thread was just returning")
@@ -492,9 +487,8 @@ static void fork_here(void)
 {
     meanwhile = NULL;
     const pid_t child = fork();
-    int status = -1;
     if (child == 0) return;
-    require(waitpid(child, &status, 0) == child && status == 0, "the child ends with %d", status);
+    require_child_ends(child);
 }
 
 CHECK("a child goes on with what its thread was returning")

@@ -215,9 +215,7 @@ static void *burst_in_a_thread(void *unused)
 
 static void let_a_thread_come_and_go(void)
 {
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, burst_in_a_thread, NULL) == 0, "no thread");
-    pthread_join(thread, NULL);
+    (void)thread_end(thread_start(burst_in_a_thread, NULL));
 }
 
 static void let_another_one_come_and_go(void)
@@ -265,9 +263,8 @@ static void let_many_threads_come_and_go(void)
 {
     pthread_t threads[MANY];
     require(pthread_barrier_init(&all_have_heaps, NULL, MANY) == 0, "no barrier");
-    for (size_t i = 0; i < MANY; i++)
-        require(pthread_create(&threads[i], NULL, use_many_blocks, NULL) == 0, "no thread");
-    for (size_t i = 0; i < MANY; i++) pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < MANY; i++) threads[i] = thread_start(use_many_blocks, NULL);
+    for (size_t i = 0; i < MANY; i++) (void)thread_end(threads[i]);
 }
 
 /* Whole pages of the slots of heaps without a thread, as far as a heap has so many. */

@@ -114,14 +114,13 @@ static inline void *rest_and_burst(void *argument)
 static inline void rester_start(rester *self)
 {
     *self = (rester){.bursts_wanted = 0};
-    const int failure = pthread_create(&self->thread, NULL, rest_and_burst, self);
-    require(failure == 0, "pthread_create: %s", strerror(failure));
+    self->thread = thread_start(rest_and_burst, self);
 }
 
 static inline void rester_end(rester *self)
 {
     atomic_store(&self->is_let_go, true);
-    require(pthread_join(self->thread, NULL) == 0, "pthread_join failed");
+    (void)thread_end(self->thread);
 }
 
 static inline void rester_burst(rester *self)

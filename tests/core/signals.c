@@ -73,14 +73,13 @@ CHECK_IN(60, "handlers interrupt malloc and free without harm")
     pthread_t threads[THREADS];
     handle(SIGALRM, note_arrival);
     for (size_t i = 0; i < THREADS; i++) {
-        require(pthread_create(&threads[i], NULL, churn, (void *)(uintptr_t)(i + 1)) == 0,
-                "pthread_create failed");
+        threads[i] = thread_start(churn, (void *)(uintptr_t)(i + 1));
     }
     set_timer(500);
     while (atomic_load(&arrivals) < 300) (void)usleep(1000);
     set_timer(0);
     atomic_store(&stop, 1);
-    for (size_t i = 0; i < THREADS; i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
 }
 
 static void exit_now(int number)
@@ -130,10 +129,8 @@ static void *allocate_while_cancelled(void *unused)
 
 CHECK("malloc and free are no cancellation points")
 {
-    pthread_t thread;
     void *result = NULL;
-    require(pthread_create(&thread, NULL, allocate_while_cancelled, NULL) == 0,
-            "pthread_create failed");
+    const pthread_t thread = thread_start(allocate_while_cancelled, NULL);
     (void)pthread_join(thread, &result);
     require(atomic_load(&reached_end), "the thread was cancelled within malloc or free");
     require(result == PTHREAD_CANCELED, "the thread was not cancelled at all");
@@ -161,11 +158,8 @@ static void *work_until_cancelled(void *argument)
 CHECK_IN(60, "cancelled threads hold no lock")
 {
     for (size_t i = 0; i < 400; i++) {
-        pthread_t thread;
         void *result = NULL;
-        require(pthread_create(&thread, NULL, work_until_cancelled, (void *)(uintptr_t)(i + 1)) ==
-                    0,
-                "pthread_create failed");
+        const pthread_t thread = thread_start(work_until_cancelled, (void *)(uintptr_t)(i + 1));
         if (i % 3 == 0) {
             free(malloc(i));
             (void)sched_yield();

@@ -109,7 +109,7 @@ static int exhaust_in_threads(void)
                                (void *)(uintptr_t)(64 << 2 * i)) == 0,
                 "pthread_create failed");
     }
-    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
     return exhaust_and_recover(1000, 8 * mebibyte);
 }
 

@@ -451,9 +451,8 @@ static int trade_between_nodes(void)
     require(hz_map.nodes == NODES && hz_map.shards == NODES, "%u nodes, %u shards", hz_map.nodes,
             hz_map.shards);
     for (int generation = 0; generation < 2; generation++) {
-        for (uintptr_t i = 0; i < THREADS; i++)
-            require(pthread_create(&threads[i], NULL, trade, (void *)(i + 1)) == 0, "no thread");
-        for (size_t i = 0; i < THREADS; i++) require(pthread_join(threads[i], NULL) == 0, "join");
+        for (uintptr_t i = 0; i < THREADS; i++) threads[i] = thread_start(trade, (void *)(i + 1));
+        for (size_t i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
     }
     require(hz_stats_total(HZ_STAT_heaps_adopted) > 0, "no heap had a second thread");
     return 0;

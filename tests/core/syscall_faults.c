@@ -303,12 +303,10 @@ static void victim_with_threads(plan *this)
     pthread_t threads[4];
     this->failing = 0; /* starting a thread is the C library's business */
     for (size_t i = 0; i < COUNT(threads); i++) {
-        require(pthread_create(&threads[i], NULL, churn_in_thread,
-                               (void *)(uintptr_t)(this->first * 10 + i)) == 0,
-                "pthread_create failed");
+        threads[i] = thread_start(churn_in_thread, (void *)(uintptr_t)(this->first * 10 + i));
     }
     this->failing = 1;
-    for (size_t i = 0; i < COUNT(threads); i++) (void)pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
     this->failing = 0;
     require_recovered();
 }

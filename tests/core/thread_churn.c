@@ -65,8 +65,7 @@ CHECK_IN(300, "threads in sequence do not add up")
     holdings before = {0, 0, 0};
     void *left = NULL;
     for (size_t i = 0; i < total; i++) {
-        pthread_t thread;
-        require(pthread_create(&thread, NULL, come_and_go, left) == 0, "pthread_create failed");
+        const pthread_t thread = thread_start(come_and_go, left);
         (void)pthread_join(thread, &left);
         if (i == 1000) before = holdings_now();
     }
@@ -82,8 +81,7 @@ CHECK_IN(300, "threads in groups of eight do not add up")
     for (size_t i = 0; i < total; i++) {
         pthread_t threads[TOGETHER];
         for (size_t t = 0; t < TOGETHER; t++) {
-            require(pthread_create(&threads[t], NULL, come_and_go, left[t]) == 0,
-                    "pthread_create failed");
+            threads[t] = thread_start(come_and_go, left[t]);
         }
         for (size_t t = 0; t < TOGETHER; t++)
             (void)pthread_join(threads[t], &left[(t + 1) % TOGETHER]);

@@ -20,8 +20,7 @@ static atomic_size_t destructor_runs;
 
 static void run_thread(void *(*body)(void *), void *argument, void **result)
 {
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, body, argument) == 0, "pthread_create failed");
+    const pthread_t thread = thread_start(body, argument);
     require(pthread_join(thread, result) == 0, "pthread_join failed");
 }
 
@@ -234,10 +233,9 @@ static void *end_the_process(void *first)
 static void leave_main_first(void *unused)
 {
     static pthread_t first;
-    pthread_t thread;
     (void)unused;
     first = pthread_self();
-    require(pthread_create(&thread, NULL, end_the_process, &first) == 0, "pthread_create failed");
+    (void)thread_start(end_the_process, &first);
     free(malloc(100));
     pthread_exit(NULL);
 }
@@ -268,7 +266,7 @@ static int exit_in_a_thread_with_the_least_stack(void)
     require(pthread_attr_setstacksize(&attributes, LEAST_STACK) == 0, "a stack of %d is refused",
             LEAST_STACK);
     require(pthread_create(&thread, &attributes, exit_at_once, NULL) == 0, "pthread_create failed");
-    (void)pthread_join(thread, NULL);
+    (void)thread_end(thread);
     return 1;
 }
 

@@ -32,10 +32,9 @@ CHECK("threads cut spans of their own")
     pthread_t threads[2];
     require(pthread_barrier_init(&both_allocate, NULL, 2) == 0, "no barrier");
     for (int i = 0; i < 2; i++) {
-        require(pthread_create(&threads[i], NULL, allocate_beside_the_other, blocks[i]) == 0,
-                "pthread_create failed");
+        threads[i] = thread_start(allocate_beside_the_other, blocks[i]);
     }
-    for (int i = 0; i < 2; i++) require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
+    for (int i = 0; i < 2; i++) (void)thread_end(threads[i]);
     for (size_t i = 0; i < BLOCKS; i++) {
         for (size_t j = 0; j < BLOCKS; j++) {
             require((uintptr_t)blocks[0][i] >> PAGE_SHIFT != (uintptr_t)blocks[1][j] >> PAGE_SHIFT,
@@ -63,12 +62,8 @@ static void *allocate_one(void *unused)
 
 CHECK("a new thread goes on with the magazines of one that ended")
 {
-    pthread_t thread;
-    void *freed = NULL, *taken = NULL;
-    require(pthread_create(&thread, NULL, free_two, NULL) == 0, "pthread_create failed");
-    require(pthread_join(thread, &freed) == 0, "pthread_join failed");
-    require(pthread_create(&thread, NULL, allocate_one, NULL) == 0, "pthread_create failed");
-    require(pthread_join(thread, &taken) == 0, "pthread_join failed");
+    const void *freed = thread_end(thread_start(free_two, NULL));
+    const void *taken = thread_end(thread_start(allocate_one, NULL));
     require(taken == freed, "it got %p, and %p was freed last", taken, freed);
 }
 
@@ -91,11 +86,9 @@ CHECK("a trim returns what ended threads hold")
     (void)malloc_trim(0);
     const size_t before = resident_bytes();
     for (int i = 0; i < THREADS; i++) {
-        require(pthread_create(&threads[i], NULL, fill_the_magazine, NULL) == 0,
-                "pthread_create failed");
+        threads[i] = thread_start(fill_the_magazine, NULL);
     }
-    for (int i = 0; i < THREADS; i++)
-        require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
+    for (int i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
     (void)malloc_trim(0);
     const size_t after = resident_bytes(), most = before + (128u << 10) * THREADS;
     require(after <= most, "resident memory went from %zu to %zu bytes", before, after);
@@ -117,10 +110,8 @@ static void *have_a_heap(void *unused)
 /* So many other threads have a heap, and with it a part of what all may keep. */
 static void be_among(unsigned crowd)
 {
-    pthread_t thread;
     require(pthread_barrier_init(&all_have_a_heap, NULL, crowd + 1) == 0, "no barrier");
-    for (unsigned i = 0; i < crowd; i++)
-        require(pthread_create(&thread, NULL, have_a_heap, NULL) == 0, "pthread_create failed");
+    for (unsigned i = 0; i < crowd; i++) (void)thread_start(have_a_heap, NULL);
     (void)pthread_barrier_wait(&all_have_a_heap);
 }
 
@@ -138,7 +129,6 @@ static void play(size_t rounds)
 CHECK("a forked child keeps as much as a process of one thread")
 {
     enum { CROWD = 64, ROUNDS = 200 };
-    int status = 0;
     be_among(CROWD);
     const pid_t child = fork();
     if (child == 0) {
@@ -147,8 +137,7 @@ CHECK("a forked child keeps as much as a process of one thread")
         play(ROUNDS);
         _exit(hz_counter("refills") - before < ROUNDS ? 0 : 1);
     }
-    require(child > 0 && waitpid(child, &status, 0) == child, "no child");
-    require(status == 0, "the child's magazines ran empty in every round");
+    require_child_ends(child);
 }
 
 enum { PIPED_SIZES = 8, PIPED_BLOCKS = 256, SMALLEST_PIPED = 16 };
@@ -164,12 +153,10 @@ static void *free_all(void *argument)
 static void pipe_blocks(size_t rounds)
 {
     static void *blocks[PIPED_BLOCKS * PIPED_SIZES];
-    pthread_t thread;
     for (size_t round = 0; round < rounds; round++) {
         for (size_t i = 0; i < COUNT(blocks); i++)
             blocks[i] = malloc(SMALLEST_PIPED << i % PIPED_SIZES);
-        require(pthread_create(&thread, NULL, free_all, blocks) == 0, "pthread_create failed");
-        require(pthread_join(thread, NULL) == 0, "pthread_join failed");
+        (void)thread_end(thread_start(free_all, blocks));
     }
 }
 
