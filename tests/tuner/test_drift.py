@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from hztune import allocator, api, cli, profile
-from hztune.cli.verify_all import FolderAnswer
+from hztune.cli.verify import FolderAnswer
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program

@@ -15,7 +15,7 @@ import pytest
 
 from hztune import api, cli, files
 from hztune.allocator import live, loaded_program
-from hztune.cli.lines import print_lines
+from hztune.cli.options import print_lines
 from hztune.profile import Profile
 from hztune.verify.running import examine
 

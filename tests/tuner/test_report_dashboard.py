@@ -12,7 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from hztune import cli, report
 from hztune.blocks import Arm
-from hztune.cli import report as cli_report
+from hztune.cli import profile as cli_profile
 from hztune.progress import Quiet
 from hztune.store.log import LocalStudy, recording
 from hztune.study.bench import Budget, Workbench
@@ -91,8 +91,8 @@ def trials_in(path: Path) -> list[optuna.trial.FrozenTrial]:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the dashboard was started with; it is not started."""
     words: list[str] = []
-    monkeypatch.setattr(cli_report, "_dashboard", lambda: "dashboard")
-    monkeypatch.setattr(cli_report.os, "execv", lambda program, argv: words.extend(argv))
+    monkeypatch.setattr(cli_profile.shutil, "which", lambda name, path: "dashboard")
+    monkeypatch.setattr(cli_profile.os, "execv", lambda program, argv: words.extend(argv))
     return words
 
 
@@ -122,6 +122,6 @@ def test_what_cannot_be_reported_is_one_sentence(
 def test_the_dashboard_that_is_not_installed_is_named(
     searched: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_report, "_DASHBOARD", "no-such-dashboard")
+    monkeypatch.setattr(cli_profile, "_DASHBOARD", "no-such-dashboard")
     assert cli.status_of(["report", str(searched), "--dashboard"]) == 2
     assert "pip install 'hztune[dashboard]'" in capsys.readouterr().err

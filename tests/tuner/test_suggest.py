@@ -18,7 +18,7 @@ import pytest
 
 from hztune import api, artifacts
 from hztune.cli import status_of
-from hztune.cli.verify_all import programs_in
+from hztune.cli.verify import programs_in
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program

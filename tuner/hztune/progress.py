@@ -196,3 +196,8 @@ def duration(seconds: float) -> str:
     """Seconds for a reader: "1:05", or "12 s"."""
     whole = max(0, round(seconds))
     return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"
+
+
+def mib(size: float, unit: str = " MiB") -> str:
+    """Bytes as a number of MiB."""
+    return f"{size / (1 << 20):.1f}{unit}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from hztune.attach import channel
 from hztune.attach.outside import Process, SeenMemory
-from hztune.blocks import fixed
 from hztune.errors import UsageError
 from hztune.params import Value
 from hztune.strictjson import VERSION, Fields
@@ -38,10 +37,6 @@ class Holding:
     held_bytes: int | None
     cached_bytes: int | None
     settings: Mapping[str, Value]
-
-    def __post_init__(self) -> None:
-        """Keeps a copy that nothing can change."""
-        object.__setattr__(self, "settings", fixed(self.settings))
 
     @property
     def ratio(self) -> float | None:
@@ -113,10 +108,6 @@ class Statistics:
     has_rest_worker: bool = False
     counters: Mapping[str, int] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Keeps a copy that nothing can change."""
-        object.__setattr__(self, "counters", fixed(self.counters))
-
     @property
     def main(self) -> Holding | None:
         """The allocator behind malloc; None: the agent knows none of what is there."""
@@ -134,11 +125,6 @@ class Changed:
 
     before: Mapping[str, Value]
     after: Mapping[str, Value]
-
-    def __post_init__(self) -> None:
-        """Keeps copies that nothing can change."""
-        for name in ("before", "after"):
-            object.__setattr__(self, name, fixed(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hztune.cli.lines import print_lines
+from hztune.cli.options import print_lines
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.interrupt import end_in_order, work_in_child_of_first
 
@@ -31,19 +31,19 @@ COMMANDS = {
     "export": "profile",
     "run": "profile",
     "verify": "verify",
-    "history": "history",
-    "report": "report",
+    "history": "profile",
+    "report": "profile",
     "compare": "compare",
-    "suggest": "suggest",
-    "record": "record",
+    "suggest": "trace",
+    "record": "trace",
     "trace": "trace",
     "list": "list",
     "params": "list",
     "paths": "list",
-    "doctor": "doctor",
-    "stats": "attach",
-    "set": "attach",
-    "trim": "attach",
+    "doctor": "process",
+    "stats": "process",
+    "set": "process",
+    "trim": "process",
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 
@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
             UsageError: The first word is no command and no option.
         """
         if not ctx.resilient_parsing and is_stranger(args):
-            from hztune.cli.meant import no_command
+            from hztune.cli.program import no_command
 
             raise no_command(args[0])
         return super().parse_args(ctx, with_command(args))
@@ -183,7 +183,7 @@ def _sentence(error: click.ClickException) -> str:
     """What click found wrong, on one line, with where the legal ones are listed."""
     text = " ".join(error.format_message().split()).rstrip(".")
     if isinstance(error, click.NoSuchOption):
-        from hztune.cli.meant import commands_with
+        from hztune.cli.program import commands_with
 
         if owners := commands_with(error.option_name):
             text = f"No such option {error.option_name!r}: it belongs to {', '.join(owners)}"

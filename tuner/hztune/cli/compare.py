@@ -10,20 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli import completion
-from hztune.cli.lines import print_lines
+from hztune.cli.options import (
+    ABOUT_PROGRAMS,
+    PRIVATE,
+    QUIET,
+    SEED,
+    flag,
+    offer,
+    option,
+    print_lines,
+    workload_names,
+)
 from hztune.cli.program import (
     NO_PROGRAM,
-    Place,
     SplitCommand,
-    about_program,
     given_words,
     gone_on_with,
-    private_option,
+    is_given,
     refuse_without_program,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
@@ -83,89 +89,43 @@ with --no-worse
 """
 
 
-@click.command("compare", cls=SplitCommand, help=_HELP)
-@click.option(
-    "--workload",
-    "-w",
-    "workloads",
-    default="",
-    metavar="NAME[@SETTING],...",
-    shell_complete=completion.offer_names(completion.workloads),
-    help="What to measure; see `hztune list workloads`.",
-)
-@click.option("--threads", "-t", default="", metavar="N,...", help="Threads.  [default: CPUs here]")
-@click.option(
-    "--param",
-    "-p",
-    "params",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A parameter of the workloads that have it.",
-)
-@click.option(
-    "--budget", default="60s", show_default=True, metavar="TIME", help="Time for all rows together."
-)
-@click.option(
-    "--pairs",
-    type=int,
-    metavar="N",
-    help="Fresh pairs for each row.  [default: 6; with --no-worse as the time allows]",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Seed of all random choices.")  # fmt: skip
-@click.option(
-    "--no-worse",
-    default=None,
-    metavar="PERCENT",
-    help="Test whether the second contender is slower by more than that.",
-)
-@click.option("--counters", is_flag=True, help="Print counters and live memory, too.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    default="text",
-    show_default=True,
-    help="Output format; json has every sample and estimate.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--markdown", is_flag=True, help="The same as --format markdown.")
-@click.option("--plot", type=Place(), metavar="FILE.svg", help="Draw the ratios, too.")
-@click.option(
-    "--csv",
-    "csv_path",
-    type=Place(),
-    metavar="FILE",
-    help="Write the figures there, too.",
-)
-@click.option(
-    "--junit",
-    type=Place(),
-    metavar="FILE",
-    help="Write the answers of --no-worse there as JUnit XML.",
-)
-@click.option(
-    "--out",
-    type=Place(),
-    metavar="DIR",
-    help="Results directory.  [default: a new one in hztune-results]",
-)
-@click.option("--resume", is_flag=True, help="Go on with the comparison in --out.")
-@private_option
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-@about_program
-@click.argument(
-    "contenders",
-    metavar="A B [C]... [-- PROGRAM [ARGS]...]",
-    nargs=-1,
-    shell_complete=completion.offer_contenders,
-)
+_OPTIONS = [
+    option("--workload -w NAME[@SETTING],...", "What to measure; see `hztune list workloads`.",
+           "workloads", shell_complete=offer(workload_names)),
+    option("--threads -t N,...", "Threads.  [default: CPUs here]"),
+    option("--param -p KEY=VALUE", "A parameter of the workloads that have it.", "params",
+           multiple=True),
+    option("--budget TIME", "Time for all rows together.", default="60s"),
+    option("--pairs N",
+           "Fresh pairs for each row.  [default: 6; with --no-worse as the time allows]"),
+    SEED,
+    option("--no-worse PERCENT", "Test whether the second contender is slower by more than that."),
+    flag("--counters", "Print counters and live memory, too."),
+    option("--format", "Output format; json has every sample and estimate.", "form",
+           default="text", type=click.Choice(["text", "markdown", "json"])),
+    flag("--json", "The same as --format json.", "as_json"),
+    flag("--markdown", "The same as --format markdown."),
+    option("--plot FILE.svg", "Draw the ratios, too."),
+    option("--csv FILE", "Write the figures there, too.", "csv_path"),
+    option("--junit FILE", "Write the answers of --no-worse there as JUnit XML."),
+    option("--out DIR", "Results directory.  [default: a new one in hztune-results]"),
+    flag("--resume", "Go on with the comparison in --out."),
+    PRIVATE, QUIET,
+]  # fmt: skip
+_CONTENDERS = click.Argument(
+    ["contenders"], metavar="A B [C]... [-- PROGRAM [ARGS]...]", nargs=-1,
+    shell_complete=offer(lambda: ["default", *api.allocator_names()], files=True),
+)  # fmt: skip
+
+
+@click.command("compare", cls=SplitCommand, help=_HELP,
+               params=[*_OPTIONS, *ABOUT_PROGRAMS, _CONTENDERS])  # fmt: skip
 def compare_command(
     contenders: tuple[str, ...],
     budget: str,
     pairs: int | None,
     seed: int,
-    no_worse: str | None,
+    no_worse: str,
     counters: bool,
     form: str,
     as_json: bool,
@@ -179,20 +139,15 @@ def compare_command(
     private: bool,
     **measured: Any,
 ) -> int:
-    """`hztune compare`."""
     if resume and out is not None and not contenders:
         return int(gone_on_with(out / "comparison.json"))
     if len(contenders) < 2:
         raise UsageError("compare needs at least two contenders (see `hztune compare --help`)")
     form = _form(form, as_json=as_json, markdown=markdown)
-    if junit is not None and no_worse is None:
+    if junit is not None and not no_worse:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
-    if resume and out is None:
-        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
-    out = out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
-    for option, path in (("--plot", plot), ("--csv", csv_path), ("--junit", junit)):
-        _require_place(option, path, out)
+    out = _place_of_results(out, resume, {"--plot": plot, "--csv": csv_path, "--junit": junit})
     specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))
     found = api.compare(
@@ -201,7 +156,7 @@ def compare_command(
         pairs=pairs,
         budget_s=budget_s,
         seed=seed,
-        no_worse=no_worse,
+        no_worse=no_worse or None,
         out=out,
         resume=resume,
         command=() if private else given_words(specs),
@@ -215,49 +170,42 @@ def compare_command(
         so_far = _so_far(found, len(specs))
         how = "go on with the same command and" if private else "go on with: hztune compare"
         raise StoppedByUser(f"{so_far}; {how} --resume --out {shlex.quote(str(out))}")
-    if no_worse is not None:
-        answer = api.ruling(found)
-        if answer == "not enough data":
-            _require_time(found)
-            _require_ratios(found)
-        return _STATUS[answer]
-    _require_time(found)
-    _require_ratios(found)
-    _require_runs(found)
-    return 0
-
-
-def _require_place(option: str, path: Path | None, out: Path) -> None:
-    """Sees to it that a file can be written when all is measured; `out` is made before.
-
-    Raises:
-        UsageError: Its folder does not exist, or it is a folder itself, or a device.
-    """
-    if path is None:
-        return
-    folder, made = path.absolute().parent, out.absolute()
-    if not (folder.is_dir() or folder == made or folder in made.parents):
-        raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}")
-    if path.is_dir():
-        raise UsageError(f"{option} {str(path)!r} is a folder; name a file in it")
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{option} {str(path)!r} is not a regular file; name another one")
+    answer = api.ruling(found) if no_worse else ""
+    if answer in ("", "not enough data"):
+        _require_answers(found, every=not no_worse)
+    return _STATUS.get(answer, 0)
 
 
 def _form(form: str, *, as_json: bool, markdown: bool) -> str:
-    """What is to be printed.
-
-    Raises:
-        UsageError: Several things are.
-    """
-    source = click.get_current_context().get_parameter_source("form")
-    asked = {"json": as_json, "markdown": markdown}
-    chosen = {name for name, is_asked in asked.items() if is_asked}
-    if source is not ParameterSource.DEFAULT:
-        chosen.add(form)
+    """What is to be printed, of which only one thing may be asked for."""
+    asked = (("json", as_json), ("markdown", markdown), (form, is_given("form")))
+    chosen = {name for name, is_asked in asked if is_asked} or {form}
     if len(chosen) > 1:
         raise UsageError("--json, --markdown and --format exclude each other; give one of them")
-    return chosen.pop() if chosen else form
+    return chosen.pop()
+
+
+def _place_of_results(out: Path | None, resume: bool, files: dict[str, Path | None]) -> Path:
+    """The results directory; each file that is asked for can be written when all is measured.
+
+    Raises:
+        UsageError: The folder of a file does not exist, or it is a folder itself, or a device.
+    """
+    if resume and out is None:
+        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
+    out = out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    made = out.absolute()
+    for name, path in files.items():
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not (folder.is_dir() or folder == made or folder in made.parents):
+            raise UsageError(f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}")
+        if path.is_dir():
+            raise UsageError(f"{name} {str(path)!r} is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{name} {str(path)!r} is not a regular file; name another one")
+    return out
 
 
 def _rows(
@@ -281,7 +229,7 @@ def _rows(
         "--server": bool(about["server"]),
         "--command": bool(commands),
     }
-    several = [name for name, is_given in given.items() if is_given]
+    several = [name for name, is_there in given.items() if is_there]
     if len(several) > 1:
         raise UsageError(f"{' and '.join(several)} exclude each other; give one of them")
     if not several:
@@ -290,23 +238,18 @@ def _rows(
             "there is nothing to measure: give a program after --, --server with --load, --command"
             " NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
         )
-    if not workloads:
-        if threads or params:
-            raise UsageError("--threads and --param are for workloads; a program has its arguments")
-        return _programs(commands, words, about)
-    refuse_without_program()
-    return [*api.rows(workloads, threads, params)]
-
-
-def _programs(
-    commands: tuple[str, ...], words: tuple[str, ...] | None, about: dict[str, Any]
-) -> list[WorkloadSpec | Program]:
-    """The programs of the user's that are measured."""
+    if workloads:
+        refuse_without_program()
+        return [*api.rows(workloads, threads, params)]
+    if threads or params:
+        raise UsageError("--threads and --param are for workloads; a program has its arguments")
     if words == ():
         raise UsageError(NO_PROGRAM)
-    if commands:
-        return [*api.named_programs(commands, **about)]
-    return [api.program(words or (), **about)]
+    return (
+        [*api.named_programs(commands, **about)]
+        if commands
+        else [api.program(words or (), **about)]
+    )
 
 
 def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
@@ -341,31 +284,25 @@ def _so_far(found: Comparison, rows: int) -> str:
     return f"{told}, and {' and '.join(kept)} saved" if kept else told
 
 
-def _require_time(found: Comparison) -> None:
-    """Sees to it that no interval of a few pairs is taken for a claim.
+def _require_answers(found: Comparison, *, every: bool) -> None:
+    """Sees to it that a script does not take for a comparison what is none, or that of lucky runs.
 
     Raises:
-        NotEnoughDataError: The budget was too small for a row.
-    """
-    late = [each for each in found.left if each.enough_s]
-    if not late:
-        return
-    told = " and ".join(f"{each.words} of {each.label}" for each in late[:_MOST_NAMED])
-    enough_s = max(each.enough_s for each in late)
-    more = f"--budget {enough_s:.0f}s would do"
-    if not math.isfinite(enough_s):
-        more = "one run takes longer than it"
-    raise NotEnoughDataError(
-        f"not enough data: the budget had time for {told}, of which nothing can be claimed; {more}"
-    )
-
-
-def _require_ratios(found: Comparison) -> None:
-    """Sees to it that a script does not take a comparison for one in which nothing ran.
-
-    Raises:
+        NotEnoughDataError: The budget was too small for a row; or, where `every` contender is to
+            run, one failed in at least half of the pairs of a row.
         HztuneError: The control failed in every block of every row.
     """
+    late = [each for each in found.left if each.enough_s]
+    if late:
+        told = " and ".join(f"{each.words} of {each.label}" for each in late[:_MOST_NAMED])
+        enough_s = max(each.enough_s for each in late)
+        more = "one run takes longer than it"
+        if math.isfinite(enough_s):
+            more = f"--budget {enough_s:.0f}s would do"
+        raise NotEnoughDataError(
+            f"not enough data: the budget had time for {told}, of which nothing can be claimed; "
+            f"{more}"
+        )
     controls = [block.control for row in found.rows for block in row.blocks]
     if not any(outcome.ok for outcome in controls):
         last = controls[-1]
@@ -373,21 +310,12 @@ def _require_ratios(found: Comparison) -> None:
             f"nothing could be compared: {found.contenders[0].name} never ran "
             f"({last.status}: {last.detail})"
         )
-
-
-def _require_runs(found: Comparison) -> None:
-    """Sees to it that a script does not take the ratios of a few lucky runs for those of all.
-
-    Raises:
-        NotEnoughDataError: A contender failed in at least half of the pairs of a row.
-    """
-    if not (often := api.failing(found)):
-        return
-    more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
-    raise NotEnoughDataError(
-        f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}; start each by hand several "
-        "times to see all that it prints, and mend it or leave it out"
-    )
+    if every and (often := api.failing(found)):
+        more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
+        raise NotEnoughDataError(
+            f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}; start each by hand several "
+            "times to see all that it prints, and mend it or leave it out"
+        )
 
 
 def _print(found: Comparison, form: str, *, counters: bool) -> None:

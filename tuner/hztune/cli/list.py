@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from hztune import api
-from hztune.cli import completion
+from hztune.cli.options import JSON, flag, offer, option
+from hztune.cli.program import FilledCommand
 from hztune.errors import HztuneError
 
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What a list prints: rows for people, records for machines."""
-
-    rows: Sequence[tuple[str, ...]]
-    records: Sequence[Mapping[str, object]]
+Listing = tuple[Sequence[tuple[str, ...]], Sequence[Mapping[str, object]]]
+"""What a list prints: rows for people, records for machines."""
 
 
-@click.command("list")
-@click.argument("what", type=click.Choice(["workloads", "allocators", "spaces", "formats"]))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.command("list", params=[
+    click.Argument(["what"], type=click.Choice(["workloads", "allocators", "spaces", "formats"])),
+    JSON,
+])  # fmt: skip
 def list_command(what: str, as_json: bool) -> None:
     """List what hztune can work with here."""
     listings: dict[str, Callable[[], Listing]] = {
@@ -33,18 +30,17 @@ def list_command(what: str, as_json: bool) -> None:
         "spaces": _spaces,
         "formats": _formats,
     }
-    listing = listings[what]()
-    click.echo(json.dumps(listing.records, indent=2) if as_json else _columns(listing.rows))
+    rows, records = listings[what]()
+    click.echo(json.dumps(records, indent=2) if as_json else _columns(rows))
 
 
-@click.command("params")
-@click.option("--allocator", default="hz", show_default=True, help="Whose parameters.",
-              shell_complete=completion.offer_names(api.allocator_names))  # fmt: skip
-@click.option(
-    "--all", "with_experimental", is_flag=True, help="With those that only experiments set."
-)
-@click.option("--live", is_flag=True, help="Only those that may change while a process runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.command("params", cls=FilledCommand, params=[
+    option("--allocator TEXT", "Whose parameters.", default="hz",
+           shell_complete=offer(lambda: api.allocator_names())),
+    flag("--all", "With those that only experiments set.", "with_experimental"),
+    flag("--live", "Only those that may change while a process runs."),
+    JSON,
+])  # fmt: skip
 def params_command(allocator: str, with_experimental: bool, live: bool, as_json: bool) -> None:
     """Print the table of parameters."""
     table = [
@@ -58,21 +54,24 @@ def params_command(allocator: str, with_experimental: bool, live: bool, as_json:
         click.echo(_columns([(row.name, str(row.default), row.legal(), row.doc) for row in table]))
 
 
-@click.command("paths")
-@click.option("--lib", "what", flag_value="lib", help="libhz.so, for LD_PRELOAD.")
-@click.option("--static-lib", "what", flag_value="static-lib", help="libhz.a.")
-@click.option("--deepbind", "what", flag_value="deepbind",
-              help="libhz-deepbind.so, for LD_PRELOAD beside another allocator.")  # fmt: skip
-@click.option("--agent", "what", flag_value="agent",
-              help="libhz-agent.so, for LD_PRELOAD of what is to be asked.")  # fmt: skip
-@click.option("--recorder", "what", flag_value="recorder",
-              help="libhz-recorder.so, for LD_PRELOAD of what is to be recorded.")  # fmt: skip
-@click.option("--include", "what", flag_value="include", help="The headers: cc -I.")
-@click.option("--cmake", "what", flag_value="cmake", help="The CMake package: -Dhz_DIR=.")
-@click.option("--bench", "what", flag_value="bench", help="hz-bench, the workloads.")
-@click.option("--launch", "what", flag_value="launch", help="hz-launch, the measuring starter.")
-@click.option("--turns", "what", flag_value="turns", help="hz-turns, the conductor of turns.")
-@click.option("--spaces", "what", flag_value="spaces", help="The search spaces.")
+_PATHS = {
+    "lib": "libhz.so, for LD_PRELOAD.",
+    "static-lib": "libhz.a.",
+    "deepbind": "libhz-deepbind.so, for LD_PRELOAD beside another allocator.",
+    "agent": "libhz-agent.so, for LD_PRELOAD of what is to be asked.",
+    "recorder": "libhz-recorder.so, for LD_PRELOAD of what is to be recorded.",
+    "include": "The headers: cc -I.",
+    "cmake": "The CMake package: -Dhz_DIR=.",
+    "bench": "hz-bench, the workloads.",
+    "launch": "hz-launch, the measuring starter.",
+    "turns": "hz-turns, the conductor of turns.",
+    "spaces": "The search spaces.",
+}
+
+
+@click.command("paths", params=[
+    click.Option([f"--{name}", "what"], flag_value=name, help=told) for name, told in _PATHS.items()
+])  # fmt: skip
 def paths_command(what: str | None) -> None:
     """Print where the built parts of hz are.
 
@@ -98,7 +97,7 @@ def _workloads() -> Listing:
         rows.append((each.text, each.doc))
         rows += [(f"{each.name}@{setting.name}", setting.doc) for setting in each.settings]
         rows += [(f"  -p {p.name}={p.default}", f"{p.doc}; {p.legal()}") for p in each.params]
-    return Listing(rows, [asdict(each) for each in found])
+    return rows, [asdict(each) for each in found]
 
 
 def _allocators() -> Listing:
@@ -112,20 +111,20 @@ def _allocators() -> Listing:
         else:
             rows.append((name, "-", str(state)))
             records.append({"name": name, "installed": False, "remedy": str(state)})
-    return Listing(rows, records)
+    return rows, records
 
 
 def _spaces() -> Listing:
     rows = [(path.stem, str(path)) for path in api.spaces()]
-    return Listing(rows, [{"name": name, "path": path} for name, path in rows])
+    return rows, [{"name": name, "path": path} for name, path in rows]
 
 
 def _formats() -> Listing:
-    rows = [(f.name, " ".join(f.allocators) or "all", f.doc) for f in api.formats()]
-    records = [
-        {"name": f.name, "allocators": list(f.allocators), "doc": f.doc} for f in api.formats()
+    found = api.formats()
+    rows = [(each.name, " ".join(each.allocators) or "all", each.doc) for each in found]
+    return rows, [
+        {"name": each.name, "allocators": list(each.allocators), "doc": each.doc} for each in found
     ]
-    return Listing(rows, records)
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> str:

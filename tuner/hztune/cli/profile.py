@@ -1,76 +1,92 @@
-"""Commands that read a profile: show it, export it, run a program under it."""
+"""Commands that read what a study left: show, export and run a profile; its page and history."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hztune import api, files
-from hztune.cli import completion
-from hztune.cli.program import Place
+from hztune.cli.options import FILES, JSON, argument, flag, offer, option
+from hztune.cli.program import FilledCommand
 from hztune.errors import UsageError
 
 if TYPE_CHECKING:
     from hztune.profile import Profile
+    from hztune.verify.history import Recheck
 
-_SAMPLES, _CSV = "samples", "csv"
+_OF_RESULTS = ("samples", "csv")
 """The forms of a results directory; all others are of a profile."""
 
-
-def _formats() -> list[str]:
-    return [*(each.name for each in api.formats()), _SAMPLES, _CSV]
-
-
-_profile_argument = click.argument("profile_path", metavar="PROFILE", type=Place())
+_DASHBOARD = "optuna-dashboard"
+_PROFILE = argument("profile_path", "PROFILE")
 
 
-@click.command("show")
-@_profile_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON.")
+@click.command("show", cls=FilledCommand, params=[
+    _PROFILE, flag("--json", "Print the profile as JSON.", "as_json"),
+])  # fmt: skip
 def show_command(profile_path: Path, as_json: bool) -> None:
     """Print what a profile claims, and its parameters."""
     shown = api.load_profile(profile_path)
-    click.echo(api.profile_json(shown) if as_json else _described(shown), nl=not as_json)
+    if as_json:
+        click.echo(api.profile_json(shown), nl=False)
+        return
+    knobs = {knob.name: knob for knob in shown.adapter.knobs(shown.allocator.as_installed())}
+    width = max((len(name) for name in shown.params), default=0)
+    rows = [
+        f"  {name:{width}}  {value}  "
+        + (f"(default {knobs[name].default})" if name in knobs else "(no parameter any more)")
+        for name, value in shown.params.items()
+    ]
+    title = "parameters:" if rows else "parameters: all at their defaults"
+    click.echo("\n".join([*api.profile_lines(shown), title, *rows]))
 
 
-@click.command("export")
-@_profile_argument
-@click.option("--format", "format_name", required=True, metavar="FORMAT",
-              shell_complete=completion.offer_names(_formats),
-              help="The form to write; `hztune list formats` explains them.")  # fmt: skip
-@click.option("--output", "-o", metavar="FILE", default="-", shell_complete=completion.offer_files,
-              help="Where to; the default is stdout.")  # fmt: skip
-def export_command(profile_path: Path, format_name: str, output: str) -> None:
+@click.command("export", cls=FilledCommand, params=[
+    _PROFILE,
+    option("--format FORMAT", "The form to write; `hztune list formats` explains them.",
+           "form", required=True,
+           shell_complete=offer(lambda: [*(each.name for each in api.formats()), *_OF_RESULTS])),
+    option("--output -o FILE", "Where to.  [default: stdout]", default="-", type=FILES),
+])  # fmt: skip
+def export_command(profile_path: Path, form: str, output: str) -> None:
     """Convert a profile for a shell, a container or a compiler.
 
     With --format samples and a results directory as PROFILE, prints every measurement of its study
     as lines of JSON, also of a running or killed study; with --format csv, its turns as a table.
     """
-    if format_name == _SAMPLES:
-        _write_text(b"".join(api.samples(profile_path)).decode(), output)
-        return
-    if format_name == _CSV:
-        _write_text(_table(api.sample_columns(profile_path)), output)
-        return
-    form = api.find_format(format_name)
-    tuned = api.load_profile(profile_path)
-    text = api.export(tuned, form.name)
-    _warn(tuned)
-    _write_text(text, output, executable=form.executable)
+    mode = 0o666
+    if form == "samples":
+        text = b"".join(api.samples(profile_path)).decode()
+    elif form == "csv":
+        columns, table = api.sample_columns(profile_path), io.StringIO()
+        rows = csv.writer(table, lineterminator="\n")
+        rows.writerow(columns)
+        rows.writerows(zip(*columns.values(), strict=True))
+        text = table.getvalue()
+    else:
+        mode = 0o777 if api.find_format(form).executable else mode
+        tuned = api.load_profile(profile_path)
+        text = api.export(tuned, form)
+        _warn(tuned)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        files.write_whole(Path(output), text, mode=mode)
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
-@_profile_argument
-@click.argument("words", metavar="-- PROGRAM [ARGS]...", nargs=-1, required=True,
-                type=click.UNPROCESSED, shell_complete=completion.offer_files)  # fmt: skip
+@click.command("run", context_settings={"ignore_unknown_options": True}, params=[
+    _PROFILE, argument("words", "-- PROGRAM [ARGS]...", nargs=-1, required=True, type=FILES),
+])  # fmt: skip
 def run_command(profile_path: Path, words: tuple[str, ...]) -> None:
     """Run a program under a profile's allocator and parameters.
 
@@ -86,40 +102,76 @@ def run_command(profile_path: Path, words: tuple[str, ...]) -> None:
     os.execve(program, list(words), environment)
 
 
-def _write_text(text: str, output: str, *, executable: bool = False) -> None:
-    """Writes what was exported to a file, or to stdout."""
-    if output == "-":
-        click.echo(text, nl=False)
-    else:
-        files.write_whole(Path(output), text, mode=0o777 if executable else 0o666)
-
-
-def _table(columns: Mapping[str, Sequence[object]]) -> str:
-    """Columns as CSV; nothing stands where there is no value."""
-    text = io.StringIO()
-    written = csv.writer(text, lineterminator="\n")
-    written.writerow(columns)
-    written.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
-
-
 def _warn(tuned: Profile) -> None:
     """Names what the profile may do to other programs, and in what this machine is another one."""
-    for caution in tuned.cautions:
-        click.echo(f"hztune: warning: {caution.text}", err=True)
-    for difference in api.differences(tuned):
-        click.echo(f"hztune: warning: {difference}", err=True)
+    for text in [*(caution.text for caution in tuned.cautions), *api.differences(tuned)]:
+        click.echo(f"hztune: warning: {text}", err=True)
 
 
-def _described(shown: Profile) -> str:
-    """The profile for people: the claim first, then one line per parameter."""
-    lines = api.profile_lines(shown)
-    knobs = {knob.name: knob for knob in shown.adapter.knobs(shown.allocator.as_installed())}
-    width = max((len(name) for name in shown.params), default=0)
-    rows = [
-        f"  {name:{width}}  {value}  "
-        + (f"(default {knobs[name].default})" if name in knobs else "(no parameter any more)")
-        for name, value in shown.params.items()
-    ]
-    title = "parameters:" if rows else "parameters: all at their defaults"
-    return "\n".join([*lines, title, *rows])
+@click.command("report", cls=FilledCommand, params=[
+    argument("folder", "RESULTS"),
+    option("--out -o FILE.html", "Where to.  [default: report.html in RESULTS]"),
+    flag("--dashboard", "Show the search in optuna-dashboard instead."),
+])  # fmt: skip
+def report_command(folder: Path, out: Path | None, dashboard: bool) -> None:
+    """Write a study as one HTML page that works offline.
+
+    RESULTS is the directory that `hztune tune` wrote. --dashboard makes an Optuna storage of its
+    samples (study.journal) and serves it until Ctrl-C, also while the study runs.
+    """
+    if not dashboard:
+        click.echo(api.report(folder, out))
+        return
+    if out is not None:
+        raise UsageError("--out and --dashboard exclude each other; give one of them")
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which(_DASHBOARD, path=places)
+    if program is None:
+        raise UsageError(
+            f"{_DASHBOARD} is not installed; install it with: pip install 'hztune[dashboard]'"
+        )
+    path = api.optuna_storage(folder)
+    click.echo(f"serving {path}; Ctrl-C ends it", err=True)
+    sys.stdout.flush()
+    os.execv(program, [program, str(path)])
+
+
+@click.command("history", cls=FilledCommand, params=[
+    argument("profile_path", "[PROFILE]", required=False), JSON,
+])  # fmt: skip
+def history_command(profile_path: Path | None, as_json: bool) -> None:
+    """Print what verifications found, and what changed.
+
+    Of PROFILE, or of all profiles. Each user's history is in $XDG_STATE_HOME/hztune/history.jsonl.
+    """
+    checks = api.history(api.load_profile(profile_path) if profile_path is not None else None)
+    if unreadable := api.unreadable_history():
+        lines = "1 line is" if unreadable == 1 else f"{unreadable} lines are"
+        click.echo(f"hztune: {lines} left out of the history: no check can be read there", err=True)
+    if as_json:
+        records = [{**asdict(one), "here": dict(one.here)} for one in checks]
+        click.echo(json.dumps(records, indent=2))
+        return
+    if not checks:
+        click.echo("no profile was measured again yet: `hztune verify PROFILE` does that")
+    by_profile = sorted(checks, key=lambda check: (check.label, check.profile))
+    for _, several in groupby(by_profile, key=lambda check: check.profile):
+        own = list(several)
+        click.echo(f"{own[0].label}  ({own[0].profile})")
+        if (claimed := own[0].claimed) is not None:
+            click.echo(
+                f"  claimed           {claimed.ratio:.3f}x [{claimed.ci_low:.3f}, "
+                f"{claimed.ci_high:.3f}]"
+            )
+        for before, check in zip([None, *own[:-1]], own, strict=True):
+            click.echo("\n".join(_of_one(before, check)))
+
+
+def _of_one(before: Recheck | None, check: Recheck) -> list[str]:
+    ratio = "too few pairs"
+    if (found := check.found) is not None:
+        ratio = f"{found.ratio:.3f}x [{found.ci_low:.3f}, {found.ci_high:.3f}]"
+        ratio += f", {check.pairs} pairs"
+    memory = f", {check.rss_ratio:.2f}x the memory" if check.rss_ratio is not None else ""
+    line = f"  {check.at[:10]} {check.at[11:16]}  {ratio}{memory}: {check.answer}"
+    return [line, *(f"      {each}" for each in (api.changes(before, check) if before else ()))]

@@ -2,130 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import shlex
+import shutil
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from click.types import FloatParamType
 
 from hztune import api
-from hztune.cli import completion
-from hztune.cli.meant import no_command
-from hztune.errors import UsageError
+from hztune.arguments import workload_name
+from hztune.cli import COMMANDS, hztune
+from hztune.cli.options import PROGRAM_OPTIONS
+from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _DASHES = "hztune.dashes"
 _WORDS = "words"
 NO_PROGRAM = "there is no program after --; write it and its arguments there"
 
-
-class Place(click.Path):
-    """The type of what names a file or a directory: an empty name is not this directory."""
-
-    def __init__(self) -> None:
-        """Makes the type."""
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuses an empty name: of a variable that is not set, mostly."""
-        if value == "" and param is not None:
-            words = isinstance(param, click.Argument) and param.metavar
-            name = words.strip("[]") if words else param.opts[0]
-            raise UsageError(f"{name} is empty; give it a value, or leave it out")
-        return super().convert(value, param, ctx)
-
-
-class Quantity(FloatParamType):
-    """The type of an option that is a number, with a fraction or without."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuses what is no finite number: nan and inf are none of anything."""
-        with suppress(click.BadParameter):
-            number = super().convert(value, param, ctx)
-            if math.isfinite(number):
-                return number
-        self.fail(f"{value!r} is not a number; legal is one such as 2 or 0.5", param, ctx)
-
-
-_OPTIONS = (
-    click.option("--metric-regex", default="", metavar="REGEX",
-                 help="Its group finds the number to judge by in the program's output; instead of "
-                      "the run time."),
-    click.option("--metric-cmd", default="", metavar="COMMAND",
-                 help="The same: a shell command that reads the output and prints the number."),
-    click.option("--lower-is-better", is_flag=True,
-                 help="A lower number of --metric-regex or --metric-cmd is better."),
-    click.option("--prepare", default="", metavar="COMMAND", help="Run before each run, untimed."),
-    click.option("--cleanup", default="", metavar="COMMAND", help="Run after each run, untimed."),
-    click.option("--check", default="", metavar="COMMAND",
-                 help="Reads the program's output, and fails if it is wrong."),
-    click.option("--input", default="-", metavar="FILE",
-                 help="Every run reads FILE on stdin, from its start.  [default: the file that "
-                      "stdin is redirected from, else nothing]"),
-    click.option("--warmup", type=int, default=1, show_default=True,
-                 metavar="N",
-                 help="Uncounted runs before the first measured one; a study makes at least one."),
-    click.option("--timeout", type=Quantity(), default=600.0, show_default=True,
-                 metavar="SECONDS", help="A run that takes longer is killed, and has failed."),
-    click.option("--by", type=click.Choice(["turns", "runs"]),
-                 help="Measure by short turns of processes that live at once, or by whole runs, "
-                      "one after the other.  [default: what suits the program]"),
-    click.option("--server", default="", metavar="COMMAND",
-                 help="A server to tune, instead of a program. Each run starts it anew; {port} is "
-                      "a free port and {dir} an empty directory."),
-    click.option("--load", default="", metavar="COMMAND",
-                 help="Puts the server under load; may contain {port} and {dir}."),
-    click.option("--ready", default="", metavar="COMMAND",
-                 help="Succeeds when the server answers.  [default: connect to {port}]"),
-    click.option("--ready-port", type=int, metavar="N",
-                 help="The same: the TCP port on which the server answers."),
-    click.option("--ready-timeout", type=Quantity(), default=60.0, show_default=True,
-                 metavar="SECONDS", help="A server that takes longer to answer has failed."),
-    click.option("--idle-s", type=Quantity(), default=0.0, metavar="SECONDS",
-                 help="Read the memory again this long after the load; see --objective kept.  "
-                      "[default: 2 where memory at rest is asked for, else 0]"),
-    click.option("--rounds", type=int, metavar="N",
-                 help="Repeat load and rest N times, for kept memory and its growth.  "
-                      "[default: 1]"),
-    click.option("--cpus", type=Quantity(), metavar="N",
-                 help="Measure in a container with a quota of N CPUs."),
-    click.option("--memory", default="", metavar="SIZE",
-                 help="Measure in a container with this memory limit (512M); the kernel kills what "
-                      "takes more."),
-    click.option("--rests", default="", metavar="REGEX",
-                 help="The program is at rest when a line of its stdout matches; a line on its "
-                      "stdin lets it go on."),
-)  # fmt: skip
-
-_COMMANDS = click.option(
-    "--command",
-    "commands",
-    multiple=True,
-    metavar="NAME='PROGRAM ARGS'",
-    help="One of several programs, instead of one after --.",
-)
-
-private_option = click.option(
-    "--private", is_flag=True, help="Do not save the command beside the results."
-)
-
 _OF_ONE_RUN = frozenset({"out", "resume", "quiet", "as_json", "dry_run", "private"})
 """Options of a run, which are no part of what is repeated."""
 
-PROGRAM_OPTIONS = frozenset({
-    "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "input",
-    "warmup", "timeout", "server", "load", "ready", "ready_port", "ready_timeout", "idle_s",
-    "rounds", "rests", "cpus", "memory", "by",
-})  # fmt: skip
-"""Their names, as `api.program` takes them."""
+
+def is_given(name: str | None) -> bool:
+    """Whether an option stands on the command line of this command."""
+    source = click.get_current_context().get_parameter_source(name or "")
+    return source is ParameterSource.COMMANDLINE
 
 
 class FilledCommand(click.Command):
@@ -135,16 +42,12 @@ class FilledCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses as ever.
-
-        Raises:
-            UsageError: A text that was given is blank.
-        """
         rest = super().parse_args(ctx, args)
         for each in self.params:
             value = ctx.params.get(each.name or "")
-            is_given = ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
-            if is_given and isinstance(value, str) and not value.strip():
+            source = ctx.get_parameter_source(each.name or "")
+            is_blank = isinstance(value, str) and not value.strip()
+            if is_blank and source is ParameterSource.COMMANDLINE:
                 raise UsageError(f"{each.opts[0]} is empty; give it a value, or leave it out")
         return rest
 
@@ -153,7 +56,6 @@ class ProgramCommand(FilledCommand):
     """A command that knows whether `--` was given: click does not tell."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remembers the dashes, then parses as ever."""
         ctx.meta[_DASHES] = "--" in args
         return super().parse_args(ctx, args)
 
@@ -165,31 +67,10 @@ class SplitCommand(FilledCommand):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses what stands before the dashes."""
         at = args.index("--") if "--" in args else None
         rest = super().parse_args(ctx, args[:at])
-        ctx.params["words"] = None if at is None else tuple(args[at + 1 :])
+        ctx.params[_WORDS] = None if at is None else tuple(args[at + 1 :])
         return rest
-
-
-def about_program(command: F) -> F:
-    """Gives a command the options about programs."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return _COMMANDS(command)
-
-
-def program_options(command: F) -> F:
-    """Gives a command the options about programs, and the words of one as `words`."""
-    command = about_program(command)
-    words = click.argument(
-        "words",
-        metavar="[-- PROGRAM [ARGS]...]",
-        nargs=-1,
-        type=click.UNPROCESSED,
-        shell_complete=completion.offer_files,
-    )
-    return words(command)
 
 
 def given_words(
@@ -204,8 +85,7 @@ def given_words(
     sides: list[str] = []
     for each in ctx.command.params:
         name = each.name or ""
-        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if not is_given or name == _WORDS or name in leave_out:
+        if not is_given(name) or name == _WORDS or name in leave_out:
             continue
         value = ctx.params[name]
         values = value if isinstance(value, tuple) else (value,)
@@ -273,10 +153,8 @@ def refuse_without_program(
     Raises:
         UsageError: One was.
     """
-    ctx = click.get_current_context()
-    for each in ctx.command.params:
-        is_given = ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
-        if each.name in PROGRAM_OPTIONS - beside and is_given:
+    for each in click.get_current_context().command.params:
+        if each.name in PROGRAM_OPTIONS - beside and is_given(each.name):
             raise UsageError(f"{each.opts[0]} {why}")
 
 
@@ -292,3 +170,41 @@ def _require_dashes(words: tuple[str, ...]) -> None:
             f"{words[0]!r} is no command of hztune and no option "
             "(`hztune --help` lists the commands; a program of your own stands after --)"
         )
+
+
+# ---- what was meant by a word that is no command -------------------------------------------------
+
+
+def no_command(word: str) -> UsageError:
+    """The error for a word where a command or an option should stand, with what was meant."""
+    return UsageError(f"{word!r} is no command of hztune; {_meant(word)}")
+
+
+def commands_with(option: str) -> list[str]:
+    """The commands that have an option, as they are written."""
+    ctx = click.Context(hztune)
+    known = {name: hztune.get_command(ctx, name) for name in COMMANDS}
+    return [
+        f"hztune {name}"
+        for name, command in known.items()
+        if command is not None and any(option in each.opts for each in command.params)
+    ]
+
+
+def _meant(word: str) -> str:
+    try:
+        workloads = [each.name for each in api.workloads()]
+    except HztuneError:  # hz was not built
+        workloads = []
+    if workload_name(word) in workloads:
+        return f"it is a workload: hztune --workload {shlex.quote(word)}"
+    beside = f"./{word}" if "/" not in word else word
+    if program := next((each for each in (word, beside) if shutil.which(each)), ""):
+        return f"it is a program: hztune -- {shlex.quote(program)}"
+    if Path(word).is_file():
+        return f"it is a file, and not executable: hztune -- INTERPRETER {shlex.quote(word)}"
+    if near := get_close_matches(word, COMMANDS, n=1):
+        return f"did you mean hztune {near[0]}? (`hztune --help` lists the commands)"
+    if near := get_close_matches(word, workloads, n=1):
+        return f"did you mean hztune --workload {near[0]}? (`hztune list workloads` lists them)"
+    return "`hztune --help` lists the commands, and a program of your own stands after --"

@@ -1,20 +1,120 @@
-"""`hztune trace`: what is in a trace, parts of it, and other forms."""
+"""Commands that look at what a program does with its allocator: `suggest`, `record`, `trace`."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hztune import api
-from hztune.cli.lines import print_lines
-from hztune.cli.program import Place, Quantity
+from hztune.arguments import parse_duration
+from hztune.cli.options import (
+    ABOUT_PROGRAMS,
+    JSON,
+    QUIET,
+    WORDS,
+    argument,
+    flag,
+    option,
+    pid_option,
+    print_lines,
+)
+from hztune.cli.program import FilledCommand, ProgramCommand, SplitCommand, is_given, programs_of
+from hztune.errors import UsageError
+from hztune.progress import reporter
 
-_file = click.argument("path", metavar="FILE", type=Place())
-_output = click.option("--output", "-o", required=True, metavar="FILE",
-                       type=Place(), help="The file to write.")  # fmt: skip
+_SUGGEST = """Name three measurements of a program worth making.
+
+Runs the program twice, unchanged and with its calls recorded, and stops each run after --for.
+A server is observed under its load. Each measurement is a command to paste, with its reason.
+Nothing is compared or claimed. Earlier profiles of this machine are listed, too.
+
+\b
+hztune suggest -- ./program its arguments
+hztune suggest --server 'redis-server --port {port}' --load '...'
+"""
+
+
+@click.command("suggest", cls=ProgramCommand, help=_SUGGEST, params=[
+    option("--for TIME", "Time for each of the two runs.", "duration", default="5s"),
+    option("--profiles DIR", "Where earlier profiles are.", default="hztune-results"),
+    JSON, QUIET, *ABOUT_PROGRAMS, WORDS,
+])  # fmt: skip
+def suggest_command(
+    duration: str,
+    profiles: Path,
+    as_json: bool,
+    quiet: bool,
+    words: tuple[str, ...],
+    commands: tuple[str, ...],
+    **about: Any,
+) -> None:
+    seconds = parse_duration(duration, "--for")
+    programs = programs_of(words, commands, about)
+    if len(programs) != 1:
+        raise UsageError(
+            f"{'there is nothing to look at' if not programs else 'give one program'}: "
+            "hztune suggest -- ./program, or --server COMMAND --load COMMAND"
+        )
+    if is_given("profiles") and not profiles.is_dir():
+        raise UsageError(f"--profiles {str(profiles)!r} is no folder")
+    with reporter(quiet=quiet) as display:
+        found = api.suggest(programs[0], seconds=seconds, profiles=profiles, reporter=display)
+    if as_json:
+        click.echo(json.dumps(api.suggestion_json(found), indent=2))
+    else:
+        print_lines(api.suggestion_text(found))
+
+
+_RECORD = """Record every call of a program to its allocator into a trace.
+
+The program runs unchanged, on its usual allocator, with its own terminal, signals and exit status.
+Start a server in the foreground, and end it when the trace is long enough, or give --for. --pid
+records a process that was started with a sleeping recorder:
+
+\b
+HZ_RECORD=asleep LD_PRELOAD=$(hztune paths --recorder) ./server
+hztune record -o server.trace --for 60s --pid PID
+
+Static programs and those with an allocator inside cannot be recorded. Child processes are recorded,
+too; the trace is of the busiest process.
+"""
+
+
+@click.command("record", cls=SplitCommand, help=_RECORD,
+               options_metavar="-o FILE [OPTIONS] [-- PROGRAM [ARGS]...]", params=[
+    option("--output -o FILE", "The trace.", required=True),
+    option("--for TIME", "End the recording after that time; the program goes on.", "duration"),
+    pid_option("Record this process."),
+    option("--touch BYTES", "Note how much of blocks of that size and more is resident.",
+           "touch_bytes", type=click.IntRange(min=1)),
+    flag("--each", "A trace for every program that is started: FILE.PID-N."),
+])  # fmt: skip
+def record_command(
+    output: Path,
+    duration: str,
+    pid: int | None,
+    touch_bytes: int | None,
+    each: bool,
+    words: tuple[str, ...] | None,
+) -> int:
+    if (pid is None) == (not words):
+        raise UsageError("want either a program after -- or --pid N")
+    seconds = parse_duration(duration, "--for") if duration else None
+    command = api.recorder_command(
+        output, words or (), pid=pid, seconds=seconds, touch_bytes=touch_bytes, each=each
+    )
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+_FILE = argument("path", "FILE")
+_OUTPUT = option("--output -o FILE", "The file to write.", required=True)
 
 
 @click.group("trace", no_args_is_help=False)
@@ -22,20 +122,18 @@ def trace_command() -> None:
     """Show, cut, anonymize and convert traces."""
 
 
-@trace_command.command("info")
-@_file
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@trace_command.command("info", params=[_FILE, JSON])
 def info_command(path: Path, as_json: bool) -> None:
     """Print what is in a trace."""
     told = api.trace_info(path)
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(api.trace_text(told)))
 
 
-@trace_command.command("cut")
-@_file
-@_output
-@click.option("--from", "from_s", type=Quantity(), metavar="SECONDS", help="Where the part begins.")
-@click.option("--to", "to_s", type=Quantity(), metavar="SECONDS", help="Where it ends.")
+@trace_command.command("cut", params=[
+    _FILE, _OUTPUT,
+    option("--from SECONDS", "Where the part begins.", "from_s"),
+    option("--to SECONDS", "Where it ends.", "to_s"),
+])  # fmt: skip
 def cut_command(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
     """Write a part of a trace.
 
@@ -44,11 +142,10 @@ def cut_command(path: Path, output: Path, from_s: float | None, to_s: float | No
     _say(api.cut_trace(path, output, from_s=from_s, to_s=to_s))
 
 
-@trace_command.command("anonymize")
-@_file
-@_output
-@click.option("--round-sizes", type=int, metavar="BYTES",
-              help="Round sizes up to multiples of BYTES, a power of two.")  # fmt: skip
+@trace_command.command("anonymize", params=[
+    _FILE, _OUTPUT,
+    option("--round-sizes BYTES", "Round sizes up to multiples of BYTES, a power of two."),
+])  # fmt: skip
 def anonymize_command(path: Path, output: Path, round_sizes: int | None) -> None:
     """Write a trace without the names of its program and of its threads.
 
@@ -57,11 +154,9 @@ def anonymize_command(path: Path, output: Path, round_sizes: int | None) -> None
     _say(api.anonymize_trace(path, output, round_sizes=round_sizes))
 
 
-@trace_command.command("convert")
-@_file
-@_output
-@click.option("--to", "form", default="trace", show_default=True, metavar="FORM",
-              help="trace or text.")  # fmt: skip
+@trace_command.command("convert", cls=FilledCommand, params=[
+    _FILE, _OUTPUT, option("--to FORM", "trace or text.", "form", default="trace"),
+])  # fmt: skip
 def convert_command(path: Path, output: Path, form: str) -> None:
     """Write a trace as plain text, or make one of that or of an interrupted recording."""
     _say(api.convert_trace(path, output, form=form))

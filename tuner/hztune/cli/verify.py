@@ -1,10 +1,12 @@
-"""`hztune verify`: measure a profile's claim again, or look whether a process runs under it."""
+"""`hztune verify`: measure claims again, or look whether a process runs under a profile."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,26 +14,36 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.lines import print_lines
-from hztune.cli.program import (
-    Place,
-    ProgramCommand,
-    program_options,
-    programs_of,
-    refuse_without_program,
+from hztune.cli.options import (
+    ABOUT_PROGRAMS,
+    JSON,
+    PROGRAM_OPTIONS,
+    QUIET,
+    SEED,
+    WORDS,
+    argument,
+    flag,
+    option,
+    pid_option,
+    print_lines,
 )
-from hztune.cli.verify_all import measured_text, programs_in, verify_folder, worst_status
-from hztune.errors import UnfitError, UsageError
+from hztune.cli.program import ProgramCommand, programs_of, refuse_without_program
+from hztune.cli.tune import tune_command
+from hztune.errors import HztuneError, UnfitError, UsageError
 from hztune.progress import reporter
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program
     from hztune.profile import Profile
     from hztune.verify.claim import Verification
+    from hztune.verify.collection import Kept
     from hztune.verify.running import Report
 
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
-_STATUS = {"holds": 0, "does not hold": 4, "cannot tell": 1}
+_STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
+"""The exit status that an answer asks for; of several the greatest, and 0 where all hold."""
+
+_NOT_MEASURED = {"ratio": None, "ci_low": None, "ci_high": None, "pairs": 0}
 _HELP = """Measure a profile's claim again, here and now.
 
 Measures fresh pairs of control and profile on the profile's workload. If that was your own program,
@@ -52,108 +64,84 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
 """
 
 
-@click.command("verify", cls=ProgramCommand, help=_HELP)
-@click.argument("profile_path", metavar="[PROFILE]", required=False, type=Place())
-@click.option(
-    "--all",
-    "folder",
-    type=Place(),
-    metavar="DIR",
-    help="Measure every profile in this folder.",
-)
-@click.option(
-    "--due",
-    is_flag=True,
-    help="With --all: only those whose term is over, that did not hold, or whose machine, library "
-    "or program has changed.",
-)
-@click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Check this process.")
-@click.option(
-    "--budget",
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="Time for measuring each profile; with --all, what one leaves goes to the next.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Seed of all random choices.")  # fmt: skip
-@click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    metavar="FILE",
-    type=Place(),
-    help="The trace that the profile was made for.  [default: by name, in this folder]",
-)
-@click.option("--strict", is_flag=True, help="Exit with status 5 on another machine.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-@program_options
+_OPTIONS = [
+    argument("profile_path", "[PROFILE]", required=False),
+    option("--all DIR", "Measure every profile in this folder.", "folder"),
+    flag("--due",
+         "With --all: only those whose term is over, that did not hold, or whose machine, library "
+         "or program has changed."),
+    pid_option("Check this process."),
+    option("--budget TIME",
+           "Time for measuring each profile; with --all, what one leaves goes to the next.",
+           default="30s"),
+    SEED,
+    option("--trace FILE",
+           "The trace that the profile was made for.  [default: by name, in this folder]",
+           "traces", multiple=True),
+    flag("--strict", "Exit with status 5 on another machine."),
+    JSON, QUIET,
+]  # fmt: skip
+
+
+@click.command("verify", cls=ProgramCommand, help=_HELP,
+               params=[*_OPTIONS, *ABOUT_PROGRAMS, WORDS])  # fmt: skip
 def verify_command(
     profile_path: Path | None,
     folder: Path | None,
     due: bool,
     pid: int | None,
     budget: str,
-    seed: int,
-    traces: tuple[Path, ...],
     strict: bool,
     as_json: bool,
-    quiet: bool,
     words: tuple[str, ...],
     commands: tuple[str, ...],
+    traces: tuple[Path, ...],
+    seed: int,
+    quiet: bool,
     **about: Any,
 ) -> int:
-    """`hztune verify`."""
     budget_s = parse_duration(budget, "--budget")
-    others = (profile_path, pid, strict, traces, words, commands, about["server"])
-    if folder is not None and any(others):
-        raise UsageError(
-            "--all DIR stands for PROFILE, --pid, --strict, --trace and a program: leave these out"
-        )
     if folder is not None:
+        if any((profile_path, pid, strict, traces, words, commands, about["server"])):
+            raise UsageError(
+                "--all DIR stands for PROFILE, --pid, --strict, --trace and a program: leave these "
+                "out"
+            )
         refuse_without_program(
             why="is of one program: write it into the .args beside the profile of that program"
         )
-        answers = verify_folder(
-            folder, only_due=due, budget_s=budget_s, seed=seed, quiet=quiet, as_json=as_json
-        )
-        if as_json:
-            click.echo(json.dumps([answer.record() for answer in answers], indent=2))
-        return worst_status(answers)
+        return _verify_folder(folder, due, budget_s, as_json=as_json, seed=seed, quiet=quiet)
     targets = programs_of(words, commands, about)
     if profile_path is None or due:
         raise UsageError("give a PROFILE, or --all DIR, with which --due goes")
     tuned = api.load_profile(profile_path)
     if pid is not None:
-        if targets:
-            raise UsageError("--pid and a program after -- exclude each other; give one of them")
-        return _look(tuned, pid, as_json)
+        return _look(tuned, pid, targets, as_json)
     if not tuned.makes_a_claim:
         click.echo(_NOTHING.format(tuned.claim.verdict))
         return 0
     if not targets and tuned.workload.kind == "program":
         targets = programs_in(api.command_of(profile_path))
-    _warn(tuned, targets, strict)
+    differences = api.differences(tuned, programs=targets)
+    if strict and differences:
+        raise UnfitError(differences[0])
+    if differences:
+        print_lines((f"hztune: warning: {each}" for each in differences), err=True)
     with reporter(quiet=quiet) as display:
         finding = api.verify(
-            tuned,
-            programs=targets,
-            budget_s=budget_s,
-            seed=seed,
-            reporter=display,
-            traces=traces,
+            tuned, programs=targets, budget_s=budget_s, seed=seed, reporter=display, traces=traces
         )
-    held = _as_json(tuned, finding)
     if as_json:
-        click.echo(json.dumps(held, indent=2))
+        click.echo(json.dumps(_record(tuned, finding), indent=2))
     else:
         print_lines(_for_people(tuned, finding))
-    return _STATUS[finding.answer]
+    return _STATUS.get(finding.answer, 0)
 
 
-def _look(tuned: Profile, pid: int, as_json: bool) -> int:
+def _look(tuned: Profile, pid: int, targets: Sequence[Program], as_json: bool) -> int:
     """Holds a process against the profile."""
+    if targets:
+        raise UsageError("--pid and a program after -- exclude each other; give one of them")
     report = api.examine(tuned, pid)
     if as_json:
         rows = [{**asdict(row), "evidence": row.evidence} for row in report.rows]
@@ -167,61 +155,155 @@ def _look(tuned: Profile, pid: int, as_json: bool) -> int:
 def _process_lines(report: Report) -> list[str]:
     """A report for people; the answer stands last."""
     width = max((len(row.name) for row in report.rows), default=0)
-    lines = [f"process {report.pid} ({report.program}): malloc comes from {report.provider}"]
-    lines += [
-        f"  {row.name:{width}}  {'-' if row.found is None else row.found}  ({row.evidence})"
-        for row in report.rows
+    return [
+        f"process {report.pid} ({report.program}): malloc comes from {report.provider}",
+        *(
+            f"  {row.name:{width}}  {'-' if row.found is None else row.found}  ({row.evidence})"
+            for row in report.rows
+        ),
+        *(f"note: {remark}" for remark in report.remarks),
+        *(f"not in effect: {fault}" for fault in report.faults),
+        f"the profile is {'' if report.in_effect else 'not '}in effect",
     ]
-    lines += [f"note: {remark}" for remark in report.remarks]
-    lines += [f"not in effect: {fault}" for fault in report.faults]
-    return [*lines, f"the profile is {'' if report.in_effect else 'not '}in effect"]
 
 
-def _warn(tuned: Profile, targets: Sequence[Program], strict: bool) -> None:
-    """Says what is not as it was when the claim was made; refuses it under --strict."""
-    found = api.differences(tuned, programs=targets)
-    if strict and found:
-        raise UnfitError(found[0])
-    for difference in found:
-        print_lines([f"hztune: warning: {difference}"], err=True)
+def _measured_text(ratio: float, low: float, high: float, pairs: int) -> str:
+    return f"{ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs"
 
 
-def _for_people(tuned: Profile, finding: Verification) -> list[str]:
+def _for_people(tuned: Profile, finding: Verification) -> Iterator[str]:
     """The answer, what was found and what was claimed."""
-    claim = tuned.claim
-    lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
+    claim, limits = tuned.claim, dict(tuned.objective.limits)
+    yield f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")
     if finding.interval is not None:
-        here = measured_text(*finding.interval.ratio, finding.interval.pairs)
-        lines.append(f"  here:    {here}")
+        yield f"  here:    {_measured_text(*finding.interval.ratio, finding.interval.pairs)}"
     assert claim.ratio and claim.ci_low and claim.ci_high  # a claim has them
-    claimed = measured_text(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)
-    lines.append(f"  claimed: {claimed}")
-    if finding.rss_ratio is not None:
-        text = tuned.objective.limits.get("max_rss")
-        limit = f", limit {text}" if text else ""
-        memory = claim.memory if claim.memory and claim.memory.of == "rss" else None
-        promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
-        lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
-    if finding.kept_ratio is not None:
-        text = tuned.objective.limits.get("max_kept")
-        limit = f", limit {text}" if text else ""
-        lines.append(f"  kept memory: {finding.kept_ratio:.2f}x of the control's{limit}")
-    return lines
+    yield f"  claimed: {_measured_text(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)}"
+    memory = claim.memory if claim.memory and claim.memory.of == "rss" else None
+    promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
+    for name, ratio, key, more in (
+        ("peak", finding.rss_ratio, "max_rss", promised),
+        ("kept", finding.kept_ratio, "max_kept", ""),
+    ):
+        limit = f", limit {limits[key]}" if limits.get(key) else ""
+        if ratio is not None:
+            yield f"  {name} memory: {ratio:.2f}x of the control's{limit}{more}"
 
 
-def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:
+def _record(tuned: Profile, finding: Verification) -> dict[str, object]:
     """The answer for machines."""
     claim = tuned.claim
     return {
         "answer": finding.answer,
         "why": finding.why,
         "here": finding.measured,
-        "claimed": {
-            "ratio": claim.ratio,
-            "ci_low": claim.ci_low,
-            "ci_high": claim.ci_high,
-            "pairs": claim.pairs,
-        },
+        "claimed": {name: getattr(claim, name) for name in _NOT_MEASURED},
         "rss_ratio": finding.rss_ratio,
         "kept_ratio": finding.kept_ratio,
     }
+
+
+# ---- every profile of a folder -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FolderAnswer:
+    """What came of one profile of a folder.
+
+    `answer` is that of the verification; "not measured" where it cannot be, "no claim" or "not due"
+    where it need not be. `differs` says what is not as it was where the profile was proved.
+    """
+
+    path: Path
+    answer: str
+    why: str
+    differs: tuple[str, ...] = ()
+    finding: Verification | None = None
+
+    def lines(self) -> list[str]:
+        """For people; a name that a terminal would obey stands in quotes."""
+        name = str(self.path)
+        name = name if name.isprintable() else repr(name)
+        told = [f"{name}: {self.answer} ({self.why})"]
+        if self.finding is not None and self.finding.interval is not None:
+            interval = self.finding.interval
+            told.append(f"  {_measured_text(*interval.ratio, interval.pairs)}")
+        return told + [f"  {difference}" for difference in self.differs]
+
+
+def _verify_folder(
+    folder: Path, only_due: bool, budget_s: float, *, as_json: bool, **how: Any
+) -> int:
+    """Measures the profiles of a folder; each answer is printed, and in the history, at once.
+
+    What one leaves of its budget goes to the next, which may need more than its own.
+    """
+    found, spare_s = [], 0.0
+    for kept in api.profiles_in(folder):
+        began_s = time.monotonic()
+        answer = _answer(kept, only_due, budget_s + spare_s, **how)
+        found.append(answer)
+        if answer.finding is not None:
+            spare_s = max(0.0, spare_s + budget_s - (time.monotonic() - began_s))
+        if not as_json:
+            print_lines(answer.lines())
+    if as_json:
+        records = [
+            {
+                "profile": str(each.path),
+                "answer": each.answer,
+                "why": each.why,
+                "differs": list(each.differs),
+                "here": each.finding.measured if each.finding is not None else _NOT_MEASURED,
+            }
+            for each in found
+        ]
+        click.echo(json.dumps(records, indent=2))
+    else:
+        counts = Counter(answer.answer for answer in found)
+        told = ", ".join(f"{count} {answer}" for answer, count in counts.items())
+        click.echo(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {told}")
+    return max((_STATUS.get(answer.answer, 0) for answer in found), default=0)
+
+
+def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bool) -> FolderAnswer:
+    tuned = kept.tuned
+    if tuned is None or kept.fault:
+        return FolderAnswer(kept.path, "not measured", kept.fault)
+    if not tuned.makes_a_claim:
+        return FolderAnswer(kept.path, "no claim", f"its verdict is {tuned.claim.verdict}")
+    try:
+        programs = programs_in(kept.words)
+        why = api.due(tuned, programs=programs)
+        if only_due and not why:
+            return FolderAnswer(
+                kept.path, "not due", "its term has not passed, and nothing is known to differ"
+            )
+        differs = tuple(api.differences(tuned, programs=programs))
+        with reporter(quiet=quiet) as display:
+            display.say(f"{kept.path}: {why or 'measured again, as was asked'}")
+            finding = api.verify(
+                tuned,
+                programs=programs,
+                budget_s=budget_s,
+                seed=seed,
+                reporter=display,
+                traces=kept.traces,
+            )
+    except HztuneError as error:
+        return FolderAnswer(kept.path, "not measured", str(error))
+    return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding)
+
+
+def programs_in(words: tuple[str, ...]) -> tuple[Program, ...]:
+    """The programs that the words of an `.args` name, as on the command line of `tune`.
+
+    Raises:
+        UsageError: The words are not legal there.
+    """
+    try:
+        with tune_command.make_context("hztune tune", list(words)) as ctx:
+            about = {name: ctx.params[name] for name in PROGRAM_OPTIONS}
+            return programs_of(ctx.params["words"], ctx.params["commands"], about)
+    except click.ClickException as error:
+        raise UsageError(f"its .args: {error.format_message()}") from None

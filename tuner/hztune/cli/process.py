@@ -1,0 +1,276 @@
+"""Commands about this machine and the processes that run on it: doctor, stats, set, trim."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hztune import api
+from hztune.arguments import key_value, parse_duration, within
+from hztune.cli.options import JSON, flag, offer, option, pid_option, print_lines
+from hztune.cli.program import FilledCommand
+from hztune.errors import HztuneError, UnfitError, UsageError
+from hztune.progress import mib
+
+if TYPE_CHECKING:
+    from hztune.attach.diagnosis import Diagnosis
+    from hztune.attach.questions import Holding, Statistics
+    from hztune.doctor import Check
+
+_MOST_ROWS = 12
+_CLEAR = "\x1b[H\x1b[2J"
+_STARTED = """
+The process must have been started on hz with HZ_CONTROL=1, or with the agent preloaded, which
+`hztune paths --agent` names. Only its user and root may ask.
+"""
+_PID = pid_option("The process.", required=True)
+
+
+# ---- the machine ---------------------------------------------------------------------------------
+
+
+@click.command("doctor", params=[
+    JSON, flag("--strict", "Exit with status 5 when the machine is unfit."),
+    pid_option("Look at this process instead of the machine."),
+])  # fmt: skip
+def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
+    """Show what disturbs measurements here, and how to fix it.
+
+    The machine's record follows. Nothing is changed. --json prints an object with the keys
+    findings and machine.
+
+    With --pid: how much memory a running process uses, how much its allocator holds, which
+    settings are in effect, and what would help. A process that was started on hz with HZ_CONTROL=1,
+    or with the agent preloaded (`hztune paths --agent`), reports that itself; of any other one,
+    only what is visible from outside is printed.
+    """
+    if pid is not None:
+        if strict:
+            raise UsageError("--strict is about the machine and --pid about a process; give one")
+        seen = api.diagnose(pid)
+        if as_json:
+            click.echo(json.dumps(_with_ratios(seen), indent=2))
+        else:
+            print_lines(_diagnosed(seen))
+        return
+    findings, machine = api.doctor(), api.machine()
+    if as_json:
+        found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        mends = [f"  (fix: {each.mend})" if each.mend else "" for each in findings]
+        print_lines([
+            *(f"{each.verdict:8}{each.name}: {each.found}{mend}"
+              for each, mend in zip(findings, mends, strict=True)),
+            "the record of this machine:",
+            *(f"        {name}: {value}" for name, value in machine.described()),
+        ])  # fmt: skip
+    if strict:
+        require_fit(findings)
+
+
+def require_fit(findings: tuple[Check, ...]) -> None:
+    """Refuses to measure on a machine where measurements mean little.
+
+    Raises:
+        UnfitError: something was found that makes them so.
+    """
+    unfit = [f"{each.name}: {each.found}" for each in findings if each.verdict == "unfit"]
+    if unfit:
+        raise UnfitError(
+            f"this machine is unfit for measuring ({'; '.join(unfit)}); see `hztune doctor`"
+        )
+
+
+def _diagnosed(found: Diagnosis) -> Iterator[str]:
+    memory = found.memory
+    yield f"process {found.pid} ({found.name})"
+    if found.provider:
+        yield f"  malloc comes from {found.provider} ({found.allocator or 'unknown to hztune'})"
+    else:
+        yield "  no file of it shows a malloc"
+    yield f"  {mib(memory.resident_bytes)} resident: {_explained(found)}"
+    for size, what in (
+        (memory.lazy_bytes, "of it returned lazily"),
+        (memory.swapped_bytes, "swapped out"),
+        (memory.huge_bytes, "in huge pages"),
+    ):
+        if size:
+            yield f"  {mib(size)} {what}"
+    if found.limit:
+        most, taken = found.limit
+        yield f"  its control group takes {mib(taken)} of {mib(most)}"
+    for part in found.parts:
+        yield from _part_lines(part)
+    changed = [
+        f"  {each.name}={each.value} ({_whose_choice(each.is_effective, each.is_asked)})"
+        for each in found.settings
+        if not each.is_default
+    ]
+    if changed:
+        yield "settings that differ from the default, or were chosen at the start:"
+        yield from changed
+    elif found.settings:
+        yield "all settings are the default"
+    yield from (f"advice: {sentence}" for sentence in found.advice)
+    yield from (f"not known: {sentence}" for sentence in found.remarks)
+
+
+def _explained(found: Diagnosis) -> str:
+    """Whose the resident memory is, the largest part first."""
+    memory = found.memory
+    held = {part.allocator: part.held_bytes for part in found.parts if part.held_bytes}
+    rest = max(0, memory.anonymous_bytes - sum(held.values()))
+    parts = {
+        "of mapped files": memory.resident_bytes - memory.anonymous_bytes,
+        "of stacks and other mappings" if held else "of heaps and stacks": rest,
+        **{f"held by {name}": size for name, size in held.items()},
+    }
+    ranked = sorted(parts.items(), key=lambda each: -each[1])
+    return ", ".join(f"{mib(size)} {what}" for what, size in ranked)
+
+
+def _whose_choice(is_effective: bool, is_asked: bool) -> str:
+    if not is_effective:
+        return "asked for"
+    return "in effect, asked for" if is_asked else "in effect"
+
+
+# ---- processes that take requests ----------------------------------------------------------------
+
+
+@click.command("stats", cls=FilledCommand, help=f"Show what a running process holds.\n{_STARTED}",
+               params=[
+    _PID, option("--watch TIME", "Print again every TIME, until the process ends."),
+    flag("--json", "Print JSON; with --watch a line each time.", "as_json"),
+])  # fmt: skip
+def stats_command(pid: int, watch: str, as_json: bool) -> None:
+    if not watch:
+        found = api.process_statistics(pid)
+        if as_json:
+            click.echo(json.dumps(_with_ratios(found), indent=2))
+        else:
+            print_lines(_table(found))
+        return
+    pause_s = parse_duration(watch, "--watch")
+    within("--watch", pause_s, 0.1, 3600.0)
+    for found in _until_it_ends(pid, pause_s):
+        if as_json:
+            click.echo(json.dumps(_with_ratios(found)))
+        else:
+            click.echo(_CLEAR if sys.stdout.isatty() else "", nl=False)
+            print_lines([*_table(found), ""])
+        sys.stdout.flush()
+
+
+def _until_it_ends(pid: int, pause_s: float) -> Iterator[Statistics]:
+    """Asks again and again; that a process ends between two answers is no error."""
+    yield api.process_statistics(pid)
+    while True:
+        time.sleep(pause_s)
+        try:
+            yield api.process_statistics(pid)
+        except HztuneError:
+            if Path("/proc", str(pid)).exists():
+                raise
+            return
+
+
+@click.command("set", cls=FilledCommand, params=[
+    _PID, JSON,
+    click.Argument(["settings"], metavar="NAME=VALUE...", nargs=-1, required=True,
+                   shell_complete=offer(lambda: [
+                       f"{each.name}=" for each in api.parameters() if each.is_live
+                   ])),
+], help=f"""Change parameters of hz in a running process.
+{_STARTED}
+Either all of them change or none. `hztune params --live` lists those that may.
+""")  # fmt: skip
+def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
+    pairs = dict(key_value(text) for text in settings)
+    if len(pairs) < len(settings):
+        raise UsageError("a parameter is given twice; give it one value")
+    changed = api.change_process(pid, pairs)
+    if as_json:
+        click.echo(json.dumps(asdict(changed), indent=2))
+    else:
+        print_lines(
+            f"{name}: {changed.before[name]} -> {value}" for name, value in changed.after.items()
+        )
+
+
+@click.command("trim", params=[_PID, JSON], help=f"""Make a running process return unused memory.
+{_STARTED}
+On hz, what a thread has in its own caches is returned when that thread next finds one empty or
+full; a thread that makes no calls keeps it.
+""")  # fmt: skip
+def trim_command(pid: int, as_json: bool) -> None:
+    trimmed = api.trim_process(pid)
+    if as_json:
+        click.echo(json.dumps(asdict(trimmed), indent=2))
+        return
+    if not trimmed.allocators:
+        raise UsageError(f"process {pid} has no allocator that the agent can trim")
+    before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
+    click.echo(
+        f"{', '.join(trimmed.allocators)}: {mib(max(0, before - after))} given back "
+        f"(anonymous memory {mib(before, '')} -> {mib(after)})"
+    )
+
+
+def _with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:
+    """The record of a process for JSON; each allocator has its ratio, too."""
+    parts = [{**asdict(part), "ratio": part.ratio} for part in found.parts]
+    return {**asdict(found), "parts": parts}
+
+
+def _table(found: Statistics) -> Iterator[str]:
+    memory = found.memory
+    yield f"process {found.pid} ({found.name})"
+    for part in found.parts:
+        yield from _part_lines(part)
+    if not found.parts:
+        yield "the agent does not know its allocator, or what that holds"
+    yield f"  {'anonymous memory':24}{mib(memory.anonymous_bytes):>14}  of the whole process"
+    yield f"  {'swapped out':24}{mib(memory.swapped_bytes):>14}"
+    if found.threads:
+        yield f"{'thread':>12}{'cached MiB':>14}{'blocks':>12}"
+        threads = sorted(found.threads, key=lambda each: -each.cached_bytes)
+        for one in threads[:_MOST_ROWS]:
+            yield f"{one.thread:>12}{mib(one.cached_bytes, ''):>14}{one.cached_blocks:>12}"
+        yield from _more(len(threads) + found.threads_left_out, "threads")
+    if found.classes:
+        yield f"{'block bytes':>12}{'live MiB':>14}{'free MiB':>12}{'live':>12}{'free':>12}"
+        by_bytes = sorted(found.classes, key=lambda each: -each.cut * each.block_bytes)
+        for each in sorted(by_bytes[:_MOST_ROWS], key=lambda each: each.block_bytes):
+            live, free = (mib(count * each.block_bytes, "") for count in (each.live, each.free))
+            yield f"{each.block_bytes:>12}{live:>14}{free:>12}{each.live:>12}{each.free:>12}"
+        yield from _more(len(by_bytes), "sizes")
+    if counted := [f"{name} {value}" for name, value in found.counters.items() if value]:
+        yield "since its start: " + ", ".join(counted)
+
+
+def _part_lines(part: Holding) -> Iterator[str]:
+    """What one allocator holds, a line each."""
+    ratio = f"  {part.ratio:.2f} times live" if part.ratio is not None else ""
+    yield f"{part.allocator} {part.version}".rstrip()
+    for name, size, more in (
+        ("live", part.live_bytes, "  used by the program"),
+        ("held", part.held_bytes, ratio),
+        ("in caches of threads", part.cached_bytes, ""),
+    ):
+        yield f"  {name:24}" + (
+            f"{mib(size):>14}{more}" if size is not None else f"{'unknown':>10}"
+        )
+
+
+def _more(count: int, what: str) -> Iterator[str]:
+    if count > _MOST_ROWS:
+        yield f"{'...':>12}  {count - _MOST_ROWS} more {what} (--json has them)"
