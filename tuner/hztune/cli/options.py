@@ -59,18 +59,16 @@ def flag(names: str, told: str, to: str = "") -> click.Option:
     return click.Option([*names.split(), *filter(None, [to])], is_flag=True, help=told)
 
 
-def option(spec: str, told: str, to: str = "", default: Any = None, **more: Any) -> click.Option:
+def option(spec: str, told: str, to: str = "", **more: Any) -> click.Option:
     """An option with a value: "--threads -t N", and its help; a text that is not given is ""."""
     words = spec.split(" ")
     names = [word for word in words if word.startswith("-")]
     metavar = " ".join(words[len(names) :]) or None
-    kind = more.pop("type", _KINDS.get(metavar or "", str))
-    if default is None and kind is str and not {"multiple", "required"} & more.keys():
-        default = ""
-    return click.Option(
-        [*names, *filter(None, [to])], metavar=metavar, help=told, type=kind, default=default,
-        show_default=bool(default) and "[default: " not in told, **more,
-    )  # fmt: skip
+    more.setdefault("type", _KINDS.get(metavar or "", str))
+    if more["type"] is str and not {"multiple", "required"} & more.keys():
+        more.setdefault("default", "")
+    more["show_default"] = bool(more.get("default")) and "[default: " not in told
+    return click.Option([*names, *filter(None, [to])], metavar=metavar, help=told, **more)
 
 
 def argument(name: str, metavar: str, **more: Any) -> click.Argument:
@@ -103,8 +101,11 @@ def offer(known: Callable[[], Iterable[str]], *, files: bool = False) -> Callabl
     """Names of a list that is made when it is asked for; after a comma, the next name."""
 
     def offered(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
         before, comma, begun = incomplete.rpartition(",")
-        fitting = [f"{before}{comma}{name}" for name in known() if name.startswith(begun)]
+        names = [f"{before}{comma}{name}" for name in known() if name.startswith(begun)]
+        fitting = [CompletionItem(name) for name in names]
         return [*fitting, *(FILES.shell_complete(ctx, param, incomplete) if files else [])]
 
     return offered
@@ -168,4 +169,4 @@ ABOUT_PROGRAMS = (
 )  # fmt: skip
 """Options of commands that measure a program of the user's."""
 
-WORDS = argument("words", "[-- PROGRAM [ARGS]...]", nargs=-1, type=FILES)
+PROGRAM_WORDS = argument("words", "[-- PROGRAM [ARGS]...]", nargs=-1, type=FILES)

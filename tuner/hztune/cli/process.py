@@ -106,7 +106,7 @@ def _diagnosed(found: Diagnosis) -> Iterator[str]:
             yield f"  {mib(size)} {what}"
     if found.limit:
         most, taken = found.limit
-        yield f"  its control group takes {mib(taken)} of {mib(most)}"
+        yield f"  its control group takes {mib(taken, '')} of {mib(most)}"
     for part in found.parts:
         yield from _part_lines(part)
     changed = [
@@ -134,7 +134,7 @@ def _explained(found: Diagnosis) -> str:
         **{f"held by {name}": size for name, size in held.items()},
     }
     ranked = sorted(parts.items(), key=lambda each: -each[1])
-    return ", ".join(f"{mib(size)} {what}" for what, size in ranked)
+    return ", ".join(f"{mib(size, '')} {what}" for what, size in ranked)
 
 
 def _whose_choice(is_effective: bool, is_asked: bool) -> str:

@@ -16,8 +16,8 @@ from hztune.arguments import parse_duration
 from hztune.cli.options import (
     ABOUT_PROGRAMS,
     JSON,
+    PROGRAM_WORDS,
     QUIET,
-    WORDS,
     argument,
     flag,
     option,
@@ -43,7 +43,7 @@ hztune suggest --server 'redis-server --port {port}' --load '...'
 @click.command("suggest", cls=ProgramCommand, help=_SUGGEST, params=[
     option("--for TIME", "Time for each of the two runs.", "duration", default="5s"),
     option("--profiles DIR", "Where earlier profiles are.", default="hztune-results"),
-    JSON, QUIET, *ABOUT_PROGRAMS, WORDS,
+    JSON, QUIET, *ABOUT_PROGRAMS, PROGRAM_WORDS,
 ])  # fmt: skip
 def suggest_command(
     duration: str,

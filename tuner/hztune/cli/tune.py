@@ -17,9 +17,9 @@ from hztune.cli.options import (
     ABOUT_PROGRAMS,
     PRIVATE,
     PROGRAM_OPTIONS,
+    PROGRAM_WORDS,
     QUIET,
     SEED,
-    WORDS,
     flag,
     offer,
     option,
@@ -116,7 +116,7 @@ _OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command("tune", cls=ProgramCommand, params=[*_OPTIONS, *ABOUT_PROGRAMS, WORDS])
+@click.command("tune", cls=ProgramCommand, params=[*_OPTIONS, *ABOUT_PROGRAMS, PROGRAM_WORDS])
 def tune_command(
     require_gain: bool,
     strict: bool,

@@ -18,9 +18,9 @@ from hztune.cli.options import (
     ABOUT_PROGRAMS,
     JSON,
     PROGRAM_OPTIONS,
+    PROGRAM_WORDS,
     QUIET,
     SEED,
-    WORDS,
     argument,
     flag,
     option,
@@ -84,7 +84,7 @@ _OPTIONS = [
 
 
 @click.command("verify", cls=ProgramCommand, help=_HELP,
-               params=[*_OPTIONS, *ABOUT_PROGRAMS, WORDS])  # fmt: skip
+               params=[*_OPTIONS, *ABOUT_PROGRAMS, PROGRAM_WORDS])  # fmt: skip
 def verify_command(
     profile_path: Path | None,
     folder: Path | None,
