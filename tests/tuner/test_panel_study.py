@@ -305,7 +305,7 @@ def test_a_risk_that_a_profile_could_not_hold_is_refused(
 ) -> None:
     path = tmp_path / "risky.toml"
     path.write_text(RISKY.format(why="it's bad"))
-    with pytest.raises(UsageError, match=r"risk\[0\]: why is"):
+    with pytest.raises(UsageError, match=r"risk\[0\].why"):
         load(path, toy_params, check=lambda config: None)  # type: ignore[arg-type]
 
 

@@ -37,7 +37,7 @@ class MemoryLimit:
         Raises:
             UsageError: It is written in no known way, or is nothing.
         """
-        return cls(text, *memory_amount(text), memory)
+        return cls(text, *memory_amount(text, f"--max-{memory}"), memory)
 
     def all(self) -> Iterator[MemoryLimit]:
         """Yields it and what stands beside it."""
@@ -108,7 +108,7 @@ class LossLimit:
             UsageError: It is no percentage from 0 to below 100.
         """
         named = ("the speed of its load",) if of_load else ()
-        return cls(text, -math.log1p(-percentage(text)), named, of_load)
+        return cls(text, -math.log1p(-percentage(text, "--max-loss")), named, of_load)
 
     def excess(self, log_ratio: float) -> float:
         """How far a workload's log ratio is below what it may be; above 0 it is too much."""

@@ -1,21 +1,17 @@
-"""The workloads of the panel, what programs each one stands for, and what measures them.
+"""The panel: what a winner does to programs that it was not tuned for, and which step does it.
 
-From the pairs of a winner on a strange workload to what they show: harmed, safe, or open.
+Harm is found by pairs of the winner and the control. The test is one of non-inferiority: a loss
+within a margin is none. Harm is claimed only where the estimate is beyond the margin and the 95 %
+interval excludes "no difference"; a workload is safe where the interval excludes more than the
+margin; else nothing is said. A warning that might be noise teaches users to ignore all warnings.
+The intervals hold at every scheduled look together, see `stats.intervals`; what one look has shown
+stays shown.
 
-The test is one of non-inferiority: a loss within a margin is none. Harm is claimed only where the
-estimate is beyond the margin and the 95 % interval excludes "no difference"; a workload is safe
-where the interval excludes more than the margin; else nothing is said. A warning that might be
-noise teaches users to ignore all warnings. The intervals hold at every scheduled look together,
-see stats.sequential; what one look has shown stays shown.
-
-The examination of a winner on the panel: what is harmed, which step does it, what is left out.
-
-Harm is found by pairs of the winner and the control. On a workload with harm, blocks then hold the
-control, the winner and the shorter configurations of its proved chain side by side: the first that
-carries most of the harm is the step that harms. What the profile emits ends before that step, which
-is a proved gain by itself, unless the step is worth its place, or is the first; then it stays, and
-a line says what it does. A decision is a function of the ledger, so that an examination that was
-interrupted goes on with its next block.
+On a workload with harm, blocks then hold the control, the winner and the shorter configurations of
+its proved chain side by side: the first that carries most of the harm is the step that harms. What
+the profile emits ends before that step, which is a proved gain by itself, unless the step is worth
+its place, or is the first; then it stays, and a line says what it does. A decision is a function of
+the ledger, so that an examination that was interrupted goes on with its next block.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from hztune.blocks import Arm, Block, Outcome, times_of
 from hztune.caution import Caution
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
-from hztune.measure import Accounting, Around, Executor, Role, WorkloadSink
+from hztune.measure import Accounting, Around, Role, WorkloadSink
 from hztune.measure.executors import workloads_executor
 from hztune.stats.intervals import (
     Interval,
@@ -45,6 +41,40 @@ from hztune.store import Nowhere, Sink
 from hztune.study.bench import Workbench
 from hztune.study.proof import Step
 from hztune.workload import WorkloadSpec
+
+SPEED_MARGIN = -math.log(0.95)
+"""Log loss of speed that is none: 5 %, about what a fresh build or another address layout does."""
+
+MEMORY_MARGIN = math.log(1.25)
+"""Log growth of peak memory that is none: 25 %, about what sizes rounded up to classes cost."""
+
+LEAST_EXTRA_KB = 4096.0
+"""Growth of peak memory that is none, whatever the ratio: what an allocator has for itself."""
+
+LOOKS = (3, 5, 8, 13, 20)
+"""Pairs at which a workload may be judged: harm that matters is large, and shows in few."""
+
+ERROR = 0.05
+
+WORTH = SPEED_MARGIN
+"""Log gain on the user's own workload above which a step stays: a loss of that size elsewhere would
+be called harm, so that a gain of that size is called worth it."""
+
+_SUSPICIOUS = 2.0
+"""Margins beyond which an estimate is looked into before harm is shown, if a plain 95 % interval
+excludes zero: its cause takes pairs, too, and they count."""
+
+MOST_BLAME_BLOCKS = 8
+"""Blocks in which a cause is sought; one that is not found in them is told as not found."""
+
+MOST_VOID = 2
+"""Blocks in which the control failed, after which a workload is given up."""
+
+_PART = 0.5
+"""Part of a harm that is gone without the step that does it, at least."""
+
+_FAILURES = 2
+"""Blocks in which a configuration failed that carries a failure."""
 
 _SHORTER = 3
 """Configurations of a chain that stand beside control and winner in a block: all live at once."""
@@ -60,44 +90,31 @@ _TURNS = 8
 
 _THREADS = 2
 
-
-@dataclass(frozen=True, slots=True)
-class PanelWorkload:
-    """A workload that stands for a kind of programs.
-
-    Attributes:
-        name: As `--workload` names it.
-        phrase: The kind of programs, behind the word "on".
-        params: "KEY=VALUE" of the workload.
-    """
-
-    name: str
-    phrase: str
-    params: tuple[str, ...] = ()
-
-
-WORKLOADS = (
-    PanelWorkload("large", "programs with large blocks"),
-    PanelWorkload("burst-idle", "programs that allocate in bursts", ("idle=0",)),
-    PanelWorkload("mstress", "programs with blocks of many sizes and ages"),
+WORKLOADS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("large", "programs with large blocks", ()),
+    ("burst-idle", "programs that allocate in bursts", ("idle=0",)),
+    ("mstress", "programs with blocks of many sizes and ages", ()),
 )
-"""Where harm by parameters of allocators was seen: pages that are faulted in again, memory that is
-given back at each burst, heaps that fragment."""
+"""Name, the programs that it stands for, parameters. Harm by allocators was seen there: pages that
+are faulted in again, memory that is given back at each burst, heaps that fragment."""
+
+State = Literal["harmed", "safe", "open"]
+What = Literal["speed", "memory", "failure"]
+Pair = tuple[Outcome, Outcome]
+
+_MARGINS: dict[What, float] = {"speed": SPEED_MARGIN, "memory": MEMORY_MARGIN}
+
+
+# ---- what measures -------------------------------------------------------------------------------
 
 
 @dataclass
 class PanelExecutor(Around):
-    """What measures one workload of the panel; its blocks say on which they were measured.
+    """What measures one workload of the panel; its blocks say on which they were measured."""
 
-    Attributes:
-        workload: What it is called in blocks and samples.
-        phrase: The kind of programs that it stands for.
-        rounds: Turns or runs of each process.
-    """
-
-    workload: str
-    phrase: str
-    rounds: int = _TURNS
+    workload: str  # as blocks and samples call it
+    phrase: str  # the kind of programs that it stands for, behind the word "on"
+    rounds: int = _TURNS  # turns or runs of each process
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures a block; see `Executor.measure`.
@@ -126,69 +143,36 @@ def make(
         threads: Of the workload that is tuned; 0: the program decides.
         tuned: Names of the workloads that are tuned: they are no strangers.
     """
-    cpus = len(os.sched_getaffinity(0))
-    count = max(1, min(threads or _THREADS, cpus))
-    return tuple(
-        _executor(one, sink, seed, machine, count) for one in WORKLOADS if one.name not in tuned
-    )
+    count = max(1, min(threads or _THREADS, len(os.sched_getaffinity(0))))
+    made = []
+    for name, phrase, params in WORKLOADS:
+        if name not in tuned:
+            spec = WorkloadSpec.from_text(name, params, count)
+            inner = workloads_executor(
+                [spec],
+                WorkloadSink(sink or Nowhere(), name),
+                seed=seed,
+                machine=machine,
+                processes=2 + _SHORTER,
+                run_s=_RUN_S,
+                timeout_s=_TIMEOUT_S,
+            )
+            made.append(PanelExecutor(inner, name, phrase, _TURNS if spec.steady else 1))
+    return tuple(made)
 
 
-def _executor(
-    one: PanelWorkload, sink: Sink | None, seed: int, machine: Machine, threads: int
-) -> PanelExecutor:
-    spec = WorkloadSpec.from_text(one.name, one.params, threads)
-    inner: Executor = workloads_executor(
-        [spec],
-        WorkloadSink(sink or Nowhere(), one.name),
-        seed=seed,
-        machine=machine,
-        processes=2 + _SHORTER,
-        run_s=_RUN_S,
-        timeout_s=_TIMEOUT_S,
-    )
-    return PanelExecutor(inner, one.name, one.phrase, _TURNS if spec.steady else 1)
-
-
-SPEED_MARGIN = -math.log(0.95)
-"""Log loss of speed that is none: 5 %, about what a fresh build or another address layout does."""
-
-MEMORY_MARGIN = math.log(1.25)
-"""Log growth of peak memory that is none: 25 %, about what sizes rounded up to classes cost."""
-
-LEAST_EXTRA_KB = 4096.0
-"""Growth of peak memory that is none, whatever the ratio: what an allocator has for itself."""
-
-LOOKS = (3, 5, 8, 13, 20)
-"""Pairs at which a workload may be judged: harm that matters is large, and shows in few."""
-
-ERROR = 0.05
-
-_SUSPICIOUS = 2.0
-"""Margins beyond which an estimate is looked into before harm is shown, if a plain 95 % interval
-excludes zero: its cause takes pairs, too, and they count."""
-
-_NO_TIME = "no time was left for it"
-
-State = Literal["harmed", "safe", "open"]
+# ---- what pairs show -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Harm that was shown on one workload.
+    """Harm that was shown on one workload."""
 
-    Attributes:
-        what: Less speed, more memory, or a process that failed.
-        workload: Of the panel.
-        phrase: The kind of programs.
-        interval: Of the log ratio of speed or peak memory, winner / control; None of a failure.
-        step: The step of the winner's chain that does it; None: not found.
-    """
-
-    what: Literal["speed", "memory", "failure"]
+    what: What
     workload: str
     phrase: str
-    interval: Interval | None = None
-    step: Step | None = None
+    interval: Interval | None = None  # of the log ratio, winner / control; None of a failure
+    step: Step | None = None  # of the winner's chain, that does it; None: not found
 
     @property
     def caution(self) -> Caution:
@@ -201,76 +185,74 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a winner was seen to do on one workload.
-
-    Attributes:
-        workload: Of the panel.
-        phrase: The kind of programs.
-        state: What is shown.
-        speed: 95 % interval of its log ratio of speed to the control; None: too few pairs.
-        memory: The same of peak memory; above 0 it takes more.
-        extra_kb: Mean growth of peak memory, KiB.
-        failure: How a process of the winner failed; "": none did.
-        hints: What looks like harm, and is not shown.
-        missing: Why nothing was measured; "": something was.
-    """
+    """What a winner was seen to do on one workload."""
 
     workload: str
     phrase: str
     state: State
-    speed: Interval | None = None
-    memory: Interval | None = None
-    extra_kb: float = 0.0
-    failure: str = ""
-    hints: tuple[Harm, ...] = ()
-    missing: str = ""
-
-    @property
-    def harms(self) -> tuple[Harm, ...]:
-        """Every harm that is shown."""
-        if self.state != "harmed":
-            return ()
-        if self.failure:
-            return (Harm("failure", self.workload, self.phrase),)
-        found = []
-        if _speed_state(self.speed) == "harmed":
-            found.append(Harm("speed", self.workload, self.phrase, self.speed))
-        if _memory_state(self.memory, self.extra_kb) == "harmed":
-            found.append(Harm("memory", self.workload, self.phrase, self.memory))
-        return tuple(found)
+    speed: Interval | None = None  # 95 %, of its log ratio to the control; None: too few pairs
+    memory: Interval | None = None  # the same of peak memory; above 0 it takes more
+    failure: str = ""  # how a process of the winner failed
+    missing: str = ""  # why nothing was measured
+    harms: tuple[Harm, ...] = ()
+    is_cause_open: bool = False  # of harm, or of what looks like it
 
 
 def seen_in(
-    blocks: Sequence[Block], arm: Arm, workload: str, phrase: str, *, is_last: bool
+    blocks: Sequence[Block], steps: Sequence[Step], workload: str, phrase: str, *, is_last: bool
 ) -> Seen:
-    """Judges the pairs of an arm with the control.
+    """Judges the pairs of a winner with the control.
 
-    Where the control failed, too, the arm is blamed only if it fails more often.
+    Where the control failed, too, the winner is blamed only if it fails more often.
 
     Args:
-        blocks: Of one workload, in order of time; the first outcome behind the control counts.
-        arm: Whose pairs they are.
+        blocks: Of one workload, in order of time; those count in which the winner is behind the
+            control.
+        steps: Of its chain, the winner the last.
         workload: Of the panel.
         phrase: The kind of programs.
         is_last: Whether time is up: then there is one more look, whose moment is not the data's.
     """
     void = [block.control for block in blocks if not block.control.ok]
-    pairs = [
-        (b.control, b.outcomes[1]) for b in blocks if b.control.ok and b.outcomes[1].arm == arm
-    ]
-    failed = [outcome for _, outcome in pairs if not outcome.ok]
+    own = [b for b in blocks if b.control.ok and b.outcomes[1].arm == steps[-1].arm]
+    pairs = [(block.control, block.outcomes[1]) for block in own]
+    each = [{outcome.arm: outcome for outcome in block.outcomes[1:]} for block in own]
+    beside = [found for found in each if all(step.arm in found for step in steps)]
+
+    def told(state: State, found: Sequence[Harm], hints: Sequence[Harm] = ()) -> Seen:
+        blamed = [_blame(harm, steps, beside) for harm in (*found, *hints)]
+        harms = [replace(harm, step=step) for harm, (step, _) in zip(found, blamed, strict=False)]
+        is_open = any(is_open for _, is_open in blamed)
+        return Seen(workload, phrase, state, harms=tuple(harms), is_cause_open=is_open)
+
+    failed = [_how(outcome) for _, outcome in pairs if not outcome.ok]
     if len(failed) > len(void):
-        return Seen(workload, phrase, "harmed", failure=_how(failed[0]))
+        return replace(told("harmed", [Harm("failure", workload, phrase)]), failure=failed[0])
     pairs = [pair for pair in pairs if pair[1].ok]
     if not pairs:
-        missing = f"the default failed on it ({_how(void[-1])})" if void else _NO_TIME
+        missing = "no time was left for it"
+        if void:
+            missing = f"the default failed on it ({_how(void[-1])})"
         return Seen(workload, phrase, "open", missing=missing)
-    for count in (*(look for look in LOOKS if look <= len(pairs)), *([len(pairs)] * is_last)):
-        seen = _look(pairs[:count], workload, phrase)
-        if seen.state != "open":
-            return seen
-    hints = tuple(_hints(pairs, workload, phrase))
-    return replace(_look(pairs, workload, phrase), state="open", hints=hints)
+    for count in (*(look for look in LOOKS if look <= len(pairs)), len(pairs)):
+        shown = {what: panel_interval(_worse_in(what, pairs[:count])) for what in _MARGINS}
+        states = {what: _state(what, shown[what], pairs[:count]) for what in _MARGINS}
+        is_look = count in LOOKS or is_last
+        if is_look and (found := [what for what in _MARGINS if states[what] == "harmed"]):
+            intervals = {"speed": _reciprocal(shown["speed"]), "memory": shown["memory"]}
+            harms = [Harm(what, workload, phrase, intervals[what]) for what in found]
+            seen = told("harmed", harms)
+            break
+        if is_look and {*states.values()} == {"safe"}:
+            seen = told("safe", [])
+            break
+    else:
+        seen = told("open", [], [Harm(*hint) for hint in _hints(pairs, workload, phrase)])
+    return replace(seen, speed=_reciprocal(shown["speed"]), memory=shown["memory"])
+
+
+def _reciprocal(worse: Interval | None) -> Interval | None:
+    return worse and worse.reciprocal
 
 
 def _how(failed: Outcome) -> str:
@@ -278,58 +260,45 @@ def _how(failed: Outcome) -> str:
     return f"{failed.status}: {failed.detail}" if failed.detail else failed.status
 
 
-def _look(pairs: Sequence[tuple[Outcome, Outcome]], workload: str, phrase: str) -> Seen:
-    """What so many pairs show."""
-    speed, memory = panel_interval(_speeds(pairs)), panel_interval(_growths(pairs))
-    extra_kb = _extra_kb(pairs)
-    states = {_speed_state(speed), _memory_state(memory, extra_kb)}
-    state: State = "harmed" if "harmed" in states else "open" if "open" in states else "safe"
-    return Seen(workload, phrase, state, speed, memory, extra_kb)
+def _worse(what: What, one: Outcome, other: Outcome) -> float | None:
+    """How much worse the second of two outcomes is, log units; None: one of them failed."""
+    if what == "memory":
+        return log_rss_ratio(one, other)
+    pair = pair_ratio(one, other)
+    return None if pair is None else -pair.log_ratio
 
 
-def _hints(pairs: Sequence[tuple[Outcome, Outcome]], workload: str, phrase: str) -> Iterator[Harm]:
-    """Yields what looks like harm, the interval being a plain one."""
-    speeds, growths = _speeds(pairs), _growths(pairs)
-    if len(speeds) >= LOOKS[0]:
-        speed = fixed_interval(speeds, ERROR)
-        if speed.estimate < -_SUSPICIOUS * SPEED_MARGIN and speed.high < 0.0:
-            yield Harm("speed", workload, phrase, speed)
-    if len(growths) >= LOOKS[0] and _extra_kb(pairs) >= LEAST_EXTRA_KB:
-        memory = fixed_interval(growths, ERROR)
-        if memory.estimate > _SUSPICIOUS * MEMORY_MARGIN and memory.low > 0.0:
-            yield Harm("memory", workload, phrase, memory)
+def _worse_in(what: What, pairs: Sequence[Pair]) -> list[float]:
+    return [value for pair in pairs if (value := _worse(what, *pair)) is not None]
 
 
-def _speeds(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
-    """Log ratios of speed."""
-    return [pair.log_ratio for one in pairs if (pair := pair_ratio(*one)) is not None]
+def _is_small(what: What, pairs: Sequence[Pair]) -> bool:
+    """Whether it is memory that hardly grew."""
+    grown = fmean(tuned.rss_peak_kb - control.rss_peak_kb for control, tuned in pairs)
+    return what == "memory" and grown < LEAST_EXTRA_KB
 
 
-def _growths(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
-    """Log ratios of peak memory, where it is known."""
-    return [growth for one in pairs if (growth := log_rss_ratio(*one)) is not None]
-
-
-def _extra_kb(pairs: Sequence[tuple[Outcome, Outcome]]) -> float:
-    """Mean growth of peak memory, KiB."""
-    return fmean(b.rss_peak_kb - a.rss_peak_kb for a, b in pairs) if pairs else 0.0
-
-
-def _speed_state(speed: Interval | None) -> State:
-    if speed is None:
-        return "open"
-    if speed.estimate < -SPEED_MARGIN and speed.high < 0.0:
-        return "harmed"
-    return "safe" if speed.low > -SPEED_MARGIN else "open"
-
-
-def _memory_state(memory: Interval | None, extra_kb: float) -> State:
+def _state(what: What, shown: Interval | None, pairs: Sequence[Pair]) -> State:
     """Memory that no process reports harms nothing that could be shown."""
-    if memory is None or extra_kb < LEAST_EXTRA_KB:
+    if _is_small(what, pairs) or (shown is None and what == "memory"):
         return "safe"
-    if memory.estimate > MEMORY_MARGIN and memory.low > 0.0:
+    if shown is None:
+        return "open"
+    if shown.estimate > _MARGINS[what] and shown.low > 0.0:
         return "harmed"
-    return "safe" if memory.high < MEMORY_MARGIN else "open"
+    return "safe" if shown.high < _MARGINS[what] else "open"
+
+
+def _hints(
+    pairs: Sequence[Pair], workload: str, phrase: str
+) -> Iterator[tuple[What, str, str, Interval]]:
+    """Yields what looks like harm, the interval being a plain one."""
+    for what, margin in _MARGINS.items():
+        values = _worse_in(what, pairs)
+        if len(values) >= LOOKS[0] and not _is_small(what, pairs):
+            shown = fixed_interval(values, ERROR)
+            if shown.estimate > _SUSPICIOUS * margin and shown.low > 0.0:
+                yield what, workload, phrase, shown
 
 
 def panel_interval(values: Sequence[float]) -> Interval | None:
@@ -344,49 +313,57 @@ def panel_interval(values: Sequence[float]) -> Interval | None:
     return Interval(mean, mean - half, mean + half, count)
 
 
-def relief(harm: Harm, winner: Outcome, shorter: Outcome) -> float | None:
-    """How much less of a harm a shorter configuration does, log units; None: one has failed."""
-    if harm.what == "memory":
-        growth = log_rss_ratio(winner, shorter)
-        return None if growth is None else -growth
-    pair = pair_ratio(winner, shorter)
-    return None if pair is None else pair.log_ratio
+def _blame(
+    harm: Harm, steps: Sequence[Step], beside: Sequence[dict[Arm, Outcome]]
+) -> tuple[Step | None, bool]:
+    """The step that harms; None: not found. And whether more blocks may show it.
+
+    Args:
+        harm: What the last step does.
+        steps: Of its chain.
+        beside: Outcomes of blocks that held all of them, by arm.
+    """
+    for step in steps[:-1]:
+        pairs = [(outcomes[step.arm], outcomes[steps[-1].arm]) for outcomes in beside]
+        carries = _carries(harm, pairs)
+        if carries is None:
+            return None, len(beside) < MOST_BLAME_BLOCKS
+        if carries:
+            return step, False
+    return steps[-1], False
 
 
-WORTH = SPEED_MARGIN
-"""Log gain on the user's own workload above which a step stays: a loss of that size elsewhere would
-be called harm, so that a gain of that size is called worth it."""
+def _carries(harm: Harm, pairs: Sequence[Pair]) -> bool | None:
+    """Whether a shorter configuration does most of what the winner does; None: not known.
 
-MOST_BLAME_BLOCKS = 8
-"""Blocks in which a cause is sought; one that is not found in them is told as not found."""
+    The harm itself is shown elsewhere, so that the interval may be a plain one.
+    """
+    if harm.interval is None:
+        shorter, winner = (sum(not pair[side].ok for pair in pairs) for side in (0, 1))
+        if max(winner, shorter) < _FAILURES or 0 < shorter < _FAILURES:
+            return None
+        return shorter > 0
+    known = _worse_in(harm.what, pairs)
+    if len(known) < LOOKS[0]:
+        return None
+    added, least = fixed_interval(known), _PART * abs(harm.interval.estimate)
+    if added.low > 0.0 and added.estimate >= least:
+        return False
+    return True if added.high < least else None
 
-MOST_VOID = 2
-"""Blocks in which the control failed, after which a workload is given up."""
 
-_PART = 0.5
-"""Part of a harm that is gone without the step that does it, at least."""
-
-_FAILURES = 2
-"""Blocks in which a configuration failed that carries a failure."""
+# ---- the examination -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What the panel has shown.
-
-    Attributes:
-        winner: What was examined.
-        steps: What is left of its chain, with what each adds; never empty.
-        harms: Harm that what is left does.
-        left_out: Harm that the steps did that went, in order.
-        seen: What it was seen to do on each workload, or why nothing was measured there.
-    """
+    """What the panel has shown."""
 
     winner: Arm
-    steps: tuple[Step, ...]
-    harms: tuple[Harm, ...] = ()
-    left_out: tuple[Harm, ...] = ()
-    seen: tuple[Seen, ...] = ()
+    steps: tuple[Step, ...]  # what is left of its chain, with what each adds; never empty
+    harms: tuple[Harm, ...] = ()  # that what is left does
+    left_out: tuple[Harm, ...] = ()  # that the steps did that went, in order
+    seen: tuple[Seen, ...] = ()  # what is left, on each workload
 
     @property
     def arm(self) -> Arm:
@@ -464,43 +441,46 @@ class _Course:
         """Examines, leaves out and examines what is left, until nothing more goes."""
         winner, gone = steps[-1].arm, list[Harm]()
         while True:
-            is_last = not self._measure(steps)
-            harms = [*self._shown(steps, is_last=is_last)]
+            is_last = self._measure(steps) is None
+            seen = [self._seen(steps, each, is_last=is_last) for each in self.executors]
+            harms = [harm for one in seen for harm in one.harms]
             found = next((harm for harm in harms if self._goes(harm, steps)), None)
             if found is None or found.step is None:
                 break
             gone.append(found)
             steps = steps[: steps.index(found.step)]
             self.bench.reporter.say(f"left out: {found.caution.text}")
-        seen = tuple(self._seen(steps, each, is_last=True) for each in self.executors)
-        return Examination(winner, steps, tuple(harms), tuple(gone), seen)
+        return Examination(winner, steps, tuple(harms), tuple(gone), tuple(seen))
 
-    def _measure(self, steps: tuple[Step, ...]) -> bool:
-        """Measures on each workload by turns; returns whether something is found that goes."""
+    def _measure(self, steps: tuple[Step, ...]) -> Harm | None:
+        """Measures on each workload by turns, until something is found that goes."""
         waiting = self._affordable(steps)
-        while not any(self._goes(harm, steps) for harm in self._shown(steps)):
+        while True:
+            every = [self._seen(steps, each) for each in self.executors]
+            for harm in (harm for seen in every for harm in seen.harms):
+                if self._goes(harm, steps):
+                    return harm
             waiting = [each for each in waiting if self._is_open(steps, each)]
             for each in waiting:
                 arms, spare_s = [self.control, steps[-1].arm], 0.0
-                if self._is_cause_open(steps, each):
+                if self._seen(steps, each).is_cause_open:
                     spare_s = LOOKS[0] * each.cost(2, each.rounds)
                     arms += [step.arm for step in steps[:-1]]
                 cost_s = each.cost(len(arms), each.rounds)
                 if self.bench.budget.elapsed() + cost_s > self.until_s - spare_s:
-                    return False
+                    return None
                 self.bench.measure(arms, "panel", each.rounds, each)
                 total = steps[-1].total
                 self.bench.tell("panel", total.estimate if total else 0.0)
             if not waiting:
-                return False
-        return True
+                return None
 
     def _affordable(self, steps: tuple[Step, ...]) -> list[PanelExecutor]:
         """The workloads that have time for the fewest pairs, those that were begun first."""
         left_s = self.until_s - self.bench.budget.elapsed()
         chosen = []
         for each in sorted(self.executors, key=lambda one: not self._pairs(steps, one)):
-            more = max(0, LOOKS[0] - len(self._pairs(steps, each)))
+            more = max(0, LOOKS[0] - self._pairs(steps, each))
             left_s -= more * each.cost(2, each.rounds)
             if left_s >= 0.0:
                 chosen.append(each)
@@ -510,21 +490,8 @@ class _Course:
         """Whether more blocks may still tell something."""
         if sum(not block.control.ok for block in self._blocks(executor)) >= MOST_VOID:
             return False
-        seen, few = self._seen(steps, executor), len(self._pairs(steps, executor)) < LOOKS[-1]
-        return (few and seen.state == "open") or self._is_cause_open(steps, executor)
-
-    def _is_cause_open(self, steps: tuple[Step, ...], executor: PanelExecutor) -> bool:
-        """Whether harm, or what looks like it, has a cause that more blocks may still show."""
-        seen = self._seen(steps, executor)
-        if len(self._beside(steps, executor)) >= MOST_BLAME_BLOCKS:
-            return False
-        return any(self._blame(harm, steps, executor)[1] for harm in (*seen.harms, *seen.hints))
-
-    def _shown(self, steps: tuple[Step, ...], *, is_last: bool = False) -> Iterator[Harm]:
-        """Yields the harm that is shown by now, with its cause; `is_last`: time is up."""
-        for each in self.executors:
-            for harm in self._seen(steps, each, is_last=is_last).harms:
-                yield replace(harm, step=self._blame(harm, steps, each)[0])
+        seen, few = self._seen(steps, executor), self._pairs(steps, executor) < LOOKS[-1]
+        return (few and seen.state == "open") or seen.is_cause_open
 
     def _goes(self, harm: Harm, steps: tuple[Step, ...]) -> bool:
         """Whether the chain ends before the step that harms; none is worth a failure."""
@@ -533,64 +500,18 @@ class _Course:
         gain = harm.step.interval.estimate if harm.step.interval else 0.0
         return harm.what == "failure" or gain <= WORTH
 
-    # ---- what the blocks say ---------------------------------------------------------------------
-
     def _blocks(self, executor: PanelExecutor) -> list[Block]:
         """Those of this machine on one workload."""
-        own = (block for block in self.bench.ledger.panel if self.bench.ledger.is_own(block))
+        own = filter(self.bench.ledger.is_own, self.bench.ledger.panel)
         return [block for block in own if block.workload == executor.workload]
 
-    def _pairs(self, steps: tuple[Step, ...], executor: PanelExecutor) -> list[Block]:
-        """Those of the winner in which the control ran."""
-        winner = steps[-1].arm
-        return [
-            block
-            for block in self._blocks(executor)
-            if block.control.ok and block.outcomes[1].arm == winner
-        ]
-
-    def _beside(self, steps: tuple[Step, ...], executor: PanelExecutor) -> list[dict[Arm, Outcome]]:
-        """Those of them that hold the shorter configurations, too: outcomes by arm."""
-        blocks = self._pairs(steps, executor)
-        each = [{outcome.arm: outcome for outcome in block.outcomes[1:]} for block in blocks]
-        return [found for found in each if all(step.arm in found for step in steps)]
+    def _pairs(self, steps: tuple[Step, ...], executor: PanelExecutor) -> int:
+        """How many of them the winner has with the control."""
+        found = (block for block in self._blocks(executor) if block.control.ok)
+        return sum(block.outcomes[1].arm == steps[-1].arm for block in found)
 
     def _seen(
         self, steps: tuple[Step, ...], executor: PanelExecutor, *, is_last: bool = False
     ) -> Seen:
         blocks = self._blocks(executor)
-        return seen_in(blocks, steps[-1].arm, executor.workload, executor.phrase, is_last=is_last)
-
-    def _blame(
-        self, harm: Harm, steps: tuple[Step, ...], executor: PanelExecutor
-    ) -> tuple[Step | None, bool]:
-        """The step that harms; None: not found. And whether more blocks may show it."""
-        if len(steps) == 1:
-            return steps[0], False
-        found = self._beside(steps, executor)
-        for step in steps[:-1]:
-            pairs = [(outcomes[steps[-1].arm], outcomes[step.arm]) for outcomes in found]
-            if (carries := _carries(harm, pairs)) is None:
-                return None, len(found) < MOST_BLAME_BLOCKS
-            if carries:
-                return step, False
-        return steps[-1], False
-
-
-def _carries(harm: Harm, pairs: Sequence[tuple[Outcome, Outcome]]) -> bool | None:
-    """Whether a shorter configuration does most of what the winner does; None: not known.
-
-    The harm itself is shown elsewhere, so that the interval may be a plain one.
-    """
-    if harm.interval is None:
-        winner, shorter = (sum(not pair[side].ok for pair in pairs) for side in (0, 1))
-        if max(winner, shorter) < _FAILURES or (0 < shorter < _FAILURES):
-            return None
-        return shorter > 0
-    known = [value for pair in pairs if (value := relief(harm, *pair)) is not None]
-    if len(known) < LOOKS[0]:
-        return None
-    gone, least = fixed_interval(known), _PART * abs(harm.interval.estimate)
-    if gone.low > 0.0 and gone.estimate >= least:
-        return False
-    return True if gone.high < least else None
+        return seen_in(blocks, steps, executor.workload, executor.phrase, is_last=is_last)

@@ -1,7 +1,4 @@
-"""Which targets are looked at while they rest: where something that was asked needs it.
-
-What the user asked for; every mistake in it is found before anything is written.
-"""
+"""What the user asked for; every mistake in it is found before anything is written."""
 
 from __future__ import annotations
 
@@ -10,10 +7,11 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, loaded_program
@@ -34,43 +32,6 @@ from hztune.study.limits import OF_LOAD, LossLimit, MemoryLimit, memory_limit
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import Goal, WorkloadSpec
 
-
-def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
-    """Whether an objective, a limit or a front needs memory at rest."""
-    weighed = weighed_memory(str(others.get("pareto", "")))
-    return objective == "kept" or weighed == "kept" or bool(others.get("max_kept"))
-
-
-def resting_plan(
-    idle_s: float, rounds: int | None, objective: Goal, others: Mapping[str, object]
-) -> RestPlan | None:
-    """The rounds of load and rest of a workload; None: it is not looked at while it rests.
-
-    Args:
-        idle_s: Seconds of rest; 0: nothing was said.
-        rounds: How many; None: nothing was said.
-        objective: What is made better.
-        others: Further fields of the request.
-
-    Raises:
-        UsageError: A number is not legal.
-    """
-    if not (idle_s or rounds is not None or needs_rest(objective, others)):
-        return None
-    return RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds)
-
-
-def resting_program(program: Program, objective: Goal, others: Mapping[str, object]) -> Program:
-    """A program of the user's, which is looked at while it rests where that is needed.
-
-    Raises:
-        UsageError: Nothing says when it rests.
-    """
-    if not needs_rest(objective, others):
-        return program
-    return replace(program.resting(), seeks_kept=objective == "kept")
-
-
 DEFAULT_BUDGET_S = 180.0
 DEFAULT_MAX_LOSS = "5%"
 """What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
@@ -81,7 +42,6 @@ MOST_STUDY_S = 7 * 86400.0
 LOOK_SHARE = 0.1
 """Most of a budget for the runs that show which allocators are inside of programs."""
 
-_Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
 _MANY_THREADS = 1024
 """Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
 
@@ -109,60 +69,32 @@ class RequestOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """One study.
+    """One study."""
 
-    Attributes:
-        workload: A built-in workload to measure; None: a program of the user's.
-        program: That program; None: a workload.
-        allocator: Whose configuration is sought: a name, several with commas, or `any`.
-        space: Name or path of the search space; "" for the allocator's own.
-        budget_s: Seconds that the whole study may take.
-        trials: Most configurations to search; None: as many as there is time for.
-        seed: Of everything that is chosen at random.
-        out: The results directory; None: a new one under hztune-results/.
-        resume: Whether to go on with the study that is there.
-        max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
-        max_kept: The same of what is kept at rest.
-        beside: Further workloads that the same profile is for.
-        max_loss: What each of several workloads may lose, as written: "5%"; where memory at rest is
-            made less, what the speed of the load may.
-        pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
-        more: Further programs that the same profile is for, each with a name.
-        prove_on: The program of the trace that is searched on: what is found is proved on it.
-        panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
-            time for it.
-        smallest_memory: Whether the smallest memory is sought that the default and the winner
-            survive.
-        term_days: Days after which the profile should be measured again.
-        command: The words that asked for it, to be kept beside the profile; () keeps none.
-        allow_keeping: Whether settings are tried with which freed memory is never returned.
-        on: The scheduler of a Dask cluster that measures, "tcp://HOST:8786"; "": this machine does.
-        sampler: What proposes configurations: sparse, tpe, random, cmaes, or "module:Class".
-    """
-
-    workload: WorkloadSpec | None = None
+    workload: WorkloadSpec | None = None  # a built-in one; None: a program of the user's
     program: Program | None = None
-    allocator: str = "hz"
-    space: str = ""
+    allocator: str = "hz"  # whose configuration is sought: names with commas, or `any`
+    space: str = ""  # name or path of the search space; "": the allocator's own
     budget_s: float = DEFAULT_BUDGET_S
-    trials: int | None = None
-    seed: int = 1
-    out: Path | None = None
-    resume: bool = False
-    max_rss: str = ""
-    max_kept: str = ""
-    beside: tuple[WorkloadSpec, ...] = ()
+    trials: int | None = None  # most configurations to search; None: as time allows
+    seed: int = 1  # of everything that is chosen at random
+    out: Path | None = None  # None: a new one under hztune-results/
+    resume: bool = False  # go on with the study that is there
+    max_rss: str = ""  # memory limit as written, "1.10x" or "512M"; "": none
+    max_kept: str = ""  # the same of what is kept at rest
+    beside: tuple[WorkloadSpec, ...] = ()  # further ones that the same profile is for
+    # what each of several workloads may lose; for memory at rest: the speed of the load
     max_loss: str = DEFAULT_MAX_LOSS
-    pareto: str = ""
-    panel: bool | None = None
-    more: tuple[Program, ...] = ()
-    smallest_memory: bool = False
-    prove_on: Program | None = None
-    term_days: int = TERM_DAYS
-    command: tuple[str, ...] = ()
-    allow_keeping: bool = False
-    on: str = ""
-    sampler: str = SPARSE
+    pareto: str = ""  # the objectives of a front, "throughput,rss"; "": speed alone
+    panel: bool | None = None  # None: a workload has one, if there is time for it
+    more: tuple[Program, ...] = ()  # further ones, each with a name
+    smallest_memory: bool = False  # seek what the default and the winner survive
+    prove_on: Program | None = None  # of the trace that is searched on
+    term_days: int = TERM_DAYS  # after which the profile should be measured again
+    command: tuple[str, ...] = ()  # the words that asked, kept beside the profile; (): none
+    allow_keeping: bool = False  # try settings that never return freed memory
+    on: str = ""  # a Dask scheduler, "tcp://HOST:8786"; "": this machine measures
+    sampler: str = SPARSE  # or tpe, random, cmaes, "module:Class"
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -240,24 +172,14 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A request that can be carried out here.
-
-    Attributes:
-        request: What was asked.
-        candidates: The allocators and what may be proposed for them.
-        limit: The memory limit, if any.
-        remarks: What the user should know of the target before it is measured.
-        max_loss: What each of several workloads may lose; None: there is one only.
-        judged_s: Seconds that the judging of a program took, with the run that shows which
-            allocators are inside; 0 for a workload.
-    """
+    """A request that can be carried out here."""
 
     request: TuneRequest
-    candidates: AllocatorChoice
+    candidates: AllocatorChoice  # the allocators, and what may be proposed for them
     limit: MemoryLimit | None
-    remarks: tuple[str, ...] = ()
-    max_loss: LossLimit | None = None
-    judged_s: float = 0.0
+    remarks: tuple[str, ...] = ()  # on the target, for the user, before it is measured
+    max_loss: LossLimit | None = None  # None: there is one workload only
+    judged_s: float = 0.0  # that judging a program took, with the run that shows what is inside
 
     @property
     def space(self) -> AnySpace:
@@ -267,7 +189,8 @@ class Task:
     @property
     def limits(self) -> tuple[tuple[str, str], ...]:
         """The limits by name, as they were written."""
-        memory = tuple((f"max_{each.memory}", each.text) for each in _each(self.limit))
+        limits = self.limit.all() if self.limit else ()
+        memory = tuple((f"max_{each.memory}", each.text) for each in limits)
         if self.max_loss is None:
             return memory
         return (*memory, (OF_LOAD if self.max_loss.of_load else "max_loss", self.max_loss.text))
@@ -309,33 +232,17 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
     """
     started = time.monotonic()
-    if (request.workload is None) == (request.program is None):
-        raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
-    if not LEAST_STUDY_S <= request.budget_s <= MOST_STUDY_S:
-        raise UsageError(
-            f"--budget is {request.budget_s:g} s; legal is from {LEAST_STUDY_S:g}s to 7 days: "
-            "less leaves no time to prove anything"
-        )
-    if request.trials is not None and request.trials < 1:
-        raise UsageError(f"--trials is {request.trials}; legal is a number from 1 on")
-    if not 0 <= request.seed <= MOST_SEED:
-        raise UsageError(f"--seed is {request.seed}; legal is a number from 0 to {MOST_SEED}")
-    if not 1 <= request.term_days <= MOST_TERM_DAYS:
-        raise UsageError(
-            f"--term is {request.term_days}; legal is a number of days from 1 to {MOST_TERM_DAYS}"
-        )
-    if request.resume and request.out is None:
-        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
+    for option, value, least, most, legal in _ranges(request):
+        if not least <= value <= most:
+            raise UsageError(f"{option} is {value:g}{legal}")
     if request.sampler != SPARSE:
-        from hztune.study.proposer import sampler_named
+        from hztune.study.proposer import sampler_named  # a second, for those who ask for one
 
         sampler_named(request.sampler, request.seed)
-    limit = _memory_limit(request)
-    _refuse_no_rest(request)
-    _refuse_other_objectives(request)
-    _refuse_panel(request)
-    _refuse_prove_on(request)
-    _refuse_elsewhere(request)
+    limit = memory_limit({"max_rss": request.max_rss, "max_kept": request.max_kept})
+    for is_wrong, sentence in chain(_mistakes(request), _mistakes_of_trace(request)):
+        if is_wrong:
+            raise UsageError(sentence)
     if look and request.smallest_memory:
         _require_container(request)
     target, remarks = _target(request, look)
@@ -351,33 +258,94 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     return Task(request, found, limit, remarks, max_loss, judged_s)
 
 
-def _memory_limit(request: TuneRequest) -> MemoryLimit | None:
-    """The memory limits as one; None: there are none."""
-    for option, text in (("--max-rss", request.max_rss), ("--max-kept", request.max_kept)):
-        if text:
-            _read(option, MemoryLimit.of, text)
-    return memory_limit({"max_rss": request.max_rss, "max_kept": request.max_kept})
+def _ranges(request: TuneRequest) -> tuple[tuple[str, float, float, float, str], ...]:
+    """Option, value, least and greatest, and what is said of another value."""
+    trials = 1 if request.trials is None else request.trials
+    return (
+        (
+            "--budget", request.budget_s, LEAST_STUDY_S, MOST_STUDY_S,
+            f" s; legal is from {LEAST_STUDY_S:g}s to 7 days: less leaves no time for a proof",
+        ),
+        ("--trials", trials, 1, math.inf, "; legal is a number from 1 on"),
+        ("--seed", request.seed, 0, MOST_SEED, f"; legal is a number from 0 to {MOST_SEED}"),
+        (
+            "--term", request.term_days, 1, MOST_TERM_DAYS,
+            f"; legal is a number of days from 1 to {MOST_TERM_DAYS}",
+        ),
+    )  # fmt: skip
 
 
-def _each(limit: MemoryLimit | None) -> Iterator[MemoryLimit]:
-    if limit is not None:
-        yield from limit.all()
+def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
+    """Yields what may be wrong with a request: whether it is, and what is said then."""
+    targets = request.workloads or request.programs
+    yield (
+        (request.workload is None) == (request.program is None),
+        "give a workload (--workload NAME) or a program (-- PROGRAM), one of them",
+    )
+    yield (
+        request.resume and request.out is None,
+        "--resume needs the directory to go on with: give it with --out DIR",
+    )
+    yield (
+        request.needs_rest and any(each.rest is None for each in targets),
+        "--objective kept, --max-kept and --pareto throughput,kept read memory at rest, and "
+        "nothing says how long it rests: give idle_s and rounds",
+    )
+    yield (
+        request.seeks_kept and len(targets) > 1,
+        "--objective kept is of one workload or program; tune for each alone",
+    )
+    yield (
+        bool(request.pareto) and request.seeks_kept,
+        f"--pareto {request.pareto!r} and --objective kept exclude each other; a front of "
+        "speed and memory at rest is --pareto throughput,kept",
+    )
+    goal = request.workload.goal if request.workload is not None else "throughput"
+    yield (
+        request.pareto not in ("", f"{goal},rss", f"{goal},kept"),
+        f"--pareto {request.pareto!r}: legal is {goal},rss, the speed that is sought and "
+        f"peak memory, or {goal},kept, with memory at rest (and p99,rss or p99,kept beside "
+        "--objective p99)",
+    )
+    yield (
+        bool(request.panel and request.pareto),
+        "--panel is for one winner, and --pareto proves several; leave one out",
+    )
+    yield (
+        bool(request.panel and not request.division.panel_s),
+        f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
+        f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on",
+    )
+    here = {
+        "--panel": request.panel,
+        "--prove-on": request.prove_on,
+        "--smallest-memory": request.smallest_memory,
+        "several workloads or commands": len(targets) > 1,
+        "--server, --prepare or --cleanup": any(each.is_surrounded for each in request.programs),
+    }
+    for name, is_given in here.items():
+        both = bool(request.on and is_given)
+        yield both, f"{name} and --on exclude each other: leave one out"
 
 
-def _refuse_no_rest(request: TuneRequest) -> None:
-    """Sees to it that memory at rest can be read where it is needed.
-
-    Raises:
-        UsageError: There is no rest.
-    """
-    rests = [each.rest for each in request.workloads] or [each.rest for each in request.programs]
-    if request.needs_rest and None in rests:
-        raise UsageError(
-            "--objective kept, --max-kept and --pareto throughput,kept read memory at rest, and "
-            "nothing says how long it rests: give idle_s and rounds"
-        )
-    if request.seeks_kept and len(rests) > 1:
-        raise UsageError("--objective kept is of one workload or program; tune for each alone")
+def _mistakes_of_trace(request: TuneRequest) -> Iterator[tuple[bool, str]]:
+    """The same of a trace whose winner is to be proved on its program."""
+    program = request.prove_on
+    if program is None:
+        return
+    yield (
+        len(request.workloads) != 1 or not trace_file.is_trace(request.workloads[0].name),
+        "--prove-on is for one trace: hztune --workload trace:FILE --prove-on -- ./program",
+    )
+    for option, value in (("--pareto", request.pareto), ("--max-rss", request.max_rss)):
+        yield bool(value), f"--prove-on proves the speed of one winner; leave {option} out"
+    yield (
+        request.workloads[0].goal != "throughput",
+        "--prove-on proves the time of a program; leave --objective p99 out",
+    )
+    yield program.is_open, f"--prove-on: give the program itself, not {OPEN}"
+    obstacle = loaded_program.inspect(program.argv[0]).obstacle()
+    yield obstacle is not None, f"--prove-on: {obstacle}"
 
 
 def _require_container(request: TuneRequest) -> None:
@@ -390,92 +358,7 @@ def _require_container(request: TuneRequest) -> None:
         with entered(Quota(request.quota.cpus if request.quota else None, LEAST_MEMORY_KB)):
             pass
     except UsageError as error:
-        raise UsageError(f"--smallest-memory: {str(error).partition(': ')[2]}") from None
-
-
-def _refuse_other_objectives(request: TuneRequest) -> None:
-    """Sees to it that a front is one of what is made better, and of memory.
-
-    Raises:
-        UsageError: It is of something else.
-    """
-    if request.pareto and request.seeks_kept:
-        raise UsageError(
-            f"--pareto {request.pareto!r} and --objective kept exclude each other; a front of "
-            "speed and memory at rest is --pareto throughput,kept"
-        )
-    goal = request.workload.goal if request.workload is not None else "throughput"
-    if request.pareto and request.pareto not in (f"{goal},rss", f"{goal},kept"):
-        raise UsageError(
-            f"--pareto {request.pareto!r}: legal is {goal},rss, the speed that is sought and "
-            f"peak memory, or {goal},kept, with memory at rest (and p99,rss or p99,kept beside "
-            "--objective p99)"
-        )
-
-
-def _refuse_panel(request: TuneRequest) -> None:
-    """Sees to it that a panel that was asked for can be had.
-
-    Raises:
-        UsageError: The study proves a front, or has no time for it.
-    """
-    if request.panel and request.pareto:
-        raise UsageError("--panel is for one winner, and --pareto proves several; leave one out")
-    if request.panel and not request.division.panel_s:
-        raise UsageError(
-            f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
-            f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on"
-        )
-
-
-def _refuse_elsewhere(request: TuneRequest) -> None:
-    """Sees to it that a cluster can measure what is asked.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    several = len(request.workloads) + len(request.programs) > 1
-    here = {
-        "--panel": request.panel,
-        "--prove-on": request.prove_on,
-        "--smallest-memory": request.smallest_memory,
-        "several workloads or commands": several,
-        "--server, --prepare or --cleanup": any(each.is_surrounded for each in request.programs),
-    }
-    if request.on and (given := [name for name, is_given in here.items() if is_given]):
-        raise UsageError(f"{given[0]} and --on exclude each other: leave one out")
-
-
-def _refuse_prove_on(request: TuneRequest) -> None:
-    """Sees to it that what is found on one trace can be proved on its program.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    program = request.prove_on
-    if program is None:
-        return
-    if len(request.workloads) != 1 or not trace_file.is_trace(request.workloads[0].name):
-        raise UsageError(
-            "--prove-on is for one trace: hztune --workload trace:FILE --prove-on -- ./program"
-        )
-    others = {"--pareto": request.pareto, "--max-rss": request.max_rss}
-    if given := [name for name, value in others.items() if value]:
-        raise UsageError(f"--prove-on proves the speed of one winner; leave {given[0]} out")
-    if request.workloads[0].goal != "throughput":
-        raise UsageError("--prove-on proves the time of a program; leave --objective p99 out")
-    if program.is_open:
-        raise UsageError(f"--prove-on: give the program itself, not {OPEN}")
-    if (obstacle := loaded_program.inspect(program.argv[0]).obstacle()) is not None:
-        raise UsageError(f"--prove-on: {obstacle}")
-
-
-def _read(option: str, parse: Callable[[str], _Limit], text: str) -> _Limit:
-    """A limit, or an error that names the option it was given with."""
-    try:
-        return parse(text)
-    except UsageError as error:
-        raise UsageError(f"{option} {error}") from None
+        raise UsageError(f"--smallest-memory needs a container: {error}") from None
 
 
 def _max_loss(request: TuneRequest) -> LossLimit | None:
@@ -484,11 +367,11 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     Raises:
         UsageError: It is not legal, there is one only, or they cannot be measured together.
     """
-    limit = _read("--max-loss", LossLimit.of, request.max_loss)
+    limit = LossLimit.of(request.max_loss, of_load=request.seeks_kept)
     refuse_mixture(request.workloads)
-    if request.seeks_kept:
-        return LossLimit.of(request.max_loss, of_load=True)
     names = tuple(target.label for target in request.workloads or request.programs)
+    if request.seeks_kept:
+        return limit
     if len(names) > 1:
         return replace(limit, workloads=names)
     if request.max_loss != DEFAULT_MAX_LOSS:
@@ -557,6 +440,42 @@ def _program_target(
         remarks = (*found.of_scripts(), *map(insides.sentence, parts))
     provider = insides.provider_of(program, parts)
     return TuneTarget(_MANY_THREADS, parts, found.obstacle(), provider), remarks
+
+
+def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
+    """Whether an objective, a limit or a front needs memory at rest."""
+    weighed = weighed_memory(str(others.get("pareto", "")))
+    return objective == "kept" or weighed == "kept" or bool(others.get("max_kept"))
+
+
+def resting_plan(
+    idle_s: float, rounds: int | None, objective: Goal, others: Mapping[str, object]
+) -> RestPlan | None:
+    """The rounds of load and rest of a workload; None: it is not looked at while it rests.
+
+    Args:
+        idle_s: Seconds of rest; 0: nothing was said.
+        rounds: How many; None: nothing was said.
+        objective: What is made better.
+        others: Further fields of the request.
+
+    Raises:
+        UsageError: A number is not legal.
+    """
+    if not (idle_s or rounds is not None or needs_rest(objective, others)):
+        return None
+    return RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds)
+
+
+def resting_program(program: Program, objective: Goal, others: Mapping[str, object]) -> Program:
+    """A program of the user's, which is looked at while it rests where that is needed.
+
+    Raises:
+        UsageError: Nothing says when it rests.
+    """
+    if not needs_rest(objective, others):
+        return program
+    return replace(program.resting(), seeks_kept=objective == "kept")
 
 
 def _target_identity(request: TuneRequest) -> str:
