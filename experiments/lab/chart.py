@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hztune.compare.plot import svg_text
+from hztune.compare.exchange import svg_text
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.compare.table import interval_text
 from hztune.stats.intervals import Interval

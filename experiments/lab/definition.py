@@ -45,7 +45,8 @@ from pathlib import Path
 from hztune import files, params, profile
 from hztune.blocks import Arm
 from hztune.compare.contenders import BUILD
-from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, MOST_PAIRS, USUAL_PAIRS
+from hztune.compare.gate import MOST_PAIRS
+from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, USUAL_PAIRS
 from hztune.errors import UsageError
 from hztune.strictjson import Fields
 from hztune.workload import WorkloadSpec

@@ -13,15 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hztune import allocator, files
+from hztune.arguments import contender_text
 from hztune.blocks import Block, Outcome
 from hztune.compare import comparison as comparisons
 from hztune.compare import conduct, contenders
 from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Contender, configured, distinct
+from hztune.compare.contenders import (
+    ComparedRow,
+    Contender,
+    FileIdentity,
+    ProgramSpec,
+    configured,
+    distinct,
+)
+from hztune.compare.contenders import require as require_programs
 from hztune.compare.match import Effort, Finish, MakeExecutor, Measured
-from hztune.compare.preload import FileIdentity
-from hztune.compare.targets import ComparedRow, ProgramSpec
-from hztune.compare.targets import require as require_programs
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
@@ -122,7 +128,10 @@ def further(texts: Sequence[str]) -> tuple[Contender, ...]:
     Raises:
         UsageError: One of them is not so written, or names no allocator's library.
     """
-    return contenders.files(texts)
+    for text in texts:
+        if contender_text(text).kind != "library":
+            raise UsageError(f"{text!r} is no library; legal is NAME=/path/to/library.so")
+    return contenders.parse(texts)
 
 
 def require(experiment: Experiment) -> None:

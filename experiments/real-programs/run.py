@@ -25,8 +25,7 @@ from pathlib import Path
 
 from hztune.compare import conduct, match
 from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Contender
-from hztune.compare.targets import ProgramSpec, glibc_obstacle
+from hztune.compare.contenders import Contender, ProgramSpec, glibc_obstacle
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.progress import Plain
 from hztune.scratch import scratch_folder
@@ -128,12 +127,12 @@ def failing(record: Comparison, case: Case) -> list[str]:
     glibc is not among them where the program is linked with another malloc, which is no surprise.
     """
     rows = [row for row in record.rows if row.spec.label == case.name]
-    often = [each for row in rows for each in match.failing(record.contenders, row)]
-    if any(each.name == "glibc" for each in often) and glibc_obstacle(
-        case.program(Path(), case.size)
-    ):
-        often = [each for each in often if each.name != "glibc"]
-    return [f"{case.name}: {each.words}" for each in often]
+    often: dict[str, str] = {}
+    for row in rows:
+        often |= match.failing(record.contenders, row.blocks, 0.5)
+    if "glibc" in often and glibc_obstacle(case.program(Path(), case.size)):
+        del often["glibc"]
+    return [f"{case.name}: {words}" for words in often.values()]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from msgspec import structs
 
 from hztune.blocks import Arm, Block, Role
-from hztune.measure import Around, timed_run
+from hztune.compare.contenders import Contender
+from hztune.compare.match import Effort, play
+from hztune.measure import Around, Executor, timed_run
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.params import Param, Scale, Value
 from hztune.profile import (
@@ -33,6 +35,7 @@ from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.tune import session
+from hztune.workload import WorkloadSpec
 
 RESUME_S = 2.0
 """Most seconds, where a test marked `perf` looks, from a kill until its study is open again."""
@@ -109,6 +112,15 @@ class Kept(Around):
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         tell(self.sink, block)
         return block
+
+
+def row(
+    executor: Executor, sides: Sequence[Contender], pairs: int, budget_s: float = 60.0
+) -> tuple[Block, ...]:
+    """The blocks of one row of a comparison."""
+    spec = WorkloadSpec("larson", "", (), 2)
+    (found,) = play([spec], sides, Effort(pairs, budget_s), lambda spec: executor, Quiet())
+    return found.blocks
 
 
 class Forgetful(Around):

@@ -24,7 +24,7 @@ from hztune import api, profile
 from hztune.blocks import Arm
 from hztune.cli import status_of
 from hztune.compare import comparison
-from hztune.compare.preload import FileIdentity
+from hztune.compare.contenders import FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.executors import program_identity, programs_executor

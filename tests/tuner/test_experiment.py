@@ -504,7 +504,7 @@ def test_a_real_experiment_builds_counts_and_confirms(folder: Path, script: Run)
     table = script("report", folder, "--rows").stdout
     assert "| row | arm | refills in 1000 operations | instructions an operation |" in table
     document = json.loads((folder / RESULTS).read_text())
-    document["rows"][0]["instructions"][0][3] += 100_000
+    document["rows"][0]["instructions"][0][1][1] += 100_000
     (folder / RESULTS).write_text(json.dumps(document))
     (problem,) = report(folder).problems
     assert "counters.instructions is" in problem

@@ -22,7 +22,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 from numpy.random import Generator
 
 from hztune.blocks import Arm, Block, Role
-from hztune.compare import comparison, exchange, plot, table
+from hztune.compare import comparison, exchange, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.conduct import carry_out
 from hztune.compare.contenders import Contender
@@ -30,7 +30,6 @@ from hztune.compare.gate import (
     Gate,
     GateAnswer,
     Horizon,
-    is_gate_look,
     is_settled_by_failure,
     whole,
 )
@@ -38,12 +37,13 @@ from hztune.compare.match import (
     LEAST_PAIRS,
     OVERTIME_S,
     Effort,
-    GatedRow,
+    RowRun,
     Unfinished,
     play,
 )
 from hztune.errors import OutOfTime, UsageError
 from hztune.progress import Quiet
+from hztune.stats.intervals import planned_looks
 from hztune.workload import WorkloadSpec
 
 from .conftest import Listener
@@ -84,13 +84,13 @@ class Case:
 
 
 def played(case: Case, noise: Draw, rng: Generator) -> tuple[GateAnswer, int]:
-    """The answer of one comparison, and the pairs that it took: as GatedRow looks."""
+    """The answer of one comparison, and the pairs that it took: as a row looks."""
     gate = Gate.of(MARGIN, case.rows)
     until = case.ends_at or case.planned
     logs = case.loss + case.scatter * noise(rng, until)
     for pairs in range(LEAST_PAIRS, until + 1):
         is_last = pairs == until < case.planned
-        if is_gate_look(pairs, case.planned) or is_last:
+        if pairs in planned_looks(case.planned) or is_last:
             answer, _ = gate.judge(logs[:pairs].tolist(), Horizon(case.planned))
             if answer == "not enough data" and is_last:
                 answer, _ = gate.judge(logs[:pairs].tolist(), Horizon(case.planned, is_last=True))
@@ -259,16 +259,17 @@ class RunsForNothing(ReplayExecutor):
 
 def test_a_row_that_takes_no_time_ends_after_the_least_pairs() -> None:
     executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
-    race = GatedRow(executor, [each.arm for each in SIDES], Gate.of(MARGIN), "row", Quiet())
-    blocks, horizon = race.measure(None, 10.0)
-    assert horizon.planned == LEAST_PAIRS
-    assert 0 < len(blocks) <= LEAST_PAIRS
+    plan, spec = Effort(None, 10.0, Gate.of(MARGIN)), WorkloadSpec("larson", "", (), 1)
+    run = RowRun(executor, spec, SIDES, plan, 10.0, Quiet())
+    run.measure()
+    assert run.horizon is not None and run.horizon.planned == LEAST_PAIRS
+    assert 0 < len(run.blocks) <= LEAST_PAIRS
 
 
 def test_a_row_ends_at_the_first_look_that_has_an_answer() -> None:
     (found,) = compared(landscape(0.2), QUIET).rulings
     assert found.pairs < found.planned
-    assert is_gate_look(found.pairs, found.planned)
+    assert found.pairs in planned_looks(found.planned)
 
 
 def test_the_number_of_pairs_is_planned_by_the_time() -> None:
@@ -315,7 +316,7 @@ def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path:
     path.write_text(text)
     found, wrong = comparison.load(path)
     assert (comparison.dumps(found), wrong) == (text, [])
-    path.write_text(text.replace('"answer": "worse"', '"answer": "no worse"'))
+    path.write_text(text.replace('"answer":"worse"', '"answer":"no worse"'))
     assert comparison.load(path)[1] == [
         "gate: larson T=1.answer is 'no worse', its samples give 'worse'"
     ]
@@ -354,7 +355,7 @@ def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path: Path) -> 
     found = replace(found, contenders=(SIDES[0], odd))
     root = ElementTree.fromstring(exchange.junit(found))
     assert root.find(".//failure") is not None
-    plot.write(found.standings, tmp_path / "plot.svg")
+    exchange.write(found, tmp_path / "plot.svg", "svg")
     ElementTree.parse(tmp_path / "plot.svg")
     exchange.write(found, tmp_path / "figures.csv", "csv")
     text = (tmp_path / "figures.csv").read_text(encoding="utf-8")

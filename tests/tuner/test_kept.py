@@ -24,9 +24,8 @@ from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.compare import comparison, exchange
 from hztune.compare import table as comparison_table
 from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Contender
-from hztune.compare.match import Measured, row
-from hztune.compare.targets import ProgramSpec
+from hztune.compare.contenders import Contender, ProgramSpec
+from hztune.compare.match import Measured
 from hztune.errors import UsageError
 from hztune.measure import Around
 from hztune.measure.program import described
@@ -44,7 +43,7 @@ from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, measure
 
-from .conftest import SIMULATED, Kept
+from .conftest import SIMULATED, Kept, row
 
 MakeProfile = Callable[..., Profile]
 CONTROL = Arm("hz")
@@ -324,7 +323,7 @@ def compared() -> Comparison:
         leak_kb=lambda arm: 1024.0 * bool(arm.params),
     )
     spec = ProgramSpec("server", "seconds", "", "", "")
-    made = Measured(spec, row(executor, SIDES, 6, 60.0), "2026-01-31T12:00:00Z")
+    made = Measured(spec, row(executor, SIDES, 6), "2026-01-31T12:00:00Z")
     return Comparison(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), (made,))
 
 

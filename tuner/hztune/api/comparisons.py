@@ -110,9 +110,9 @@ def failing(found: Comparison) -> list[str]:
     from hztune.compare import match
 
     return [
-        f"{row.spec.label}: {each.words}"
+        f"{row.spec.label}: {words}"
         for row in found.rows
-        for each in match.failing(found.contenders, row)
+        for words in match.failing(found.contenders, row.blocks, 0.5).values()
     ]
 
 
@@ -127,6 +127,6 @@ def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool
 
 def draw(found: Comparison, path: str | Path) -> None:
     """Writes the ratios of a comparison as an SVG file."""
-    from hztune.compare import plot
+    from hztune.compare import exchange
 
-    plot.write(found.standings, Path(path))
+    exchange.write(found, Path(path), "svg")

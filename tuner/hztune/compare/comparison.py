@@ -2,13 +2,12 @@
 
 Samples are written densely, for they are committed beside what they prove: a row names its counters
 once, and a turn is [counted_ns, ops]. The estimates are written for readers; when a record is
-loaded they are made anew from the samples (`standings_of`), and `disagreements` says where what is
-written is not what the samples give.
+loaded they are made anew from the samples (`Measured.standings`), and `disagreements` says where
+what is written is not what the samples give.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import re
@@ -16,37 +15,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, Struct, field
 
-from hztune import files, strictjson, version
-from hztune.blocks import STATUSES, Arm, Block, Outcome, Status, Turn, overall_rate
-from hztune.compare.contenders import Contender
+from hztune import files, version
+from hztune.blocks import Arm, Block, Outcome, Status, Turn, overall_rate
+from hztune.compare.contenders import ComparedRow, Contender, ProgramSpec
 from hztune.compare.gate import Gate, Horizon, Ruling
-from hztune.compare.match import MOST_PAIRS, Count, Measured, Unfinished
-from hztune.compare.standings import Standing, Standings, standings
-from hztune.compare.targets import AMOUNTS, Amount, ComparedRow, ProgramSpec, amount_of
+from hztune.compare.match import Count, Measured, Unfinished
+from hztune.compare.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.live_share import LiveReading, LiveShare
+from hztune.measure.live_share import LiveShare
+from hztune.params import Value
 from hztune.rests import Rested
-from hztune.result.kept import Keeper
-from hztune.schema import as_text
+from hztune.schema import Created, Schema, as_text
 from hztune.stats.intervals import Interval
-from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields
 from hztune.workload import WorkloadSpec
 
-SCHEMA = "hztune-comparison/2"
+SCHEMA: Literal["hztune-comparison/1"] = "hztune-comparison/1"
 MOST_BYTES = 64 << 20
 
-_LINE = re.compile(r".{1,400}")
-_DETAIL = re.compile(r"[ -~]{0,400}")
-_CAUSES = re.compile(r"[a-z,]{0,80}")
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:,;]+/)+")
-_MOST = 2**63 - 1
 _TOLERANCE = 2e-6
 _DIGITS = 6
+_LINE_BEGINS = ('"machine":', '"gate":', '"contenders":', '{"name":', '{"row":', '{"rss_peak_kb":')
+
+_Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Text = Annotated[str, Meta(max_length=400)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +81,21 @@ class Comparison:
         if self.gate is None:
             return ()
         ruled = {each.label for each in self.rulings}
-        return (*self.rulings, *(_unanswered(row) for row in self.left if row.label not in ruled))
+        return (*self.rulings, *(row.ruling for row in self.left if row.label not in ruled))
 
     @property
     def rulings(self) -> tuple[Ruling, ...]:
         """What the gate says of each row that was measured; empty where there is none."""
-        if self.gate is None:
-            return ()
-        plans = [(row, row.horizon) for row in self.rows]
         return tuple(
-            self.gate.rule(row.spec.label, row.blocks, plan) for row, plan in plans if plan
+            self.gate.rule(row.spec.label, row.blocks, row.horizon)
+            for row in self.rows
+            if self.gate is not None and row.horizon is not None
         )
 
     @property
     def standings(self) -> tuple[Standings, ...]:
         """What the samples of each row give."""
-        return tuple(standings_of(self.contenders, row) for row in self.rows)
-
-
-def _unanswered(row: Unfinished) -> Ruling:
-    why = f"it was interrupted after {row.words}" if row.pairs else "it was not measured"
-    if row.enough_s:
-        why = "there was no time for it"
-    return Ruling(row.label, "not enough data", why, None, None, row.pairs, 0)
+        return tuple(row.standings([each.name for each in self.contenders]) for row in self.rows)
 
 
 def started(
@@ -115,47 +105,188 @@ def started(
     gate: Gate | None = None,
 ) -> Comparison:
     """Returns the record of a comparison of which nothing has been measured."""
-    fields = tuple(
-        (name, as_text(value) if isinstance(value, str) else value)
-        for name, value in asdict(machine).items()
-    )
     versions = (
         ("hztune", version()),
         ("numpy", version_of("numpy")),
         ("python", platform.python_version()),
     )
+    fields = tuple(
+        (name, as_text(value) if isinstance(value, str) else value)
+        for name, value in asdict(machine).items()
+    )
     return Comparison(tuple(contenders), fields, versions, (), tuple((asked or {}).items()), gate)
 
 
-def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
-    """Returns what the samples of a row give."""
-    names = [each.name for each in contenders]
-    return standings(
-        row.spec.label,
-        names,
-        row.blocks,
-        [each.each for each in row.counts],
-        amount=amount_of(row.spec),
-        horizon=row.horizon,
-        live=row.live,
-    )
+# ---- as it is stored -----------------------------------------------------------------------------
+
+
+class _Contender(Schema, frozen=True):
+    """Of a library in a file only what it is called, never where it was."""
+
+    name: _Text
+    allocator: _Text
+    params: dict[str, Value] = field(default_factory=dict)
+    version: _Text = ""
+    sha256: _Text = ""
+
+    @classmethod
+    def of(cls, one: Contender) -> _Contender:
+        return cls(one.name, one.arm.allocator, one.arm.config, one.version, one.sha256)
+
+    def read(self) -> Contender:
+        return Contender(self.name, Arm.of(self.allocator, self.params), self.version, self.sha256)
+
+
+class _Workload(Schema, frozen=True):
+    name: _Text
+    setting: _Text
+    params: dict[str, Value]
+    threads: Annotated[int, Meta(ge=1)]
+    steady: bool
+
+
+class _Turn(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    counted_ns: Annotated[int, Meta(gt=0)]
+    ops: int | float
+    round: _Whole | None = None  # None: its position in the list
+    disturbed: _Text = ""
+
+    @classmethod
+    def of(cls, position: int, turn: Turn) -> Any:
+        """As it is written: without what is usual at its end."""
+        ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
+        number = None if turn.round == position else turn.round
+        told = [turn.counted_ns, ops, number, turn.disturbed]
+        return told[: 4 if turn.disturbed else 2 if number is None else 3]
+
+    def read(self, position: int) -> Turn:
+        number = position if self.round is None else self.round
+        return Turn(number, 0, 0, self.counted_ns, self.ops, self.disturbed)
+
+
+class _Outcome(Schema, frozen=True):
+    rss_peak_kb: _Whole
+    turns: list[_Turn]
+    counters: tuple[_Whole | None, ...] = ()
+    status: Status = "ok"
+    detail: _Text = ""
+    rested: Rested | None = None
+
+    @classmethod
+    def of(cls, one: Outcome, names: Sequence[str]) -> _Outcome:
+        turns = [_Turn.of(position, turn) for position, turn in enumerate(one.turns)]
+        counted = {**one.facts, **one.counters}
+        counters = tuple(map(counted.get, names))
+        detail = _without_folders(one.detail)
+        return cls(one.rss_peak_kb, turns, counters, one.status, detail, one.rested)
+
+    def read(self, arm: Arm, names: Sequence[str]) -> Outcome:
+        turns = tuple(turn.read(position) for position, turn in enumerate(self.turns))
+        if len(names) != len(self.counters):
+            raise UsageError(f"it has {len(self.counters)} counts for {len(names)} counters")
+        if self.status == "ok" and not turns:
+            raise UsageError(f"{arm.allocator} ran well in a block, but has no turn there")
+        if self.rested is not None and not self.rested.rounds:
+            raise UsageError("a process that rested has no rounds")
+        known = zip(names, self.counters, strict=True)
+        return Outcome(
+            arm,
+            self.status,
+            self.detail,
+            overall_rate(turns) if self.status == "ok" else 0.0,
+            turns,
+            self.rss_peak_kb,
+            counters={name: count for name, count in known if count is not None},
+            rested=self.rested,
+        )
+
+
+class _Row(Schema, frozen=True):
+    row: _Text
+    created: Created
+    counters: list[_Text]
+    standings: dict[str, Any]
+    blocks: Annotated[list[list[_Outcome]], Meta(min_length=1)]
+    workload: _Workload | None = None
+    program: ProgramSpec | None = None
+    planned: Horizon | None = None
+    instructions: tuple[Count, ...] = ()
+    live: tuple[LiveShare, ...] = ()
+
+    @classmethod
+    def of(cls, row: Measured, names: Sequence[str]) -> _Row:
+        spec, outcomes = row.spec, [o for block in row.blocks for o in block.outcomes]
+        counters = [*dict.fromkeys(name for o in outcomes for name in {**o.facts, **o.counters})]
+        workload, program = None, spec if isinstance(spec, ProgramSpec) else None
+        if isinstance(spec, WorkloadSpec):
+            params = dict(spec.params)
+            workload = _Workload(spec.name, spec.setting, params, spec.threads, spec.steady)
+        blocks = [[_Outcome.of(o, counters) for o in block.outcomes] for block in row.blocks]
+        told = _standings_json(row.standings(names))
+        live = tuple(replace(one, why=_without_folders(one.why)) for one in row.live)
+        return cls(
+            spec.label, row.created, counters, told, blocks, workload, program, row.horizon,
+            row.counts, live,
+        )  # fmt: skip
+
+    def read(self, contenders: Sequence[Contender]) -> Measured:
+        spec: ComparedRow | None = self.program
+        if (of := self.workload) is not None:
+            params = tuple(of.params.items())
+            spec = WorkloadSpec(of.name, of.setting, params, of.threads, of.steady)
+        if spec is None or spec.label != self.row:
+            raise UsageError(f"the row {self.row!r} has the samples of another one")
+        asked = [each for each in (self.instructions, self.live) if each]
+        if {len(each) for each in (*self.blocks, *asked)} != {len(contenders)}:
+            raise UsageError(f"the row {self.row!r} has not one sample for each contender")
+        blocks = []
+        for number, outcomes in enumerate(self.blocks):
+            both = zip(outcomes, contenders, strict=True)
+            read = tuple(one.read(side.arm, self.counters) for one, side in both)
+            blocks.append(Block(number, "explore", read))
+        counts = self.instructions
+        return Measured(spec, tuple(blocks), self.created, counts, self.planned, self.live)
+
+
+class _Gate(Schema, frozen=True):
+    """What was tested, and what it came to."""
+
+    no_worse: _Text
+    of_rows: Annotated[int, Meta(ge=1)]
+    rows: dict[str, Any]
+
+    @classmethod
+    def of(cls, gate: Gate, rulings: Sequence[Ruling]) -> _Gate:
+        rows = {each.label: {"answer": each.answer, "why": each.why} for each in rulings}
+        return cls(gate.limit.text, gate.rows, rows)
+
+
+class _Record(Schema, frozen=True):
+    schema: Literal["hztune-comparison/1"]
+    machine: dict[str, str | int | float | None]
+    versions: dict[str, _Text]
+    contenders: Annotated[list[_Contender], Meta(min_length=1)]
+    rows: list[_Row]
+    asked: dict[Literal["seed", "budget_s", "pairs"], int | float] = field(default_factory=dict)
+    gate: _Gate | None = None
 
 
 def dumps(record: Comparison) -> str:
     """Returns the record as JSON text, one line for what one contender showed in one block."""
-    head = {
-        "schema": SCHEMA,
-        "machine": dict(record.machine),
-        "versions": dict(record.versions),
-        **({"asked": dict(record.asked)} if record.asked else {}),
-        **({"gate": _gate_json(record.gate, record.rulings)} if record.gate else {}),
-    }
-    contenders = ",\n".join(f"  {json.dumps(_contender_json(each))}" for each in record.contenders)
-    rows = ",\n".join(_row_text(record.contenders, row) for row in record.rows)
-    return (
-        f'{json.dumps(head, indent=1)[:-2]},\n "contenders": [\n{contenders}\n ],\n'
-        f' "rows": [\n{rows}\n ]\n}}\n'
+    names = [each.name for each in record.contenders]
+    stored = _Record(
+        SCHEMA,
+        dict(record.machine),
+        dict(record.versions),
+        [_Contender.of(each) for each in record.contenders],
+        [_Row.of(row, names) for row in record.rows],
+        dict(record.asked),  # type: ignore[arg-type]
+        _Gate.of(record.gate, record.rulings) if record.gate is not None else None,
     )
+    text = msgspec.json.encode(stored, enc_hook=dict).decode()
+    for begin in _LINE_BEGINS:
+        text = text.replace(begin, "\n" + begin)
+    return text + "\n"
 
 
 def load(path: Path) -> tuple[Comparison, list[str]]:
@@ -166,32 +297,27 @@ def load(path: Path) -> tuple[Comparison, list[str]]:
     """
     content = files.read_small(path, MOST_BYTES)
     try:
-        return _parse(content)
-    except UsageError as error:
+        return _read(msgspec.json.decode(content, type=_Record))
+    except (UsageError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{str(path)!r} is no valid record of a comparison: {error}") from None
 
 
-def _parse(content: bytes) -> tuple[Comparison, list[str]]:
-    top = Fields(strictjson.parse(content))
-    top.word("schema", (SCHEMA,))
-    machine = top.mapping("machine")
-    versions = top.child("versions").texts()
-    asked = _asked(top.child("asked")) if top.has("asked") else ()
-    gate, ruled = _gate(top.child("gate")) if top.has("gate") else (None, None)
-    contenders = tuple(_contender(each) for each in top.children("contenders"))
-    if len({each.name for each in contenders}) != len(contenders) or not contenders:
-        raise UsageError("contenders must be there, each with a name of its own")
-    rows, wrong = [], []
-    for fields in top.children("rows"):
-        row, stored = _row(fields, contenders)
-        rows.append(row)
-        computed = _standings_json(standings_of(contenders, row))
-        wrong += [f"{row.spec.label}: {each}" for each in disagreements(stored, computed)]
-    top.close()
-    found = Comparison(contenders, tuple(machine.items()), versions, tuple(rows), asked, gate)
-    if gate is not None:
-        computed = _gate_json(gate, found.rulings)["rows"]
-        wrong += [f"gate: {each}" for each in disagreements(ruled, computed)]
+def _read(stored: _Record) -> tuple[Comparison, list[str]]:
+    contenders = tuple(each.read() for each in stored.contenders)
+    names = [each.name for each in contenders]
+    if len({*names}) != len(names):
+        raise UsageError("two contenders have one name")
+    rows = tuple(row.read(contenders) for row in stored.rows)
+    gate = Gate.of(stored.gate.no_worse, stored.gate.of_rows) if stored.gate else None
+    machine, versions = tuple(stored.machine.items()), tuple(stored.versions.items())
+    found = Comparison(contenders, machine, versions, rows, tuple(stored.asked.items()), gate)
+    wrong = []
+    for told, row in zip(stored.rows, rows, strict=True):
+        computed = _standings_json(row.standings(names))
+        wrong += [f"{told.row}: {each}" for each in disagreements(told.standings, computed)]
+    if stored.gate is not None and gate is not None:
+        ruled = _Gate.of(gate, found.rulings).rows
+        wrong += [f"gate: {each}" for each in disagreements(stored.gate.rows, ruled)]
     return found, wrong
 
 
@@ -201,118 +327,11 @@ def disagreements(stored: object, computed: object, where: str = "") -> Iterator
         for key in dict.fromkeys([*computed, *stored]):
             deeper = f"{where}.{key}" if where else str(key)
             yield from disagreements(stored.get(key), computed.get(key), deeper)
-    elif _is_number(stored) and _is_number(computed):
-        a, b = cast("float", stored), cast("float", computed)
-        if not math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
-            yield f"{where} is {a:g}, its samples give {b:g}"
+    elif isinstance(stored, int | float) and isinstance(computed, int | float):
+        if not math.isclose(stored, computed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            yield f"{where} is {stored:g}, its samples give {computed:g}"
     elif stored != computed:
         yield f"{where} is {stored!r}, its samples give {computed!r}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-# ---- writing -------------------------------------------------------------------------------------
-
-
-def _contender_json(contender: Contender) -> dict[str, Any]:
-    """Returns a contender; of a library in a file only what it is called, never where it was."""
-    return {
-        "name": contender.name,
-        "allocator": contender.arm.allocator,
-        "params": contender.arm.config,
-        "version": contender.version,
-        "sha256": contender.sha256,
-    }
-
-
-def _gate_json(gate: Gate, rulings: Sequence[Ruling]) -> dict[str, Any]:
-    """Returns what was tested, and what it came to; how many rows there were to be is in it."""
-    rows = {each.label: {"answer": each.answer, "why": each.why} for each in rulings}
-    return {"no_worse": gate.limit.text, "of_rows": gate.rows, "rows": rows}
-
-
-def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
-    spec = row.spec
-    head = f'  {{"row": {json.dumps(spec.label)}, "created": "{row.created}",\n'
-    head += f'   "spec": {json.dumps(_spec_json(spec))},\n'
-    if row.horizon is not None:
-        plan = {"pairs": row.horizon.planned, "time_was_up": row.horizon.is_last}
-        head += f'   "planned": {json.dumps(plan)},\n'
-    if row.counts:
-        head += f'   "instructions": {_dense([_count_json(each) for each in row.counts])},\n'
-    if row.live:
-        head += f'   "live": {_dense([_live_json(each) for each in row.live])},\n'
-    told = _dense(_standings_json(standings_of(contenders, row)))
-    outcomes = [outcome for block in row.blocks for outcome in block.outcomes]
-    names = list(dict.fromkeys(name for each in outcomes for name in _counted(each)))
-    head += f'   "counters": {_dense(names)},\n'
-    blocks = ",\n".join(
-        "    [" + ",\n     ".join(_dense(_outcome_json(o, names)) for o in block.outcomes) + "]"
-        for block in row.blocks
-    )
-    return f'{head}   "standings": {told},\n   "blocks": [\n{blocks}\n   ]}}'
-
-
-def _spec_json(spec: ComparedRow) -> dict[str, Any]:
-    """Returns what a row is of; of a program's words only hashes, for they may hold secrets."""
-    if isinstance(spec, ProgramSpec):
-        program = {name: value for name, value in asdict(spec).items() if name != "label"}
-        return {"program": spec.label, **program}
-    return {
-        "name": spec.name,
-        "setting": spec.setting,
-        "params": dict(spec.params),
-        "threads": spec.threads,
-        "steady": spec.steady,
-    }
-
-
-def _dense(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _count_json(count: Count) -> list[int]:
-    """Returns [operations, instructions] of the shorter run, then of the longer one."""
-    less, more = zip(count.operations, count.instructions, strict=True)
-    return [*less, *more]
-
-
-def _live_json(share: LiveShare) -> dict[str, Any]:
-    """Returns what one allocator answered, KiB; live bytes that it does not count are null."""
-    readings = {"most": share.most, "last": share.last}
-    told = {name: [each.held_kb, each.live_kb] for name, each in readings.items() if each}
-    return {"allocator": share.allocator, **told, "why": _without_folders(share.why)}
-
-
-def _counted(outcome: Outcome) -> dict[str, int]:
-    """Returns what was counted in a process, and what is known of it as a whole."""
-    return {**outcome.facts, **outcome.counters}
-
-
-def _outcome_json(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
-    """Returns an outcome, its counters in the order of their names; null where it has none."""
-    failed = {"status": outcome.status, "detail": _without_folders(outcome.detail)}
-    return {
-        **({} if outcome.ok else failed),
-        "rss_peak_kb": outcome.rss_peak_kb,
-        **({"rested": msgspec.to_builtins(outcome.rested)} if outcome.rested else {}),
-        "counters": [_counted(outcome).get(name) for name in names],
-        "turns": [_turn_json(position, turn) for position, turn in enumerate(outcome.turns)],
-    }
-
-
-def _turn_json(position: int, turn: Turn) -> list[object]:
-    """Returns [counted_ns, ops], or [round, counted_ns, ops] where the round is not the position.
-
-    What was disturbed says so: [round, counted_ns, ops, causes].
-    """
-    ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
-    if turn.disturbed:
-        return [turn.round, turn.counted_ns, ops, turn.disturbed]
-    number = [] if turn.round == position else [turn.round]
-    return [*number, turn.counted_ns, ops]
 
 
 def _standings_json(found: Standings) -> dict[str, Any]:
@@ -325,239 +344,35 @@ def _standings_json(found: Standings) -> dict[str, Any]:
 
 
 def _standing_json(standing: Standing) -> dict[str, Any]:
-    return {
+    """Returns the estimates of one contender; what it keeps and what each round adds is KiB."""
+    keeps = standing.keeps
+    told = {
         "ops_per_s": standing.ops_per_s,
         "rss_mb": standing.rss_mb,
         "speed": _interval_json(standing.speed),
         "rss": _interval_json(standing.memory),
-        **({"cpu": _interval_json(standing.cpu)} if standing.cpu else {}),
-        **({"failures": len(standing.failures)} if standing.failures else {}),
-        **({"counters": dict(standing.counters)} if standing.counters else {}),
-        **({} if standing.instructions is None else {"instructions": standing.instructions}),
-        **(_keeps_json(standing.keeps, standing.kept) if standing.keeps else {}),
+        "cpu": _interval_json(standing.cpu),
+        "failures": len(standing.failures) or None,
+        "counters": dict(standing.counters) or None,
+        "instructions": standing.instructions,
+        "kept_kb": round(keeps.kept_kb, _DIGITS) if keeps else None,
+        "round_more_kb": [round(each, _DIGITS) for each in keeps.slope_kb or ()] if keeps else None,
+        "kept": _interval_json(standing.kept),
     }
-
-
-def _keeps_json(keeps: Keeper, ratio: Interval | None) -> dict[str, Any]:
-    """Returns what it keeps at rest, and the estimate and ends of what each round adds, KiB."""
-    slope = [round(each, _DIGITS) for each in keeps.slope_kb] if keeps.slope_kb else None
-    kept_kb = round(keeps.kept_kb, _DIGITS)
-    return {"kept_kb": kept_kb, "round_more_kb": slope, "kept": _interval_json(ratio)}
+    return {name: each for name, each in told.items() if each is not None}
 
 
 def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
     """Returns a ratio to the first one with its 95 % interval; null ends: it has none."""
     if interval is None:
         return None
-    is_known = math.isfinite(interval.half_width)
-    ratio, low, high = (round(each, _DIGITS) for each in interval.ratio) if is_known else (
-        round(math.exp(interval.estimate), _DIGITS), None, None,
-    )  # fmt: skip
-    return {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": interval.pairs}
+    ends: list[float | None] = [round(each, _DIGITS) for each in interval.ratio[1:]]
+    if not math.isfinite(interval.half_width):
+        ends = [None, None]
+    ratio = round(interval.ratio[0], _DIGITS)
+    return {"ratio": ratio, "ci_low": ends[0], "ci_high": ends[1], "pairs": interval.pairs}
 
 
 def _without_folders(text: str) -> str:
     """Returns a sentence with the names of files, but not where they are on this machine."""
     return re.sub(r"[^ -~]", "?", _FOLDERS.sub("", text))[:400]
-
-
-# ---- reading -------------------------------------------------------------------------------------
-
-
-def _contender(fields: Fields) -> Contender:
-    name, allocator = fields.text("name", _LINE), fields.text("allocator")
-    contender = Contender(
-        name=name,
-        arm=Arm.of(allocator, dict(fields.child("params").values())),
-        version=fields.text("version", VERSION),
-        sha256=fields.text("sha256", SHA256_OR_NONE),
-    )
-    fields.close()
-    return contender
-
-
-def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, object]:
-    """Returns a row, and the standings that are written beside its samples."""
-    label = fields.text("row", _LINE)
-    created = fields.text("created", CREATED)
-    spec = _spec(fields.child("spec"))
-    if spec.label != label:
-        raise UsageError(f"the row {label!r} has the samples of {spec.label!r}")
-    names = fields.items("counters")
-    blocks = tuple(
-        _block(number, each, contenders, label, names)
-        for number, each in enumerate(fields.items("blocks"))
-    )
-    if not blocks:
-        raise UsageError(f"the row {label!r} has no samples")
-    counts = (
-        tuple(_count(each) for each in fields.items("instructions"))
-        if fields.has("instructions")
-        else ()
-    )
-    horizon = _horizon(fields.child("planned")) if fields.has("planned") else None
-    live = tuple(map(_live, fields.children("live"))) if fields.has("live") else ()
-    stored = fields.mapping("standings")
-    fields.close()
-    if counts and len(counts) != len(contenders):
-        raise UsageError(f"{label!r} has not one count of instructions for each contender")
-    if live and len(live) != len(contenders):
-        raise UsageError(f"{label!r} has not one answer of live bytes for each contender")
-    return Measured(spec, blocks, created, counts, horizon, live), stored
-
-
-def _live(fields: Fields) -> LiveShare:
-    """Returns what one allocator answered."""
-    name, why = fields.text("allocator", _DETAIL), fields.text("why", _DETAIL)
-    most, last = (
-        _reading(fields.items(each)) if fields.has(each) else None for each in ("most", "last")
-    )
-    fields.close()
-    return LiveShare(name, most, last, why)
-
-
-def _reading(values: Sequence[object]) -> LiveReading:
-    """Returns the reading of [held, live]."""
-    held, live = values if len(values) == 2 else (None, None)
-    known = [held] if live is None else [held, live]
-    if any(type(each) is not int or each < 0 for each in known):
-        raise UsageError(
-            f"an answer of live bytes is {str(values)[:60]}; legal is [held, live], both KiB, the "
-            "second one null where it is not known"
-        )
-    return LiveReading(cast("int", held), cast("int | None", live))
-
-
-def _count(item: object) -> Count:
-    """Returns the count of [operations, instructions, operations, instructions]."""
-    if not isinstance(item, list) or [type(each) for each in item] != [int] * 4:
-        raise UsageError(f"a count of instructions is {str(item)[:60]}; legal are four numbers")
-    if not item[0] < item[2]:
-        raise UsageError(f"a count of instructions is {item}; its second run must be the longer")
-    return Count((item[0], item[2]), (item[1], item[3]))
-
-
-def _asked(fields: Fields) -> tuple[tuple[str, float], ...]:
-    """Returns what a repetition needs, by name."""
-    known = ("seed", "budget_s", "pairs")
-    asked = tuple((name, fields.number(name, 0, _MOST)) for name in known if fields.has(name))
-    fields.close()
-    return asked
-
-
-def _gate(fields: Fields) -> tuple[Gate, object]:
-    """Returns a gate, and the answers that are written with it."""
-    text, rows = fields.text("no_worse", _LINE), fields.whole("of_rows", 1, _MOST)
-    gate, ruled = Gate.of(text, rows), fields.mapping("rows")
-    fields.close()
-    return gate, ruled
-
-
-def _horizon(fields: Fields) -> Horizon:
-    horizon = Horizon(fields.whole("pairs", 1, MOST_PAIRS), fields.truth("time_was_up"))
-    fields.close()
-    return horizon
-
-
-def _program(fields: Fields) -> ProgramSpec:
-    spec = ProgramSpec(
-        label=fields.text("program", _LINE),
-        amount=cast("Amount", fields.word("amount", AMOUNTS)),
-        words_sha256=fields.text("words_sha256", SHA256_OR_NONE),
-        around_sha256=fields.text("around_sha256", SHA256_OR_NONE),
-        sha256=fields.text("sha256", SHA256_OR_NONE),
-    )
-    fields.close()
-    return spec
-
-
-def _spec(fields: Fields) -> ComparedRow:
-    if fields.has("program"):
-        return _program(fields)
-    spec = WorkloadSpec(
-        name=fields.text("name"),
-        setting=fields.text("setting", SETTING),
-        params=fields.child("params").values(),
-        threads=fields.whole("threads", 1, _MOST),
-        steady=fields.truth("steady"),
-    )
-    fields.close()
-    return spec
-
-
-def _block(
-    number: int,
-    outcomes: object,
-    contenders: Sequence[Contender],
-    label: str,
-    names: Sequence[object],
-) -> Block:
-    if not isinstance(outcomes, list) or len(outcomes) != len(contenders):
-        raise UsageError(f"block {number} of {label!r} has not one outcome for each contender")
-    read = [
-        _outcome(Fields(each, f"{label} block {number}"), contender.arm, names)
-        for each, contender in zip(outcomes, contenders, strict=True)
-    ]
-    return Block(number, "explore", tuple(read))
-
-
-def _outcome(fields: Fields, arm: Arm, names: Sequence[object]) -> Outcome:
-    has_failed = fields.has("status")
-    outcome = Outcome(
-        arm=arm,
-        status=cast("Status", fields.word("status", STATUSES)) if has_failed else "ok",
-        detail=fields.text("detail", _DETAIL) if has_failed else "",
-        rss_peak_kb=fields.whole("rss_peak_kb", 0, _MOST),
-        rested=_rested(fields.child("rested")) if fields.has("rested") else None,
-        counters=_counters(names, fields.items("counters")),
-        turns=tuple(_turn(position, each) for position, each in enumerate(fields.items("turns"))),
-    )
-    fields.close()
-    if not outcome.ok:
-        return outcome
-    if not outcome.turns:
-        raise UsageError(f"{arm.allocator} ran well in a block, but has no turn there")
-    return replace(outcome, ops_per_s=overall_rate(outcome.turns))
-
-
-def _rested(fields: Fields) -> Rested:
-    """Returns the rounds of load and rest of a process."""
-    stored = {name: fields.items(name) for name in ("points", "rounds")}
-    for name, length in (("points", 3), ("rounds", 6)):
-        for each in stored[name]:
-            if not isinstance(each, list) or [type(one) for one in each] != [int] * length:
-                raise UsageError(f"{name} at rest: {str(each)[:60]}; legal are {length} numbers")
-    if not stored["rounds"]:
-        raise UsageError("a process that rested has no rounds")
-    read = msgspec.convert({"speed": fields.number("speed", 0, math.inf), **stored}, Rested)
-    fields.close()
-    return read
-
-
-def _counters(names: Sequence[object], counts: Sequence[object]) -> dict[str, int]:
-    """Returns what a process counted, by name; what it does not count is null."""
-    if len(names) != len(counts):
-        raise UsageError(f"it has {len(counts)} counts for {len(names)} counters")
-    for count in counts:
-        if count is not None and (type(count) is not int or count < 0):
-            raise UsageError(
-                f"a count is {str(count)[:60]}; legal is a whole number from 0, or null"
-            )
-    pairs = zip(names, counts, strict=True)
-    return {str(name): count for name, count in pairs if isinstance(count, int)}
-
-
-def _turn(position: int, item: object) -> Turn:
-    """Returns the turn of [counted_ns, ops], [round, counted_ns, ops] or the same with causes."""
-    values = item if isinstance(item, list) else []
-    whole = [position, *values] if len(values) == 2 else values
-    number, counted_ns, ops, *causes = whole if len(whole) in (3, 4) else (None, None, None)
-    if (
-        type(number) is not int
-        or type(counted_ns) is not int
-        or counted_ns <= 0
-        or type(ops) not in (int, float)
-        or not all(isinstance(each, str) and _CAUSES.fullmatch(each) for each in causes)
-    ):
-        raise UsageError(f"a turn is {str(item)[:60]}; legal is [round, counted_ns, ops, causes]")
-    return Turn(number, 0, 0, counted_ns, cast("float", ops), causes[0] if causes else "")

@@ -8,22 +8,30 @@ rows of the record and the blocks of the log.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from hztune import files
 from hztune.arguments import counts, listed
 from hztune.blocks import Block
 from hztune.compare.comparison import Comparison, dumps, load, started
-from hztune.compare.contenders import Contender, commands_of
+from hztune.compare.contenders import (
+    ComparedRow,
+    Contender,
+    FileIdentity,
+    ProgramSpec,
+    refuse_glibc,
+    require,
+)
 from hztune.compare.gate import Gate
-from hztune.compare.live_rows import ask_row
 from hztune.compare.match import (
     LEAST_BUDGET_S,
     LEAST_PAIRS,
-    MOST_PAIRS,
+    OVERTIME_S,
     Effort,
     Finish,
     MakeExecutor,
@@ -31,27 +39,27 @@ from hztune.compare.match import (
     Unfinished,
     play,
 )
-from hztune.compare.preload import FileIdentity
-from hztune.compare.targets import ComparedRow, ProgramSpec, refuse_glibc, require
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
-from hztune.measure.executors import program_executor, program_identity, workload_executor
-from hztune.measure.live_share import LiveShare
-from hztune.measure.program import Program
+from hztune.measure.executors import (
+    RUN_S,
+    program_executor,
+    program_identity,
+    workload_executor,
+)
+from hztune.measure.live_share import LiveShare, live_shares
+from hztune.measure.program import Program, bench_program
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter, duration
-from hztune.store import Nowhere, Plan, Sink, kept_command
+from hztune.store import Nowhere, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
 from hztune.study.bench import LONG_WAIT_S, Budget
 from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"
 """The name of the record in a results directory."""
-
-_BLOCKS_OF_ROW = 2 * MOST_PAIRS
-"""How many numbers of blocks a row has for its own."""
 
 Ask = Callable[[Measured], tuple[LiveShare, ...]]
 """Asks the contenders of a row, which has been measured, for their live bytes."""
@@ -61,7 +69,7 @@ Keep = Callable[[Comparison], None]
 
 
 def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
-    """Returns the rows that a command line means: every workload with every number of threads.
+    """Returns the rows that a command line means: each workload with each count of threads.
 
     Args:
         workloads: "larson,remote@main".
@@ -73,7 +81,7 @@ def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[
     """
     each: list[int | None] = [*counts(threads, "--threads")] if threads else [None]
     by_count = [specs_named(listed(workloads), params, count) for count in each]
-    return tuple(spec for row in zip(*by_count, strict=True) for spec in row)
+    return tuple(dict.fromkeys(spec for row in zip(*by_count, strict=True) for spec in row))
 
 
 def executors(
@@ -83,8 +91,6 @@ def executors(
     programs: Mapping[ProgramSpec, Program] | None = None,
     sink: Sink | None = None,
     say: Say = say_nothing,
-    *,
-    there: int = 0,
     blocks: Sequence[Block] = (),
 ) -> MakeExecutor:
     """Returns what makes an executor for each row; what is proved of a contender is proved once.
@@ -96,58 +102,45 @@ def executors(
         programs: What is run for the rows that are programs.
         sink: Where every turn goes as soon as it exists; None: nowhere.
         say: Tells the user how programs are measured, and why.
-        there: How many rows are not measured any more, since an earlier session has them.
-        blocks: Of rows that are, those that are in the sink already.
+        blocks: Those that an earlier session left in the sink.
     """
     proof = FileIdentity(contenders)
-    commands = commands_of(contenders)
     inside = [each.inside for each in contenders if each.inside is not None]
-    rows = there
 
     def make(spec: ComparedRow) -> Executor:
-        nonlocal rows
-        kept = RowSink(sink or Nowhere(), rows, spec.label)
-        rows += 1
-        own = kept.own(blocks)
+        kept = WorkloadSink(sink or Nowhere(), spec.label)
+        own = [block for block in blocks if block.workload == spec.label]
         if own:
             say(f"{spec.label}: pairs of the earlier session that count: {len(own)}")
-        return Remembered(measuring(spec, kept), own)
-
-    def measuring(spec: ComparedRow, kept: RowSink) -> Executor:
-        if isinstance(spec, ProgramSpec):
-            program = replace((programs or {})[spec], commands=commands)
-            own = FileIdentity(contenders, program_identity(program, inside))
-            return program_executor(
+        if not isinstance(spec, ProgramSpec):
+            count = len(contenders)
+            return Remembered(
+                workload_executor(
+                    spec, kept, seed=seed, machine=machine, processes=count, identity=proof
+                ),
+                own,
+            )
+        program = _with_commands((programs or {})[spec], contenders)
+        identity = FileIdentity(contenders, program_identity(program, inside))
+        return Remembered(
+            program_executor(
                 program,
                 kept,
                 seed=seed,
                 machine=machine,
-                identity=own,
+                identity=identity,
                 say=lambda words: say(f"{spec.label}: {words}"),
-            )
-        return workload_executor(
-            spec, kept, seed=seed, machine=machine, processes=len(contenders), identity=proof
+            ),
+            own,
         )
 
     return make
 
 
-class RowSink(WorkloadSink):
-    """A sink that says which row its blocks are of; in it, every row has numbers of its own."""
-
-    def __init__(self, sink: Sink, row: int, label: str) -> None:
-        """Takes where everything goes, and the number and the name of the row."""
-        super().__init__(sink, label)
-        self._first = _BLOCKS_OF_ROW * row
-
-    def begin(self, plan: Plan) -> None:
-        """Adds the row to what is noted."""
-        super().begin(replace(plan, number=self._first + plan.number))
-
-    def own(self, blocks: Sequence[Block]) -> list[Block]:
-        """Those of all blocks that are the row's, by its own numbers."""
-        numbered = [(block.number - self._first, block) for block in blocks]
-        return [replace(block, number=n) for n, block in numbered if 0 <= n < _BLOCKS_OF_ROW]
+def _with_commands(program: Program, contenders: Sequence[Contender]) -> Program:
+    """The program with the words of those contenders that are commands."""
+    words = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
+    return replace(program, commands=words)
 
 
 def compare(
@@ -186,9 +179,7 @@ def compare(
             record = replace(record, rows=_rows_there(study.folder, specs, gate))
         there = len(record.rows)
         blocks = study.replay() if study is not None else ()
-        make = executors(
-            sides, machine, seed, programs, study, reporter.say, there=there, blocks=blocks
-        )
+        make = executors(sides, machine, seed, programs, study, reporter.say, blocks)
         left = specs[there:]
         if resume:
             reporter.say(f"{there} of {len(specs)} rows are there")
@@ -201,7 +192,7 @@ def compare(
 
         def ask(row: Measured) -> tuple[LiveShare, ...]:
             reporter.say("    one more run of each, which is asked for its live bytes")
-            return ask_row(row, record.contenders, programs, budget_s / len(specs), seed)
+            return ask_row(row, sides, programs, budget_s / len(specs), seed)
 
         found, stopped = carry_out(
             record, left, plan, make, reporter, keep, ask=None if gate else ask
@@ -224,11 +215,11 @@ def unfinished_rows(
         specs: What was asked for.
         rows: What was measured, as far as it was.
         gate: Under one, rows are not asked for live bytes.
-        blocks: Of all rows, with the numbers that they have in the sink.
+        blocks: Of all rows, as the sink has them.
     """
-    first = len(_finished(rows, gate))
-    left = [(RowSink(Nowhere(), n, spec.label), spec) for n, spec in enumerate(specs)][first:]
-    return tuple(Unfinished(spec.label, len(sink.own(blocks))) for sink, spec in left)
+    pairs = Counter(block.workload for block in blocks)
+    left = specs[len(_finished(rows, gate)) :]
+    return tuple(Unfinished(spec.label, pairs[spec.label]) for spec in left)
 
 
 def _finished(rows: Sequence[Measured], gate: Gate | None) -> tuple[Measured, ...]:
@@ -370,3 +361,42 @@ def carry_out(
         told = f"another hztune measured for {duration(budget.waited_s)} meanwhile"
         reporter.say(f"{told}, which is no part of the budget")
     return record, is_stopped
+
+
+def ask_row(
+    row: Measured,
+    contenders: Sequence[Contender],
+    programs: Mapping[ProgramSpec, Program],
+    budget_s: float,
+    seed: int,
+) -> tuple[LiveShare, ...]:
+    """Runs each contender of a measured row once more, and asks how much memory its allocator has.
+
+    A gate asks nothing: it is about speed, and answers as soon as it can.
+    """
+    well = [
+        each
+        for index, each in enumerate(contenders)
+        if any(b.outcomes[index].ok for b in row.blocks)
+    ]
+    runs_s = [
+        1e-9 * turn.counted_ns
+        for block in row.blocks
+        for each in block.outcomes
+        for turn in each.turns
+    ]
+    seconds = min(max(budget_s, sum(runs_s)) / LEAST_PAIRS, max(0.0, row.left_s) + OVERTIME_S)
+    identity, usual_s = FileIdentity(contenders), 0.0
+    if isinstance(row.spec, ProgramSpec):
+        program = _with_commands(programs[row.spec], contenders)
+        inside = [each.inside for each in contenders if each.inside is not None]
+        identity = FileIdentity(contenders, program_identity(program, inside))
+        usual_s = median(runs_s or [0.0])
+    else:
+        program = bench_program(row.spec, min(RUN_S, seconds / max(1, len(well))))
+    found = live_shares(
+        program, [each.arm for each in well], identity, seed=seed, seconds=seconds, usual_s=usual_s
+    )
+    by_name = {each.name: share for each, share in zip(well, found, strict=True)}
+    silent = LiveShare(why="it did not run well")
+    return tuple(by_name.get(each.name, silent) for each in contenders)

@@ -1,31 +1,43 @@
-"""What a comparison compares: the defaults, a profile, an allocator, or a library in a file."""
+"""What a comparison compares, and on what: contenders, their proof, and programs as rows."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
 
 from hztune import allocator, params, profile
-from hztune.allocator import Installed
+from hztune.allocator import Installed, loaded_program
+from hztune.allocator.live import Running
 from hztune.allocator.tables import knob
 from hztune.arguments import command_words, contender_text, require_name, split_named
 from hztune.artifacts import preloadable
-from hztune.blocks import Arm
+from hztune.blocks import UNCHANGED_PROGRAM, Arm
 from hztune.errors import UsageError
 from hztune.files import sha256_of
-from hztune.measure.program import OPEN
+from hztune.measure import insides
+from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck, confirmation_fault
+from hztune.measure.program import OPEN, Program
 from hztune.params import Value
-
-DEFAULT = "default"
-"""hz with its defaults."""
+from hztune.profile import hash_of_words
+from hztune.workload import WorkloadSpec
 
 BUILD = "build:"
 """What the allocator of an arm begins with when it is another build of hz."""
 
 COMMAND = "command:"
 """What it begins with when it is a command of the user's, run as it is."""
+
+Amount = Literal["ops_per_s", "seconds", "higher", "lower"]
+"""What a contender's figure is: operations a second, seconds of a run, or the number of the user's
+metric, of which more or less is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +73,6 @@ class Contender:
         return (self.name, self.arm, self.version, self.sha256)
 
 
-def is_build(arm: Arm) -> bool:
-    """Whether an arm is a build of hz, which confirms its parameters as the shipped one does."""
-    return arm.allocator.startswith(BUILD)
-
-
 def parse(texts: Sequence[str]) -> tuple[Contender, ...]:
     """Returns the contenders of a command line; one that is named twice gets a number.
 
@@ -94,20 +101,12 @@ def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
     return tuple(replace(each, arm=Arm(COMMAND + each.name)) for each in named)
 
 
-def commands_of(
-    contenders: Sequence[Contender],
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Returns the words of those that are commands, by the allocator of their arms."""
-    return tuple((each.arm.allocator, each.words) for each in contenders if each.words)
-
-
 def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
     """Returns the contenders, each with a name of its own."""
     seen: dict[str, int] = {}
     named = []
     for each in contenders:
-        seen[each.name] = seen.get(each.name, 0) + 1
-        count = seen[each.name]
+        count = seen[each.name] = seen.get(each.name, 0) + 1
         named.append(each if count == 1 else replace(each, name=f"{each.name}#{count}"))
     return tuple(named)
 
@@ -137,18 +136,6 @@ def from_file(name: str, path: Path) -> Contender:
     return Contender(name, Arm(f"file:{name}"), "", sha256_of(path), path.resolve())
 
 
-def files(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Returns the contenders given as NAME=/path/to/library.so, and nothing else.
-
-    Raises:
-        UsageError: One is of another form, or its file does not exist.
-    """
-    for text in texts:
-        if contender_text(text).kind != "library":
-            raise UsageError(f"{text!r} is no library; legal is NAME=/path/to/library.so")
-    return tuple(_contender(text) for text in texts)
-
-
 def _command(text: str) -> Contender:
     """Returns the command that one word of a command line means; its arm is not yet its own."""
     if shutil.which(text.partition(" ")[0]) is None:
@@ -167,57 +154,187 @@ def _command(text: str) -> Contender:
 
 def _contender(text: str) -> Contender:
     """Returns the contender that one word of a command line means."""
-    if text == DEFAULT:
-        return configured(DEFAULT, "hz", {})
+    if text == "default":
+        return configured(text, "hz", {})
     told = contender_text(text)
     if told.kind == "library":
         return from_file(told.name, Path(told.file))
     if told.kind == "settings":
-        return configured(text, told.name, _config(told.name, dict(told.params)))
-    _refuse_program(text)
+        adapter = allocator.get(told.name)
+        knobs = adapter.knobs(adapter.installed())
+        config = {key: params.parse(knob(told.name, knobs, key), one) for key, one in told.params}
+        return configured(text, told.name, config)
+    is_known = text in allocator.names() or text.endswith(".json")
+    if not is_known and shutil.which(text) is not None:
+        raise UsageError(
+            f"{text!r} is a program, not an allocator, a profile or a library: to measure it, put "
+            f"-- before it; to measure two programs side by side, write: A B -- {OPEN} ARGS"
+        )
     if not Path(text).exists():
         require_name(text, "a contender")
-    return _of_profile(Path(text)) if told.kind == "profile" else configured(text, text, {})
+    if told.kind != "profile":
+        return configured(text, text, {})
+    tuned = profile.load(Path(text))
+    name = Path(text).stem if Path(text).stem != "profile" else Path(text).resolve().parent.name
+    if tuned.adapter.is_inside:
+        found = tuned.allocator.as_installed()
+        return Contender(name, tuned.arm, found.version, found.sha256, inside=found)
+    return configured(name, tuned.allocator.name, tuned.params)
 
 
 def _refuse_one_name(texts: Sequence[str]) -> None:
-    """Sees to it that no two contenders are given one name; those without one get a number.
-
-    Raises:
-        UsageError: Two are.
-    """
+    """Refuses two contenders that are given one name; those without one get a number."""
     names = [named[0] for named in map(split_named, texts) if named is not None]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"two contenders are called {twice!r}; each needs a name of its own")
 
 
-def _refuse_program(text: str) -> None:
-    """Sees to it that a program does not stand where contenders do.
+# ---- how they are proved -------------------------------------------------------------------------
+
+
+class FileIdentity:
+    """Proves arms whose library is a file; a command runs as it is, others prove the rest."""
+
+    def __init__(
+        self, contenders: Sequence[Contender], others: IdentityCheck | None = None
+    ) -> None:
+        """Makes the proof; `others` None: by the allocators' adapters."""
+        self._files = {each.arm: (each.file, each) for each in contenders if each.file is not None}
+        self._others = others or AllocatorIdentity()
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """The environment of everything that is started."""
+        return self._others.base
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Returns the variables of an arm's processes, or why it cannot run."""
+        if arm not in self._files:
+            is_command = arm.allocator.startswith(COMMAND)
+            return self._others.prepare(Arm(UNCHANGED_PROGRAM) if is_command else arm)
+        file, contender = self._files[arm]
+        preload = {} if contender.is_program else {"LD_PRELOAD": str(file)}
+        return {**dict(contender.variables), **preload}
+
+    def program(self, arm: Arm) -> Path | None:
+        """Returns the file of an arm that is a program of its own."""
+        file, contender = self._files.get(arm, (None, None))
+        return file if contender and contender.is_program else self._others.program(arm)
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Returns what is wrong with a running process of an arm that an adapter knows."""
+        known = arm not in self._files and not arm.allocator.startswith(COMMAND)
+        return self._others.inspect(arm, running) if known else None
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        """Returns what is wrong with a process of the arm; None: it is the one asked for."""
+        if arm.allocator.startswith(COMMAND):
+            return None
+        if arm not in self._files:
+            return self._others.judge(arm, library, stderr)
+        asked = os.path.realpath(self._files[arm][0])
+        if os.path.realpath(library) != asked:
+            why = f"malloc comes from {library or 'nowhere'}, not {asked}"
+            return Fault("wrong_allocator", why)
+        if not arm.allocator.startswith(BUILD):
+            return None  # a build of hz confirms its parameters as the shipped one does
+        return confirmation_fault(allocator.get("hz"), arm, stderr)
+
+
+# ---- on what -------------------------------------------------------------------------------------
+
+
+class ProgramSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """A program as a record knows it; its words may hold secrets, so that only hashes are kept.
+
+    Attributes:
+        label: How it is called.
+        amount: What is measured of it.
+        words_sha256: Of its command.
+        around_sha256: Of the commands around it, of its metric, of its rests and its container,
+            and of its load if it is a server.
+        sha256: Of the file that is run; "" where each contender brings its own.
+    """
+
+    label: str
+    amount: Amount
+    words_sha256: str
+    around_sha256: str
+    sha256: str
+
+    @classmethod
+    def of(cls, program: Program) -> ProgramSpec:
+        """Returns what a record says of a program."""
+        amount: Amount = program.better if program.rate else "seconds"
+        around = [program.prepare, program.cleanup, program.check, program.metric]
+        around += [repr(each) for each in (program.rest, program.quota) if each is not None]
+        around += [f"{program.input.size} bytes on stdin"] if program.input else []
+        served = asdict(program.service) if program.service else None
+        found = shutil.which(program.argv[0])
+        return cls(
+            label=program.label,
+            amount=amount,
+            words_sha256=hash_of_words(program.argv),
+            around_sha256=hashlib.sha256(json.dumps([around, served]).encode()).hexdigest(),
+            sha256=sha256_of(Path(found)) if found else "",
+        )
+
+
+ComparedRow = WorkloadSpec | ProgramSpec
+"""What a row is of."""
+
+
+def amount_of(row: ComparedRow) -> Amount:
+    """What the figures of a row are."""
+    return row.amount if isinstance(row, ProgramSpec) else "ops_per_s"
+
+
+def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tuple[str, ...]:
+    """Sees to it that every contender can be measured on every program.
+
+    Returns:
+        What the user should know of the programs, one sentence each.
 
     Raises:
-        UsageError: It does; the text says where it belongs.
+        UsageError: Two programs have one name; a contender is a command and the program leaves no
+            place for it, or the reverse; there is no such program, or no allocator can be put under
+            it.
     """
-    if text in allocator.names() or text.endswith(".json") or shutil.which(text) is None:
-        return
-    raise UsageError(
-        f"{text!r} is a program, not an allocator, a profile or a library: to measure it, put -- "
-        f"before it; to measure two programs side by side, write: A B -- {OPEN} ARGS"
-    )
+    labels = [program.label for program in programs]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two programs are called {twice!r}; give each a name with --command")
+    remarks: list[str] = []
+    for program in programs:
+        if program.is_open:
+            for contender in contenders:
+                loaded_program.inspect(contender.words[0])
+            continue
+        found = loaded_program.inspect(program.argv[0])
+        needed = any(
+            each.arm.allocator != UNCHANGED_PROGRAM and each.inside is None for each in contenders
+        )
+        if needed and (obstacle := found.obstacle()) is not None:
+            raise UsageError(obstacle)
+        remarks += found.remarks()
+    return tuple(dict.fromkeys(remarks))
 
 
-def _config(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
-    """Returns the parameters of an allocator from their texts."""
-    adapter = allocator.get(name)
-    knobs = adapter.knobs(adapter.installed())
-    return {key: params.parse(knob(name, knobs, key), str(text)) for key, text in given.items()}
+def refuse_glibc(programs: Sequence[Program], contenders: Sequence[Contender]) -> None:
+    """Refuses glibc under a program that is linked with another malloc."""
+    asked = [each.name for each in contenders if each.arm.allocator == "glibc"]
+    for program in programs if asked else ():
+        if (why := glibc_obstacle(program)) is not None:
+            raise UsageError(
+                f"{asked[0]} cannot be measured under {program.label}: {why}; leave it out, or "
+                f"preload the C library: GLIBC={allocator.get('glibc').installed().path}"
+            )
 
 
-def _of_profile(path: Path) -> Contender:
-    """Returns what a profile describes, called like its file or like its results directory."""
-    tuned = profile.load(path)
-    told = path.stem if path.stem != "profile" else path.resolve().parent.name
-    if tuned.adapter.is_inside:
-        found = tuned.allocator.as_installed()
-        return Contender(told, tuned.arm, found.version, found.sha256, inside=found)
-    return configured(told, tuned.allocator.name, tuned.params)
+def glibc_obstacle(program: Program) -> str | None:
+    """Returns why glibc cannot be measured under a program; None: it can."""
+    provider = insides.provider_of(program, insides.of_file(program))
+    if provider is None:
+        return None
+    return f"{insides.whose_malloc(provider)}, and nothing is preloaded for glibc"

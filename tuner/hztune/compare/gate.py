@@ -18,16 +18,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
 
 from hztune.arguments import margin
 from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
-from hztune.stats.intervals import MOST_TIMES, Interval, planned_looks
+from hztune.stats.intervals import MOST_TIMES, Interval
 from hztune.stats.question import REPORTED_ERROR, Answer, Looks, Question
 from hztune.stats.ratios import log_rss_ratio, pair_ratio
 from hztune.study.limits import LossLimit
 
 GateAnswer = Literal["no worse", "worse", "not enough data"]
+
+MOST_PAIRS = 100
+"""Of a row."""
 
 _ANSWERS: dict[Answer, GateAnswer] = {
     "yes": "no worse",
@@ -37,12 +42,11 @@ _ANSWERS: dict[Answer, GateAnswer] = {
 """By whether the new one loses no more than it may; each is wrong in at most 2.5 % of cases."""
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
-FAILING_PAIRS = 3
+_FAILING_PAIRS = 3
 """Pairs before a contender that fails is judged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Horizon:
+class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
     """How far a row was planned.
 
     Attributes:
@@ -50,7 +54,7 @@ class Horizon:
         is_last: Whether time was up before all of them were there.
     """
 
-    planned: int
+    planned: Annotated[int, Meta(ge=1, le=MOST_PAIRS)]
     is_last: bool = False
 
     def question(self, logs: Sequence[float]) -> Question:
@@ -86,12 +90,7 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What may be lost.
-
-    Attributes:
-        limit: Of speed, on each row.
-        rows: How many there are.
-    """
+    """What may be lost: of speed, on each of so many rows."""
 
     limit: LossLimit
     rows: int = 1
@@ -113,31 +112,26 @@ class Gate:
             blocks: In order of time, as many as there were at a look of the plan, or in the end.
             horizon: The plan.
         """
-        memory = _mean([log_rss_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks])
-
-        def ruling(
-            answer: GateAnswer, why: str, speed: Interval | None = None, times: float = 0.0
-        ) -> Ruling:
-            return Ruling(
-                label, answer, why, speed, memory, len(blocks), horizon.planned, round(times, 1)
-            )
-
+        answer: GateAnswer = "not enough data"
+        speed, times, of = None, 0.0, len(blocks)
         if failures := failures_of(blocks, 0):
-            return ruling("not enough data", f"the base failed{how_often(failures, len(blocks))}")
-        if failures := failures_of(blocks, 1):
-            if failures[0].status in _NOT_AS_ASKED:
-                why = f"the new one cannot be used ({_told(failures[0])})"
-                return ruling("not enough data", why)
-            why = f"the new one failed{how_often(failures, len(blocks))}"
-            always = len(failures) == len(blocks)
-            return ruling("worse" if always else "not enough data", why)
-        pairs = [pair_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
-        logs = [pair.log_ratio for pair in pairs if pair is not None]
-        answer, speed = self.judge(logs, horizon)
-        if speed is None:
-            return ruling(answer, f"too few pairs, {len(logs)}; give more time with --budget")
-        why, times = self._why(answer, speed)
-        return ruling(answer, why, speed, times)
+            why = f"the base failed{how_often(failures, of)}"
+        elif (failures := failures_of(blocks, 1)) and failures[0].status in _NOT_AS_ASKED:
+            why = f"the new one cannot be used ({_told(failures[0])})"
+        elif failures:
+            why = f"the new one failed{how_often(failures, of)}"
+            answer = "worse" if len(failures) == of else answer
+        else:
+            pairs = [pair_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
+            logs = [pair.log_ratio for pair in pairs if pair is not None]
+            answer, speed = self.judge(logs, horizon)
+            why = f"too few pairs, {len(logs)}; give more time with --budget"
+            if speed is not None:
+                why, times = self._why(answer, speed)
+        ratios = [log_rss_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
+        known = [each for each in ratios if each is not None]
+        memory = round(sum(known) / len(known), 6) if known else None
+        return Ruling(label, answer, why, speed, memory, of, horizon.planned, round(times, 1))
 
     def judge(self, logs: Sequence[float], horizon: Horizon) -> tuple[GateAnswer, Interval | None]:
         """What log ratios of speed show, new to base, and their 95 % interval.
@@ -171,11 +165,6 @@ class Gate:
         return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide", times
 
 
-def is_gate_look(pairs: int, planned: int) -> bool:
-    """Whether the plan has a look at exactly so many pairs."""
-    return pairs in planned_looks(planned)
-
-
 def whole(rulings: Sequence[Ruling]) -> GateAnswer:
     """The answer for all rows together."""
     answers = {each.answer for each in rulings}
@@ -192,7 +181,7 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
     failures = [*failures_of(blocks, 0), *failures_of(blocks, 1)]
     if not failures:
         return False
-    return len(blocks) >= FAILING_PAIRS or any(f.status not in MAY_BE_CHANCE for f in failures)
+    return len(blocks) >= _FAILING_PAIRS or any(f.status not in MAY_BE_CHANCE for f in failures)
 
 
 def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:
@@ -210,8 +199,3 @@ def how_often(failures: Sequence[Outcome], pairs: int) -> str:
 
 def _told(outcome: Outcome) -> str:
     return f"{outcome.status}: {outcome.detail}" if outcome.detail else outcome.status
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 6) if known else None

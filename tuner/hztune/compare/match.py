@@ -20,22 +20,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from hztune.blocks import Arm, Block, Outcome
-from hztune.compare.contenders import Contender
+from msgspec import Struct
+
+from hztune.blocks import Block
+from hztune.compare.contenders import ComparedRow, Contender, amount_of
 from hztune.compare.gate import (
+    MOST_PAIRS,
     Gate,
     Horizon,
     Ruling,
     failures_of,
     how_often,
-    is_gate_look,
     is_settled_by_failure,
 )
-from hztune.compare.targets import ComparedRow
+from hztune.compare.standings import Standings, standings
 from hztune.errors import OutOfTime, UsageError
 from hztune.measure import Executor
 from hztune.measure.live_share import LiveShare
 from hztune.progress import Reporter, duration
+from hztune.stats.intervals import planned_looks
 from hztune.study.bench import Budget, Clock, Stop, SystemClock
 from hztune.study.calibration import HEADROOM
 
@@ -49,7 +52,9 @@ ASKED_PART = 1.0 / 8.0
 """Of the time of a row, what is kept for one more run of each contender."""
 
 USUAL_PAIRS = 6
-MOST_PAIRS = 100
+PLANNED_PAIRS = 30
+"""Pairs that a gate aims at: with more, Student's t narrows no interval worth speaking of."""
+
 LEAST_BUDGET_S = 1.0
 MOST_BUDGET_S = 7 * 86400.0
 
@@ -58,24 +63,20 @@ _MOST_ROUNDS = 100
 _FREE_START = 0.05
 _HOPELESS_BLOCKS = 2
 
-PLANNED_PAIRS = 30
-"""Pairs that a gate aims at: with more, Student's t narrows no interval worth speaking of."""
-
 MakeExecutor = Callable[[ComparedRow], Executor]
 """Makes what measures one row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Two runs, of which the second does more work.
-
-    Attributes:
-        operations: Of each run, as the workload counted them.
-        instructions: Of each run, from its start to its end.
-    """
+class Count(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Operations and instructions of two runs, of which the second does more work."""
 
     operations: tuple[int, int]
     instructions: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        """Refuses runs of which the second is not the longer."""
+        if self.operations[0] >= self.operations[1]:
+            raise ValueError("the second run that counts instructions must be the longer")
 
     @property
     def each(self) -> float:
@@ -142,6 +143,18 @@ class Measured:
     enough_s: float = 0.0
     left_s: float = 0.0
 
+    def standings(self, names: Sequence[str]) -> Standings:
+        """What its samples give, of contenders with these names."""
+        return standings(
+            self.spec.label,
+            names,
+            self.blocks,
+            [each.each for each in self.counts],
+            amount=amount_of(self.spec),
+            horizon=self.horizon,
+            live=self.live,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
@@ -163,42 +176,17 @@ class Unfinished:
         """The pairs in words."""
         return "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
 
-
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """A contender that failed in some blocks of a row.
-
-    Attributes:
-        name: Of the contender.
-        failures: An outcome for each block in which it did.
-        pairs: Blocks of the row.
-    """
-
-    name: str
-    failures: tuple[Outcome, ...]
-    pairs: int
-
     @property
-    def words(self) -> str:
-        """How often it failed, and how at first."""
-        return f"{self.name} failed{how_often(self.failures, self.pairs)}"
+    def ruling(self) -> Ruling:
+        """What a gate says of it."""
+        why = f"it was interrupted after {self.words}" if self.pairs else "it was not measured"
+        if self.enough_s:
+            why = "there was no time for it"
+        return Ruling(self.label, "not enough data", why, None, None, self.pairs, 0)
 
 
 Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what will not be asked for."""
-
-
-class RowCut(KeyboardInterrupt):
-    """The user has cut a row short that has pairs enough to count.
-
-    Attributes:
-        blocks: What was measured.
-    """
-
-    def __init__(self, blocks: tuple[Block, ...]) -> None:
-        """Takes what was measured."""
-        super().__init__()
-        self.blocks = blocks
 
 
 def play(
@@ -220,226 +208,170 @@ def play(
     for number, spec in enumerate(specs):
         reporter.say(f"[{number + 1}/{len(specs)}] {spec.label}")
         executor, part_s = make_executor(spec), budget.left() / (len(specs) - number)
+        run = RowRun(executor, spec, contenders, plan, part_s, reporter, stop)
         try:
-            found = _measured(executor, spec, contenders, plan, part_s, reporter, stop)
-        except RowCut as cut:
-            yield finish(Measured(spec, cut.blocks, now()))
+            with Budget(plan.clock, part_s).running(), suppress(OutOfTime):
+                run.measure()
+        except KeyboardInterrupt:
+            if plan.gate is None and len(run.blocks) >= LEAST_PAIRS:
+                yield finish(Measured(spec, tuple(run.blocks), now()))
             raise
-        for each in _failing(contenders, found.blocks):
-            reporter.say(f"    {each.words}")
+        for words in failing(contenders, run.blocks).values():
+            reporter.say(f"    {words}")
         if remark := executor.accounting.remark:
             reporter.say(f"    {remark}")
-        enough_s = math.ceil(found.enough_s) * len(specs) if math.isfinite(found.enough_s) else inf
-        yield finish(replace(found, enough_s=enough_s))
-
-
-def _measured(
-    executor: Executor,
-    spec: ComparedRow,
-    contenders: Sequence[Contender],
-    plan: Effort,
-    part_s: float,
-    reporter: Reporter,
-    stop: Stop,
-) -> Measured:
-    """Measures one row in its part of the budget; `enough_s` is of a row, too."""
-    arms = [each.arm for each in contenders]
-    blocks: tuple[Block, ...] = ()
-    horizon, enough_s = None, inf
-    with Budget(plan.clock, part_s).running(), suppress(OutOfTime):
-        executor.prepare(arms[0])
-        enough_s = _enough_s(executor, len(arms), 0)
-        if HEADROOM * (part_s + OVERTIME_S) < enough_s:
-            reporter.say(
-                f"    the budget is too small: {LEAST_PAIRS} pairs take about "
-                f"{duration(enough_s)}, and {duration(max(0.0, part_s))} are left for the row; "
-                "what there is time for is measured, and claims nothing"
-            )
-        if plan.gate is not None:
-            race = GatedRow(executor, arms, plan.gate, spec.label, reporter, stop)
-            blocks, horizon = race.measure(plan.pairs, part_s)
-        else:
-            pairs_s = (1.0 - ASKED_PART) * part_s
-            blocks = row(executor, contenders, plan.pairs or USUAL_PAIRS, pairs_s, stop)
-        enough_s = _enough_s(executor, len(arms), len(blocks))
-    is_whole = len(blocks) >= LEAST_PAIRS or _is_hopeless(blocks) or is_settled_by_failure(blocks)
-    return Measured(
-        spec,
-        blocks,
-        now(),
-        horizon=horizon,
-        enough_s=0.0 if is_whole else enough_s,
-        left_s=part_s - executor.accounting.wall_s,
-    )
-
-
-def _enough_s(executor: Executor, arms: int, pairs: int) -> float:
-    """Seconds that a row needs that has so many pairs by now, with headroom."""
-    least = 1 if _starts_are_free(executor, arms) else _LEAST_ROUNDS
-    missing_s = max(0, LEAST_PAIRS - pairs) * executor.cost(arms, least)
-    return HEADROOM * (executor.accounting.wall_s + missing_s)
-
-
-def row(
-    executor: Executor,
-    contenders: Sequence[Contender],
-    pairs: int,
-    budget_s: float,
-    stop: Stop = lambda: False,
-) -> tuple[Block, ...]:
-    """Measures one row.
-
-    Args:
-        executor: What measures; fresh, so that its accounts are the row's.
-        contenders: What to compare; the first one is the control.
-        pairs: Blocks to measure if there is time.
-        budget_s: Seconds for them; for LEAST_PAIRS they may be OVERTIME_S more.
-        stop: Whether to measure no further block.
-
-    Raises:
-        RowCut: `stop` was true before a block, or an interrupt came; LEAST_PAIRS are there.
-        KeyboardInterrupt: The same, and they are not.
-    """
-    blocks: list[Block] = []
-    try:
-        for block in _row(executor, contenders, pairs, budget_s, stop):
-            blocks.append(block)
-    except OutOfTime:
-        pass
-    except KeyboardInterrupt:
-        if len(blocks) < LEAST_PAIRS:
-            raise
-        raise RowCut(tuple(blocks)) from None
-    return tuple(blocks)
-
-
-def _row(
-    executor: Executor, contenders: Sequence[Contender], pairs: int, budget_s: float, stop: Stop
-) -> Iterator[Block]:
-    """Yields the blocks of a row."""
-    arms = [each.arm for each in contenders]
-    blocks: list[Block] = []
-    while len(blocks) < pairs and not _is_hopeless(blocks):
-        if stop():
-            raise KeyboardInterrupt
-        left_s = budget_s - executor.accounting.wall_s
-        rounds = rounds_in(executor, len(arms), left_s / (pairs - len(blocks)))
-        if not blocks and _starts_are_free(executor, len(arms)):
-            rounds = 1  # it is not known yet how long a program runs
-        if executor.cost(len(arms), rounds) > left_s + _overtime_s(len(blocks)):
-            return
-        blocks.append(executor.measure(arms, role="explore", rounds=rounds, number=len(blocks)))
-        yield blocks[-1]
-
-
-def _overtime_s(pairs: int) -> float:
-    """Seconds by which the next of so many pairs may overdraw the budget."""
-    return OVERTIME_S if pairs < LEAST_PAIRS else 0.0
+        enough_s = run.enough_s
+        enough_s = math.ceil(enough_s) * len(specs) if math.isfinite(enough_s) else inf
+        row = Measured(spec, tuple(run.blocks), now(), horizon=run.horizon, enough_s=enough_s)
+        yield finish(replace(row, left_s=part_s - executor.accounting.wall_s))
 
 
 @dataclass
-class GatedRow:
-    """One row under a gate.
+class RowRun:
+    """One row while it is measured.
 
     Attributes:
         executor: What measures; fresh, so that its accounts are the row's.
-        arms: The base and the new one.
-        gate: What may be lost.
-        label: The row.
-        reporter: Is told what each look shows.
+        spec: The row.
+        contenders: What to compare; the first one is the control.
+        plan: How much.
+        part_s: Seconds for it; for LEAST_PAIRS they may be OVERTIME_S more.
+        reporter: Is told what each look of a gate shows.
         stop: Whether the user wants an end.
+        blocks: What was measured.
+        horizon: The plan of the gate.
+        enough_s: What it needs for LEAST_PAIRS, with headroom; 0: it has them, or never will.
     """
 
     executor: Executor
-    arms: Sequence[Arm]
-    gate: Gate
-    label: str
+    spec: ComparedRow
+    contenders: Sequence[Contender]
+    plan: Effort
+    part_s: float
     reporter: Reporter
     stop: Stop = lambda: False
+    blocks: list[Block] = field(default_factory=list)
+    horizon: Horizon | None = None
+    enough_s: float = inf
 
-    def measure(self, pairs: int | None, budget_s: float) -> tuple[tuple[Block, ...], Horizon]:
-        """Measures until a look has an answer, all planned pairs are there, or time is up.
-
-        Args:
-            pairs: Pairs to plan; None: as many as there is time for.
-            budget_s: Seconds; for LEAST_PAIRS they may be OVERTIME_S more.
+    def measure(self) -> None:
+        """Measures until all pairs are there, a look of the gate has an answer, or time is up.
 
         Raises:
             KeyboardInterrupt: `stop` was true before a block.
+            OutOfTime: Not even the control could be prepared.
         """
-        is_tried = _starts_are_free(self.executor, len(self.arms))
-        tried = [self._block(0, 1)] if is_tried and not self._is_late(budget_s, 1, 0) else []
-        left_s = budget_s - self.executor.accounting.wall_s
-        rounds, planned = self._plan(pairs, left_s, len(tried))
+        self.arms = [each.arm for each in self.contenders]
+        self.executor.prepare(self.arms[0])
+        enough_s = self.enough_s = self._enough_s()
+        if HEADROOM * (self.part_s + OVERTIME_S) < enough_s:
+            self.reporter.say(
+                f"    the budget is too small: {LEAST_PAIRS} pairs take about {duration(enough_s)},"
+                f" and {duration(max(0.0, self.part_s))} are left for the row; "
+                "what there is time for is measured, and claims nothing"
+            )
+        with suppress(OutOfTime):
+            if self.plan.gate is not None:
+                self._race(self.plan.gate, self.plan.pairs)
+            else:
+                self._fill(self.plan.pairs or USUAL_PAIRS, (1.0 - ASKED_PART) * self.part_s)
+        is_whole = len(self.blocks) >= LEAST_PAIRS or is_settled_by_failure(self.blocks)
+        self.enough_s = 0.0 if is_whole or self._is_hopeless() else self._enough_s()
+
+    def _enough_s(self) -> float:
+        least = 1 if self._starts_are_free() else _LEAST_ROUNDS
+        missing_s = max(0, LEAST_PAIRS - len(self.blocks)) * self._cost(least)
+        return HEADROOM * (self.executor.accounting.wall_s + missing_s)
+
+    def _fill(self, pairs: int, budget_s: float) -> None:
+        """Measures so many pairs, each of as many rounds as there is time for."""
+        while len(self.blocks) < pairs and not self._is_hopeless():
+            left_s = budget_s - self.executor.accounting.wall_s
+            rounds = self.rounds_in(left_s / (pairs - len(self.blocks)))
+            if not self.blocks and self._starts_are_free():
+                rounds = 1  # it is not known yet how long a program runs
+            if self._is_late(rounds, left_s):
+                return
+            self._block(len(self.blocks), rounds)
+
+    def _race(self, gate: Gate, pairs: int | None) -> None:
+        """Measures until a look has an answer; pairs None: as many as there is time for."""
+        if self._starts_are_free() and not self._is_late(1):
+            self._block(0, 1)
+        tried = len(self.blocks)
+        rounds, planned = self._planned(pairs)
         # A first run among measurements of many would scatter more than they do: then it only
         # showed how long runs take, or that a contender does not run.
-        blocks = tried if rounds == 1 or not all(o.ok for b in tried for o in b.outcomes) else []
-        first = 2 * (len(tried) - len(blocks))
-        while True:
-            is_last = self._is_late(budget_s, rounds, len(blocks))
-            if self._answers(blocks, Horizon(planned)):
-                return tuple(blocks), Horizon(planned)
-            if len(blocks) >= planned or is_last:
-                return tuple(blocks), Horizon(planned, is_last=len(blocks) < planned)
-            try:
-                blocks.append(self._block(first + len(blocks), rounds))
-            except OutOfTime:
-                return tuple(blocks), Horizon(planned, is_last=True)
+        if rounds > 1 and all(o.ok for block in self.blocks for o in block.outcomes):
+            self.blocks.clear()
+        first = 2 * (tried - len(self.blocks))
+        self.horizon = Horizon(planned)
+        while not self._is_answered(gate, Horizon(planned)):
+            self.horizon = Horizon(planned, is_last=len(self.blocks) < planned)
+            if len(self.blocks) >= planned or self._is_late(rounds):
+                return
+            self._block(first + len(self.blocks), rounds)
+        self.horizon = Horizon(planned)
 
-    def _plan(self, pairs: int | None, left_s: float, there: int) -> tuple[int, int]:
+    def _planned(self, pairs: int | None) -> tuple[int, int]:
         """Rounds of each block, and pairs: by the clock alone."""
-        arms = len(self.arms)
-        rounds = rounds_in(self.executor, arms, left_s / (pairs or PLANNED_PAIRS))
+        left_s = self.part_s - self.executor.accounting.wall_s
+        rounds = self.rounds_in(left_s / (pairs or PLANNED_PAIRS))
         if pairs is not None:
             return rounds, pairs
-        each_s = self.executor.cost(arms, rounds)
+        each_s = self._cost(rounds)
         more = int(left_s / each_s) if each_s > 0.0 else 0  # what never runs takes no time
-        return rounds, max(LEAST_PAIRS, min(MOST_PAIRS, more + (there if rounds == 1 else 0)))
+        there = len(self.blocks) if rounds == 1 else 0
+        return rounds, max(LEAST_PAIRS, min(MOST_PAIRS, more + there))
 
-    def _is_late(self, budget_s: float, rounds: int, pairs: int) -> bool:
-        left_s = budget_s - self.executor.accounting.wall_s + _overtime_s(pairs)
-        return self.executor.cost(len(self.arms), rounds) > left_s
-
-    def _answers(self, blocks: Sequence[Block], horizon: Horizon) -> bool:
+    def _is_answered(self, gate: Gate, horizon: Horizon) -> bool:
         """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
-        if not all(outcome.ok for block in blocks for outcome in block.outcomes):
-            return is_settled_by_failure(blocks)
-        if not is_gate_look(len(blocks), horizon.planned):
+        if not all(outcome.ok for block in self.blocks for outcome in block.outcomes):
+            return is_settled_by_failure(self.blocks)
+        if len(self.blocks) not in planned_looks(horizon.planned):
             return False
-        found = self.gate.rule(self.label, blocks, horizon)
-        self._tell(found)
-        return found.answer != "not enough data"
-
-    def _tell(self, found: Ruling) -> None:
+        found = gate.rule(self.spec.label, self.blocks, horizon)
         if found.speed is not None:
             ratio, low, high = found.speed.ratio
             of = f"{found.pairs} of {found.planned} pairs"
             self.reporter.say(f"    {of}: {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}")
+        return found.answer != "not enough data"
 
-    def _block(self, number: int, rounds: int) -> Block:
+    def _is_late(self, rounds: int, left_s: float | None = None) -> bool:
+        """Whether there is no time for a block; the first pairs may overdraw the budget."""
+        left_s = self.part_s - self.executor.accounting.wall_s if left_s is None else left_s
+        overtime_s = OVERTIME_S if len(self.blocks) < LEAST_PAIRS else 0.0
+        return self._cost(rounds) > left_s + overtime_s
+
+    def _is_hopeless(self) -> bool:
+        """Whether the control has not run once: then nothing can be compared."""
+        return len(self.blocks) >= _HOPELESS_BLOCKS and not any(b.control.ok for b in self.blocks)
+
+    def _block(self, number: int, rounds: int) -> None:
         if self.stop():
             raise KeyboardInterrupt
-        return self.executor.measure(self.arms, role="explore", rounds=rounds, number=number)
+        self.blocks.append(
+            self.executor.measure(self.arms, role="explore", rounds=rounds, number=number)
+        )
 
+    def _cost(self, rounds: int) -> float:
+        return self.executor.cost(len(self.contenders), rounds)
 
-def rounds_in(executor: Executor, arms: int, seconds: float) -> int:
-    """Returns how many rounds a block of that many seconds has, a least number in any case."""
-    start_s, each_s = _costs(executor, arms)
-    least = 1 if _starts_are_free(executor, arms) else _LEAST_ROUNDS
-    return max(least, min(_MOST_ROUNDS, int((seconds - start_s) / each_s)))
+    def _costs(self) -> tuple[float, float]:
+        """Returns the seconds that the start of a block takes, and each of its rounds."""
+        each_s = max(1e-6, (self._cost(11) - self._cost(1)) / 10.0)
+        return self._cost(1) - each_s, each_s
 
+    def _starts_are_free(self) -> bool:
+        """Whether a fresh block costs no more than another round, as a program that starts anew."""
+        start_s, each_s = self._costs()
+        return start_s < _FREE_START * each_s
 
-def _costs(executor: Executor, arms: int) -> tuple[float, float]:
-    """Returns the seconds that the start of a block takes, and each of its rounds."""
-    one_s, many_s = executor.cost(arms, 1), executor.cost(arms, 11)
-    each_s = max(1e-6, (many_s - one_s) / 10.0)
-    return one_s - each_s, each_s
-
-
-def _starts_are_free(executor: Executor, arms: int) -> bool:
-    """Whether a fresh block costs no more than another round: a program starts anew for each."""
-    start_s, each_s = _costs(executor, arms)
-    return start_s < _FREE_START * each_s
+    def rounds_in(self, seconds: float) -> int:
+        """Returns how many rounds a block of that many seconds has, a least number in any case."""
+        start_s, each_s = self._costs()
+        least = 1 if self._starts_are_free() else _LEAST_ROUNDS
+        return max(least, min(_MOST_ROUNDS, int((seconds - start_s) / each_s)))
 
 
 def now() -> str:
@@ -447,25 +379,20 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _is_hopeless(blocks: Sequence[Block]) -> bool:
-    """Whether the control has not run once: then nothing can be compared."""
-    return len(blocks) >= _HOPELESS_BLOCKS and not any(block.control.ok for block in blocks)
+def failing(
+    contenders: Sequence[Contender], blocks: Sequence[Block], share: float = 0.0
+) -> dict[str, str]:
+    """Returns how often a contender failed and how at first, by its name.
 
-
-def _failing(
-    contenders: Sequence[Contender], blocks: Sequence[Block], least: int = 1
-) -> list[Failing]:
-    """Returns the contenders that failed in `least` blocks or more."""
-    failed = [
-        Failing(contender.name, tuple(failures_of(blocks, index)), len(blocks))
-        for index, contender in enumerate(contenders)
-    ]
-    return [each for each in failed if len(each.failures) >= least]
-
-
-def failing(contenders: Sequence[Contender], row: Measured) -> list[Failing]:
-    """Returns the contenders that failed in at least half of a row's pairs.
-
-    A ratio comes only from pairs in which both sides ended well: from few of them it says little.
+    Args:
+        contenders: In the order of the outcomes.
+        blocks: Of one row.
+        share: Of the pairs in which it failed at least, besides one. A ratio comes only from pairs
+            in which both sides ended well: where half of them are missing it says little.
     """
-    return _failing(contenders, row.blocks, max(1, (len(row.blocks) + 1) // 2))
+    failed = {each.name: failures_of(blocks, n) for n, each in enumerate(contenders)}
+    return {
+        name: f"{name} failed{how_often(failures, len(blocks))}"
+        for name, failures in failed.items()
+        if failures and len(failures) >= share * len(blocks)
+    }

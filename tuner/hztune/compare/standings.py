@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from hztune.blocks import CPU_TIME, Block, Outcome, fixed
+from hztune.compare.contenders import Amount
 from hztune.compare.gate import Horizon
-from hztune.compare.targets import Amount
 from hztune.measure.live_share import LiveShare
 from hztune.result.kept import Keeper, keeper
 from hztune.stats.intervals import Interval, fixed_interval

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from hztune.compare.contenders import Amount
 from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standing, Standings, geometric_mean
-from hztune.compare.targets import Amount, amount_text, seconds_text
 from hztune.measure.live_share import common_silence
 from hztune.stats.intervals import Interval
 
@@ -207,3 +207,18 @@ def _speed_of(name: str) -> Callable[[Standings], Interval | None]:
 def _mean(rows: Sequence[Standings], part: Callable[[Standings], Interval | None]) -> str:
     known = [interval for row in rows if (interval := part(row)) is not None]
     return interval_text(geometric_mean(known), digits=3)
+
+
+def amount_text(rate: float, amount: Amount) -> str:
+    """A contender's figure for a reader, with its unit where that is known."""
+    if amount == "ops_per_s":
+        return f"{rate / 1e6:.3f} Mops/s"
+    if amount == "higher":
+        return f"{rate:.5g}"
+    figure = 1.0 / rate if rate else 0.0
+    return f"{figure:.5g}" if amount == "lower" else seconds_text(figure)
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in its unit: "1.204 s", "17.30 ms"."""
+    return f"{seconds:.3f} s" if seconds >= 1.0 else f"{1e3 * seconds:.2f} ms"

@@ -22,7 +22,7 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.rests import Rested
 
-Whole = Annotated[int, Meta(ge=0)]
+NotNegative = Annotated[int, Meta(ge=0)]
 Columns = dict[str, list[Any]]
 """By name, as many values each, of one type; None where a sample has no such value."""
 
@@ -90,7 +90,7 @@ class Nowhere(Sink):
 class Row(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """What every row has: its number, from 0 without a gap, and a short name of the study."""
 
-    seq: Whole
+    seq: NotNegative
     study: str
 
 
@@ -117,7 +117,7 @@ class EndRow(Row, tag="end", frozen=True):
 
 class _BlockPart(Row, frozen=True):
     machine: str
-    pair: Whole
+    pair: NotNegative
     role: Role
 
 
@@ -125,19 +125,19 @@ class BlockRow(_BlockPart, tag="block", frozen=True):
     """A block begins; `arms` has their keys, the rest is as in `Plan`."""
 
     arms: list[str]
-    rounds: Whole
+    rounds: NotNegative
     workload: str
-    part: Whole
+    part: NotNegative
     parts: Annotated[int, Meta(ge=1)]
     proof: ProofPlan | None
 
 
 class _ArmPart(_BlockPart, frozen=True):
-    index: Whole
+    index: NotNegative
     arm: str
     allocator: str
     params: dict[str, Value]
-    pid: Whole
+    pid: NotNegative
 
 
 class TurnRow(_ArmPart, tag="turn", frozen=True):
@@ -156,9 +156,9 @@ class TurnRow(_ArmPart, tag="turn", frozen=True):
         rss_kb: Resident memory at its end, KiB.
     """
 
-    turn: Whole
-    position: Whole
-    start_ns: Whole
+    turn: NotNegative
+    position: NotNegative
+    start_ns: NotNegative
     counted_ns: Annotated[int, Meta(gt=0)]
     ops: int | float
     disturbed: str
@@ -178,8 +178,8 @@ class OutcomeRow(_ArmPart, tag="outcome", frozen=True):
     status: Status
     detail: str
     ops_per_s: float
-    rss_peak_kb: Whole
-    live_kb: Whole
+    rss_peak_kb: NotNegative
+    live_kb: NotNegative
     counters: dict[str, int]
     facts: dict[str, int]
     rested: Rested | None
