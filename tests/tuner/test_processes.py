@@ -340,9 +340,9 @@ def test_a_process_of_another_user_is_said_to_be(start: Start, on_hz: dict[str, 
     ("packet", "sentence"),
     [
         ('{"protocol":1}', "speaks protocol 1"),
-        ('{"protocol":2}', "allocator is missing"),
+        ('{"protocol":2}', "missing required field allocator"),
         ("nonsense", "not JSON|no JSON|JSON"),
-        ("[]", "legal is an object"),
+        ("[]", "Expected object"),
         ('{"protocol":2,"refused":"x","sentence":"no\\u001b[2J"}', r"refuses: no\?\[2J"),
     ],
 )

@@ -16,9 +16,9 @@ from hztune.attach.questions import Holding, Statistics, statistics_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import group_limit
 from hztune.params import Value
+from hztune.progress import mib
 
-_MIB = 1 << 20
-_LITTLE_BYTES = 16 * _MIB
+_LITTLE_BYTES = 16 << 20
 _LITTLE_SHARE = 0.2
 """An allocator that holds less than both of these beyond what is live is not worth a setting."""
 
@@ -30,12 +30,8 @@ _WORTH_TELLING = 0.1
 class InEffect:
     """One setting of the process's allocator.
 
-    Attributes:
-        name: Of the parameter.
-        value: What it is.
-        is_effective: The process itself tells; else its variables ask for it.
-        is_default: It is the allocator's own default.
-        is_asked: The process's variables ask for it.
+    `is_effective`: the process itself tells it, else its variables ask for it; `is_default`: it is
+    the allocator's own default; `is_asked`: its variables ask for it.
     """
 
     name: str
@@ -49,17 +45,11 @@ class InEffect:
 class Diagnosis:
     """What was found about a process.
 
-    Attributes:
-        pid: The process.
-        name: As the system calls it.
-        provider: The file that gives it malloc; "": it shows none, as static programs and Go's do.
-        allocator: That allocator's name; "": hztune does not know it.
-        memory: As the kernel counts it.
-        limit: Most bytes that its control group may take, and what it takes; None: there is none.
-        parts: Its allocators by their own account; none where it takes no requests.
-        settings: Of the allocator behind malloc, as far as they can be known.
-        advice: What would help, a sentence each.
-        remarks: What could not be known, and why, a sentence each.
+    `provider` is the file that gives it malloc ("": it shows none, as static programs and Go's do),
+    `allocator` that allocator's name ("": hztune does not know it). `limit` is the most bytes that
+    its control group may take, and what it takes. `parts` are its allocators by their own account;
+    none where it takes no requests. `advice` says what would help, `remarks` what could not be
+    known, a sentence each.
     """
 
     pid: int
@@ -81,10 +71,18 @@ def diagnose(pid: int) -> Diagnosis:
         UsageError: There is none, or it may not be looked at.
     """
     process = Process.of(pid)
-    memory = process.memory()
-    remarks: list[str] = []
-    running = _looked_at(pid, remarks)
-    found = _asked(process, remarks)
+    memory, remarks = process.memory(), []
+    running, found = None, None
+    try:
+        running = live.look(pid)
+    except UsageError as error:
+        remarks.append(str(error))
+    try:
+        found = statistics_of(process)
+    except HztuneError as error:
+        remarks.append(f"{error}; from outside, live bytes and fragmentation cannot be known")
+    if found is not None and not found.parts:
+        remarks.append("the agent does not know the allocator of this process, or what it holds")
     settings = tuple(_settings(running, found, remarks)) if running is not None else ()
     return Diagnosis(
         pid=pid,
@@ -98,27 +96,6 @@ def diagnose(pid: int) -> Diagnosis:
         advice=tuple(advice_for(found)) if found is not None else (),
         remarks=tuple(remarks),
     )
-
-
-def _looked_at(pid: int, remarks: list[str]) -> live.Running | None:
-    """What gives it malloc; None and a remark where nothing shows."""
-    try:
-        return live.look(pid)
-    except UsageError as error:
-        remarks.append(str(error))
-        return None
-
-
-def _asked(process: Process, remarks: list[str]) -> Statistics | None:
-    """What the process itself tells; None and a remark where it tells nothing."""
-    try:
-        found = statistics_of(process)
-    except HztuneError as error:
-        remarks.append(f"{error}; from outside, live bytes and fragmentation cannot be known")
-        return None
-    if not found.parts:
-        remarks.append("the agent does not know the allocator of this process, or what it holds")
-    return found
 
 
 def _settings(
@@ -164,47 +141,49 @@ def advice_for(found: Statistics) -> Iterator[str]:
             f"{main.allocator} does not count live bytes, so the unused part of what it holds is "
             "not known"
         )
-        yield from _BY_ALLOCATOR[main.allocator](found, main)
+        yield from _by_allocator(found, main)
         return
     beyond = main.held_bytes - main.live_bytes
     if beyond < max(_LITTLE_BYTES, _LITTLE_SHARE * main.live_bytes):
         yield (
-            f"{main.allocator} holds only {_mib(max(0, beyond))} more than the program uses: no "
+            f"{main.allocator} holds only {mib(max(0, beyond))} more than the program uses: no "
             "setting would return much"
         )
         return
     yield (
-        f"{main.allocator} holds {_mib(beyond)} more than the program uses; `hztune trim --pid "
+        f"{main.allocator} holds {mib(beyond)} more than the program uses; `hztune trim --pid "
         f"{found.pid}` returns what can be returned now"
     )
-    yield from _BY_ALLOCATOR.get(main.allocator, _nothing)(found, main)
+    yield from _of_hz(found, main, beyond) if main.allocator == "hz" else _by_allocator(found, main)
     yield (
         "only a measurement finds the best setting for this program, and its cost in speed: "
         "`hztune --objective kept -- COMMAND`"
     )
 
 
-def _nothing(found: Statistics, main: Holding) -> Iterator[str]:
-    yield from ()
-
-
-def _of_hz(found: Statistics, main: Holding) -> Iterator[str]:
+def _of_hz(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
     """Where the bytes wait, the largest part first."""
-    live_bytes, cached = main.live_bytes or 0, main.cached_bytes or 0
-    free_pages = found.free_page_bytes
-    beyond = max(0, (main.held_bytes or 0) - live_bytes)
-    between = max(0, beyond - cached - free_pages)
+    pages, cached = found.free_page_bytes, main.cached_bytes or 0
+    between = max(0, beyond - cached - pages)
+    stay = f"{mib(pages)} are unused pages, which stay for decay_ms ({main.settings['decay_ms']})"
+    if found.has_rest_worker or main.settings["background_period_us"] != 0:
+        stay += f": `hztune set --pid {found.pid} decay_ms=0` returns them at once"
+    else:
+        stay += (
+            ", and longer while the program rests, as hz has no background thread there (rest_ms): "
+            f"`hztune set --pid {found.pid} background_period_us=65536` starts one"
+        )
     told = [
-        (free_pages, _free_pages(found, main)),
+        (pages, stay),
         (
             cached,
-            f"{_mib(cached)} are in the caches of {len(found.threads)} threads: `hztune set --pid "
+            f"{mib(cached)} are in the caches of {len(found.threads)} threads: `hztune set --pid "
             f"{found.pid} thread_cache_share=50` lets them grow less (now "
             f"{main.settings['thread_cache_share']}); the cache of a resting thread stays",
         ),
         (
             between,
-            f"{_mib(between)} are between live blocks: fragmentation, which ends when these are "
+            f"{mib(between)} are between live blocks: fragmentation, which ends when these are "
             "freed, too",
         ),
     ]
@@ -213,71 +192,37 @@ def _of_hz(found: Statistics, main: Holding) -> Iterator[str]:
             yield sentence
 
 
-def _free_pages(found: Statistics, main: Holding) -> str:
-    """How long they stay: at rest nothing returns them without a background thread."""
-    how = (
-        f"{_mib(found.free_page_bytes)} are unused pages, which stay for decay_ms "
-        f"({main.settings['decay_ms']})"
-    )
-    if not found.has_rest_worker and main.settings["background_period_us"] == 0:
-        return (
-            f"{how}, and longer while the program rests, as hz has no background thread there "
-            f"(rest_ms): `hztune set --pid {found.pid} background_period_us=65536` starts one"
-        )
-    return f"{how}: `hztune set --pid {found.pid} decay_ms=0` returns them at once"
+_Advice = tuple[str, Callable[[Statistics, Holding], bool], str]
+
+_BY_ALLOCATOR: tuple[_Advice, ...] = (
+    ("jemalloc", lambda _, main: main.settings.get("dirty_decay_ms") not in (0, None),
+     "unused pages stay for dirty_decay_ms ({main.settings[dirty_decay_ms]}), and longer while the "
+     "program rests: start it with MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,"
+     "muzzy_decay_ms:0"),
+    ("jemalloc", lambda found, main: found.thread_count > 2 and "narenas" in main.settings,
+     "{found.thread_count} threads use up to {main.settings[narenas]} arenas, each of which has "
+     "its own pages: MALLOC_CONF=narenas:2"),
+    ("glibc", lambda found, _: found.thread_count > 2,
+     "each of {found.thread_count} threads may have its own arena: start it with "
+     "GLIBC_TUNABLES=glibc.malloc.arena_max=2"),
+    ("glibc", lambda *_: True,
+     "glibc returns only what is free at the end of an arena; the rest needs a call of "
+     "malloc_trim(0), for example when the program rests"),
+    ("tcmalloc", lambda *_: True,
+     "free pages stay: start it with TCMALLOC_AGGRESSIVE_DECOMMIT=t"),
+    ("tcmalloc", lambda _, main: (main.cached_bytes or 0) > _LITTLE_BYTES,
+     "{cached} are in the caches of threads: start it with "
+     "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=4194304"),
+    ("mimalloc", lambda *_: True,
+     "unused pages stay for a while: start it with MIMALLOC_{purge}_DELAY=0 (`hztune trim` reaches "
+     "little of mimalloc, in which each thread must return its own memory)"),
+)  # fmt: skip
+"""What to say of each allocator, and when."""
 
 
-def _of_jemalloc(found: Statistics, main: Holding) -> Iterator[str]:
-    if main.settings.get("dirty_decay_ms") not in (0, None):
-        yield (
-            f"unused pages stay for dirty_decay_ms ({main.settings['dirty_decay_ms']}), and longer "
-            "while the program rests: start it with MALLOC_CONF=background_thread:true,"
-            "dirty_decay_ms:1000,muzzy_decay_ms:0"
-        )
-    if found.thread_count > 2 and "narenas" in main.settings:
-        yield (
-            f"{found.thread_count} threads use up to {main.settings['narenas']} arenas, each of "
-            "which has its own pages: MALLOC_CONF=narenas:2"
-        )
-
-
-def _of_glibc(found: Statistics, main: Holding) -> Iterator[str]:
-    if found.thread_count > 2:
-        yield (
-            f"each of {found.thread_count} threads may have its own arena: "
-            "start it with GLIBC_TUNABLES=glibc.malloc.arena_max=2"
-        )
-    yield (
-        "glibc returns only what is free at the end of an arena; the rest needs a call of "
-        "malloc_trim(0), for example when the program rests"
-    )
-
-
-def _of_tcmalloc(found: Statistics, main: Holding) -> Iterator[str]:
-    yield "free pages stay: start it with TCMALLOC_AGGRESSIVE_DECOMMIT=t"
-    if main.cached_bytes and main.cached_bytes > _LITTLE_BYTES:
-        yield (
-            f"{_mib(main.cached_bytes)} are in the caches of threads: start it with "
-            "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=4194304"
-        )
-
-
-def _of_mimalloc(found: Statistics, main: Holding) -> Iterator[str]:
-    name = "DECOMMIT" if main.version.startswith(("2.0.", "2.1.0", "2.1.1")) else "PURGE"
-    yield (
-        f"unused pages stay for a while: start it with MIMALLOC_{name}_DELAY=0 (`hztune trim` "
-        "reaches little of mimalloc, in which each thread must return its own memory)"
-    )
-
-
-_BY_ALLOCATOR: dict[str, Callable[[Statistics, Holding], Iterator[str]]] = {
-    "hz": _of_hz,
-    "jemalloc": _of_jemalloc,
-    "glibc": _of_glibc,
-    "tcmalloc": _of_tcmalloc,
-    "mimalloc": _of_mimalloc,
-}
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.1f} MiB"
+def _by_allocator(found: Statistics, main: Holding) -> Iterator[str]:
+    is_old = main.version.startswith(("2.0.", "2.1.0", "2.1.1"))
+    words = {"cached": mib(main.cached_bytes or 0), "purge": "DECOMMIT" if is_old else "PURGE"}
+    for name, is_due, sentence in _BY_ALLOCATOR:
+        if name == main.allocator and is_due(found, main):
+            yield sentence.format(found=found, main=main, **words)

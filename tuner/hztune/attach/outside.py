@@ -21,12 +21,8 @@ _KIB = 1024
 class SeenMemory:
     """The memory of a process as the kernel counts it, in bytes.
 
-    Attributes:
-        resident_bytes: All that is in memory: files, too.
-        anonymous_bytes: What of it is of no file: heaps, stacks.
-        lazy_bytes: What of that was given back, and goes when memory is short (MADV_FREE).
-        swapped_bytes: What was moved to swap.
-        huge_bytes: What is in huge pages.
+    Anonymous is what of the resident bytes is of no file: heaps, stacks. Lazy is what of that was
+    given back, and goes when memory is short (MADV_FREE).
     """
 
     resident_bytes: int
@@ -38,13 +34,7 @@ class SeenMemory:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that was found.
-
-    Attributes:
-        pid: Its number here.
-        name: As the system calls it; what cannot be printed is a question mark, as a process may
-            call itself anything.
-    """
+    """A process that was found; its name has a question mark for what cannot be printed."""
 
     pid: int
     name: str
@@ -63,17 +53,16 @@ class Process:
             raise UsageError(f"{pid} is a thread of process {status['Tgid']}; give that number")
         return cls(pid, printable(status["Name"]))
 
+    def state(self) -> str:
+        """Its state, one letter; "": it is gone."""
+        return _status(self.pid).get("State", "")[:1]
+
     def exists(self) -> bool:
-        """Whether it still runs."""
         return self.state() not in ("", "Z", "X")
 
     def has_lost_main(self) -> bool:
         """Whether its main thread has ended and others run on."""
         return self.state() == "Z" and self.thread_count() > 1
-
-    def state(self) -> str:
-        """Its state, one letter; "": it is gone."""
-        return _status(self.pid).get("State", "")[:1]
 
     def parent(self) -> Process | None:
         """The process that started it, or adopted it; None: it does not show."""
@@ -82,15 +71,13 @@ class Process:
         return None
 
     def thread_count(self) -> int:
-        """How many threads it has; 0: it is gone."""
         return int(_status(self.pid).get("Threads", "0"))
 
     def variables(self) -> dict[str, str]:
         """The variables that it was started with; none where they may not be read."""
         with contextlib.suppress(OSError):
             texts = (each.decode(errors="replace") for each in variables_of(self.pid))
-            pairs = (text.partition("=") for text in texts)
-            return {name: value for name, equals, value in pairs if equals}
+            return dict(text.split("=", 1) for text in texts if "=" in text)
         return {}
 
     def has_mapped(self, file: str) -> bool:
@@ -100,28 +87,15 @@ class Process:
             return f"/{file}\n" in maps
         return False
 
-    def is_of_another(self, namespace: str) -> bool:
-        """Whether it is in another namespace than we; False where that may not be read."""
-        with contextlib.suppress(OSError):
-            own, its = (os.readlink(f"/proc/{who}/ns/{namespace}") for who in ("self", self.pid))
-            return own != its
-        return False
-
     def memory(self) -> SeenMemory:
         """Its memory now.
 
         Raises:
             UsageError: It has ended, or may not be looked at.
         """
-        told = self._smaps("smaps_rollup")
-        found = {name: int(kib) * _KIB for name, kib in _FIGURES.findall(told)}
-        return SeenMemory(
-            resident_bytes=found.get("Rss", 0),
-            anonymous_bytes=found.get("Anonymous", 0),
-            lazy_bytes=found.get("LazyFree", 0),
-            swapped_bytes=found.get("Swap", 0),
-            huge_bytes=found.get("AnonHugePages", 0),
-        )
+        found = dict(_FIGURES.findall(self._smaps("smaps_rollup")))
+        names = ("Rss", "Anonymous", "LazyFree", "Swap", "AnonHugePages")
+        return SeenMemory(*(_KIB * int(found.get(name, 0)) for name in names))
 
     def resident_between(self, first: int, last: int) -> int:
         """Bytes in memory of the mappings between two addresses, but for lazy ones.
@@ -129,9 +103,8 @@ class Process:
         Raises:
             UsageError: It has ended, or may not be looked at.
         """
-        told = self._smaps("smaps")
         total = 0
-        for start, end, about in _MAPPING.findall(told):
+        for start, end, about in _MAPPING.findall(self._smaps("smaps")):
             if int(start, 16) < last and first < int(end, 16):
                 found = dict(_FIGURES.findall(about))
                 total += int(found.get("Rss", 0)) - int(found.get("LazyFree", 0))
@@ -158,3 +131,10 @@ def _status(pid: int) -> dict[str, str]:
         pairs = (line.partition(":") for line in told.splitlines())
         return {name: value.strip() for name, _, value in pairs}
     return {}
+
+
+def is_of_another(namespace: str, ours: Path, theirs: Path) -> bool:
+    """Whether two tasks are in different namespaces; False where that may not be read."""
+    with contextlib.suppress(OSError):
+        return os.readlink(ours / "ns" / namespace) != os.readlink(theirs / "ns" / namespace)
+    return False

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
+
+from hztune import schema
 from hztune.attach import channel
 from hztune.attach.outside import Process, SeenMemory
 from hztune.errors import UsageError
 from hztune.params import Value
-from hztune.strictjson import VERSION, Fields
 
-_MOST = 1 << 63
-_PATH = re.compile(r"[^\x00-\x1f\x7f]{0,4096}")
+_Count = Annotated[int, Meta(ge=0)]
+_Path = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,4096}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One allocator in a process, by its own account.
+    """One allocator in a process, by its own account; None: it does not say.
 
-    Attributes:
-        allocator: Its name.
-        version: Its version.
-        live_bytes: What the program has of it; None: it does not count that.
-        held_bytes: What it has of the system's memory; None: it does not say. Of hz the kernel
-            counts that; of the others it is at most what the kernel counts of the whole process, as
-            some of them still count what they have given back.
-        cached_bytes: What of that waits in the caches of threads; None: it does not say.
-        settings: What is in effect of its settings, as far as it tells them.
+    `held_bytes` is what it has of the system's memory. Of hz the kernel counts that; of the others
+    it is at most what the kernel counts of the whole process, as some of them still count what they
+    have given back. `cached_bytes` is what of that waits in the caches of threads.
     """
 
     allocator: str
@@ -48,52 +44,31 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """The blocks of one size.
+    """The blocks of one size: those in use, those that wait, and all that were ever cut."""
 
-    Attributes:
-        block_bytes: The size.
-        live: Blocks that the program has.
-        free: Blocks that wait to be used again.
-        cut: Both, and those of them that were never used.
-    """
-
-    block_bytes: int
-    live: int
-    free: int
-    cut: int
+    block_bytes: _Count
+    live: _Count
+    free: _Count
+    cut: _Count
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadCaches:
-    """What one thread keeps for itself.
+    """The free blocks that one thread keeps for itself; `thread` is the system's number."""
 
-    Attributes:
-        thread: Its number, as the system has it.
-        cached_blocks: Free blocks in its caches.
-        cached_bytes: Their bytes.
-    """
-
-    thread: int
-    cached_blocks: int
-    cached_bytes: int
+    thread: _Count
+    cached_blocks: _Count
+    cached_bytes: _Count
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """What a process holds.
 
-    Attributes:
-        pid: The process.
-        name: As the system calls it.
-        thread_count: How many threads it has.
-        memory: As the kernel counts it.
-        parts: Its allocators; the one behind malloc is first.
-        free_page_bytes: Of hz: unused pages that are still in memory, and go when their time comes.
-        classes: Of hz: the blocks, by size.
-        threads: Of hz: what each thread keeps.
-        threads_left_out: Further threads that the answer had no room for.
-        has_rest_worker: Of hz: a worker returns unused pages while the program rests.
-        counters: Of hz: what it has done since its start; of others empty.
+    `parts` are its allocators, the one behind malloc first. All that follows it is hz's alone:
+    `free_page_bytes` are unused pages that are still in memory, and go when their time comes;
+    `threads_left_out` counts those that the answer had no room for; `has_rest_worker`: a worker
+    returns unused pages while the program rests; `counters` have counted since its start.
     """
 
     pid: int
@@ -116,12 +91,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a change did.
-
-    Attributes:
-        before: The parameters that were named, as they were.
-        after: The same, as they are.
-    """
+    """The parameters that were named, before a change and after it."""
 
     before: Mapping[str, Value]
     after: Mapping[str, Value]
@@ -129,17 +99,71 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What a trim did.
-
-    Attributes:
-        allocators: Which allocators gave back what they did not need.
-        before: The memory before.
-        after: The memory after.
-    """
+    """Which allocators gave back what they did not need, and the memory before and after."""
 
     allocators: tuple[str, ...]
     before: SeenMemory
     after: SeenMemory
+
+
+# ---- what a process answers ----------------------------------------------------------------------
+
+
+class _Class(Struct):
+    bytes: _Count
+    live: _Count
+    free: _Count
+    cut: _Count
+
+
+class _Memory(Struct):
+    live_bytes: _Count
+    cached_bytes: _Count
+    free_bytes: _Count
+    classes: list[_Class]
+
+
+class _Stats(Struct):
+    version: schema.VersionText
+    config: dict[str, schema.Setting]
+    memory: _Memory
+    counters: dict[str, int]
+
+
+class _Arena(Struct):
+    first: _Count
+    bytes: _Count
+
+
+class _OfHz(Struct):
+    stats: _Stats
+    arena: _Arena
+    threads: tuple[ThreadCaches, ...]
+    threads_left_out: _Count
+    rest_worker: bool = False
+
+
+class _Part(Struct):
+    allocator: schema.Word
+    version: _Path
+    settings: dict[str, schema.Setting]
+    live_bytes: _Count | None = None
+    held_bytes: _Count | None = None
+    cached_bytes: _Count | None = None
+
+
+class _OfAgent(Struct):
+    provider: _Path
+    parts: list[_Part]
+
+
+class _Named(Struct):
+    allocator: schema.Word
+    trimmed: tuple[schema.Word, ...] = ()
+
+
+class _Config(Struct):
+    config: dict[str, schema.Setting]
 
 
 def process_statistics(pid: int) -> Statistics:
@@ -155,12 +179,45 @@ def process_statistics(pid: int) -> Statistics:
 def statistics_of(process: Process) -> Statistics:
     """The same of a process that was found."""
     answer = channel.ask_process(process, "stats")
-    if answer.text("allocator") == "hz":
-        return _of_hz(process, answer)
-    memory = process.memory()
+    if schema.judged(answer, _Named).allocator == "hz":
+        return _of_hz(process, schema.judged(answer, _OfHz))
+    told, memory = schema.judged(answer, _OfAgent), process.memory()
     most = memory.anonymous_bytes - memory.lazy_bytes + memory.swapped_bytes
+    parts = [
+        Holding(
+            part.allocator,
+            part.version.partition("-")[0],
+            part.live_bytes,
+            None if part.held_bytes is None else min(part.held_bytes, most),
+            part.cached_bytes,
+            part.settings,
+        )
+        for part in told.parts
+    ]
+    file = told.provider.rpartition("/")[2]
+    parts.sort(key=lambda part: {"glibc": "libc"}.get(part.allocator, part.allocator) not in file)
+    return Statistics(process.pid, process.name, process.thread_count(), memory, tuple(parts))
+
+
+def _of_hz(process: Process, told: _OfHz) -> Statistics:
+    memory, first = told.stats.memory, told.arena.first
+    held_bytes = process.resident_between(first, first + told.arena.bytes)
+    hz = Holding(
+        "hz", told.stats.version, memory.live_bytes, held_bytes, memory.cached_bytes,
+        told.stats.config,
+    )  # fmt: skip
     return Statistics(
-        process.pid, process.name, process.thread_count(), memory, _parts(answer, most)
+        process.pid,
+        process.name,
+        process.thread_count(),
+        process.memory(),
+        (hz,),
+        free_page_bytes=memory.free_bytes,
+        classes=tuple(SizeClass(one.bytes, one.live, one.free, one.cut) for one in memory.classes),
+        threads=told.threads,
+        threads_left_out=told.threads_left_out,
+        has_rest_worker=told.rest_worker,
+        counters=told.stats.counters,
     )
 
 
@@ -173,9 +230,8 @@ def trim_process(pid: int) -> Trimmed:
     """
     process = Process.of(pid)
     before = process.memory()
-    answer = channel.ask_process(process, "trim")
-    is_hz = answer.text("allocator") == "hz"
-    trimmed = ("hz",) if is_hz else tuple(str(each) for each in answer.items("trimmed"))
+    told = schema.judged(channel.ask_process(process, "trim"), _Named)
+    trimmed = ("hz",) if told.allocator == "hz" else told.trimmed
     return Trimmed(trimmed, before, process.memory())
 
 
@@ -192,81 +248,11 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     for name, value in settings.items():
         if "\n" in name + value or "=" in name:
             raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
-    before = channel.ask_process(process, "stats")
-    if before.text("allocator") != "hz":
+    before: dict[str, Any] = channel.ask_process(process, "stats")
+    if schema.judged(before, _Named).allocator != "hz":
         channel.ask_process(process, "set")  # it says why not
-    was = _config(before.child("stats"))
-    now = _config(channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items())))
+    was = schema.judged(before, _OfHz).stats.config
+    answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
+    now = schema.judged(answer, _Config).config
     names = [name for name in now if name in settings]
     return Changed({name: was[name] for name in names}, {name: now[name] for name in names})
-
-
-def _config(answer: Fields) -> dict[str, Value]:
-    return dict(answer.child("config").values())
-
-
-def _of_hz(process: Process, answer: Fields) -> Statistics:
-    stats = answer.child("stats")
-    memory = stats.child("memory")
-    arena = answer.child("arena")
-    first = _count(arena, "first")
-    hz = Holding(
-        allocator="hz",
-        version=stats.text("version", VERSION),
-        live_bytes=_count(memory, "live_bytes"),
-        held_bytes=process.resident_between(first, first + _count(arena, "bytes")),
-        cached_bytes=_count(memory, "cached_bytes"),
-        settings=_config(stats),
-    )
-    counters = stats.child("counters")
-    return Statistics(
-        pid=process.pid,
-        name=process.name,
-        thread_count=process.thread_count(),
-        memory=process.memory(),
-        parts=(hz,),
-        free_page_bytes=_count(memory, "free_bytes"),
-        classes=tuple(
-            SizeClass(*(_count(one, key) for key in ("bytes", "live", "free", "cut")))
-            for one in memory.children("classes")
-        ),
-        threads=tuple(
-            ThreadCaches(*(_count(one, key) for key in ("thread", "cached_blocks", "cached_bytes")))
-            for one in answer.children("threads")
-        ),
-        threads_left_out=_count(answer, "threads_left_out"),
-        has_rest_worker=answer.has("rest_worker") and answer.truth("rest_worker"),
-        counters={name: int(value) for name, value in counters.values()},
-    )
-
-
-def _parts(answer: Fields, most_bytes: int) -> tuple[Holding, ...]:
-    """The parts in the order of the agent; the one behind malloc first."""
-    provider = answer.text("provider", _PATH)
-    parts = [
-        Holding(
-            allocator=one.text("allocator"),
-            version=one.text("version", _PATH).partition("-")[0],
-            live_bytes=_count_or_none(one, "live_bytes"),
-            held_bytes=None
-            if (held := _count_or_none(one, "held_bytes")) is None
-            else min(held, most_bytes),
-            cached_bytes=_count_or_none(one, "cached_bytes"),
-            settings=dict(one.child("settings").values()),
-        )
-        for one in answer.children("parts")
-    ]
-    return tuple(sorted(parts, key=lambda part: not _stands_in(part.allocator, provider)))
-
-
-def _stands_in(allocator: str, provider: str) -> bool:
-    """Whether an allocator is the one of a file, by the file's name."""
-    return ("libc" if allocator == "glibc" else allocator) in provider.rpartition("/")[2]
-
-
-def _count(fields: Fields, key: str) -> int:
-    return fields.whole(key, 0, _MOST)
-
-
-def _count_or_none(fields: Fields, key: str) -> int | None:
-    return _count(fields, key) if fields.has(key) else None
