@@ -1,7 +1,7 @@
 """The documents hold: what they name exists, and what they list is complete.
 
 README is the way in; every other document stands beside its subject. A path that moves, a link to
-a section that has another name, a room or a source file that no document names fails here.
+a section that has another name, a room that no document names fails here.
 """
 
 from __future__ import annotations
@@ -101,12 +101,6 @@ def test_the_rooms_of_the_tuner_are_told_as_they_are() -> None:
     table = text.partition("|---|---|\n")[2].partition("\n\n")[0]
     told = [frozenset(CODE.findall(line.split("|")[1])) for line in table.splitlines()]
     assert told == [level - {"__main__", "__init__"} for level in PYTHON_LEVELS]
-
-
-def test_every_source_file_of_the_core_is_explained() -> None:
-    text = (ROOT / "core" / "README.md").read_text()
-    sources = {path.name for path in (ROOT / "core" / "src").glob("*.c")}
-    assert {name for name in sources if f"`{name}`" not in text} == set()
 
 
 def example(document: Path) -> str:
