@@ -34,7 +34,7 @@ class Strategy(Protocol):
 
 
 class Rival:
-    """Stands in the place of `hztune.search.Search`."""
+    """Stands in the place of `hztune.study.search.Search`."""
 
     cut_short = ""
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import product
 
+import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
@@ -91,6 +92,7 @@ def judge(case: Case, space: Space) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space: Space) -> None:
     begun = [case for case in CASES if judge(case, toy_space)]
     assert {case.runs for case in begun if not (case.beside or case.limit) and case.is_whole} == {
@@ -105,6 +107,7 @@ def test_a_limit_that_the_default_breaks_needs_less_time(toy_space: Space) -> No
         assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s
 
 
+@pytest.mark.slow
 def test_the_budget_that_is_named_would_do(toy_space: Space) -> None:
     for case in CASES:
         found = case.told(toy_space)[1] if case.runs <= FEW_RUNS[3] else None

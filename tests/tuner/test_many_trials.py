@@ -29,8 +29,9 @@ from hztune.machine import Machine
 from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.store.log import LocalStudy
-from hztune.search import Search
-from hztune.trial import Workbench, Budget, Ledger
+from hztune.study.bench import Budget, Workbench
+from hztune.study.ledger import Ledger
+from hztune.study.search import Search
 from hztune.tune.candidates import TuneTarget, candidates
 
 space = candidates(["hz"], "", TuneTarget(8)).space
@@ -110,6 +111,7 @@ def hz_space() -> Space:
     return candidates(["hz"], "", TuneTarget(8)).space
 
 
+@pytest.mark.slow
 def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(
     hz_space: Space, tmp_path: Path
 ) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,20 +10,12 @@ import pytest
 from lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 
 from hztune.blocks import Arm
-from hztune.profile import Profile
 from hztune.progress import Quiet
-from hztune.result import Result, ending, read
-from hztune.space import Space
 from hztune.stats.noise import far_off, follow_on
 from hztune.study.bench import Budget, Workbench
-from hztune.study.calibration import calibrate
 from hztune.study.counters import outlying_pairs
 from hztune.study.ledger import Ledger
-from hztune.study.proof import prove
-from hztune.tune.conclusion import account_of
-from hztune.tune.story import Story
 
-NORMAL = ModelNoise(within=0.1, between=0.03, common=0.1)
 DEFAULT = Arm("hz")
 TUNED = Arm.of("hz", {"lock": "spin"})
 
@@ -75,25 +65,11 @@ def test_of_few_values_or_near_ones_nothing_is_said() -> None:
     assert far_off([0.0] * 9 + [0.06]) == [(9, 0.06)]
 
 
-def test_values_in_two_groups_are_no_outliers() -> None:
-    assert far_off([0.0, 0.01, 0.02, -0.01, 0.3, 0.31, 0.29, 0.32] * 2) == []
-
-
-@pytest.mark.parametrize("pairs", [8, 12, 25, 63])
+@pytest.mark.parametrize("pairs", [8, 25])
 def test_of_normal_noise_it_is_said_in_less_than_one_sample_of_a_hundred(pairs: int) -> None:
     """0.64, 0.38, 0.34 and 0.30 % of 40,000; above a score of 3.5 it would be 9 to 14 %."""
     samples = np.random.default_rng(4).normal(0.0, 0.2, (3000, pairs)).tolist()
     assert sum(bool(far_off(values)) for values in samples) <= 30
-
-
-def test_studies_of_normal_noise_seldom_tell_of_a_stray(toy_space: Space) -> None:
-    """About two groups of pairs a study, with less than 1 % each: four of 25 come once in 600."""
-    told = 0
-    for seed in range(25):
-        bench = bench_of(NORMAL, seed, gain=0.1)
-        Story(bench, toy_space, seed).run()
-        told += bool(outlying_pairs(bench.ledger))
-    assert told <= 3
 
 
 def test_a_process_that_is_slower_for_its_whole_life_is_told_and_counted() -> None:
@@ -108,43 +84,10 @@ def test_a_process_that_is_slower_for_its_whole_life_is_told_and_counted() -> No
     assert min(pairs) == pairs[9] == pytest.approx(0.1 - 0.15, abs=0.06)
 
 
-def test_a_stray_of_the_default_with_itself_is_told_as_such() -> None:
-    bench = bench_of(OneSlow(slow=2, slower=-0.4))
-    calibrate(bench, DEFAULT, 0.5)
-    (stray,) = outlying_pairs(bench.ledger)
-    assert (stray.arm, stray.block) == (DEFAULT, 2)
-
-
-def test_what_another_machine_measured_is_its_own_affair() -> None:
-    bench = bench_of(OneSlow(slow=9))
-    bench.ledger.machine = "there"
-    for _ in range(20):
-        bench.measure([DEFAULT, TUNED], "confirm", 20)
-    blocks = bench.ledger.blocks
-    assert len(outlying_pairs(Ledger.of(blocks, machine="there"))) == 1
-    assert outlying_pairs(Ledger.of(blocks, machine="here")) == []
-
-
-@pytest.fixture
-def result(toy_space: Space, make_profile: Callable[..., Profile]) -> Result:
-    """The result of a study whose ninth pair of the finalist is an outlier."""
-    bench = bench_of(OneSlow(slow=9), gain=0.1)
-    study = Story(bench, toy_space, seed=1)
-    for _ in range(20):
-        bench.measure([study.control, TUNED], "confirm", 20)
-    study.aim.proofs.append(prove(bench, study.control, [TUNED], alpha=0.01, until=1.0))
-    decision = study.decided("improved", TUNED, study.aim.proofs[0].interval, "it is faster")
-    return Result(make_profile(), account_of(study, decision, 60.0))
-
-
-def test_a_result_is_read_back_as_it_was_stored(result: Result) -> None:
-    assert read(json.loads(json.dumps(ending(result))), None) == result
-
-
 # ---- one after another ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "most"), [(8, 0.005), (12, 0.008), (40, 0.015)])
+@pytest.mark.parametrize(("count", "most"), [(8, 0.005), (40, 0.015)])
 def test_of_independent_values_hardly_any_follow_on(count: int, most: float) -> None:
     rng = np.random.default_rng(count)
     called = sum(follow_on(rng.normal(size=count).tolist()) is not None for _ in range(3000))

@@ -244,6 +244,7 @@ def test_a_winner_that_hangs_costs_the_panel_seconds(
 # ---- noise ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_noise_alone_warns_in_few_panels(make_bench: MakeBench) -> None:
     """At most 3 % of panels of three workloads: 4 or more of 100 would be told."""
     warned = 0

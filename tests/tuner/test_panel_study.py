@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
-from msgspec import structs
 
 from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
@@ -158,26 +157,6 @@ def test_a_harmful_step_that_the_chain_begins_with_stays_and_is_told(
     assert caution.text == "on strange programs 0: 7 times slower (pages=on)"
 
 
-def test_a_panel_has_the_time_that_an_early_proof_has_left(
-    make_bench: MakeBench, toy_space: Space, store: Open
-) -> None:
-    """What is reserved holds not a single block; the gain is large, and proved at once."""
-    with store() as opened:
-        study = Study.of(make_bench, toy_space, opened)
-        study.bench.budget.reserved_s = 0.5
-        decision = study.run()
-    assert decision.arm.config == {"lock": "spin"}
-    assert decision.examined is not None
-    assert [seen.missing for seen in decision.examined.seen] == ["", ""]
-    assert study.bench.budget.elapsed() <= study.bench.budget.total_s
-
-
-def test_a_study_without_a_panel_examines_nothing(make_bench: MakeBench, toy_space: Space) -> None:
-    decision = Story(make_bench(tuned, QUIET), toy_space, 1).run()
-    assert decision.verdict == "improved"
-    assert decision.examined is None
-
-
 def test_blocks_of_the_panel_are_kept_with_their_role_and_workload(
     make_bench: MakeBench, toy_space: Space, store: Open, tmp_path: Path
 ) -> None:
@@ -195,19 +174,6 @@ def test_blocks_of_the_panel_are_kept_with_their_role_and_workload(
     assert named == {"strange0", "strange1"}
 
 
-def test_nothing_but_the_panel_looks_at_its_blocks(
-    make_bench: MakeBench, toy_space: Space, store: Open
-) -> None:
-    with store() as opened:
-        study = Study.of(make_bench, toy_space, opened, lambda arm: Truth(status="crash"))
-        study.run()
-    ledger = study.bench.ledger
-    assert ledger.panel
-    assert all(block.role != "panel" for block in ledger.blocks)
-    assert ledger.failures().total() == 0
-    assert Ledger.of(ledger.blocks).estimates() == ledger.estimates()
-
-
 def test_a_resumed_study_does_not_measure_the_panel_again(
     make_bench: MakeBench, toy_space: Space, store: Open
 ) -> None:
@@ -222,7 +188,7 @@ def test_a_resumed_study_does_not_measure_the_panel_again(
     assert (after.arm, after.examined) == (before.arm, before.examined)
 
 
-@pytest.mark.parametrize("blocks", [1, 4, 9])
+@pytest.mark.parametrize("blocks", [1, 9])
 def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(
     make_bench: MakeBench, toy_space: Space, store: Open, blocks: int
 ) -> None:
@@ -238,18 +204,6 @@ def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_b
         decision = again.run()
     assert decision.arm.config == {"lock": "spin"}
     assert again.bench.ledger.panel[:blocks] == kept
-
-
-def test_harm_that_was_shown_before_a_stop_is_told_of_what_it_leaves(
-    make_bench: MakeBench, toy_space: Space, store: Open
-) -> None:
-    with store() as opened:
-        decision = Study.of(make_bench, toy_space, opened).run(stop_after=9)
-    assert decision.verdict == "interrupted"
-    assert decision.arm.config == {"lock": "spin", "pages": "on"}
-    assert decision.examined is not None
-    (caution,) = decision.examined.cautions
-    assert caution.text.startswith("on strange programs 0: 7 times slower")
 
 
 # ---- the request ---------------------------------------------------------------------------------
@@ -326,16 +280,6 @@ def warned(make_profile: Callable[..., Profile]) -> Profile:
     return make_profile(cautions=(SLOW, KNOWN))
 
 
-def test_a_profile_keeps_its_warnings_and_one_without_has_no_key_for_them(
-    warned: Profile, tmp_path: Path
-) -> None:
-    profile.save(warned, tmp_path / "profile.json")
-    assert profile.load(tmp_path / "profile.json") == warned
-    bare = structs.replace(warned, cautions=())
-    assert "warnings" not in json.loads(profile.dumps(bare))
-    assert profile.parse(profile.dumps(bare).encode()) == bare
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -360,21 +304,6 @@ def test_a_warning_that_is_not_legal_is_refused(
 def test_a_warning_is_a_line_of_every_export_with_comments(warned: Profile, line: str) -> None:
     for form in ("env", "sh", "header", "systemd"):
         assert f"warning: {line}" in export.render(warned, form)
-
-
-@pytest.mark.parametrize(
-    ("caution", "words"),
-    [
-        (structs.replace(SLOW, ratio=0.88, ci_low=0.8, ci_high=0.9), "12 % slower"),
-        (
-            structs.replace(SLOW, what="memory", ratio=1.42, ci_low=1.3, ci_high=1.5),
-            "1.4 times the memory",
-        ),
-        (Caution("failure", "programs with large blocks", "large"), "a process failed"),
-    ],
-)
-def test_a_caution_says_how_much_worse_it_is(caution: Caution, words: str) -> None:
-    assert caution.text.startswith(f"on programs with large blocks: {words}")
 
 
 # ---- the whole way -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -14,7 +14,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 from hztune.blocks import Arm
 from hztune.progress import Quiet
 from hztune.result import Decision
-from hztune.space import AnySpace, Choice, Space
+from hztune.space import AnySpace, Space
 from hztune.stats.intervals import Interval, planned_interval, planned_looks
 from hztune.stats.question import Looks, Question
 from hztune.study.bench import Budget, Workbench
@@ -99,12 +99,6 @@ def truth_of(landscape: Landscape, decision: Decision) -> Point:
 # ---- the plane -----------------------------------------------------------------------------------
 
 
-def test_no_point_dominates_itself_or_one_that_is_better_somewhere() -> None:
-    assert dominates((1.0, 1.0), (1.0, 0.0))
-    assert not dominates((1.0, 1.0), (1.0, 1.0))
-    assert not dominates((1.0, 0.0), (0.0, 1.0))
-
-
 def test_the_unbeaten_are_those_that_none_dominates_the_fastest_first() -> None:
     points = [At((0.0, 0.3)), At((0.2, 0.0)), At((0.1, -0.1)), At((0.1, 0.2)), At((-0.1, 0.3))]
     assert points_of(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
@@ -124,16 +118,6 @@ def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
     assert chosen[0][0] >= 0.25 and chosen[-1][0] <= 0.05
     gaps = [one[0] - other[0] for one, other in pairwise(chosen)]
     assert max(gaps) < 0.15
-
-
-def test_of_two_that_are_nearly_alike_one_is_chosen() -> None:
-    twins = [At((0.2, 0.0)), At((0.199, 0.002)), At((0.0, 0.2))]
-    assert len(spread(twins, 5)) == 2
-
-
-def test_nothing_is_chosen_from_nothing() -> None:
-    assert spread([], 5) == []
-    assert points_of(spread([At((0.1, 0.1))], 5)) == [(0.1, 0.1)]
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -160,29 +144,6 @@ def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> Non
     found = [three_ways(arm) for arm in members(search, MOST_MEMBERS)]
     assert min(truth.rss_kb for truth in found) < 70_000
     assert max(truth.log_ratio for truth in found) == 0.2
-
-
-def test_among_equals_the_front_is_the_default_alone(toy_space: Space) -> None:
-    bench = bench_of(flat, seed=2, budget_s=240.0, rss_scatter=0.002)
-    assert decided(bench, toy_space, seed=2).verdict == "no_gain"
-
-
-def test_a_search_ends_with_what_takes_the_least_memory(toy_space: Space) -> None:
-    decision = decided(bench_of(three_ways, budget_s=300.0, rss_scatter=0.002), toy_space)
-    assert [member.verdict for member in decision.front][-1:] == ["less_memory"]
-
-
-def test_an_allocator_is_not_searched_for_memory_because_none_promises_speed(
-    toy_space: Space,
-) -> None:
-    spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
-    hopeless = Truth(-1.5, rss_kb=300_000)
-    bench = bench_of(lambda arm: hopeless if arm.allocator == "one" else Truth())
-    bench.calibrated(0.01)
-    search = front_search(bench, Choice(tuple(spaces)))
-    search.run(share=0.6)
-    search.bench.calibrated(5.0)
-    assert set(search._chances()) == {"two"}
 
 
 # ---- the proof -----------------------------------------------------------------------------------
@@ -220,14 +181,6 @@ def test_a_member_is_confirmed_by_either_of_speed_and_memory() -> None:
     assert on_front([neither, small, fast]) == [fast, small]
 
 
-def test_a_confirmed_member_that_another_one_beats_is_not_on_the_front() -> None:
-    arms = some_arms(2)
-    truths = dict(zip(arms, [Truth(0.3, rss_kb=60_000), Truth(0.1, rss_kb=80_000)], strict=True))
-    better, worse = proved(lambda arm: truths.get(arm, Truth()), arms)
-    assert (better.answer, worse.answer) == ("proved", "dominated")
-    assert on_front([better, worse]) == [better]
-
-
 def test_a_member_that_fails_is_out_and_the_others_go_on() -> None:
     arms = some_arms(2)
     truths = dict(zip(arms, [Truth(status="crash"), Truth(0.2)], strict=True))
@@ -263,12 +216,13 @@ def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
     assert {*settled} <= {0, 1}, settled  # of three looks, none had to be the last
 
 
+@pytest.mark.slow
 def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
     claims = 0
-    for seed in range(40):
+    for seed in range(25):
         members = proved(flat, some_arms(5), noise=USUAL, seed=seed, budget_s=60.0)
         claims += any(member.is_faster or member.is_saving for member in members)
-    assert claims <= 2  # 0.8 % a proof: three or more in 40 come once in 200
+    assert claims <= 2  # 0.8 % a proof: three or more in 25 come once in 900
 
 
 def test_fewer_members_are_proved_where_there_is_little_time() -> None:
@@ -280,6 +234,7 @@ def test_fewer_members_are_proved_where_there_is_little_time() -> None:
 # ---- whole studies -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: Space) -> None:
     fast, between, small = (0.2, -0.2), (0.1, 0.2), (-0.1, 0.4)
     found: Counter[Point] = Counter()
@@ -293,7 +248,7 @@ def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: S
     assert found[between] >= 1  # it needs two parameters at once
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_in_usual_noise_no_member_is_beaten_by_another_one(toy_space: Space, seed: int) -> None:
     decision = decided(bench_of(three_ways, USUAL, seed=seed, budget_s=240), toy_space, seed)
     assert decision.front
@@ -321,13 +276,6 @@ def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
     assert decision.arm == decision.front[-1].arm
 
 
-def test_the_front_lies_below_the_memory_limit(toy_space: Space) -> None:
-    limit = MemoryLimit.of("1.05x")
-    decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
-    assert decision.front
-    assert all(three_ways(member.arm).rss_kb <= 105_000 for member in decision.front)
-
-
 def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space: Space) -> None:
     limit = MemoryLimit.of("0.9x")
     decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
@@ -336,14 +284,7 @@ def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space
     assert (unkept.verdict, unkept.front) == ("infeasible", ())
 
 
-def test_the_budget_is_kept(toy_space: Space) -> None:
-    for budget_s in (30.0, 90.0, 180.0):
-        bench = bench_of(three_ways, USUAL, budget_s=budget_s)
-        decided(bench, toy_space)
-        assert bench.budget.elapsed() <= budget_s
-
-
-@pytest.mark.parametrize("stopped_at", [1, 5])
+@pytest.mark.parametrize("stopped_at", [5])
 def test_a_front_that_was_stopped_in_its_proof_goes_on_with_the_same_members(
     toy_space: Space, stopped_at: int
 ) -> None:
@@ -375,12 +316,12 @@ def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space
 
 def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Space) -> None:
     verdicts: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(8):
         bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)
         decision = decided(bench, toy_space, seed)
         verdicts[decision.verdict] += 1
         assert decision.front or "the front is the default alone" in decision.why
-    assert verdicts["no_gain"] >= 11  # 0.8 % a study: two or more in 12 come once in 250
+    assert verdicts["no_gain"] >= 7  # 0.8 % a study: two or more in 8 come once in 600
 
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:

@@ -22,11 +22,10 @@ from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
 from hztune.profile import Claim, MemoryClaim, Profile
 from hztune.progress import Quiet
-from hztune.report import sections, words
-from hztune.result import Attempt, Result, figures
+from hztune.report import words
+from hztune.result import Result, figures
 from hztune.result.summary import summary_json, summary_lines
 from hztune.study.bench import Workbench
-from hztune.study.ledger import ArmRecord
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, Verification, measure
@@ -157,14 +156,6 @@ def test_an_ended_front_is_told_again_with_its_files(tuned_on: Callable[..., Res
     assert again.front == first.front
 
 
-def test_a_study_of_speed_alone_cannot_be_gone_on_with_as_a_front(
-    tuned_on: Callable[..., Result],
-) -> None:
-    tuned_on(nothing, pareto="")
-    with pytest.raises(UsageError, match="objectives"):
-        tuned_on(nothing, resume=True)
-
-
 def test_where_none_is_better_the_front_is_the_default_alone(
     tuned_on: Callable[..., Result],
 ) -> None:
@@ -189,31 +180,6 @@ def test_the_report_draws_speed_against_memory_and_names_the_members(
     assert len(found.front) == 3
 
 
-def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
-    tuned_on: Callable[..., Result],
-) -> None:
-    found = figures.read(folder_of(tuned_on(spin_or_purge)))
-    arm = Arm.of("hz", {"depot_lock": "spin", "decay_ms": 7})
-    assert found.result is not None
-    attempt = Attempt(arm, "futile", None, None, None, 4)
-    account = found.result.account
-    account = replace(account, attempts=(*account.attempts, attempt))
-    vars(found)["result"] = replace(found.result, account=account)
-    found.ledger.fresh_by_arm[arm.key] = ArmRecord(arm)  # the search has never measured it
-    number = len(found.ledger.fresh_by_arm)
-    assert sections._fate(found, arm) == (f"finalist {number}", sections._ANSWERS["futile"])
-
-
-def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., Result]) -> None:
-    page = report.render(folder_of(tuned_on(nothing)))
-    assert "No configuration is proved to be on the front" in page
-
-
-def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Result]) -> None:
-    page = report.render(folder_of(tuned_on(nothing, pareto="")))
-    assert "by peak memory" not in page and "--pareto" not in page
-
-
 # ---- the profile ---------------------------------------------------------------------------------
 
 
@@ -225,13 +191,6 @@ def test_a_member_of_a_front_comes_back_as_it_was_saved(
     made = make_profile(claim=claim)
     profile.save(made, tmp_path / "member.json")
     assert profile.load(tmp_path / "member.json") == made
-
-
-def test_a_profile_of_speed_alone_has_no_key_for_memory(make_profile: MakeProfile) -> None:
-    made = make_profile()
-    held = json.loads(profile.dumps(made))
-    assert "memory" not in held["result"]
-    assert profile.parse(json.dumps(held).encode()) == made
 
 
 HOSTILE: dict[str, tuple[object, str]] = {
@@ -254,13 +213,6 @@ def test_a_memory_that_is_none_is_refused(
     held = json.loads(profile.dumps(make_profile(claim=SMALL)))
     held["result"]["memory"] = memory
     with pytest.raises(UsageError, match=said):
-        profile.parse(json.dumps(held).encode())
-
-
-def test_less_memory_is_never_claimed_without_an_interval(make_profile: MakeProfile) -> None:
-    held = json.loads(profile.dumps(make_profile(claim=SMALL)))
-    del held["result"]["memory"]
-    with pytest.raises(UsageError, match="no interval of memory is below 1"):
         profile.parse(json.dumps(held).encode())
 
 
@@ -323,23 +275,6 @@ def test_other_objectives_are_refused_with_what_is_legal(
     asked = TuneRequest(workload=WorkloadSpec.from_text("larson", (), 2), pareto=pareto)
     with pytest.raises(UsageError, match=f"--pareto '{pareto}': legal is throughput,rss"):
         understand(asked)
-
-
-def test_the_speed_of_a_front_is_what_the_objective_names(
-    core_build: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    latency = WorkloadSpec.from_text("larson", (), 2).by("p99")
-    task = understand(TuneRequest(workload=latency, pareto="p99,rss", max_rss="1.1x"))
-    assert task.identity["objectives"] == "p99,rss"
-    with pytest.raises(UsageError, match="legal is p99,rss"):
-        understand(TuneRequest(workload=latency, pareto="throughput,rss"))
-
-
-def test_a_wrong_objective_is_one_sentence_and_status_2(hztune: Run) -> None:
-    done = hztune("--workload", "larson", "--pareto", "throughput,cpu")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and "legal is throughput,rss" in done.stderr
 
 
 def test_a_dry_run_says_that_a_front_is_sought(hztune: Run) -> None:

@@ -125,14 +125,6 @@ def test_a_gain_of_the_trace_alone_is_none(carry_out: CarryOut) -> None:
     assert result.profile.workload.kind == "program"
 
 
-def test_where_the_trace_shows_nothing_the_program_is_not_run(
-    carry_out: CarryOut, tmp_path: Path
-) -> None:
-    result = carry_out(0.0, 0.3)
-    assert result.profile.claim.verdict == "no_gain" and result.profile.found_on is None
-    assert Ledger.of(recording(tmp_path / "out").blocks).on_program == []
-
-
 def test_no_other_decision_looks_at_the_blocks_of_the_program(
     carry_out: CarryOut, tmp_path: Path
 ) -> None:

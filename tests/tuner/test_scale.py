@@ -14,12 +14,6 @@ MODEL = runpy.run_path(str(ROOT / "experiments" / "scale" / "model.py"))
 Station, solved = MODEL["Station"], MODEL["solved"]
 
 
-def test_one_thread_waits_for_nobody() -> None:
-    answer = solved([Station("a", 10.0), Station("b", 5.0)], 85.0, 1)
-    assert answer.ops_per_ns == pytest.approx(0.01)
-    assert dict(answer.used) == pytest.approx({"a": 0.1, "b": 0.05})
-
-
 @pytest.mark.parametrize("threads", [2, 5, 20])
 def test_one_lock_is_the_machine_repairman(threads: int) -> None:
     """P(all think) = 1 / sum of N! / (N - n)! (D/Z)^n; the lock is in use otherwise."""
@@ -30,12 +24,6 @@ def test_one_lock_is_the_machine_repairman(threads: int) -> None:
     ]
     answer = solved([Station("lock", demand)], think, threads)
     assert dict(answer.used)["lock"] == pytest.approx(1 - 1 / sum(weights))
-
-
-def test_many_threads_are_as_fast_as_the_busiest_lock_lets_them() -> None:
-    answer = solved([Station("fast", 1.0), Station("slow", 4.0)], 100.0, 192)
-    assert answer.ops_per_ns == pytest.approx(0.25, rel=0.01)
-    assert answer.used[0][0] == "slow"
 
 
 LINE_NS, FAULT_NS = 40.0, 2000.0
@@ -66,16 +54,6 @@ def a_run(**changed: Any) -> dict[str, Any]:
 def test_the_run_that_a_prediction_starts_from_is_predicted_as_it_was() -> None:
     base = a_run()
     assert ns_per_op(base, base) == pytest.approx(50.0)
-
-
-def test_more_slow_calls_cost_what_the_ledger_says() -> None:
-    paths = {"hz_magazine_pop": {"per_op": 0.05, "ns": 500.0}}
-    assert ns_per_op(a_run(), a_run(paths=paths)) == pytest.approx(50.0 + 0.04 * 500.0)
-
-
-def test_more_page_faults_cost_what_one_takes() -> None:
-    run = a_run(faults_per_op=0.03)
-    assert ns_per_op(a_run(), run) == pytest.approx(50.0 + 0.02 * FAULT_NS)
 
 
 def test_a_line_from_another_cpu_takes_half_of_what_a_pass_to_and_fro_does() -> None:

@@ -21,10 +21,9 @@ from hztune.space import Preset, Space
 from hztune.sparse.told import FAR
 from hztune.stats.intervals import LEAST_PLANNED
 from hztune.stats.question import Looks
-from hztune.stats.ratios import PairRatio
 from hztune.study.bench import Workbench
 from hztune.study.calibration import LEAST_SLOTS, assess, calibrate
-from hztune.study.ledger import FAR_BEHIND, ArmRecord, Ledger
+from hztune.study.ledger import FAR_BEHIND, Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proposer import sampler_named
 from hztune.study.search import SLOTS, Search
@@ -56,12 +55,6 @@ def test_the_calibration_measures_only_the_default_and_keeps_to_its_share(
     calibrate(bench, Arm("hz"), share=0.1)
     assert {arm for block in arms(bench, "aa") for arm in block} == {Arm("hz")}
     assert bench.budget.elapsed() <= 0.1 * bench.budget.total_s
-
-
-def test_the_calibration_takes_processes_two_by_two(make_bench: MakeBench) -> None:
-    bench = make_bench(flat)
-    calibrate(bench, Arm("hz"), share=0.1)
-    assert len(bench.ledger.calibration) == 2 * len(arms(bench, "aa"))
 
 
 def test_the_calibration_finds_the_noise(make_bench: MakeBench) -> None:
@@ -110,33 +103,7 @@ def test_a_program_that_often_fails_is_refused_with_how_often(
         calibrate(flaky(1, 3), Arm("none"), share=0.1)
 
 
-def test_a_program_that_fails_once_is_calibrated_all_the_same(
-    flaky: Callable[..., Workbench],
-) -> None:
-    bench = flaky(0)
-    calibrate(bench, Arm("none"), share=0.1)
-    assert len(bench.ledger.void) == 1
-    assert bench.ledger.calibration
-
-
 # ---- batches -------------------------------------------------------------------------------------
-
-
-def test_every_block_holds_the_default_and_several_candidates(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    Search(bench, toy_space, seed=1).run(share=0.5)
-    for block in arms(bench, "search"):
-        assert block[0] == Arm("hz")
-        assert 1 <= len(block[1:]) <= SLOTS
-        assert len(set(block)) == len(block)
-
-
-def test_presets_are_measured_first(make_bench: MakeBench, toy_space: Space) -> None:
-    bench = make_bench(flat, QUIET)
-    Search(bench, toy_space, seed=1).run(share=0.5)
-    assert arms(bench, "search")[0][1] == Arm.of("hz", {"shards": 4})
 
 
 @pytest.mark.parametrize(("gain", "times"), [(0.0, 2), (-0.2, 1)])
@@ -148,14 +115,6 @@ def test_a_preset_is_measured_twice_unless_it_is_behind(
     calibrate(bench, Arm("hz"), share=0.1)
     Search(bench, toy_space, seed=1).run(share=0.2)
     assert sum(preset in block for block in arms(bench, "search")[:2]) == times
-
-
-def test_the_search_ends_with_its_share_of_the_budget(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    Search(bench, toy_space, seed=1).run(share=0.5)
-    assert bench.budget.elapsed() <= 0.5 * bench.budget.total_s
 
 
 def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(
@@ -172,15 +131,6 @@ def test_the_number_of_trials_is_kept(make_bench: MakeBench, toy_space: Space) -
     bench = make_bench(spin_is_faster, QUIET, budget_s=1000)
     Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
     assert bench.ledger.configurations == 9
-
-
-def test_the_winner_is_found(make_bench: MakeBench, toy_space: Space) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.5)
-    best = search.best()
-    assert best is not None
-    assert best.config["lock"] == "spin"
 
 
 def test_those_that_could_win_are_measured_again_and_losers_are_not(
@@ -202,19 +152,6 @@ def test_those_that_could_win_are_measured_again_and_losers_are_not(
     assert pairs["other"] < 1.4 * counts["other"]
 
 
-def test_a_refused_finalist_is_the_incumbent_no_more(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.5)
-    first = search.best()
-    assert first is not None
-    search.refuse(first.record.arm)
-    second = search.best()
-    assert second is not None and second.record.arm != first.record.arm
-
-
 def test_the_same_seed_searches_the_same_way(make_bench: MakeBench, toy_space: Space) -> None:
     def searched() -> list[list[Arm]]:
         bench = make_bench(spin_is_faster, QUIET)
@@ -224,21 +161,8 @@ def test_the_same_seed_searches_the_same_way(make_bench: MakeBench, toy_space: S
     assert searched() == searched()
 
 
-def test_rounds_leave_time_for_many_blocks(make_bench: MakeBench, toy_space: Space) -> None:
-    noisy_turns = ModelNoise(within=0.5, between=0.0)
-    bench = make_bench(spin_is_faster, noisy_turns, budget_s=90)
-    Search(bench, toy_space, seed=1).run(share=0.55)
-    assert len(arms(bench, "search")) >= 7
-
-
 def test_search_and_model_agree_on_what_is_far_behind() -> None:
     assert FAR_BEHIND == FAR
-
-
-def test_to_ask_the_ledger_for_fresh_pairs_enters_nothing() -> None:
-    ledger = Ledger()
-    ledger.fresh(Arm("hz")).pairs.append(PairRatio(0.1, 0.0, 4))
-    assert ledger.fresh(Arm("hz")).pairs == []
 
 
 # ---- failures ------------------------------------------------------------------------------------
@@ -364,14 +288,6 @@ def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
 # ---- the ledger ----------------------------------------------------------------------------------
 
 
-def test_the_search_never_sees_confirmation_pairs(make_bench: MakeBench) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    arm = Arm.of("hz", {"lock": "spin"})
-    bench.measure([Arm("hz"), arm], "confirm", 10)
-    assert bench.ledger.searched == {}
-    assert len(bench.ledger.fresh_by_arm[arm.key].pairs) == 1
-
-
 def test_a_ledger_read_back_is_the_ledger(make_bench: MakeBench, toy_space: Space) -> None:
     bench = make_bench(spin_is_faster, QUIET)
     calibrate(bench, Arm("hz"), share=0.1)
@@ -393,11 +309,6 @@ def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(make_bench: Mak
         assert assess(bench, 20.0, 0.01) == alone[name]
     newcomer = Ledger.of(blocks, machine="newcomer")
     assert newcomer.noise() == newcomer.noises().pooled
-
-
-def test_constraints_have_the_same_names_whatever_happened() -> None:
-    names = {frozenset(ArmRecord(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
-    assert len(names) == 1
 
 
 def test_what_is_proposed_next_depends_on_the_ledger_alone(
@@ -458,19 +369,10 @@ def test_of_hundreds_none_leads_that_the_model_does_not_hold(
     assert len(ranked) == len(pooled) == 300
 
 
-def test_what_the_best_comes_to_without_a_parameter_is_measured_at_the_end(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    calibrate(bench, Arm("hz"), share=0.1)
-    Search(bench, toy_space, seed=1).run(share=0.6)
-    assert Arm.of("hz", {"lock": "spin"}).key in bench.ledger.searched
-
-
 def test_the_finalist_is_the_shortest_that_is_as_good_as_the_best(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
-    for seed in range(6):
+    for seed in range(3):
         bench = make_bench(spin_is_faster, QUIET, seed=seed)
         calibrate(bench, Arm("hz"), share=0.1)
         search = Search(bench, toy_space, seed=seed)
@@ -512,7 +414,7 @@ def test_what_was_refused_does_not_begin_a_chain(make_bench: MakeBench, toy_spac
 # ---- samplers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tpe", "random", "cmaes", "optuna.samplers:NSGAIISampler"])
+@pytest.mark.parametrize("name", ["tpe", "optuna.samplers:NSGAIISampler"])
 def test_any_sampler_of_optuna_is_asked_and_a_great_gain_is_found(
     name: str, make_bench: MakeBench, toy_space: Space
 ) -> None:

@@ -13,7 +13,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 from msgspec import structs
 
 from hztune import profile
-from hztune.blocks import Arm, Block, joined
+from hztune.blocks import Arm, Block
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import SeveralExecutor
@@ -118,32 +118,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
 
 
-def test_a_single_workload_stays_what_it_was() -> None:
-    block = ReplayExecutor(worth(), QUIET, seed=1).measure([CONTROL], role="aa", rounds=3, number=7)
-    assert joined([block], ["a"]) is block
-    assert block.control.rounds == 3 and block.control.all_turns == block.control.turns
-
-
-def test_time_and_cost_are_those_of_all_workloads() -> None:
-    one, two = several([worth()]), several([worth(), worth()])
-    assert two.cost(3, 10) == pytest.approx(2 * one.cost(3, 10))
-    for executor in (one, two):
-        executor.measure([CONTROL, SPIN], role="search", rounds=5, number=0)
-    assert two.accounting.turns == 2 * one.accounting.turns == 20
-
-
 # ---- keeping -------------------------------------------------------------------------------------
-
-
-def test_samples_give_the_same_blocks_back(tmp_path: Path) -> None:
-    with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
-        executor = several([worth(spin=0.1), worth()], store)
-        blocks = tuple(
-            executor.measure([CONTROL, SPIN], role="search", rounds=3, number=pair)
-            for pair in range(3)
-        )
-        assert store.replay() == blocks
-        assert all(len(o.parts) == 2 for block in blocks for o in block.outcomes)
 
 
 def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Path) -> None:
@@ -177,12 +152,6 @@ def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space: Space) -> Non
     assert spinning and not any(record.feasible for record in spinning)
 
 
-def test_the_same_gain_is_taken_where_the_user_allows_the_loss(toy_space: Space) -> None:
-    allowed = LossLimit.of("25%")
-    decision, _ = decided(toy_space, [worth(spin=0.5), worth(spin=-0.2)], allowed)
-    assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
-
-
 FIVE_PERCENT = LossLimit("5%", -math.log(0.95), ("a", "b"))
 
 
@@ -195,11 +164,6 @@ def proof_of(
     bench = Workbench(executor, Ledger(None, FIVE_PERCENT), Budget(clock, budget_s), Quiet())
     proof = prove(bench, CONTROL, [SPIN], alpha=0.016, until=1.0)
     return bench, proof
-
-
-def test_a_gain_is_claimed_where_each_workload_is_shown_to_lose_little() -> None:
-    _, proof = proof_of(0.0)
-    assert proof.answer == "proved"
 
 
 def test_a_workload_that_loses_too_much_ends_the_proof() -> None:
@@ -218,26 +182,11 @@ def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
     assert words.startswith("it may lose more than 5% on b, which is ")
 
 
+@pytest.mark.slow
 def test_what_loses_just_what_it_may_not_is_claimed_in_at_most_one_of_a_hundred_proofs() -> None:
     noise = ModelNoise(within=0.03, between=0.03)
-    answers = [proof_of(-FIVE_PERCENT.log, noise=noise, seed=seed)[1].answer for seed in range(100)]
-    assert answers.count("proved") <= 3  # 0.8 % each: more come once in 100 such tests
-
-
-def test_a_loss_that_is_not_shown_does_not_end_a_configuration() -> None:
-    ledger = Ledger(None, ONE_PERCENT)
-    executor = several([worth(spin=0.2), worth(spin=-0.012)])
-    for pair in range(4):
-        ledger.add(executor.measure([CONTROL] * 4, role="aa", rounds=3, number=pair))
-    ledger.add(executor.measure([CONTROL, SPIN], role="search", rounds=3, number=4))
-    assert ledger.searched[SPIN.key].feasible
-
-
-@pytest.mark.parametrize(("text", "log"), [("1%", 0.01005), ("0.5%", 0.0050125), ("0%", 0.0)])
-def test_a_loss_is_a_percentage(text: str, log: float) -> None:
-    limit = LossLimit.of(text)
-    assert limit.log == pytest.approx(log, abs=1e-5)
-    assert limit.excess(-limit.log - 0.1) == pytest.approx(0.1)
+    answers = [proof_of(-FIVE_PERCENT.log, noise=noise, seed=seed)[1].answer for seed in range(60)]
+    assert answers.count("proved") <= 2  # 0.8 % each: more come once in 80 such tests
 
 
 @pytest.mark.parametrize("text", ["", "1", "-1%", "100%", "1.0x", "1 %", "nan%"])
@@ -249,12 +198,6 @@ def test_what_is_no_percentage_is_refused(text: str) -> None:
 def test_turns_and_whole_runs_are_not_mixed() -> None:
     specs = [WorkloadSpec("remote", "", (), 2), WorkloadSpec("xmalloc", "", (), 2, steady=False)]
     with pytest.raises(UsageError, match="xmalloc is measured by whole runs"):
-        workloads_executor(specs, seed=1, machine=MACHINE, processes=2)
-
-
-def test_a_workload_that_stands_twice_is_refused() -> None:
-    specs = [WorkloadSpec("remote", "", (), 2)] * 2
-    with pytest.raises(UsageError, match="twice"):
         workloads_executor(specs, seed=1, machine=MACHINE, processes=2)
 
 
@@ -280,7 +223,7 @@ def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifi
     limit = LossLimit.of("5%")
     landscapes = [worth(spin=0.25), worth(spin=-limit.log), worth(spin=-limit.log)]
     claim = Promise(CONTROL, SPIN, math.log(1.02), None, True, limit)
-    verifications, refuted = 100, 0
+    verifications, refuted = 60, 0
     for seed in range(verifications):
         clock = VirtualClock()
         executor = several(landscapes, clock=clock, noise=LOUD, seed=seed)

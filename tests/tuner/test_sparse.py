@@ -83,10 +83,6 @@ def studied(
     return study, sampler
 
 
-def changed(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if value != DEFAULTS[name]}
-
-
 def likely(study: optuna.Study, sampler: SparseSampler) -> dict[str, float]:
     """How likely each parameter matters."""
     known = sampler.known(study)
@@ -117,14 +113,6 @@ def test_an_end_that_helps_alone_is_found_in_sixty_noisy_trials(truth: Truth) ->
     assert found >= 2
 
 
-def test_the_screening_leaves_no_value_of_a_number_out() -> None:
-    tried = set()
-    for seed in range(4):
-        study, _ = studied(nothing, 4, seed)
-        tried |= {trial.params["size0"] for trial in study.trials}
-    assert tried == set(range(8))
-
-
 def test_without_its_far_parts_the_screening_stays_a_step_from_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,31 +137,6 @@ def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.Monk
     assert found @ found.T == pytest.approx(wanted @ wanted.T)
 
 
-def test_of_equals_no_parameter_is_taken_for_certain() -> None:
-    for seed in range(5):
-        assert max(likely(*studied(nothing, 10, seed)).values()) < 0.7
-
-
-def test_the_best_is_measured_again_and_the_worst_is_not() -> None:
-    study, _ = studied(huge_pages, 12, 1)
-    helped = [t for t in study.trials if t.params["pages"] == "on"]
-    harmed = [t for t in study.trials[30:] if t.params["size1"] == 0]
-    assert len(helped) > len(study.trials) / 3
-    assert len(harmed) <= 2
-
-
-def test_what_is_proposed_differs_from_the_defaults_in_few_parameters() -> None:
-    study, _ = studied(huge_pages, 12, 2)
-    lengths = [len(changed(trial.params)) for trial in study.trials]
-    assert np.mean(lengths) < 5.0  # of nine
-
-
-def test_every_parameter_is_tried_early() -> None:
-    study, _ = studied(nothing, 6, 3)
-    tried = {name for trial in study.trials for name in changed(trial.params)}
-    assert tried == {*SPACE}
-
-
 def test_a_block_holds_no_configuration_twice_nor_the_defaults() -> None:
     study, sampler = studied(huge_pages, 5, 4)
     found = [tuple(sorted(each.items())) for each in sampler.suggest(study, 6)]
@@ -181,24 +144,11 @@ def test_a_block_holds_no_configuration_twice_nor_the_defaults() -> None:
     assert tuple(sorted(DEFAULTS.items())) not in found
 
 
-def test_trials_that_are_open_are_not_proposed_again() -> None:
-    study, _ = studied(huge_pages, 4, 5)
-    asked = [tuple(sorted(study.ask(SPACE).params.items())) for _ in range(12)]
-    assert len({*asked}) == 12
-
-
 def test_the_same_seed_and_trials_give_the_same_proposals() -> None:
     one, other = (studied(huge_pages, 4, 6) for _ in range(2))
     assert one[1].suggest(one[0], 6) == other[1].suggest(other[0], 6)
     third = studied(huge_pages, 4, 7)
     assert one[1].suggest(one[0], 6) != third[1].suggest(third[0], 6)
-
-
-def test_without_fresh_ones_only_measured_configurations_race() -> None:
-    study, sampler = studied(huge_pages, 8, 8)
-    seen = {tuple(sorted(trial.params.items())) for trial in study.trials}
-    found = sampler.suggest(study, 6, fresh=0)
-    assert found and all(tuple(sorted(each.items())) in seen for each in found)
 
 
 def test_only_what_is_legal_is_proposed_in_the_form_that_is_meant() -> None:
@@ -319,19 +269,6 @@ def test_two_in_one_block_are_known_better_beside_each_other() -> None:
     lead, error = model.lead(1, np.array(rows, dtype=np.int64))
     assert lead[1] == pytest.approx(0.0, abs=1e-9) and error[1] < 1e-4
     assert error[0] < math.hypot(*model.measured()[1])
-
-
-def test_what_a_pair_of_parameters_does_together_is_learned() -> None:
-    both = (3, 3, UNCHANGED, UNCHANGED, UNCHANGED)
-    rows = [only(0), only(1), both, only(2)]
-    seen = [
-        Measurement(n, block, (0.03, 0.03, 0.3, 0.0)[n], 0.03**2)
-        for block in range(8)
-        for n in range(4)
-    ]
-    mean, _ = fitted(rows, seen).measured()
-    assert mean[2] > 0.25
-    assert mean[0] < 0.1 and mean[1] < 0.1
 
 
 def test_what_is_far_behind_says_little_of_its_other_parameters() -> None:

@@ -88,13 +88,6 @@ def test_operations_per_second_are_no_log_ratio(value: float) -> None:
         study.ask(SPACE)
 
 
-def test_a_configuration_of_minus_infinity_is_only_slow() -> None:
-    study = begun()
-    for _ in range(3):
-        told(study, -math.inf)
-    assert study.ask(SPACE).params
-
-
 def test_a_failure_shares_no_block_with_a_trial_that_names_none() -> None:
     """It did: the control of both seemed to be one."""
     lost = sampler._measurements([(0, optuna.create_trial(value=0.1))], 0, None, [1])
@@ -135,32 +128,6 @@ def test_a_sampler_serves_one_study() -> None:
         other.ask(SPACE)
 
 
-def test_a_trial_that_another_sampler_made_is_learned_from() -> None:
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.TPESampler(seed=1, n_startup_trials=3)
-    )
-
-    def objective(trial: optuna.Trial) -> float:
-        size = trial.suggest_int("size", 0, 7)
-        return 0.2 * (trial.suggest_categorical("pages", ["off", "on"]) == "on") + 0.0 * size
-
-    study.optimize(objective, n_trials=15)
-    study.sampler = SparseSampler(DEFAULTS)
-    study.optimize(objective, n_trials=10)
-    assert len(known(study).rows) > 3
-    assert sum(trial.params["pages"] == "on" for trial in study.trials[15:]) >= 5
-
-
-@pytest.mark.filterwarnings("ignore:Fixed parameter")
-def test_an_enqueued_trial_beyond_the_range_is_passed_over() -> None:
-    study = begun()
-    study.enqueue_trial({"size": 100, "pages": "off"})
-    for _ in range(6):
-        study.tell(study.ask(SPACE), 0.0)
-    assert study.trials[0].params["size"] == 100
-    assert all(max(row) < 8 for row in known(study).rows)
-
-
 # ---- spaces --------------------------------------------------------------------------------------
 
 
@@ -178,29 +145,6 @@ def test_a_parameter_that_comes_later_is_tried_too() -> None:
         return 0.0
 
     assert len(seen(optimized(objective, 20, {"size": 0, "late": 0}), "late")) > 2
-
-
-def test_a_range_that_grows_is_tried_to_its_end() -> None:
-    def objective(trial: optuna.Trial) -> float:
-        return 0.01 * trial.suggest_int("size", 0, 3 if trial.number < 5 else 7)
-
-    assert max(seen(optimized(objective, 25, {"size": 0}), "size")) > 3
-
-
-def test_a_parameter_of_one_branch_is_tried_there_if_legal_says_where_it_counts() -> None:
-    def objective(trial: optuna.Trial) -> float:
-        if trial.suggest_categorical("pages", ["off", "on"]) == "on":
-            return 0.1 * trial.suggest_int("size", 0, 3)
-        return 0.0
-
-    def legal(params: dict[str, Any]) -> dict[str, Any]:
-        return params if params["pages"] == "on" else {**params, "size": 0}
-
-    study = optuna.create_study(
-        direction="maximize", sampler=SparseSampler({"pages": "off", "size": 0}, legal=legal)
-    )
-    study.optimize(objective, n_trials=20)
-    assert len(seen(study, "size")) > 1
 
 
 def test_a_trial_that_is_half_asked_hides_no_parameter() -> None:
@@ -238,13 +182,6 @@ def test_a_default_that_is_no_value_of_its_parameter_is_refused(
         study.ask({"x": each})
 
 
-def test_a_parameter_without_default_is_named_in_the_first_trial() -> None:
-    with pytest.raises(ValueError, match="'size' has no default; name it in `defaults`"):
-        optimized(lambda trial: float(trial.suggest_int("size", 0, 3)), 1, {})
-    with pytest.raises(ValueError, match=r"'size' is FloatDistribution.*legal are categories"):
-        optimized(lambda trial: trial.suggest_float("size", 0, 3), 1, {"size": 0.0})
-
-
 @pytest.mark.parametrize(
     ("legal", "error"),
     [
@@ -259,16 +196,3 @@ def test_a_rule_that_allows_nothing_or_answers_nonsense_is_refused(
     study = begun(legal=legal, space=SPACE)
     with pytest.raises(ValueError, match=error):
         study.ask(SPACE)
-
-
-def test_where_all_but_the_defaults_is_illegal_they_are_measured() -> None:
-    study = begun(legal=lambda params: params if params == DEFAULTS else None, space=SPACE)
-    assert [study.ask(SPACE).params for _ in range(3)] == [DEFAULTS] * 3
-
-
-def test_a_seed_of_any_size_gives_its_own_study_twice() -> None:
-    def proposed(seed: int) -> list[dict[str, Any]]:
-        study = begun(seed=seed, space=SPACE)
-        return [study.ask(SPACE).params for _ in range(6)]
-
-    assert proposed(2**200) == proposed(2**200) != proposed(2**200 + 1)

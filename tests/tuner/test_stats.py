@@ -10,20 +10,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hztune.blocks import Arm, Block, Outcome, Turn
+from hztune.blocks import Arm, Outcome, Turn
 from hztune.stats.intervals import (
     LEAST_PLANNED,
     Interval,
     Spread,
     critical_values,
-    fixed_interval,
     normal_tail,
     planned_bound,
     planned_interval,
     planned_looks,
     spending_bounds,
     t_quantile,
-    t_tail,
 )
 from hztune.stats.noise import (
     Noise,
@@ -36,7 +34,7 @@ from hztune.stats.noise import (
     pool,
     pool_plain,
 )
-from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio
+from hztune.stats.ratios import PairRatio, log_rss_ratio, pair_ratio
 
 ARM = Arm("hz")
 
@@ -98,11 +96,6 @@ def test_bounds_of_an_error_that_is_spent_are_those_of_printed_tables(
     assert bounds == pytest.approx(PRINTED[spent], abs=2e-3)
 
 
-def test_the_tail_of_t_is_the_inverse_of_its_quantile() -> None:
-    for df in (1.0, 3.0, 17.0, 400.0):
-        assert t_tail(t_quantile(0.01, df), df) == pytest.approx(0.01, rel=1e-6)
-
-
 # ---- log ratios ----------------------------------------------------------------------------------
 
 
@@ -120,34 +113,10 @@ def test_disturbed_turns_do_not_count_where_there_are_others() -> None:
     assert (found.log_ratio, found.rounds) == (0.0, 2)
 
 
-def test_a_process_that_was_always_disturbed_still_counts() -> None:
-    found = pair_ratio(outcome(10, 10, disturbed=(0, 1)), outcome(20, 20))
-    assert found is not None
-    assert found.log_ratio == pytest.approx(math.log(2))
-
-
-def test_an_idle_turn_is_no_infinity() -> None:
-    found = pair_ratio(outcome(10, 10), outcome(0, 20))
-    assert found is not None
-    assert found.log_ratio == pytest.approx(0.0)
-
-
 def test_a_failed_process_has_no_ratio() -> None:
     assert pair_ratio(outcome(1), crashed()) is None
     assert pair_ratio(crashed(), outcome(1)) is None
     assert log_rss_ratio(outcome(1), crashed()) is None
-
-
-def test_every_candidate_of_a_block_is_compared_with_its_control() -> None:
-    block = Block(0, "search", (outcome(10, 10), outcome(20, 20), crashed()))
-    first, second = block_ratios(block)
-    assert first is not None and first.log_ratio == pytest.approx(math.log(2))
-    assert second is None
-
-
-def test_the_memory_ratio_is_above_zero_for_more_memory() -> None:
-    ratio = log_rss_ratio(outcome(1, rss=1000), outcome(1, rss=1500))
-    assert ratio == pytest.approx(math.log(1.5))
 
 
 # ---- variance components -------------------------------------------------------------------------
@@ -170,25 +139,6 @@ def test_the_two_sources_of_noise_are_told_apart() -> None:
     assert noise is not None
     assert math.sqrt(noise.between) == pytest.approx(0.05, rel=0.15)
     assert math.sqrt(noise.per_round) == pytest.approx(0.2, rel=0.15)
-
-
-def test_comparisons_of_different_candidates_are_not_noise() -> None:
-    groups = [[pair(0.5), pair(0.5)], [pair(-0.5), pair(-0.5)]]
-    noise = estimate_noise(groups)
-    assert noise is not None
-    assert noise.between == 0.0
-    assert noise.df == 2
-
-
-def test_single_pairs_say_nothing_of_the_noise() -> None:
-    assert estimate_noise([[pair(0.1)], [pair(0.2)]]) is None
-
-
-def test_processes_that_differ_want_many_pairs_and_turns_that_scatter_want_many_rounds() -> None:
-    differing = Noise(between=0.04, per_round=0.01, df=9)
-    scattering = Noise(between=0.0001, per_round=0.04, df=9)
-    assert differing.best_rounds(0.4, 0.02, 4, 200) == 4
-    assert scattering.best_rounds(0.4, 0.02, 4, 200) == round(math.sqrt(400 * 20))
 
 
 def test_the_best_rounds_give_the_least_variance_a_second() -> None:
@@ -220,11 +170,6 @@ def test_critical_values_err_as_often_as_was_asked() -> None:
     crossed = np.abs(sums) > np.array(critical_values(counts, 0.05)) * np.sqrt(counts)
     spent = 0.05 * (1.0 - 0.75 ** len(counts))
     assert crossed.any(axis=1).mean() == pytest.approx(spent, abs=0.005)
-
-
-def test_the_first_critical_value_is_that_of_its_own_share_of_alpha() -> None:
-    (z,) = critical_values((6,), 0.05)
-    assert 2.0 * normal_tail(z) == pytest.approx(0.25 * 0.05, rel=1e-6)
 
 
 def draws(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -297,12 +242,6 @@ def test_nothing_is_said_before_the_first_look_of_a_plan_and_after_its_last() ->
     assert planned_interval(y[:10], 0.05, 10).low > 0.0
 
 
-def test_the_last_look_of_a_plan_is_hardly_wider_than_a_fixed_interval() -> None:
-    y = np.random.default_rng(2).normal(0.0, 1.0, 15)
-    ratio = planned_interval(y, 0.05, 15).half_width / fixed_interval(y).half_width
-    assert 1.0 < ratio < 1.04
-
-
 def test_a_prior_narrows_few_pairs_but_not_below_their_own_variance() -> None:
     rng = np.random.default_rng(3)
     y = rng.normal(0.0, 1.0, 6)
@@ -322,7 +261,7 @@ def test_a_prior_from_the_default_makes_no_more_false_claims_of_those_that_scatt
 ) -> None:
     """If all degrees of freedom of the prior were believed it would be 0.6 to 1.1 %."""
     rng = np.random.default_rng(19)
-    studies = 20_000
+    studies = 10_000
     claims = 0
     for spread in scatters(rng, studies):
         y = rng.normal(0.0, spread, planned)
@@ -355,13 +294,6 @@ def test_the_least_gain_that_is_stated_is_proved_in_nine_studies_of_ten(
     assert found / studies == pytest.approx(0.9, abs=0.02)
 
 
-def test_a_ratio_is_given_with_both_ends() -> None:
-    interval = fixed_interval([0.1, 0.2, 0.3])
-    ratio, low, high = interval.ratio
-    assert ratio == pytest.approx(math.exp(0.2))
-    assert low < ratio < high
-
-
 # ---- pooling and racing --------------------------------------------------------------------------
 
 NOISE = Noise(between=0.01, per_round=0.0, df=20)
@@ -374,23 +306,6 @@ def test_the_best_of_many_equals_is_shrunk_towards_them() -> None:
     best = max(estimates, key=lambda one: one.mean)
     assert best.raw > 0.15
     assert best.mean < 0.5 * best.raw
-
-
-def test_a_candidate_that_stands_out_stays_out() -> None:
-    measured = [[pair(y)] * 4 for y in (0.0, 0.01, -0.02, 0.02, 1.0)]
-    assert pool(measured, NOISE)[-1].mean > 0.9
-
-
-def test_more_pairs_make_an_estimate_surer() -> None:
-    one, many = pool([[pair(0.1)], [pair(0.1)] * 9], NOISE)
-    assert many.error < one.error
-    assert many.raw_error == pytest.approx(one.raw_error / 3)
-
-
-def test_rounds_weigh_what_they_tell() -> None:
-    noise = Noise(between=0.0, per_round=1.0, df=20)
-    (estimate,) = pool([[pair(0.0, rounds=10), pair(1.0, rounds=30)]], noise)
-    assert estimate.raw == pytest.approx(0.75)
 
 
 def test_what_the_control_has_added_to_a_block_is_taken_out_of_its_pairs() -> None:

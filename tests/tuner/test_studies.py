@@ -32,6 +32,7 @@ def studies() -> ModuleType:
         return importlib.import_module("studies")
 
 
+@pytest.mark.slow
 def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: ModuleType) -> None:
     found = studies.many(range(STUDIES), RECORDINGS, BUDGET_S, jobs=1)
     total = sum(found, studies.Counts("all"))
@@ -53,6 +54,7 @@ def test_parts_add_up_to_the_whole(studies: ModuleType) -> None:
     assert numbers(together) == pytest.approx(numbers(whole), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_every_odd_noise_can_be_told_of_and_brings_hardly_a_false_claim(
     studies: ModuleType,
 ) -> None:
@@ -84,22 +86,6 @@ def test_an_odd_truth_is_what_its_name_says(
     assert truth(single).log_ratio == pytest.approx(-alone if name == "turns" else alone)
 
 
-def test_of_two_parameters_that_do_the_same_one_is_useless(studies: ModuleType) -> None:
-    one, other = ("a", 1), ("b", 1)
-    twins = studies.odd.TRUTHS["twins"]([one], [other], 0.1, studies.VirtualClock(), 30.0)
-    assert studies._useless(Arm.of("hz", dict([one, other])), twins) == 1
-    assert studies._useless(Arm.of("hz", dict([one])), twins) == 0
-
-
 def numbers(counts: Any) -> dict[str, float]:
     """Counts without the name of their recording."""
     return {name: value for name, value in asdict(counts).items() if name != "noise"}
-
-
-@pytest.mark.parametrize(
-    ("hits", "of", "low", "high"), [(0, 100, 0.0, 0.037), (50, 100, 0.404, 0.596), (0, 0, 0, 1)]
-)
-def test_a_share_has_wilsons_interval(
-    studies: ModuleType, hits: int, of: int, low: float, high: float
-) -> None:
-    assert studies.wilson(hits, of) == pytest.approx((low, high), abs=5e-4)
