@@ -71,87 +71,52 @@ def test_a_healthy_machine_needs_no_mending(tmp_path: Path) -> None:
     assert not any(finding.mend for finding in found.values())
 
 
-ILLS = {
-    "frequency governor": (
-        {"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave"},
-        "warn",
-        "cpupower frequency-set",
-    ),
-    "turbo": ({"sys/devices/system/cpu/cpufreq/boost": "1"}, "warn", "cpufreq/boost"),
-    "transparent huge pages": (
-        {"sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"},
-        "warn",
-        "echo madvise",
-    ),
-    "load": ({"proc/loadavg": "1000.00 3.00 2.00 1/100 4242"}, "unfit", "ps -eo"),
-    "stolen time": ({"proc/stat": "cpu  1000 0 500 9000 10 0 5 900 0 0\n"}, "warn", "dedicated"),
-    "swap": (
-        {"proc/meminfo": "SwapTotal: 204800 kB\nSwapFree: 2048 kB\n"},
-        "warn",
-        "swapoff",
-    ),
-    "address randomisation": (
-        {"proc/sys/kernel/randomize_va_space": "0"},
-        "warn",
-        "kernel.randomize_va_space=2",
-    ),
-    "other tuners": ({"proc/88/comm": "hz-turns\n"}, "unfit", "wait for process 88"),
-}
+QUOTA = {"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "50000 100000\n"}
+THROTTLED = {**QUOTA, "sys/fs/cgroup/box/cpu.stat": "nr_periods 10\nnr_throttled 3\n"}
+ILLS = [
+    ("frequency governor", {"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave"},
+     "warn", "powersave", "cpupower frequency-set"),
+    ("turbo", {"sys/devices/system/cpu/cpufreq/boost": "1"}, "warn", "on", "cpufreq/boost"),
+    ("transparent huge pages",
+     {"sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"},
+     "warn", "always: speed and memory depend", "echo madvise"),
+    ("load", {"proc/loadavg": "1000.00 3.00 2.00 1/100 4242"}, "unfit", "1000.00", "ps -eo"),
+    ("stolen time", {"proc/stat": "cpu  1000 0 500 9000 10 0 5 900 0 0\n"},
+     "warn", "37.4 % of the busy time", "dedicated"),
+    ("swap", {"proc/meminfo": "SwapTotal: 204800 kB\nSwapFree: 2048 kB\n"},
+     "warn", "198 MiB in use", "swapoff"),
+    ("address randomisation", {"proc/sys/kernel/randomize_va_space": "0"},
+     "warn", "mode 0", "kernel.randomize_va_space=2"),
+    ("other tuners", {"proc/88/comm": "hz-turns\n"}, "unfit", "hz-turns", "wait for process 88"),
+    ("other tuners", {"proc/99/comm": "thermald\n"}, "warn", "therm", "systemctl stop thermald"),
+    ("CPU quota", THROTTLED, "warn", "0.5 CPUs, throttled 3 times so far", "without --cpus"),
+    ("allocator settings", {"etc/ld.so.preload": "/usr/lib/libjemalloc.so.2"},
+     "warn", "libjemalloc.so.2", "sudo rm /etc/ld.so.preload"),
+    ("allocator settings", {"etc/malloc.conf": "narenas:1"},
+     "warn", "/etc/malloc.conf says narenas:1", "sudo rm /etc/malloc.conf"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ILLS)
-def test_an_ill_is_found_and_its_mending_named(tmp_path: Path, name: str) -> None:
-    files, verdict, mend = ILLS[name]
-    found = findings(tmp_path, **files)
-    assert found[name].verdict == verdict
-    assert mend in found[name].mend
-    others = [each for each in found.values() if each.name not in (name, "hyperfine")]
+@pytest.mark.parametrize(("name", "files", "verdict", "found", "mend"), ILLS)
+def test_an_ill_is_found_and_its_mending_named(
+    tmp_path: Path, name: str, files: dict[str, str], verdict: str, found: str, mend: str
+) -> None:
+    every = findings(tmp_path, **files)
+    assert every[name].verdict == verdict
+    assert found in every[name].found and mend in every[name].mend
+    others = [each for each in every.values() if each.name not in (name, "hyperfine")]
     assert {each.verdict for each in others} == {"ok"}
 
 
-def test_a_throttled_group_is_found(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/box\n",
-        "sys/fs/cgroup/box/cpu.max": "50000 100000\n",
-        "sys/fs/cgroup/box/cpu.stat": "nr_periods 10\nnr_throttled 3\n",
-    }
-    assert findings(tmp_path, **files)["CPU quota"].found == "0.5 CPUs, throttled 3 times so far"
-
-
 def test_a_quota_that_never_bit_is_fine(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/box\n",
-        "sys/fs/cgroup/box/cpu.max": "100000 100000\n",
-        "sys/fs/cgroup/box/cpu.stat": "nr_throttled 0\n",
-    }
-    found = findings(tmp_path, **files)["CPU quota"]
-    assert (found.verdict, found.found) == ("ok", "1 CPU, never throttled")
-
-
-def test_a_daemon_that_changes_frequencies_is_found(tmp_path: Path) -> None:
-    found = findings(tmp_path, **{"proc/99/comm": "thermald\n"})["other tuners"]
-    assert (found.verdict, found.mend) == ("warn", "sudo systemctl stop thermald")
+    found = findings(tmp_path, **QUOTA)["CPU quota"]
+    assert (found.verdict, found.found) == ("ok", "0.5 CPUs, never throttled")
 
 
 def test_what_cannot_be_seen_is_unknown_and_no_warning(tmp_path: Path) -> None:
     found = {finding.name: finding for finding in examine(tmp_path)}
     for name in ("frequency governor", "turbo", "load", "stolen time", "address randomisation"):
         assert (found[name].verdict, found[name].mend) == ("unknown", "")
-
-
-def test_a_preloaded_library_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LD_PRELOAD", "libother.so")
-    assert findings(tmp_path)["LD_PRELOAD"].mend == "unset LD_PRELOAD"
-
-
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [("ld.so.preload", "/usr/lib/libjemalloc.so.2"), ("malloc.conf", "narenas:1")],
-)
-def test_a_setting_for_every_program_is_found(tmp_path: Path, place: str, text: str) -> None:
-    found = findings(tmp_path, **{f"etc/{place}": text})["allocator settings"]
-    assert (found.verdict, found.mend) == ("warn", f"sudo rm /etc/{place}")
-    assert text in found.found
 
 
 def test_a_setting_in_the_name_of_a_link_is_found(tmp_path: Path) -> None:
@@ -162,47 +127,52 @@ def test_a_setting_in_the_name_of_a_link_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["MALLOC_ARENA_MAX", "MALLOC_CONF", "_RJEM_MALLOC_CONF", "MIMALLOC_PAGE_RESET"]
+    ("variable", "name"),
+    [
+        ("MALLOC_ARENA_MAX", "allocator settings"),
+        ("_RJEM_MALLOC_CONF", "allocator settings"),
+        ("MIMALLOC_PAGE_RESET", "allocator settings"),
+        ("LD_PRELOAD", "LD_PRELOAD"),
+    ],
 )
 def test_a_setting_in_the_environment_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
 ) -> None:
-    monkeypatch.setenv(name, "2")
-    assert findings(tmp_path)["allocator settings"].mend == f"unset {name}"
+    monkeypatch.setenv(variable, "2")
+    assert findings(tmp_path)[name].mend == f"unset {variable}"
 
 
-FAKES = {
-    "exit 1": "another program of that name",
-    "echo hyperfine 1.18.0": "1.18.0",
-    "echo muon spectroscopy": "another program of that name",
-}
-
-
-@pytest.mark.parametrize("code", FAKES)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("exit 1", "another program of that name"),
+        ("echo hyperfine 1.18.0", "1.18.0"),
+        ("echo muon spectroscopy", "another program of that name"),
+        ("", "not installed"),
+    ],
+)
 def test_hyperfine_is_recognised_by_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
 ) -> None:
-    fake = tmp_path / "bin" / "hyperfine"
-    fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\n{code}\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(fake.parent))
-    assert FAKES[code] in findings(tmp_path)["hyperfine"].found
+    if code:
+        hyperfine(tmp_path / "bin", code)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    found = findings(tmp_path)["hyperfine"]
+    assert told in found.found
+    assert ("apt-get install hyperfine" in found.mend) == (found.verdict == "warn")
 
 
-def test_a_missing_hyperfine_is_told_with_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert findings(tmp_path)["hyperfine"].mend == "sudo apt-get install hyperfine"
+def hyperfine(folder: Path, code: str) -> Path:
+    """A program of that name."""
+    folder.mkdir()
+    (folder / "hyperfine").write_text(f"#!/bin/sh\n{code}\n")
+    (folder / "hyperfine").chmod(0o755)
+    return folder / "hyperfine"
 
 
 def watched(code: str, folder: Path) -> list[list[str]]:
     """What some code changes or starts, beside the files that show what it writes unseen."""
-    fake = folder / "bin" / "hyperfine"
-    fake.parent.mkdir()
-    fake.write_text("#!/bin/sh\necho hyperfine 1.18.0\n")
-    fake.chmod(0o755)
+    fake = hyperfine(folder / "bin", "echo hyperfine 1.18.0")
     (folder / "home").mkdir()
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(folder / "home"))
     path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"

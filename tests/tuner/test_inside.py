@@ -103,7 +103,7 @@ def linked(compiled: Compile, family: str) -> Path:
 
 def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tuple[Outcome, ...]:
     executor = program_executor(
-        replace(program, warmups=0), seed=1, machine=Machine.here(), inside=parts
+        replace(program, warmups=0, by="runs"), seed=1, machine=Machine.here(), inside=parts
     )
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 
@@ -116,6 +116,7 @@ def test_a_prefix_is_found_in_a_stripped_program_with_the_version_and_its_variab
 ) -> None:
     marks = inside.marks_of(compiled("stripped", SPEAKING, RUST, "-s"))
     assert marks == (Mark("jemalloc", "_rjem_", "5.3.0", "_RJEM_MALLOC_CONF"),)
+    assert inside.marks_of(compiled("plain")) == ()
 
 
 @pytest.mark.parametrize("family", LINKED)
@@ -125,10 +126,6 @@ def test_the_libraries_of_debian_are_known_by_what_stands_in_them(family: str) -
     assert (mark.family, mark.prefix) == (family, "")
     assert installed.version.startswith(mark.version)
     assert mark.version
-
-
-def test_a_program_without_any_has_none(compiled: Compile) -> None:
-    assert inside.marks_of(compiled("plain")) == ()
 
 
 def test_a_run_tells_what_the_program_gives_to_what_is_inside(rust: Path) -> None:
@@ -152,19 +149,15 @@ def loads_later(compiled: Compile) -> Program:
     return Program((str(loader), str(library)))
 
 
-def test_what_is_in_a_library_that_is_loaded_later_is_found_in_a_run(loads_later: Program) -> None:
-    (part,) = insides.of_run(loads_later)
-    assert (part.name, str(part.path)) == ("inside:je_wheel_jemalloc", loads_later.argv[1])
-    assert dict(part.given)["dirty_decay_ms"] == 500
-
-
 def test_a_study_is_not_refused_before_the_run_that_shows_what_is_loaded_later(
     loads_later: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[Task] = []
     monkeypatch.setattr("hztune.tune.session.tune", lambda task, reporter: tasks.append(task))
     api.tune(TuneRequest(program=loads_later, allocator="inside"))
-    assert [part.name for part in tasks[0].candidates.inside] == ["inside:je_wheel_jemalloc"]
+    (part,) = tasks[0].candidates.inside
+    assert (part.name, str(part.path)) == ("inside:je_wheel_jemalloc", loads_later.argv[1])
+    assert dict(part.given)["dirty_decay_ms"] == 500
 
 
 def test_what_does_not_answer_is_no_candidate(compiled: Compile) -> None:
@@ -193,34 +186,26 @@ def test_what_is_inside_stands_beside_the_preloaded_ones_and_says_what_it_serves
     assert remark in task.identity["inside"]
 
 
-def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
-    compiled: Compile,
-) -> None:
-    task = study(linked(compiled, "jemalloc"), "any")
-    names = [each.name for each in task.candidates.installed]
-    assert "inside:jemalloc" in names
-    assert "jemalloc" not in names
-    assert "inside libjemalloc.so.2" in task.remarks[0]
-    assert "serves the whole program" in task.remarks[0]
-
-
-def test_glibc_is_no_candidate_if_the_program_is_linked_with_another_malloc(
+def test_of_a_program_that_is_linked_with_an_allocator_neither_that_nor_glibc_is_a_candidate(
     compiled: Compile,
 ) -> None:
     program, why = linked(compiled, "jemalloc"), "the program's malloc is that of libjemalloc.so.2"
     task = study(program, "any")
-    assert "glibc" not in [each.name for each in task.candidates.installed]
+    names = [each.name for each in task.candidates.installed]
+    assert "inside:jemalloc" in names
+    assert not {"jemalloc", "glibc"} & set(names)
+    assert "inside libjemalloc.so.2" in task.remarks[0]
+    assert "serves the whole program" in task.remarks[0]
     assert f"left out: glibc ({why})" in chosen_from(task)
     for wanted in ("glibc", "hz,glibc"):
         with pytest.raises(UsageError, match=f"{why}.*--allocator inside:jemalloc"):
             study(program, wanted)
 
 
-@pytest.mark.parametrize("asked", ["glibc", "glibc:arena_max=1"])
 def test_glibc_is_no_contender_if_the_program_is_linked_with_another_malloc(
-    asked: str, compiled: Compile, tmp_path: Path
+    compiled: Compile, tmp_path: Path
 ) -> None:
-    program = Program((str(linked(compiled, "jemalloc")),))
+    program, asked = Program((str(linked(compiled, "jemalloc")),)), "glibc:arena_max=1"
     sides, out = api.contenders(["none", asked]), tmp_path / "out"
     said = f"{asked} cannot be measured under linked: the program's malloc is that of libjemalloc"
     with pytest.raises(UsageError, match=f"{said}.*preload the C library: GLIBC=/.*libc.so.6"):
@@ -228,11 +213,10 @@ def test_glibc_is_no_contender_if_the_program_is_linked_with_another_malloc(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("family", ["mimalloc", "tcmalloc"])
 def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
-    family: str, compiled: Compile, tmp_path: Path
+    compiled: Compile, tmp_path: Path
 ) -> None:
-    build = tmp_path / "own.so"
+    family, build = "tcmalloc", tmp_path / "own.so"
     build.write_bytes(LINKED[family].read_bytes() + b"another build")
     program = compiled("linked", BUSY, "-Wl,--no-as-needed", build, f"-Wl,-rpath,{tmp_path}")
     shutil.copy(build, tmp_path / LINKED[family].name)
@@ -294,14 +278,25 @@ def test_a_setting_that_follows_the_programs_own_is_proved(rust: Path) -> None:
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 3
 
 
-def test_a_wrapper_that_drops_the_variable_is_noticed(rust: Path, tmp_path: Path) -> None:
-    parts = insides.of_run(Program((str(rust), "end")))
+@pytest.mark.parametrize(
+    ("name", "knob", "does", "told"),
+    [
+        (NAME, "narenas", "unset _RJEM_MALLOC_CONF", ""),
+        ("inside:tcmalloc", "release_rate_percent", "export TCMALLOC_RELEASE_RATE=3", "TCMALLOC_"),
+    ],
+)
+def test_a_wrapper_that_drops_or_changes_the_variable_is_noticed(
+    name: str, knob: str, does: str, told: str, rust: Path, compiled: Compile, tmp_path: Path
+) -> None:
+    program = rust if name == NAME else linked(compiled, "tcmalloc")
+    parts = insides.of_run(Program((str(program), "end")))
     wrapper = tmp_path / "wrapper"
-    wrapper.write_text(f"#!/bin/sh\nunset _RJEM_MALLOC_CONF\nexec {rust} end\n")
+    wrapper.write_text(f"#!/bin/sh\n{does}\nexec {program} end\n")
     wrapper.chmod(0o755)
-    arm = Arm.of(NAME, {"narenas": 2})
+    arm = Arm.of(name, {knob: 2})
     _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
     assert outcome.status == "wrong_config"
+    assert told in outcome.detail
 
 
 @pytest.mark.parametrize("family", LINKED)
@@ -319,20 +314,6 @@ def test_an_allocator_of_debian_is_tuned_without_being_preloaded(
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 2
 
 
-def test_a_tcmalloc_inside_that_was_given_something_else_is_noticed(
-    compiled: Compile, tmp_path: Path
-) -> None:
-    program = linked(compiled, "tcmalloc")
-    parts = insides.of_run(Program((str(program),)))
-    wrapper = tmp_path / "wrapper"
-    wrapper.write_text(f"#!/bin/sh\nTCMALLOC_RELEASE_RATE=3 exec {program}\n")
-    wrapper.chmod(0o755)
-    arm = Arm.of("inside:tcmalloc", {"release_rate_percent": 10})
-    _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
-    assert outcome.status == "wrong_config"
-    assert "TCMALLOC_RELEASE_RATE" in outcome.detail
-
-
 # ---- a running process, a profile, exports -------------------------------------------------------
 
 
@@ -345,7 +326,7 @@ def tuned(make_profile: Callable[..., Profile]) -> Profile:
 
 
 def test_a_profile_is_held_against_the_memory_of_a_process(
-    tuned: Profile, rust: Path, running: Running
+    tuned: Profile, rust: Path, compiled: Compile, running: Running
 ) -> None:
     with running(rust, tuned.environment) as pid:
         report = examine(tuned, pid)
@@ -356,11 +337,6 @@ def test_a_profile_is_held_against_the_memory_of_a_process(
     }
     with running(rust, {}) as pid:
         assert not examine(tuned, pid).in_effect
-
-
-def test_what_is_not_inside_a_process_is_said(
-    tuned: Profile, compiled: Compile, running: Running
-) -> None:
     with running(compiled("plain"), {}) as pid, pytest.raises(UsageError, match=f"has no {NAME}"):
         examine(tuned, pid)
 
@@ -397,15 +373,14 @@ def test_a_profile_names_only_what_can_be_inside(tuned: Profile, name: str) -> N
         profiles.parse(text.encode())
 
 
-def test_every_export_carries_the_variable_and_nothing_to_preload(tuned: Profile) -> None:
+def test_every_export_carries_the_variable_and_nothing_to_preload(
+    tuned: Profile, compiled: Compile
+) -> None:
     for form in ("env", "sh", "wrapper", "systemd", "dockerfile", "compose", "k8s"):
         text = export.render(tuned, form)
         assert "_RJEM_MALLOC_CONF" in text
         assert "narenas:2,dirty_decay_ms:1000" in text
         assert "LD_PRELOAD" not in text
-
-
-def test_the_symbol_for_building_in_has_the_prefix(tuned: Profile, compiled: Compile) -> None:
     text = export.render(tuned, "c-jemalloc")
     assert 'const char *_rjem_malloc_conf = "narenas:2,dirty_decay_ms:1000";' in text
     assert 'export_name = "_rjem_malloc_conf"' in export.render(tuned, "rust-jemalloc")
@@ -425,15 +400,11 @@ def test_the_symbol_keeps_what_the_program_gave(tuned: Profile) -> None:
 
 
 def test_a_workload_or_a_comparison_of_workloads_has_nothing_inside() -> None:
-    larson = WorkloadSpec.from_text("larson")
     with pytest.raises(UsageError, match="for a program of your own"):
-        understand(TuneRequest(workload=larson, allocator="inside"))
+        understand(TuneRequest(workload=WorkloadSpec.from_text("larson"), allocator="inside"))
     for text in ("inside:jemalloc", f"{NAME}:narenas=2"):
         with pytest.raises(UsageError, match="stands in a program"):
             contenders.parse([text])
-
-
-def test_an_allocator_inside_is_no_library_of_the_machine() -> None:
     with pytest.raises(UsageError, match="is no library of this machine: it stands in a program"):
         allocator.get(NAME).installed()
     assert not any(name.startswith(inside.ANY) for name in allocator.names())

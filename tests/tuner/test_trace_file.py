@@ -117,15 +117,7 @@ def test_it_is_listed_as_what_takes_a_file(path: Path) -> None:
 # ---- measured ------------------------------------------------------------------------------------
 
 
-def test_a_short_trace_is_measured_by_turns(path: Path) -> None:
-    executor = workload_executor(spec_of(path), seed=1, machine=Machine.here(), processes=2)
-    assert isinstance(executor, TurnExecutor)
-    arms = [Arm("hz"), Arm("glibc")]
-    block = executor.measure(arms, role="search", rounds=3, number=0)
-    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
-    assert all(outcome.ops_per_s > 0 for outcome in block.outcomes)
-
-
+@pytest.mark.slow
 def test_turns_of_a_long_trace_are_whole_rounds(tmp_path: Path) -> None:
     spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
     executor = workload_executor(spec, seed=1, machine=Machine.here(), processes=2)
@@ -136,6 +128,7 @@ def test_turns_of_a_long_trace_are_whole_rounds(tmp_path: Path) -> None:
     assert len(turns) >= 4 and not any(turn.ops % 300_000 for turn in turns)
 
 
+@pytest.mark.slow
 def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
