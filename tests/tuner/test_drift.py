@@ -61,7 +61,7 @@ def check(at: datetime = NOW, answer: VerifyAnswer = "holds", ratio: float = 1.1
         found=RatioRange(ratio, ratio - 0.02, ratio + 0.02),
         claimed=RatioRange(1.14, 1.1, 1.2),
         rss_ratio=1.05,
-        here=tuple(HERE.items()),
+        here=HERE,
     )
 
 
@@ -153,7 +153,7 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(
 
 def test_a_ratio_of_nothing_is_no_check(state: Path) -> None:
     history.append(check(ratio=0.02))  # its interval begins at 0
-    assert '"ci_low": 0.0' in state.read_text()
+    assert '"ci_low":0.0' in state.read_text()
     assert history.read() == []
 
 
@@ -472,7 +472,9 @@ def test_the_history_is_told_profile_by_profile_with_what_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     history.append(check())
-    later = replace(check(NOW + timedelta(days=7), "does not hold", 1.0), here=(("kernel", "6.2"),))
+    later = structs.replace(
+        check(NOW + timedelta(days=7), "does not hold", 1.0), here={"kernel": "6.2"}
+    )
     history.append(later)
     assert cli.status_of(["history"]) == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -12,13 +12,11 @@ from hztune import machine_diff, profile
 from hztune.errors import HztuneError, NoGainError
 from hztune.profile import Profile
 from hztune.progress import Quiet, Reporter
-from hztune.verify import collection
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program
     from hztune.verify.claim import Verification
-    from hztune.verify.collection import Kept
-    from hztune.verify.history import Recheck
+    from hztune.verify.history import Kept, Recheck
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -135,7 +133,9 @@ def profiles_in(folder: str | Path) -> list[Kept]:
     Raises:
         UsageError: It cannot be read, or there is none.
     """
-    return collection.profiles_in(Path(folder))
+    from hztune.verify import history as checks
+
+    return checks.profiles_in(Path(folder))
 
 
 def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
@@ -146,7 +146,7 @@ def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
     """
     from hztune.verify import history as checks
 
-    own = checks.rechecks_of(tuned, checks.read())
+    own = checks.read(tuned)
     here = checks.surroundings(tuned, programs)
     return checks.due(tuned, own[-1] if own else None, here, datetime.now(timezone.utc))
 
@@ -162,12 +162,11 @@ def history(tuned: Profile | None = None) -> list[Recheck]:
     """
     from hztune.verify import history as checks
 
-    found = checks.read_whole()
-    return found if tuned is None else checks.rechecks_of(tuned, found)
+    return checks.read_whole(tuned)[0]
 
 
 def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     """What was not the same in two checks: the machine, the kernel, a library, a program."""
     from hztune.verify import history as checks
 
-    return checks.changes(before, dict(after.here))
+    return checks.changes(before, after.here)

@@ -8,12 +8,12 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from hztune import api, files
 from hztune.cli.options import FILES, JSON, argument, flag, offer, option
@@ -149,8 +149,7 @@ def history_command(profile_path: Path | None, as_json: bool) -> None:
         lines = "1 line is" if unreadable == 1 else f"{unreadable} lines are"
         click.echo(f"hztune: {lines} left out of the history: no check can be read there", err=True)
     if as_json:
-        records = [{**asdict(one), "here": dict(one.here)} for one in checks]
-        click.echo(json.dumps(records, indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(checks), indent=2))
         return
     if not checks:
         click.echo("no profile was measured again yet: `hztune verify PROFILE` does that")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hztune.measure.program import Program
     from hztune.profile import Profile
     from hztune.verify.claim import Verification
-    from hztune.verify.collection import Kept
+    from hztune.verify.history import Kept
     from hztune.verify.running import Report
 
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"

@@ -12,8 +12,7 @@ from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import MachineId, Profile, hash_of_words
 from hztune.suggest.command import command
-from hztune.verify import collection, history
-from hztune.verify.collection import Kept
+from hztune.verify import history
 
 _MOST_OTHERS = 4
 
@@ -52,9 +51,9 @@ def earlier(program: Program, folder: Path) -> tuple[Earlier, ...]:
 
 def _claims(folder: Path, here: MachineId) -> list[tuple[Path, Profile]]:
     """The profiles of a folder that claim something about this machine, the newest first."""
-    kept: list[Kept] = []
+    kept: list[history.Kept] = []
     with suppress(UsageError):  # there is no such folder, or no profile in it
-        kept = collection.profiles_in(folder)
+        kept = history.profiles_in(folder)
     found = [
         (each.path, each.tuned)
         for each in kept
@@ -76,7 +75,7 @@ def _can_be_tried(tuned: Profile) -> bool:
 
 def _own(path: Path, tuned: Profile, program: Program) -> Earlier:
     """A profile of this very program."""
-    checks = history.rechecks_of(tuned, history.read())
+    checks = history.read(tuned)
     last = f"; measured again on {checks[-1].at[:10]}: {checks[-1].answer}" if checks else ""
     claim = tuned.claim
     ratio = f", {claim.ratio:.3f}x" if claim.ratio is not None else ""

@@ -320,53 +320,44 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
 
 
 def _measured(promise: Promise, bench: Workbench) -> Verification:
-    rounds, planned = _rounds(bench), 0
+    planned, budget, arms = 0, bench.budget, [promise.control, promise.arm]
     while True:
         record = bench.ledger.fresh(promise.arm)
-        pairs = len(record.pairs)
+        pairs, logs = len(record.pairs), record.log_ratios
+        if not planned:
+            rounds = bench.rounds(2, budget.total_s / PAIRS)
+            cost_s = bench.executor.cost(2, rounds)
         if not planned and bench.ledger.blocks:
-            rounds = _rounds(bench)
-            more = int(bench.budget.left() / bench.executor.cost(2, rounds))
-            planned = max(LEAST_PLANNED, pairs + more)
-        is_late = not bench.budget.allows(bench.executor.cost(2, rounds))
+            planned = max(LEAST_PLANNED, pairs + int(budget.left() / cost_s))
+        cost_s = bench.executor.cost(2, rounds)
+        is_late = not budget.allows(cost_s)
         looks = Looks.due(pairs, LEAST_PLANNED, planned, is_last=is_late)
         finding = verification(promise, record, looks)
         if finding.answer != "cannot tell":
             return finding
         if is_late or (planned and pairs >= planned):
-            advice = _more_time(promise, record, looks, bench, rounds)
-            logs = record.log_ratios
+            why = f"{finding.why}; {_more_time(promise, record, looks, budget, cost_s)}"
             seen = finding.interval or (fixed_interval(logs) if len(logs) > 1 else None)
-            return replace(finding, why=f"{finding.why}; {advice}", interval=seen)
+            return replace(finding, why=why, interval=seen)
         with suppress(OutOfTime):
-            bench.measure([promise.control, promise.arm], "confirm", rounds)
-        _tell(bench, promise, planned)
-
-
-def _rounds(bench: Workbench) -> int:
-    """Rounds of each pair, of which there shall be PAIRS."""
-    return bench.rounds(2, bench.budget.total_s / PAIRS)
-
-
-def _tell(bench: Workbench, promise: Promise, planned: int) -> None:
-    """Reports how many pairs there are, and what they say so far."""
-    record = bench.ledger.fresh(promise.arm)
-    logs = record.log_ratios
-    bench.reporter.update(
-        StudyStatus(
-            phase="verify",
-            trials=len(logs),
-            failed=len(record.failures),
-            best=sum(logs) / max(1, len(logs)),
-            error=fixed_interval(logs).half_width if logs else math.inf,
-            floor=0.0,
-            left_s=bench.budget.left(),
-            share=bench.budget.elapsed() / bench.budget.total_s,
-            pairs=len(logs),
-            planned=planned,
-            subject=difference(promise.arm, promise.control),
+            bench.measure(arms, "confirm", rounds)
+        record = bench.ledger.fresh(promise.arm)
+        logs = record.log_ratios
+        bench.reporter.update(
+            StudyStatus(
+                phase="verify",
+                trials=len(logs),
+                failed=len(record.failures),
+                best=sum(logs) / max(1, len(logs)),
+                error=fixed_interval(logs).half_width if logs else math.inf,
+                floor=0.0,
+                left_s=budget.left(),
+                share=budget.elapsed() / budget.total_s,
+                pairs=len(logs),
+                planned=planned,
+                subject=difference(promise.arm, promise.control),
+            )
         )
-    )
 
 
 def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verification:
@@ -407,30 +398,25 @@ def _newest(asked: Question) -> Interval:
 
 
 def _more_time(
-    promise: Promise, record: ArmRecord, looks: Looks, bench: Workbench, rounds: int
+    promise: Promise, record: ArmRecord, looks: Looks, budget: Budget, cost_s: float
 ) -> str:
-    """What is told of the time that an answer would take."""
-    least_s = _LONGER * bench.budget.total_s
-    spent_s = bench.budget.elapsed()
+    """What is told of the time that an answer would take.
+
+    About as many times as many pairs as exclude one of two: that the claim is true, or not.
+    """
+    least_s, spent_s = _LONGER * budget.total_s, budget.elapsed()
     if not looks.counts:
-        missing = LEAST_PLANNED - len(record.pairs)
-        needed_s = spent_s + HEADROOM * missing * bench.executor.cost(2, rounds)
-        enough_s = max(least_s, needed_s)
-        return f"{LEAST_PLANNED} are the least: give --budget {math.ceil(enough_s)}s or more"
-    times = _PROBABLY * _times_longer(promise, record, looks)
+        needed_s = spent_s + HEADROOM * (LEAST_PLANNED - len(record.pairs)) * cost_s
+        seconds = math.ceil(max(least_s, needed_s))
+        return f"{LEAST_PLANNED} are the least: give --budget {seconds}s or more"
+    claim, least = promise.claim(record, looks), _supporting(promise, record, looks)[0]
+    interval = _newest(claim)
+    farther = max(abs(interval.estimate - end) for end in (claim.margin, least.margin))
+    times = _PROBABLY * interval.times_for(farther)
     enough_s = max(least_s, times * spent_s)
     if times > MOST_TIMES or enough_s > _MOST_BUDGET_S:
         return "it is too close to decide in a reasonable time"
     return f"--budget {math.ceil(enough_s)}s would probably tell"
-
-
-def _times_longer(promise: Promise, record: ArmRecord, looks: Looks) -> float:
-    """About how many times as many pairs exclude one of two: that the claim is true, or not."""
-    claim, least = promise.claim(record, looks), _supporting(promise, record, looks)[0]
-    interval = _newest(claim)
-    return interval.times_for(
-        max(abs(interval.estimate - end) for end in (claim.margin, least.margin))
-    )
 
 
 def _refuting(

@@ -1,39 +1,38 @@
-"""What verifications found over time: a line of JSON each, in $XDG_STATE_HOME/hztune/history.jsonl.
+"""A folder of profiles, and what verifications of them found: how each is measured, what is due.
 
-A line is written with one call and is on disk before the next profile is measured, so that a killed
-run has lost none, and several runs may write at once. What cannot be read is passed over.
+A profile holds no command: `store.kept_command` reads the one beside it. A verification is a line
+of JSON in $XDG_STATE_HOME/hztune/history.jsonl, written with one call and on disk before the next
+profile is measured, so that a killed run has lost none, and several runs may write at once. What
+cannot be read is passed over.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import math
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import cast, get_args
+from typing import Annotated
 
-from hztune import files, machine_diff, profile, strictjson
+import msgspec
+from msgspec import Meta
+
+from hztune import files, machine_diff, profile, trace_file
+from hztune.arguments import printable
 from hztune.errors import HztuneError, UsageError
-from hztune.files import sha256_of
 from hztune.machine import WORDS
 from hztune.measure.program import Program
-from hztune.profile import Profile
-from hztune.schema import TIME_FORMAT, as_word, time_of
-from hztune.stats.intervals import Interval
-from hztune.strictjson import CREATED, Fields
+from hztune.profile import PROFILE, Profile
+from hztune.schema import TIME_FORMAT, Created, Schema, Times, Whole, as_word, time_of
+from hztune.store import kept_command
 from hztune.verify.claim import Verification, VerifyAnswer
 
-SCHEMA = "hztune-check/1"
 _FILE = "history.jsonl"
-_IDENTITY = re.compile(r"[0-9a-f]{16}")
-_SENTENCE = re.compile(r"[^\x00-\x1f\x7f]{0,4000}")
 _MOST_BYTES = 16 * 1024 * 1024
 """What is read of the file, from its end: some twenty thousand checks."""
 
@@ -43,24 +42,102 @@ _CLOCKS_DIFFER = timedelta(days=1)
 _SHORT = 12
 _PROGRAM = "program:"
 
+_Ratio = Annotated[float, Meta(gt=0.0, le=1e9)]
+_Sentence = Annotated[str, Meta(max_length=4000)]
+
+
+# ---- a folder ------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
-class RatioRange:
-    """A ratio, profile / control; above 1 is better.
+class Kept:
+    """A profile of a folder.
 
     Attributes:
-        ratio: The estimate.
-        ci_low: Lower end of its 95 % interval.
-        ci_high: Upper end.
+        path: Its file.
+        tuned: What it holds; None: it is no legal profile.
+        words: Of its `.args`.
+        fault: Why it cannot be measured again, in one sentence; empty: it can.
     """
 
-    ratio: float
-    ci_low: float
-    ci_high: float
+    path: Path
+    tuned: Profile | None = None
+    words: tuple[str, ...] = ()
+    fault: str = ""
+
+    @property
+    def traces(self) -> list[Path]:
+        """The traces that it was made for, as far as they stand beside it."""
+        named = self.tuned.workloads if self.tuned else ()
+        beside = [
+            self.path.parent / of.name.removeprefix(trace_file.PREFIX)
+            for of in named
+            if of.kind == "bench" and trace_file.is_trace(of.name)
+        ]
+        return [path for path in beside if path.is_file()]
 
 
-@dataclass(frozen=True, slots=True)
-class Recheck:
+def profiles_in(folder: Path) -> list[Kept]:
+    """The profiles of a folder, `*.json`, and those of results directories below it, by name.
+
+    Raises:
+        UsageError: It is no folder that can be read, or holds none.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise UsageError(f"cannot read the folder {str(folder)!r}: {error.strerror}") from None
+    found = []
+    for path in (folder / name for name in names):
+        if path.name.endswith(".json") and not path.name.startswith("."):
+            found.append(_kept(path))
+        elif _may_be_there(path / PROFILE):
+            found.append(_kept(path / PROFILE))
+    if not found:
+        raise UsageError(
+            f"there is no profile in {str(folder)!r}: neither a *.json, nor a {PROFILE} in a "
+            "directory of results"
+        )
+    return found
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether there is a file, or a folder that does not let one see: then reading it says so."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
+
+
+def _kept(path: Path) -> Kept:
+    tuned = None
+    try:
+        tuned = profile.load(path)
+        if tuned.workload.kind == "bench" or not tuned.makes_a_claim:
+            return Kept(path, tuned)
+        if words := kept_command.read(path):
+            return Kept(path, tuned, words)
+    except UsageError as error:
+        return Kept(path, tuned, fault=str(error))
+    missing = (
+        f"it was made for a program, and {str(kept_command.place_of(path))!r} is missing: write "
+        "the words of its command there, as they stand after `hztune verify PROFILE`"
+    )
+    return Kept(path, tuned, fault=missing)
+
+
+# ---- what was found ------------------------------------------------------------------------------
+
+
+class RatioRange(Schema, frozen=True):
+    """A ratio, profile / control, with its 95 % interval; above 1 is better."""
+
+    ratio: _Ratio
+    ci_low: _Ratio
+    ci_high: _Ratio
+
+
+class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/1"):
     """One verification of a profile.
 
     Attributes:
@@ -76,58 +153,55 @@ class Recheck:
         here: What it was measured on, by name, see `surroundings`.
     """
 
-    at: str
-    profile: str
-    label: str
+    at: Created
+    profile: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    label: _Sentence
     answer: VerifyAnswer
-    why: str
-    pairs: int
+    why: _Sentence
+    pairs: Whole
     found: RatioRange | None
     claimed: RatioRange | None
-    rss_ratio: float | None
-    here: tuple[tuple[str, str], ...]
+    rss_ratio: Times | None
+    here: dict[str, _Sentence]
 
     @property
     def time(self) -> datetime:
-        """When it ended."""
+        """When it ended.
+
+        Raises:
+            UsageError: On a day that does not exist.
+        """
         return time_of("at", self.at)
 
 
 def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification) -> Recheck:
     """A verification that has just ended, as the history holds it."""
     claim, interval = tuned.claim, finding.interval
-    claimed = None
+    claimed = found = None
     if claim.ratio is not None and claim.ci_low is not None and claim.ci_high is not None:
         claimed = RatioRange(claim.ratio, claim.ci_low, claim.ci_high)
+    if interval is not None and math.isfinite(interval.half_width):
+        found = RatioRange(*interval.ratio)
+    target = " and ".join(each.label for each in tuned.workloads)
+    threads = f" T={tuned.threads}" if tuned.threads else ""
+    sets = " ".join(f"{name}={value}" for name, value in tuned.params.items())
     return Recheck(
         at=datetime.now(timezone.utc).strftime(TIME_FORMAT),
         profile=profile_digest(tuned),
-        label=told_in_words(tuned),
+        label=printable(f"{target}{threads}: {tuned.allocator.name} {sets}".rstrip()),
         answer=finding.answer,
-        why=finding.why,
+        why=printable(finding.why),
         pairs=interval.pairs if interval else 0,
-        found=RatioRange(*interval.ratio) if interval and _has_ends(interval) else None,
+        found=found,
         claimed=claimed,
         rss_ratio=finding.rss_ratio,
-        here=tuple(surroundings(tuned, programs).items()),
+        here=surroundings(tuned, programs),
     )
-
-
-def _has_ends(interval: Interval) -> bool:
-    return math.isfinite(interval.half_width)
 
 
 def profile_digest(tuned: Profile) -> str:
     """Sixteen digits of the SHA-256 of a profile's text: the same file has the same ones."""
     return hashlib.sha256(profile.dumps(tuned).encode()).hexdigest()[:16]
-
-
-def told_in_words(tuned: Profile) -> str:
-    """What a profile is for and what it sets, in words."""
-    target = " and ".join(each.label for each in tuned.workloads)
-    threads = f" T={tuned.threads}" if tuned.threads else ""
-    sets = " ".join(f"{name}={value}" for name, value in tuned.params.items())
-    return f"{target}{threads}: {tuned.allocator.name} {sets}".rstrip()
 
 
 def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
@@ -141,26 +215,22 @@ def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
             found["library"] = "not installed"
     for program in programs:
         path = shutil.which(program.argv[0])
-        content = sha256_of(Path(path))[:_SHORT] if path else "missing"
+        content = files.sha256_of(Path(path))[:_SHORT] if path else "missing"
         found[as_word(f"{_PROGRAM}{program.label}")] = content
     return found
 
 
 def changes(before: Recheck, here: Mapping[str, str]) -> tuple[str, ...]:
     """What is not as it was when a check was made, a sentence each."""
-    return tuple(
-        f"another {_words(name)} since {before.at[:10]}: "
-        f"{old or 'unknown'} then, {here[name] or 'unknown'} now"
-        for name, old in before.here
-        if name in here and here[name] != old
-    )
-
-
-def _words(name: str) -> str:
-    """How a sentence names a part of the surroundings."""
-    if name.startswith(_PROGRAM):
-        return f"file of the program {name.removeprefix(_PROGRAM)}"
-    return WORDS.get(name, "library of the allocator")
+    told = []
+    for name, old in before.here.items():
+        if name in here and here[name] != old:
+            what = WORDS.get(name, "library of the allocator")
+            if name.startswith(_PROGRAM):
+                what = f"file of the program {name.removeprefix(_PROGRAM)}"
+            both = f"{old or 'unknown'} then, {here[name] or 'unknown'} now"
+            told.append(f"another {what} since {before.at[:10]}: {both}")
+    return tuple(told)
 
 
 def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: datetime) -> str:
@@ -177,10 +247,9 @@ def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: date
     """
     if last is not None and last.answer != "holds":
         return f"the last time, {last.at[:10]}, the answer was: {last.answer}"
-    if last is not None and (changed := changes(last, here)):
+    changed = changes(last, here) if last is not None else machine_diff.from_proved(tuned)
+    if changed:
         return changed[0]
-    if last is None and (differs := machine_diff.from_proved(tuned)):
-        return differs[0]
     shown = last.time if last is not None else time_of("created", tuned.created)
     if shown - now > _CLOCKS_DIFFER:
         what = "it was last measured" if last is not None else "it was made"
@@ -212,8 +281,7 @@ def append(check: Recheck) -> None:
     Raises:
         HztuneError: The file system refused.
     """
-    path = history_file()
-    line = json.dumps({"schema": SCHEMA, **asdict(check), "here": dict(check.here)})
+    path, line = history_file(), msgspec.json.encode(check) + b"\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -222,7 +290,9 @@ def append(check: Recheck) -> None:
             # a writer that was killed within its line has left no end of line
             size = os.fstat(handle).st_size
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            _write(handle, ("\n" if torn else "") + line + "\n")
+            line = b"\n" * torn + line
+            if os.write(handle, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -230,28 +300,40 @@ def append(check: Recheck) -> None:
         raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
-def _write(handle: int, text: str) -> None:
-    content = text.encode()
-    written = os.write(handle, content)
-    if written != len(content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def read() -> list[Recheck]:
-    """Every check that can be read, the oldest first; none where the file itself cannot be."""
+def read(tuned: Profile | None = None) -> list[Recheck]:
+    """Every check that can be read, of one profile or of all; none where the file cannot be."""
     try:
-        return read_whole()
+        return read_whole(tuned)[0]
     except HztuneError:
         return []
 
 
-def read_whole() -> list[Recheck]:
-    """Every check that can be read, the oldest first.
+def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
+    """Every check that can be read, the oldest first, and how many lines of the file hold none.
 
     Raises:
         HztuneError: The file may not be read, or is none.
     """
-    return sorted(_read(_lines()), key=lambda check: check.at)
+    path, found, unreadable = history_file(), [], 0
+    try:
+        with files.opened(path) as held:
+            cut = max(0, os.fstat(held.fileno()).st_size - _MOST_BYTES)
+            held.seek(cut)
+            lines = held.read().split(b"\n")[bool(cut) :]
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        raise HztuneError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    for line in filter(None, lines):
+        try:
+            check = msgspec.json.decode(line, type=Recheck)
+            _ = check.time  # or a day that does not exist would be met later
+            found.append(check)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError):
+            unreadable += 1
+    wanted = profile_digest(tuned) if tuned is not None else ""
+    own = [check for check in found if wanted in ("", check.profile)]
+    return sorted(own, key=lambda check: check.at), unreadable
 
 
 def unreadable() -> int:
@@ -260,66 +342,4 @@ def unreadable() -> int:
     Raises:
         HztuneError: The file may not be read, or is none.
     """
-    lines = _lines()
-    return len(lines) - len([*_read(lines)])
-
-
-def _lines() -> list[bytes]:
-    """The newest lines of the file, without empty ones and the one that is cut."""
-    path = history_file()
-    try:
-        with files.opened(path) as held:
-            cut = max(0, path.stat().st_size - _MOST_BYTES)
-            held.seek(cut)
-            lines = held.read().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise HztuneError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    return [line for line in lines[bool(cut) :] if line]
-
-
-def rechecks_of(tuned: Profile, checks: Sequence[Recheck]) -> list[Recheck]:
-    """The checks of one profile."""
-    wanted = profile_digest(tuned)
-    return [check for check in checks if check.profile == wanted]
-
-
-def _read(lines: Sequence[bytes]) -> Iterator[Recheck]:
-    for line in lines:
-        try:
-            yield _parse(line)
-        except UsageError:
-            continue
-
-
-def _parse(line: bytes) -> Recheck:
-    top = Fields(strictjson.parse(line))
-    top.word("schema", (SCHEMA,))
-    check = Recheck(
-        at=top.text("at", CREATED),
-        profile=top.text("profile", _IDENTITY),
-        label=top.text("label", _SENTENCE),
-        answer=cast("VerifyAnswer", top.word("answer", get_args(VerifyAnswer))),
-        why=top.text("why", _SENTENCE),
-        pairs=top.whole("pairs", 0, 10**9),
-        found=_measured(top, "found"),
-        claimed=_measured(top, "claimed"),
-        rss_ratio=top.number_or_none("rss_ratio", 0, 1e9),
-        here=top.child("here").texts(_SENTENCE),
-    )
-    top.close()
-    _ = check.time  # or a day that does not exist would be met later
-    return check
-
-
-def _measured(top: Fields, key: str) -> RatioRange | None:
-    held = top.anything(key)
-    if held is None:
-        return None
-    fields = Fields(held, key)
-    read = RatioRange(*(fields.number(name, 0, 1e9) for name in ("ratio", "ci_low", "ci_high")))
-    fields.close()
-    if not all(asdict(read).values()):
-        raise UsageError(f"{key} has a ratio of 0; legal is one above")
-    return read
+    return read_whole()[1]
