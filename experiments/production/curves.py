@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hztune import api
-from hztune.report.kept_section import curves
-from hztune.report.markup import Html, tag
+from hztune import api, report
 from hztune.rests import Rested
 
 HERE = Path(__file__).parent
@@ -47,15 +44,12 @@ def picture(path: Path) -> str:
     """The curves of a kept file as an SVG that carries the report's style, light and dark."""
     kept = json.loads(path.read_text())
     default, tuned = ([msgspec.convert(one, Rested) for one in kept[side]] for side in SIDES)
-    style = (resources("hztune.report") / "page.css").read_text()
-    return tag(
-        "svg",
-        tag("style", Html(style)),
-        tag("rect", width="100%", height="100%", style="fill: var(--paper)"),
-        curves(default, tuned, WIDTH),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
-        font_family="sans-serif",
+    style = (report.HERE / "page.css").read_text()
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
+        f'font-family="sans-serif"><style>{style}</style>'
+        '<rect width="100%" height="100%" style="fill: var(--paper)"/>'
+        f"{report.memory_chart(default, tuned, WIDTH)}</svg>"
     )
 
 

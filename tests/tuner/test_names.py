@@ -26,7 +26,7 @@ VERBS = frozenset(
         "parse",
         "read",
     }
-    | {"render", "table", "write"}
+    | {"render", "write"}
 )
 """Functions that say of several modules the same thing."""
 

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from hztune.report import words
-from hztune.report.markup import Html, join, tag
 
 
 @pytest.mark.parametrize(
@@ -24,10 +23,3 @@ def test_a_count_of_operations_is_rounded_to_what_reads_well(ops: float, told: i
 )
 def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio: float, told: str) -> None:
     assert words.change(math.log(ratio)) == told
-
-
-def test_text_and_attributes_are_escaped_and_markup_is_not() -> None:
-    assert tag("b", "<i>", tag("i", "&"), class_='"x"', hidden=None) == Html(
-        '<b class="&quot;x&quot;">&lt;i&gt;<i>&amp;</i></b>'
-    )
-    assert join("a<", [Html("<br>"), ["&"]]) == "a&lt;<br>&amp;"

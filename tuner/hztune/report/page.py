@@ -1,0 +1,360 @@
+"""What the sections of a report show: the rows of its tables and strips, from a study's figures."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from markupsafe import Markup
+
+from hztune import export
+from hztune.blocks import Arm
+from hztune.measure.live_share import LiveReading
+from hztune.profile import ratio_text
+from hztune.progress import duration
+from hztune.report import words
+from hztune.report.charts import Strip
+from hztune.rests import MEMORIES
+from hztune.result import Account, front_file
+from hztune.result.figures import Candidate, Figures
+from hztune.result.kept import Keeper, slope_words
+from hztune.stats.intervals import Interval
+from hztune.study.counters import CounterChange
+from hztune.workload import METRICS
+
+_ANSWERS = {
+    "proved": "proved, and then extended or examined",
+    "kept": "kept the limit",
+    "": "not judged before the study was stopped",
+    "futile": "not confirmed: its gain is below what this budget can prove",
+    "out_of_time": "not confirmed: time was up",
+    "failed": "not confirmed: it failed in a fresh process",
+    "over_loss": "not confirmed: it may lose more than --max-loss",
+    "over_limit": "not confirmed: it is not shown to meet the limit",
+    "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
+}
+_HARMS = {"harmed": "harmed", "safe": "no harm", "open": "not shown"}
+_CODE = Markup("<code>{}</code>")
+_VALUE = Markup('<span class="value" title="{}">{}</span>')
+_BAR = Markup('<span class="share" style="width:{:.1f}%" aria-hidden="true"></span>')
+_RUN_S = 1.0
+"""Seconds that one run of the hyperfine command takes, about."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The sections of one study."""
+
+    found: Figures
+
+    @property
+    def tiles(self) -> Iterator[tuple[str, str, str]]:
+        """The figures of the head: name, value, note."""
+        found, claim = self.found, self.found.profile.claim
+        limits = found.profile.objective.limits
+        if (
+            claim.ratio is not None
+            and claim.verdict != "no_gain"
+            and claim.metric != METRICS["kept"]
+        ):
+            note = f"{claim.ci_low:.3f} to {claim.ci_high:.3f} of the control's"
+            yield "speed", f"{claim.ratio:.3f}x", note
+        kept = found.kept.ratio[0] if found.kept and found.kept.ratio else None
+        for name, ratio, key in (
+            ("peak memory", found.rss_ratio, "max_rss"),
+            ("kept memory", kept, "max_kept"),
+        ):
+            if ratio is not None:
+                limit = f"; limit {limits[key]}" if key in limits else ""
+                yield name, f"{ratio:.2f}x", f"of the control's{limit}"
+        floor = words.change(found.floor, sign=False)
+        yield "noise floor", floor, "how far two runs of the control differ by chance"
+        failed = sum(bool(one.record.failures) for one in found.candidates)
+        yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
+        turns, disturbed = found.turns
+        wall_s = max(found.times[-1][1], found.result.account.wall_s if found.result else 0.0)
+        yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
+
+    @property
+    def tuned(self) -> Iterator[tuple[Markup, ...]]:
+        """What the profile changes: parameter, its value, its default."""
+        for name, value in self.found.tuned.items():
+            param = self.found.params[name]
+            shown = []
+            for each in (value, param.default):
+                short = words.value_words(each, param.unit)
+                bare = param.unit and short == str(each) and short.isdigit()
+                shown.append(_VALUE.format(each, f"{short} {param.unit}" if bare else short))
+            yield _CODE.format(name) + Markup("<small>{}</small>").format(param.doc), *shown
+
+    @property
+    def weighed(self) -> str:
+        """The memory that the study weighed, in words."""
+        return MEMORIES[self.found.ledger.memory]
+
+    @property
+    def front(self) -> Iterator[tuple[str, ...]]:
+        """The members of the front."""
+        for number, member in enumerate(self.found.front, start=1):
+            claim = member.claim
+            assert claim.memory is not None  # every member has one
+            file, told = _CODE.format(front_file(number)), _CODE.format(words.arm_words(member.arm))
+            yield file, ratio_text(claim), ratio_text(claim.memory), str(claim.pairs), told
+
+    @property
+    def proof(self) -> tuple[list[Strip], list[tuple[str, str, Arm]]]:
+        """Strips of all fresh pairs, and what came of each arm: label, fate, arm."""
+        found, strips, lines = self.found, list[Strip](), {}
+        if found.calibration is not None:
+            name = f"{words.control_words(found.profile)} against itself"
+            note = f"noise floor {words.change(found.floor, sign=False)}"
+            strips.append(Strip(name, note, found.calibration_pairs, None, "neutral"))
+        for number, (arm, record) in enumerate(found.proofs, start=1):
+            interval = found.proved(record)
+            label, fate, is_proved = self.fate(arm, number)
+            note = _interval_note(interval) + ("" if is_proved else " - not proved")
+            kind = "gain" if is_proved else "neutral"
+            strips.append(Strip(label, note, record.log_ratios, interval, kind))
+            lines[label] = (label, fate, arm)
+        return strips, list(lines.values())
+
+    def fate(self, arm: Arm, number: int) -> tuple[str, str, bool]:
+        """What to call the arm proved as so-manieth, what came of it, and whether it is proved."""
+        found = self.found
+        for place, member in enumerate(found.front, start=1):
+            if member.arm == arm:
+                is_faster = member.claim.verdict == "improved"
+                said = "proved" if is_faster else "of which less memory is proved"
+                return str(front_file(place)), said, is_faster
+        if arm == found.winner and found.profile.makes_a_claim:
+            return "the profile", "proved", True
+        answer = found.answer(arm)
+        if not answer and found.result is not None and not found.seeks_front:
+            step = found.step_answer(arm)
+            if step not in ("proved", "kept"):
+                beside = "measured beside a finalist, and not proved to add to it"
+                return f"configuration {number}", beside, False
+            return f"configuration {number}", _ANSWERS[step], step == "proved"
+        label = f"{'finalist' if answer else 'configuration'} {number}"
+        return label, _ANSWERS[answer], answer == "proved"
+
+    @property
+    def kept(self) -> Iterator[tuple[str, ...]]:
+        """What stays at rest, by default and tuned."""
+        for name, one in self._keepers:
+            slope = slope_words(one.slope_kb) if one.slope_kb else "-"
+            yield name, words.size_words(one.kept_kb), words.size_words(one.lazy_kb), slope
+
+    @property
+    def kept_findings(self) -> list[str]:
+        """What is to be said of that."""
+        kept, control = self.found.kept, words.control_words(self.found.profile)
+        told = []
+        if kept and kept.ratio is not None:
+            ratio = words.ends_words(kept.ratio)
+            told.append(f"kept memory: {ratio} of {control}, on {kept.pairs} fresh pairs")
+        if kept and kept.speed is not None:
+            told.append(f"speed of the loads: {words.ends_words(kept.speed)} of {control}")
+        if kept and kept.slope_change_kb is not None:
+            more = slope_words(kept.slope_change_kb)
+            told.append(f"each round keeps {more} more than with {control}")
+        for name, one in self._keepers:
+            if one.grows:
+                told.append(
+                    f"{name}: each round keeps more than the one before, a leak or fragmentation"
+                )
+            if one.charged_kb:
+                charged = words.size_words(one.charged_kb)
+                told.append(
+                    f"{name}: its control group is charged {charged} that cannot be reclaimed"
+                )
+        return told
+
+    @property
+    def survivors(self) -> Iterator[tuple[str, ...]]:
+        """The smallest memory that each arm survived."""
+        for one in self._account.survivors:
+            least = f"{one.least.kb / 1024:.1f}\u00a0MiB"
+            yield _CODE.format(words.arm_words(one.arm)), least, one.least.words
+
+    @property
+    def live(self) -> Iterator[tuple[str, ...]]:
+        """Live and held memory of each arm."""
+        for one in self._account.live:
+            yield one.name, *_reading(one.share.most), *_reading(one.share.last)
+
+    @property
+    def live_unknown(self) -> list[str]:
+        """What of that is not known."""
+        asked = self._account.live
+        said = (f"not known: {one.name}: {one.share.why}" for one in asked if one.share.why)
+        return list(dict.fromkeys(said))
+
+    @property
+    def shares(self) -> list[Strip]:
+        """What the profile does on each of several workloads."""
+        strips = []
+        for name, pairs, interval in self.found.shares:
+            kind = "neutral"
+            if interval is not None and not interval.has_zero:
+                kind = "gain" if interval.low > 0.0 else "loss"
+            strips.append(Strip(name, _interval_note(interval), pairs, interval, kind))
+        return strips
+
+    @property
+    def cautions(self) -> list[str]:
+        """What the profile may do elsewhere, and what was left out of it for that."""
+        result = self.found.result
+        left_out = result.account.left_out if result else ()
+        told = [each.text for each in self.found.profile.cautions]
+        return told + [f"left out: {each.text}" for each in left_out]
+
+    @property
+    def elsewhere(self) -> Iterator[tuple[str, ...]]:
+        """What the panel has seen."""
+        for each in self._account.elsewhere:
+            missing = f"not measured: {each.missing}" if each.missing else ""
+            speed, memory = (
+                "-" if ends is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*ends)
+                for ends in (each.speed, each.memory)
+            )
+            on, said = each.on.removeprefix("programs "), each.failure or missing
+            yield on, each.workload, speed, memory, str(each.pairs), said or _HARMS[each.state]
+
+    @cached_property
+    def allocators(self) -> list[Strip]:
+        """Every allocator with its defaults, where a study chose between several."""
+        strips = []
+        for one in sorted(self.found.candidates, key=_rank):
+            name, record = one.arm.allocator, one.record
+            if not one.arm.is_default:
+                continue
+            if record.failures or one.interval is None:
+                status = record.failures[0].status if record.failures else "not measured"
+                strips.append(Strip(name, status, (), None, "loss"))
+            else:
+                note = words.interval_words(one.interval)
+                strips.append(Strip(name, note, record.log_ratios, one.interval, "neutral"))
+        return strips
+
+    @property
+    def ranked(self) -> Sequence[tuple[str, ...]]:
+        """Every configuration of the search, the fastest first."""
+        rows = []
+        for one in sorted(self.found.candidates, key=_rank):
+            record = one.record
+            speed = words.interval_words(one.interval) if one.interval else "-"
+            speed = record.failures[0].status if record.failures else speed
+            memory = "-" if record.rss_ratio is None else f"{record.rss_ratio:.2f}x"
+            told = _CODE.format(words.arm_words(one.arm))
+            rows.append((str(one.number), speed, str(len(record.pairs)), memory, told))
+        return rows
+
+    @property
+    def steps(self) -> list[Strip]:
+        """What each parameter adds."""
+        strips = []
+        for step in self.found.steps:
+            label = ", ".join(step.names) or "the allocator itself"
+            fate, kind = ("in the profile", "gain") if step.is_kept else ("dropped", "neutral")
+            note = f"{_interval_note(step.interval)} - {fate}"
+            strips.append(Strip(label, note, step.pairs, step.interval, kind))
+        return strips
+
+    @property
+    def importance(self) -> Iterator[tuple[str, ...]]:
+        """The ten parameters that matter most."""
+        for name, share in list(self.found.importance.items())[:10]:
+            yield _CODE.format(name), _BAR.format(100.0 * share), f"{100.0 * share:.0f} %"
+
+    @property
+    def telling(self) -> CounterChange:
+        """The change to tell first: of events, and counted under both."""
+        changes = self.found.changes
+        both = (each for each in changes if all(each.shown) and not each.counter.endswith("_bytes"))
+        return next(both, changes[0])
+
+    @property
+    def changes(self) -> Iterator[tuple[str, ...]]:
+        """What was counted differently."""
+        for each in self.found.changes:
+            counter, factor = _CODE.format(each.counter), words.factor_words(*each.shown)
+            yield each.noun, counter, *each.figures, factor
+
+    @property
+    def failures(self) -> Iterator[tuple[str, ...]]:
+        """What failed, with an example."""
+        for each in self.found.failures:
+            example = each.example
+            told = _CODE.format(words.arm_words(example.arm)) + Markup(": {}").format(
+                example.detail
+            )
+            yield each.status, str(each.count), told
+
+    @property
+    def forms(self) -> Iterator[tuple[str, str]]:
+        """The forms of export for this allocator."""
+        name = self.found.profile.allocator.name
+        for form in export.FORMATS:
+            if not form.allocators or name in form.allocators:
+                yield _CODE.format(form.name), form.doc
+
+    @property
+    def program(self) -> str:
+        """The words of the one program that was tuned for; "" where they were not kept."""
+        command = self.found.command
+        return shlex.join(command[command.index("--") + 1 :]) if "--" in command else ""
+
+    @property
+    def hyperfine(self) -> str:
+        """A command for each workload where whole runs can show a gain, a second or so long."""
+        profile, metrics = self.found.profile, (METRICS["throughput"], "wall_s")
+        if not profile.makes_a_claim or profile.claim.metric not in metrics:
+            return ""
+        if "--input" in self.found.command:
+            return ""
+        if self.program:
+            escaped = re.sub(r'([\\"$`])', r"\\\1", self.program)
+            return words.hyperfine_command(profile, escaped)
+        if profile.workload.kind != "bench":
+            return ""
+        each = zip(profile.workloads, self.found.control_speeds, strict=False)
+        return "\n\n".join(
+            words.hyperfine_command(
+                profile,
+                words.bench_command(one, profile.threads, words.round_ops(speed * _RUN_S)),
+            )
+            for one, speed in each
+        )
+
+    @property
+    def _account(self) -> Account:
+        assert self.found.result is not None  # the template asks only then
+        return self.found.result.account
+
+    @property
+    def _keepers(self) -> list[tuple[str, Keeper]]:
+        kept, control = self.found.kept, words.control_words(self.found.profile)
+        both = ((control, kept.default), ("tuned", kept.tuned)) if kept else ()
+        return [(name, one) for name, one in both if one is not None]
+
+
+def _reading(found: LiveReading | None) -> tuple[str, str, str]:
+    if found is None:
+        return "-", "-", "-"
+    live = "-" if found.live_kb is None else words.size_words(found.live_kb)
+    ratio = "-" if found.ratio is None else f"{found.ratio:.2f}x"
+    return words.size_words(found.held_kb), live, ratio
+
+
+def _interval_note(interval: Interval | None) -> str:
+    return words.interval_words(interval) if interval is not None else "too few pairs"
+
+
+def _rank(candidate: Candidate) -> float:
+    usable = candidate.interval is not None and not candidate.record.failures
+    return -candidate.interval.estimate if usable and candidate.interval else math.inf
