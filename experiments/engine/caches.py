@@ -28,7 +28,7 @@ from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity
-from hztune.measure.runs import RunExecutor
+from hztune.measure.whole import RunExecutor
 
 sys.path.insert(0, str(HERE.parent / "programs"))
 

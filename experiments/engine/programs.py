@@ -30,12 +30,10 @@ from typing import Any, TypeVar
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.examine import Finding, Tryout
-from hztune.measure.examine_server import ServerTryout
+from hztune.measure.examine import Finding, ServerTryout, Tryout
 from hztune.measure.executors import program_identity
 from hztune.measure.program import Program
-from hztune.measure.runs import RunExecutor
-from hztune.measure.whole import WholeExecutor
+from hztune.measure.whole import RunExecutor, WholeExecutor
 from hztune.process import Child
 from hztune.stats.ratios import pair_ratio
 

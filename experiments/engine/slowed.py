@@ -33,8 +33,7 @@ from hztune.blocks import Arm
 from hztune.compare.contenders import COMMAND, FileIdentity
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.examine import Tryout
-from hztune.measure.examine_server import ServerTryout
+from hztune.measure.examine import ServerTryout, Tryout
 from hztune.measure.executors import program_identity
 from hztune.measure.program import OPEN, Program
 

@@ -17,7 +17,7 @@ from hztune.allocator.live import Running
 from hztune.blocks import Arm
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program
-from hztune.measure.runs import RunExecutor
+from hztune.measure.whole import RunExecutor
 from hztune.progress import Quiet
 from hztune.rests import RestPlan
 from hztune.result.kept import kept_memory

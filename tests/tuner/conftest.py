@@ -16,7 +16,7 @@ from msgspec import structs
 from hztune.blocks import Arm, Block, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import Effort, play
-from hztune.measure import Around, Executor, timed_run
+from hztune.measure import Around, Executor, launch
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.params import Param, Scale, Value
 from hztune.profile import (
@@ -372,9 +372,9 @@ def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]
 def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ways of timing; hyperfine is a package that the tests need."""
     if request.param == "hz-launch":
-        monkeypatch.setattr(timed_run, "hyperfine", lambda: None)
+        monkeypatch.setattr(launch, "hyperfine", lambda: None)
     else:
-        assert timed_run.hyperfine(), "install hyperfine: apt-get install hyperfine"
+        assert launch.hyperfine(), "install hyperfine: apt-get install hyperfine"
     before = set(os.listdir("/proc/self/fd"))
     yield request.param
     assert set(os.listdir("/proc/self/fd")) == before

@@ -21,7 +21,7 @@ from hztune.allocator.base import ALPHABET
 from hztune.allocator.tables import KnobRow, rows_of, tables
 from hztune.compare import contenders
 from hztune.errors import UsageError
-from hztune.measure.ending import ending_fault
+from hztune.measure.launch import ending_fault
 from hztune.params import Param, Value
 
 NAMES = allocator.names()

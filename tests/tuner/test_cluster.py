@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from hztune.errors import HztuneError, UsageError
-from hztune.measure import cluster
+from hztune.measure import Arm, cluster
 from hztune.measure.cluster import ALLOWED, Target
+from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import described
 from hztune.progress import Quiet
 from hztune.result import Result
@@ -107,9 +108,29 @@ def test_a_worker_measures_no_program_and_reads_no_trace_that_it_was_not_started
         target.refuse_strangers()
     monkeypatch.setenv(ALLOWED, "/srv/a:/bin/true")
     target.refuse_strangers()
-    (program,) = target.programs
+    for option in ("prepare", "cleanup", "check", "metric_cmd"):
+        program = described(("/bin/true",), **{option: "rm x"})  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="no worker takes"):
+            replace(target, programs=(program,)).refuse_strangers()
+        with pytest.raises(UsageError, match="--metric-cmd and --on exclude each other"):
+            understand(TuneRequest(program=program, on="tcp://host:1"))
+    server = described(server="/bin/true {port}", load="true {port}")
     with pytest.raises(UsageError, match="no worker takes"):
-        replace(target, programs=(replace(program, prepare="rm x"),)).refuse_strangers()
+        replace(target, programs=(server,)).refuse_strangers()
+
+
+def test_what_dask_sets_for_its_workers_reaches_no_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {"MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "4"}
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    cluster.forget_settings_of_dask()
+    identity = AllocatorIdentity()
+    given = {**identity.base, **identity.prepare(Arm("none"))}  # type: ignore[dict-item]
+    assert {name: given.get(name) for name in before} == {
+        "MALLOC_TRIM_THRESHOLD_": None,
+        "OMP_NUM_THREADS": None,
+        "MKL_NUM_THREADS": "4",  # the user's own
+    }
 
 
 @pytest.mark.parametrize("changes", [{"panel": True}, {"smallest_memory": True}])

@@ -19,9 +19,9 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.identity import Fault
-from hztune.measure.memory_watch import MemoryWatch, TreeMemory
-from hztune.measure.program import Program, Service, bench_program, by_regex, described
-from hztune.measure.runs import RunExecutor
+from hztune.measure.program import Metric, Program, Service, bench_program, described
+from hztune.measure.rest import MemoryWatch, TreeMemory
+from hztune.measure.whole import RunExecutor
 from hztune.rests import RestPlan
 from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
@@ -144,7 +144,7 @@ def test_pages_that_are_given_back_lazily_are_not_kept_and_are_told() -> None:
 
 
 def test_speed_can_be_sought_and_memory_at_rest_be_read_beside_it() -> None:
-    rate = by_regex(r"rate=(\d+)", "higher")
+    rate = Metric(r"rate=(\d+)", better="higher")
     (outcome,) = measured(program(rate=rate, reads_output=True, seeks_kept=False))
     assert outcome.rested is not None
     assert outcome.ops_per_s == pytest.approx(1250)
@@ -177,7 +177,7 @@ def test_a_failure_says_what_the_program_did(name: str) -> None:
 def test_memory_that_may_not_be_read_is_no_memory_of_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hztune.measure.memory_watch.tree_memory", lambda pid: TreeMemory(0, 0))
+    monkeypatch.setattr("hztune.measure.rest.tree_memory", lambda pid: TreeMemory(0, 0))
     with pytest.raises(HztuneError, match="the memory of the program may not be read"):
         measured(program())
 
@@ -230,7 +230,7 @@ def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path: Path, port
     (outcome,) = measured(
         Program(
             (*shlex.split(python), str(tmp_path / "server.py"), str(port)),
-            rate=by_regex(r"rate=(\d+)", "higher"),
+            rate=Metric(r"rate=(\d+)", better="higher"),
             reads_output=True,
             timeout_s=20.0,
             service=Service(f"{python} {tmp_path / 'say.py'} {port}", port=port),

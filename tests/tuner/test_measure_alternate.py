@@ -14,14 +14,19 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure import Block, network
-from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, without_strangers
-from hztune.measure.executors import program_executor
+from hztune.measure import Block
+from hztune.measure.alternate import (
+    BY_TURNS,
+    AlternateExecutor,
+    NumberReading,
+    Pace,
+    Stint,
+    without_strangers,
+)
+from hztune.measure.executors import ProgramExecutor, program_executor
 from hztune.measure.launch import Run
-from hztune.measure.program import Program, by_regex
-from hztune.measure.runs import RunExecutor
-from hztune.measure.stints import Pace, Stint
-from hztune.measure.turns_or_runs import ProgramExecutor
+from hztune.measure.program import Metric, Program, can_have_networks
+from hztune.measure.whole import RunExecutor
 
 from .test_measure_runs import CONTROL, FIRST, SECOND, OpenProof, python
 
@@ -91,7 +96,7 @@ def test_preparation_and_cleanup_surround_the_runs_of_a_round(tmp_path: Path) ->
 
 def test_a_number_that_counts_all_the_time_is_corrected_by_that_of_its_own() -> None:
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
-    program = python(code, rate=by_regex(r"([0-9.]+)", "higher"), reads_output=True)
+    program = python(code, rate=Metric(r"([0-9.]+)", better="higher"), reads_output=True)
     executor = AlternateExecutor(program, seed=1, identity=OpenProof())
     executor.pace, executor.reading = PINNED, NumberReading(counts_standing=True)
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
@@ -137,7 +142,9 @@ def test_a_program_with_busy_threads_has_all_cpus() -> None:
 
 def test_a_number_that_counts_all_the_time_is_found_out() -> None:
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
-    said, block = choose(python(code, rate=by_regex(r"([0-9.]+)", "higher"), reads_output=True))
+    said, block = choose(
+        python(code, rate=Metric(r"([0-9.]+)", better="higher"), reads_output=True)
+    )
     assert said.endswith("; its number is corrected by the time that it stood still")
     assert is_by_turns(block)
 
@@ -226,7 +233,7 @@ WITHOUT_NETWORKS = (
 def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_networks(
     core_build: Path,
 ) -> None:
-    words = WITHOUT_NETWORKS if network.can_be_had() else ()
+    words = WITHOUT_NETWORKS if can_have_networks() else ()
     if subprocess.run([*words, "true"], check=False).returncode != 0:
         pytest.skip("this process may make networks, but no user namespaces to be refused them in")
     server = ("--server", "redis-server", "--load", "true", "--ready", "true")
@@ -241,7 +248,7 @@ def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_netw
     assert "--by turns needs a port of its own for each copy of the server" in done.stderr
 
 
-@pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
+@pytest.mark.skipif(not can_have_networks(), reason="this process may not make a network")
 def test_two_copies_of_a_program_do_not_share_a_port_of_two_networks() -> None:
     """To make a network takes the kernel a moment, in which the program waits."""
     busy = SPIN.format(seconds="1.5")

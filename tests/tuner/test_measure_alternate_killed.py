@@ -15,9 +15,8 @@ from random import Random
 import pytest
 
 from hztune.measure import Arm
-from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.alternate import AlternateExecutor, Pace
 from hztune.measure.program import Program, Service
-from hztune.measure.stints import Pace
 
 from .test_measure_runs import OpenProof
 

@@ -129,7 +129,6 @@ def test_the_time_of_others_is_what_the_machine_was_busy_without_us(
     monkeypatch.setattr(
         disturbance, "_cpu_ticks", lambda: [int(word) for word in next(lines).split()[1:]]
     )
-    monkeypatch.setattr(disturbance, "_steal_ticks", lambda: 0)
     monkeypatch.setattr(
         disturbance.resource,
         "getrusage",

@@ -11,21 +11,19 @@ import pytest
 from hztune import process
 from hztune.errors import HztuneError
 from hztune.measure import Arm
-from hztune.measure.alternate import NumberReading
+from hztune.measure.alternate import NumberReading, Pace, Stint
 from hztune.measure.examine import Finding, Tryout
-from hztune.measure.examine_server import ServerTryout
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
-from hztune.measure.program import Program, Service, by_regex
+from hztune.measure.program import Metric, Program, Service
 from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S
-from hztune.measure.stints import Pace, Stint
 
 CONTROL = Arm("none")
 CPUS = len(os.sched_getaffinity(0))
 ONE_CPU = Pace(10.0, max(os.sched_getaffinity(0)))
 ALL_CPUS = Pace(10.0, None)
 TIMED = Program(("program",), timeout_s=60.0)
-NUMBERED = replace(TIMED, rate=by_regex("([0-9.]+)", "higher"))
+NUMBERED = replace(TIMED, rate=Metric("([0-9.]+)", better="higher"))
 SERVER = replace(TIMED, service=Service("load", port=1))
 SERVER_NUMBERED = replace(NUMBERED, service=Service("load", port=1))
 
@@ -80,16 +78,13 @@ class Given:
         self.spans: list[float] = []
         self.copies: list[int] = []
         self._runs = [*runs]
-        self._room = room
+        self._room, self.control_kb = room, 0
 
     def tell_load(self, span_s: float) -> None:
         self.spans.append(span_s)
 
     def take_time(self, first_s: float) -> None:
         """What a run takes does not matter here."""
-
-    def take_memory(self, control_kb: int) -> None:
-        """The room is given as it is."""
 
     def fits(self, arms: int) -> bool:
         return arms <= self._room
@@ -105,9 +100,8 @@ class Given:
 
 def judged(program: Program, *runs: Stint | Fault, **options: Any) -> Finding:
     """What is found of a program whose runs show this, whenever it is looked at."""
-    kind = ServerTryout if program.service else Tryout
     given = Given(*runs, *runs, **options)
-    return kind(given, program, CONTROL).finding()  # type: ignore[arg-type]
+    return Tryout(given, program, CONTROL).finding()  # type: ignore[arg-type]
 
 
 def twice(alone: Stint) -> tuple[Stint, Stint, Stint]:
@@ -288,7 +282,7 @@ def test_a_server_is_compared_for_its_own_cpu_time() -> None:
 def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_again() -> None:
     threads = stint(cpu_s=1.0 * CPUS, server_s=0.5, threads=4, busy_threads=1.7)
     given = Given(threads, *twice(threads))
-    found = ServerTryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
+    found = Tryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
     assert given.paces == [ONE_CPU, ALL_CPUS, ALL_CPUS]
     assert (found.pace, found.reading) == (ALL_CPUS, NumberReading(per_server_cpu=True))
 
@@ -357,13 +351,13 @@ def test_a_load_that_goes_on_for_long_is_told_to_end_if_it_then_prints_its_numbe
 ) -> None:
     first, spans = ENDS[name]
     given = Given(*first, *twice(stint(server_s=0.5, says=100)))
-    ServerTryout(given, SERVER_NUMBERED, CONTROL).finding()  # type: ignore[arg-type]
+    Tryout(given, SERVER_NUMBERED, CONTROL).finding()  # type: ignore[arg-type]
     assert given.spans == spans
 
 
 def test_the_load_of_a_server_that_is_timed_is_told_nothing() -> None:
     given = Given(*twice(stint(server_s=0.5)))
-    ServerTryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
+    Tryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
     assert set(given.spans) == {0.0}
 
 

@@ -17,7 +17,7 @@ from hztune import scratch
 from hztune.errors import UsageError
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, Service, described
-from hztune.measure.segments import swept
+from hztune.measure.server import swept
 
 PROGRAM = Program(
     ("serve", "--port={port}"),

@@ -15,9 +15,9 @@ from hztune import allocator, artifacts, params
 from hztune.allocator import live
 from hztune.measure import Arm, Outcome
 from hztune.measure.identity import AllocatorIdentity, Fault
-from hztune.measure.program import Program, bench_program, by_command
-from hztune.measure.runs import RunExecutor
+from hztune.measure.program import Metric, Program, bench_program
 from hztune.measure.turns import Tempo, TurnExecutor
+from hztune.measure.whole import RunExecutor
 from hztune.workload import WorkloadSpec
 
 UNCHANGED = Arm("none")
@@ -154,7 +154,7 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
     clock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if clock == "hz-launch":
-        monkeypatch.setattr("hztune.measure.timed_run.hyperfine", lambda: None)
+        monkeypatch.setattr("hztune.measure.launch.hyperfine", lambda: None)
     library, chain, maps = os.path.realpath(artifacts.library()), tmp_path / "chain", "maps"
     hooks = {name: f"cat /proc/self/maps /proc/$$/maps > {tmp_path / maps}-{name}"
              for name in ("prepare", "cleanup", "check", "metric")}  # fmt: skip
@@ -163,7 +163,7 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
         prepare=hooks["prepare"],
         cleanup=hooks["cleanup"],
         check=hooks["check"],
-        rate=by_command(f"{hooks['metric']}; echo 1", "higher"),
+        rate=Metric(command=f"{hooks['metric']}; echo 1"),
         reads_output=True,
     )
     block = RunExecutor(program, seed=1, warmups=0).measure(

@@ -15,16 +15,14 @@ from hztune.allocator.live import Running
 from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Accounting, Arm, Block, SeveralExecutor, runs, timed_run, whole
+from hztune.measure import Accounting, Arm, Block, SeveralExecutor, launch, whole
 from hztune.measure.disturbance import Watch
-from hztune.measure.executors import program_executor
+from hztune.measure.executors import ProgramExecutor, program_executor
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
-from hztune.measure.program import Program, bench_program, by_command, by_regex
-from hztune.measure.runs import RunExecutor
-from hztune.measure.turns_or_runs import ProgramExecutor
-from hztune.measure.whole import Limits, Series
-from hztune.store import Evidence, Nowhere
+from hztune.measure.program import Metric, Program, bench_program
+from hztune.measure.whole import RunExecutor, Series
+from hztune.store import Evidence
 from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
@@ -84,7 +82,7 @@ class Unseen(Series):
 
     def take(self, *libraries: str) -> Outcome:
         """What an arm comes to whose runs showed these libraries; "" was over too early."""
-        (part,) = self._parts
+        (part,) = self.parts
         for number, library in enumerate(libraries):
             rate = self._rate(part, Run(None, wall_s=1.0, library=library))
             if isinstance(rate, Fault):
@@ -92,6 +90,10 @@ class Unseen(Series):
                 break
             self._enter(0, Run(None), Turn(number, 0, 0, 10**9, rate), Evidence())
         return self.outcomes()[0]
+
+
+def wants_library() -> RunExecutor:
+    return RunExecutor(python("pass"), seed=1, identity=WantsLibrary())
 
 
 @pytest.mark.parametrize(
@@ -106,15 +108,14 @@ class Unseen(Series):
 def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs(
     libraries: list[str], status: str, detail: str
 ) -> None:
-    block = Unseen([CONTROL], python("pass"), WantsLibrary(), Nowhere(), Limits(1.0, 0, 0, 0), {})
-    outcome = block.take(*libraries)
+    outcome = Unseen(wants_library(), [CONTROL], 1.0).take(*libraries)
     assert (outcome.status, outcome.detail) == (status, detail)
 
 
 def test_what_was_seen_of_an_arm_in_one_block_holds_in_the_next_one() -> None:
-    seen = {CONTROL: "/lib/right"}
-    block = Unseen([CONTROL], python("pass"), WantsLibrary(), Nowhere(), Limits(1.0, 0, 0, 0), seen)
-    assert block.take("").status == "ok"
+    executor = wants_library()
+    executor.seen[CONTROL] = "/lib/right"
+    assert Unseen(executor, [CONTROL], 1.0).take("").status == "ok"
 
 
 def ran_for(seconds: float) -> Block:
@@ -132,7 +133,7 @@ def test_a_program_is_timed_and_its_memory_measured(clock: str) -> None:
     assert all(turn.counted_ns > 50_000_000 for turn in outcome.turns)
     assert all(turn.rate == pytest.approx(1e9 / turn.counted_ns) for turn in outcome.turns)
     assert outcome.rss_peak_kb > 64 << 10
-    assert (timed_run.hyperfine() is not None) == (clock == "hyperfine")
+    assert (launch.hyperfine() is not None) == (clock == "hyperfine")
 
 
 def test_a_workload_that_rests_says_what_it_still_holds() -> None:
@@ -143,9 +144,9 @@ def test_a_workload_that_rests_says_what_it_still_holds() -> None:
 
 def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], threads=1)
-    once = runs.time_once
+    once = whole.time_once
     monkeypatch.setattr(
-        runs, "time_once", lambda *args, **named: replace(once(*args, **named), rss_peak_kb=1)
+        whole, "time_once", lambda *args, **named: replace(once(*args, **named), rss_peak_kb=1)
     )
     outcome = measure(bench_program(spec, seconds=0.05)).control
     assert outcome.rss_peak_kb == outcome.facts["rss_idle_kb"]
@@ -176,10 +177,10 @@ def test_a_candidate_gets_most_of_the_memory_and_a_greedy_control_all_it_takes(n
 def test_the_memory_is_that_of_the_machine_or_of_its_control_group() -> None:
     boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
     for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
-        player = program_executor(Program(("true",)), seed=1, machine=machine)
+        player = program_executor(Program(("true",)), seed=1, machine=machine, identity=OpenProof())
         assert isinstance(player, ProgramExecutor)
-        assert player._runs._limits().candidate_mb() == limit_mb
-        assert player._turns._limits(arms=4).candidate_mb() == limit_mb // 4
+        series = Series(player._runs, [CONTROL, FIRST], 1.0)
+        assert series._own(series.parts[1]).rss_limit_mb == limit_mb
 
 
 @pytest.mark.parametrize("number", [0, 1])  # in both orders
@@ -221,7 +222,7 @@ METRICS = {
 @pytest.mark.parametrize("text", METRICS)
 def test_a_metric_is_a_number_above_zero_or_bad_output(text: str) -> None:
     program = python(
-        f"print('rate: {text}/s')", rate=by_regex(r"rate: (.*)/s", "higher"), reads_output=True
+        f"print('rate: {text}/s')", rate=Metric(r"rate: (.*)/s", better="higher"), reads_output=True
     )
     outcome = measure(program).control
     if METRICS[text] is None:
@@ -231,34 +232,34 @@ def test_a_metric_is_a_number_above_zero_or_bad_output(text: str) -> None:
 
 
 def test_of_several_matches_the_last_counts() -> None:
-    rate = by_regex(r"(\d+) req/s", "higher")
+    rate = Metric(r"(\d+) req/s", better="higher")
     program = python("print('10 req/s'); print('20 req/s')", rate=rate, reads_output=True)
     assert measure(program).control.ops_per_s == pytest.approx(20.0)
 
 
 def test_a_metric_of_which_less_is_better_counts_by_its_reciprocal() -> None:
-    program = python("print('4 ms')", rate=by_regex(r"(\d+) ms", "lower"), reads_output=True)
+    program = python("print('4 ms')", rate=Metric(r"(\d+) ms", better="lower"), reads_output=True)
     assert measure(program).control.ops_per_s == pytest.approx(0.25)
 
 
 def test_output_without_the_metric_is_bad_output() -> None:
-    program = python("print('done')", rate=by_regex(r"(\d+) ms", "lower"), reads_output=True)
+    program = python("print('done')", rate=Metric(r"(\d+) ms", better="lower"), reads_output=True)
     assert "nothing it printed matches" in measure(program).control.detail
 
 
 def test_more_output_than_can_be_kept_is_bad_output() -> None:
     code = "for _ in range(100): os.write(1, b'x' * (1 << 20))"
-    program = python(code, rate=by_regex("(x)", "higher"), reads_output=True)
+    program = python(code, rate=Metric("(x)", better="higher"), reads_output=True)
     assert "more than 64 MiB" in measure(program).control.detail
 
 
 def test_a_command_can_give_the_metric() -> None:
-    program = python("print('a b c')", rate=by_command("wc -w", "higher"), reads_output=True)
+    program = python("print('a b c')", rate=Metric(command="wc -w"), reads_output=True)
     assert measure(program).control.ops_per_s == pytest.approx(3.0)
 
 
 def test_a_metric_command_that_fails_is_bad_output() -> None:
-    rate = by_command("echo cannot read >&2; exit 4", "higher")
+    rate = Metric(command="echo cannot read >&2; exit 4", better="higher")
     outcome = measure(python("pass", rate=rate, reads_output=True)).control
     assert (outcome.status, outcome.detail) == (
         "bad_output",
@@ -276,7 +277,7 @@ def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free() -> None:
 @pytest.mark.parametrize("pattern", ["(", "no group"])
 def test_a_bad_metric_pattern_is_a_usage_error(pattern: str) -> None:
     with pytest.raises(UsageError, match="--metric-regex"):
-        by_regex(pattern, "higher")
+        Metric(pattern)
 
 
 def test_wrong_output_makes_a_configuration_infeasible() -> None:
@@ -379,7 +380,7 @@ def test_the_next_block_of_one_round_has_the_order_of_this_one_reversed() -> Non
 def disturbed_by(monkeypatch: pytest.MonkeyPatch, *causes: str, later: str = "") -> None:
     """Switches the judge on again: it finds these causes, one a run, and then always the same."""
     found = iter(causes)
-    monkeypatch.setattr(runs.DisturbanceRule, "causes", lambda *args: next(found, later))
+    monkeypatch.setattr(whole.DisturbanceRule, "causes", lambda *args: next(found, later))
 
 
 def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(
@@ -427,7 +428,7 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
             super().stop()
             done.append("stop")
 
-    monkeypatch.setattr(runs, "Watch", Watching)
+    monkeypatch.setattr(whole, "Watch", Watching)
     monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
     measure(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
@@ -543,14 +544,14 @@ def test_both_formats_of_hyperfine_are_read(name: str, tmp_path: Path) -> None:
     export = tmp_path / "times.json"
     text, seconds = FORMATS[name]
     export.write_text(text)
-    assert timed_run._hyperfine_s(export) == pytest.approx(seconds)
+    assert launch._hyperfine_s(export) == pytest.approx(seconds)
 
 
 def test_a_format_of_hyperfine_that_is_not_known_is_refused(tmp_path: Path) -> None:
     export = tmp_path / "times.json"
     export.write_text('{"schema_version": 3, "results": [{}]}')
     with pytest.raises(HztuneError, match="hyperfine exports schema 3, and hztune knows 1 and 2"):
-        timed_run._hyperfine_s(export)
+        launch._hyperfine_s(export)
 
 
 @pytest.mark.parametrize("torn", ["", '{"results": [{"mean"'])
@@ -560,4 +561,4 @@ def test_times_that_hyperfine_could_not_write_are_told_with_the_remedy(
     export = tmp_path / "times.json"
     export.write_text(torn)
     with pytest.raises(HztuneError, match=r"make room there, or .* TMPDIR"):
-        timed_run._hyperfine_s(export)
+        launch._hyperfine_s(export)

@@ -16,15 +16,13 @@ import pytest
 from hztune.blocks import CPU_TIME
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Outcome, examine_server, network, runs
-from hztune.measure.alternate import BY_TURNS, NumberReading
-from hztune.measure.examine import Finding
-from hztune.measure.examine_server import ServerTryout
+from hztune.measure import Arm, Block, Outcome, examine, executors, whole
+from hztune.measure.alternate import BY_TURNS, NumberReading, Pace, Stint
+from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import program_executor
 from hztune.measure.launch import Run
-from hztune.measure.program import Program, described
+from hztune.measure.program import Program, can_have_networks, described
 from hztune.measure.server import refuse_fixed_time
-from hztune.measure.stints import Pace, Stint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -110,12 +108,12 @@ def believed(monkeypatch: pytest.MonkeyPatch) -> Believe:
     """Finds that turns are to be believed; what is found is another test's, on given numbers."""
 
     def believe(reading: NumberReading, span_s: float = 0.0) -> None:
-        def finding(tryout: ServerTryout) -> Finding:
+        def finding(tryout: Tryout) -> Finding:
             tryout.turns.pace = Pace(10.0, max(os.sched_getaffinity(0)))
             tryout.turns.tell_load(span_s)
             return Finding("", tryout.turns.pace, reading)
 
-        monkeypatch.setattr(ServerTryout, "finding", finding)
+        monkeypatch.setattr(Tryout, "finding", finding)
 
     return believe
 
@@ -155,7 +153,7 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
 def test_a_load_that_never_ends_is_told_to(
     place: Place, believed: Believe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "LOAD_PATIENCE_S", 1.0)
+    monkeypatch.setattr(whole, "LOAD_PATIENCE_S", 1.0)
     believed(NumberReading(), span_s=1.0)
     for outcome in good(place.measure(place.program(count=10**9, metric_regex=RATE))):
         assert BY_TURNS in outcome.facts
@@ -175,8 +173,8 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
 def test_on_a_quiet_machine_turns_are_believed_of_a_server_whose_load(
     place: Place, load: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examine_server, "LOAD_PATIENCE_S", 1.0)
-    monkeypatch.setattr(examine_server, "LOAD_SPAN_S", 0.4)
+    monkeypatch.setattr(examine, "LOAD_PATIENCE_S", 1.0)
+    monkeypatch.setattr(examine, "LOAD_SPAN_S", 0.4)
     options, said = FOUND[load]
     assert all(BY_TURNS in each.facts for each in good(place.measure(place.program(**options))))
     assert said in place.told.text
@@ -208,7 +206,7 @@ def with_fixed_port(place: Place, port: int, **options: Any) -> Program:
 def test_without_networks_a_server_with_a_fixed_port_is_measured_by_runs_and_says_why(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "can_be_had", lambda: False)
+    monkeypatch.setattr(executors, "can_have_networks", lambda: False)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for outcome in good(place.measure(with_fixed_port(place, port, ready_port=port))):
@@ -229,7 +227,7 @@ FIXED = {
 }
 
 
-@pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
+@pytest.mark.skipif(not can_have_networks(), reason="this process may not make a network")
 @pytest.mark.parametrize("listens", FIXED)
 def test_two_copies_of_a_server_with_a_fixed_port_live_in_networks_of_their_own(
     place: Place, believed: Believe, listens: str
@@ -248,7 +246,7 @@ def test_two_copies_of_a_server_with_a_fixed_port_live_in_networks_of_their_own(
     assert "has a network of its own" in place.told.text
 
 
-@pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
+@pytest.mark.skipif(not can_have_networks(), reason="this process may not make a network")
 def test_a_server_that_needs_the_network_outside_is_measured_by_runs_and_says_why(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from hztune.errors import HztuneError
 from hztune.measure import Arm, Outcome
-from hztune.measure.program import Program, Service, by_regex
-from hztune.measure.runs import RunExecutor
+from hztune.measure.program import Metric, Program, Service
+from hztune.measure.whole import RunExecutor
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -81,7 +81,7 @@ def test_the_time_of_the_load_is_measured_and_the_memory_of_the_server(serve: An
 
 
 def test_a_metric_is_read_from_what_the_load_prints(serve: Any) -> None:
-    outcome = serve(rate=by_regex(r"rate=(\d+)", "higher"), reads_output=True)
+    outcome = serve(rate=Metric(r"rate=(\d+)", better="higher"), reads_output=True)
     assert outcome.ops_per_s == pytest.approx(1250)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hztune.measure import timed_run
-from hztune.measure.program import Program, by_regex
+from hztune.measure import launch
+from hztune.measure.program import Metric, Program
 from hztune.measure.scope import freezer
 
 from .conftest import GONE_S, processes_naming, resident_kb, zombies
@@ -174,7 +174,7 @@ def mischievous(mischief: Mischief, word: str, limit_s: float = SOON_S) -> Progr
         f"# {word}\n{mischief.code}",
         timeout_s=limit_s if mischief.status == "hang" else 60.0,
         rss_limit_mb=mischief.rss_limit_mb,
-        rate=by_regex(r"rate: (.*)/s", "higher") if reads_metric else None,
+        rate=Metric(r"rate: (.*)/s", better="higher") if reads_metric else None,
         reads_output=reads_metric,
     )
 
@@ -225,7 +225,7 @@ def test_whatever_a_program_does_it_is_gone_three_seconds_after_its_limit(
 def test_many_that_misbehave_in_a_row_leave_no_process_and_no_memory(
     monkeypatch: pytest.MonkeyPatch, how: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(timed_run, "hyperfine", lambda: None)
+    monkeypatch.setattr(launch, "hyperfine", lambda: None)
     word = f"row-{tmp_path.name}"
     before_kb, held_kb, wrong = resident_kb(), [], []
     for name in islice(cycle(MISCHIEFS), IN_A_ROW[how]):

@@ -14,7 +14,7 @@ from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Around
-from hztune.measure.runs import RunExecutor
+from hztune.measure.whole import RunExecutor
 from hztune.stats.intervals import Interval
 from hztune.study.bench import Workbench
 from hztune.study.panel import LOOKS, Examination, Panel, PanelExecutor, make, panel_interval

@@ -14,8 +14,7 @@ from hztune.errors import UsageError
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.program import described
 from hztune.measure.program_input import STDIN, Input, input_of
-from hztune.measure.runs import RunExecutor
-from hztune.measure.whole import WholeExecutor
+from hztune.measure.whole import RunExecutor, WholeExecutor
 
 from .test_measure_runs import CONTROL, OpenProof
 

@@ -22,10 +22,10 @@ from hztune.api import request as requested
 from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import Program, described
-from hztune.measure.runs import RunExecutor
 from hztune.measure.scope import Scope, _made, entered, freezer, memory_limit_of
-from hztune.measure.turns_or_runs import ProgramExecutor
+from hztune.measure.whole import RunExecutor
 from hztune.profile import Objective, Profile
 from hztune.progress import Quiet
 from hztune.quota import Quota, memory_text

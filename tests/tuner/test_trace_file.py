@@ -14,8 +14,8 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.executors import workload_executor
-from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import TurnExecutor
+from hztune.measure.whole import RunExecutor
 from hztune.profile import Profile, WorkloadId
 from hztune.workload import WorkloadSpec, listing, takes, workloads_named
 

@@ -45,13 +45,14 @@ from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import (
     RUN_S,
+    Say,
     program_executor,
     program_identity,
+    say_nothing,
     workload_executor,
 )
 from hztune.measure.live_share import LiveShare, live_shares
 from hztune.measure.program import Program, bench_program
-from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there

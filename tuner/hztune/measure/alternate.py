@@ -2,30 +2,111 @@
 
 They share the CPU, so that whatever makes it slow for a while makes all of them slow alike: a
 second by turns is worth dozens of seconds by runs. Only a program that is busy with itself can be
-measured so; see `measure.examine`.
+measured so; see `measure.examine`. hz-alternate conducts; the protocol stands in
+core/bench/alternate.h. A stint is one run of one unit, with the time that its turns took.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from hztune import artifacts
+from hztune.allocator import live
+from hztune.errors import HztuneError
 from hztune.measure import Arm, Turn
 from hztune.measure.identity import Fault
+from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
 from hztune.measure.port_and_dir import with_port_and_dir
-from hztune.measure.program import Program
-from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
-from hztune.measure.whole import MEMORY_SHARE, SEEDS, Limits, Series, WholeExecutor
+from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
+from hztune.measure.scope import freezer
+from hztune.measure.server import answers, ended_by_itself, ended_when_told, swept
+from hztune.measure.watch import Watcher, watching
+from hztune.measure.whole import MEMORY_SHARE, SEEDS, Series, WholeExecutor
+from hztune.process import Child
+from hztune.scratch import scratch_folder
 from hztune.store import Evidence
 
 BY_TURNS = "by_turns"
 """The fact of an outcome that its runs were measured by turns."""
 
-_PACE = Pace(turn_ms=10.0, cpu=None)
+_STALL_S = 120.0
+_STOP_S = 5.0
+_PAUSE_S = 0.02
+_LAST_WORDS_S = 1.0
+"""Patience with a server whose load has failed."""
+
+_BUSY = 0.1
+"""Share of a server's CPU time above which a process of it does a part of its work."""
+
+_MOST = 0.5
+"""Share of a server's CPU time that processes must have used which tell of its threads."""
+
+_FAULTS = {
+    "stopped": STOPPED,
+    "interrupted": Fault("failed", "it was interrupted"),
+    "failed": Fault("failed", "its server ended under load"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How units alternate: the length of a turn, and the CPU of all of them; None: any."""
+
+    turn_ms: float
+    cpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stint:
+    """One run of a unit by turns.
+
+    Attributes:
+        unit: Its number.
+        number: Of the run, from 0.
+        position: Its place in the first of its rounds.
+        start_ns: When it began, CLOCK_MONOTONIC nanoseconds.
+        alive_s: From then to its end, the turns of others included, seconds.
+        run: What it showed; `run.wall_s` is the time that its own turns took.
+        turns: How many it had.
+        awake: At the end of how many of them a thread ran or wanted to.
+        beside: The same of threads that are not the first of their process.
+        threads: Most that one of its processes had.
+        delay_s: Seconds in which its first thread wanted a CPU and had none.
+        processes: Most that it had at one time.
+        busy_threads: How many threads of its server shared the work; 0: it is no server.
+    """
+
+    unit: int
+    number: int
+    position: int
+    start_ns: int
+    alive_s: float
+    run: Run
+    turns: int
+    awake: int
+    beside: int
+    threads: int
+    delay_s: float
+    processes: int
+    busy_threads: float = 0.0
+
+    @property
+    def own_s(self) -> float:
+        """Its time without what other programs took of it, as far as that is known, seconds."""
+        if self.threads > 1 or self.processes != 1:
+            return self.run.wall_s
+        worked_s = min(self.run.wall_s, self.run.cpu_ns * 1e-9)
+        return max(1e-9, worked_s, self.run.wall_s - self.delay_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +129,15 @@ class NumberReading:
         return told * counted_s / (run.server_cpu_ns * 1e-9 if self.per_server_cpu else run.wall_s)
 
 
+Met = Callable[[int, int], "AbstractContextManager[object]"]
+"""Told of each unit that has begun a run, and of its hz-launch; what it gives lasts for the run."""
+
+
+def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
+    """Lets units begin without looking at them."""
+    return nullcontext()
+
+
 class AlternateExecutor(WholeExecutor):
     """Measures arms on one program by turns.
 
@@ -56,22 +146,18 @@ class AlternateExecutor(WholeExecutor):
         reading: How a run's speed is read.
     """
 
-    pace: Pace = _PACE
-    reading: NumberReading = NumberReading()
+    pace = Pace(turn_ms=10.0, cpu=None)
+    reading = NumberReading()
 
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""
-        most_kb = MEMORY_SHARE * self._memory_mb * 1024
-        return not self._memory_mb or arms * self._control_kb <= most_kb
+        most_kb = MEMORY_SHARE * self.memory_mb * 1024
+        return not self.memory_mb or arms * self.control_kb <= most_kb
 
     def give_networks(self) -> Program:
         """Gives each copy of a server, and its load, a network of its own; returns the server."""
-        self._program = replace(self._program, has_network=True)
-        return self._program
-
-    def take_memory(self, control_kb: int) -> None:
-        """Takes note of what the control takes, KiB."""
-        self._control_kb = max(self._control_kb, control_kb)
+        self.program = replace(self.program, has_network=True)
+        return self.program
 
     def try_out(
         self,
@@ -87,21 +173,15 @@ class AlternateExecutor(WholeExecutor):
         Returns:
             What they showed, and the first fault among them.
         """
-        limits = self._limits(copies)
-        limits.run_s = limits.run_s if limit_s is None else limit_s
-        series = self._series([control] * copies, limits)
-        return series.try_out(self.pace, runs, random.Random(self._seed), met)
+        series = _Alternation(self, [control] * copies, limit_s or self.limit_s())
+        return series.try_out(runs, random.Random(self._seed), met)
 
     def _play(
         self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
     ) -> tuple[Series, float]:
-        """Runs all arms by turns."""
-        series = self._series(arms, self._limits(len(arms)))
-        series.play(rounds, self.pace, rng, self.reading)
+        series = _Alternation(self, arms, self.limit_s())
+        series.play(rounds, rng)
         return series, 0.0
-
-    def _series(self, arms: Sequence[Arm], limits: Limits) -> _Alternation:
-        return _Alternation(arms, self._program, self._identity, self._sink, limits, self._seen)
 
 
 class _Alternation(Series):
@@ -109,81 +189,63 @@ class _Alternation(Series):
 
     facts = MappingProxyType({BY_TURNS: 1})
 
-    def play(self, rounds: int, pace: Pace, rng: random.Random, reading: NumberReading) -> None:
+    def __init__(self, of: AlternateExecutor, arms: Sequence[Arm], limit_s: float) -> None:
+        super().__init__(of, arms, limit_s)
+        self._pace, self._reading = of.pace, of.reading
+        self._beside = len(arms)
+
+    def play(self, rounds: int, rng: random.Random) -> None:
         """Plays all rounds: one after the other where something is to be done between them."""
-        program = self._program
+        program = self._of.program
         together = not (program.prepare or program.cleanup or program.service)
         for first in range(0, rounds, rounds if together else 1):
-            with self._units(rng) as units:
-                stints = [*self._stints(units, pace, rounds if together else 1, rng)]
-                for index, stint in without_strangers(stints):
-                    self._take(index, first + stint.number, stint, reading)
+            stints = self._stints(rounds if together else 1, rng)
+            for index, stint in without_strangers(stints):
+                self._take(index, first + stint.number, stint)
 
-    def try_out(
-        self, pace: Pace, runs: int, rng: random.Random, met: Met
-    ) -> tuple[list[Stint], Fault | None]:
+    def try_out(self, runs: int, rng: random.Random, met: Met) -> tuple[list[Stint], Fault | None]:
         """Runs all arms and enters nothing."""
-        with self._units(rng) as units:
-            found = [*self._stints(units, pace, runs, rng, met)]
-        rates = (self._rate(self._parts[index], stint.run) for index, stint in found)
-        faults = (part.fault for part in self._parts if part.fault)
-        first = next(faults, None) or next((r for r in rates if isinstance(r, Fault)), None)
-        return [stint for _, stint in found], first
-
-    @contextmanager
-    def _units(self, rng: random.Random) -> Iterator[dict[int, Unit]]:
-        """Gives what is run for each arm, by its number, between the user's commands.
-
-        Arms at fault are left out.
-        """
-        with ExitStack() as stack:
-            units = {}
-            for index, part in enumerate(self._parts):
-                if part.fault is None:
-                    limited = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
-                    program = stack.enter_context(with_port_and_dir(limited))
-                    self._hook("--prepare", program.prepare)
-                    look = partial(self._identity.inspect, part.arm)
-                    units[index] = Unit(program, self._changes(part, rng), look)
-            yield units
-            for unit in units.values():
-                self._hook("--cleanup", unit.program.cleanup)
+        found = self._stints(runs, rng, met)
+        rates = (self._rate(self.parts[index], stint.run) for index, stint in found)
+        faults = [part.fault for part in self.parts if part.fault]
+        faults = faults or [rate for rate in rates if isinstance(rate, Fault)]
+        return [stint for _, stint in found], faults[0] if faults else None
 
     def _stints(
-        self,
-        units: Mapping[int, Unit],
-        pace: Pace,
-        runs: int,
-        rng: random.Random,
-        met: Met = nothing_met,
-    ) -> Iterator[tuple[int, Stint]]:
-        """Yields each run with the number of its arm."""
-        if not units:
-            return
-        numbers, seed, limit_s = [*units], rng.randrange(SEEDS), self.limits.run_s
-        for stint in take_turns(
-            [*units.values()],
-            self._identity.base,
-            pace,
-            runs=runs,
-            seed=seed,
-            limit_s=limit_s,
-            met=met,
-        ):
-            yield numbers[stint.unit], stint
+        self, runs: int, rng: random.Random, met: Met = nothing_met
+    ) -> list[tuple[int, Stint]]:
+        """Runs each arm that is not at fault between the user's commands.
 
-    def _take(self, index: int, number: int, stint: Stint, reading: NumberReading) -> None:
+        Returns:
+            Each run with the number of its arm.
+        """
+        seed, units = rng.randrange(SEEDS), dict[int, Unit]()
+        with ExitStack() as stack:
+            for index, part in enumerate(self.parts):
+                if part.fault is None:
+                    program = stack.enter_context(with_port_and_dir(self._own(part)))
+                    self._hook("--prepare", program.prepare)
+                    units[index] = self._unit(part, program, seed, rng)
+            numbers, found = [*units], list[tuple[int, Stint]]()
+            if units:
+                stints = take_turns([*units.values()], self._pace, runs=runs, met=met)
+                found = [(numbers[stint.unit], stint) for stint in stints]
+            for unit in units.values():
+                self._hook("--cleanup", unit.program.cleanup)
+        return found
+
+    def _take(self, index: int, number: int, stint: Stint) -> None:
         """Takes in one run of an arm."""
-        part, run = self._parts[index], stint.run
-        self._note_memory(part, run)
+        part = self.parts[index]
+        run = self._noted(part, stint.run)
         if part.fault is not None:
             return
-        rate, run = self._rate(part, run), self._without_own(run)
+        rate = self._rate(part, stint.run)
         if isinstance(rate, Fault):
             part.fault = rate
             return
         counted_ns = max(1, round(run.wall_s * 1e9))
-        ops = reading.rate(rate, stint) * counted_ns * 1e-9
+        ops = self._reading.rate(rate, stint) * counted_ns * 1e-9
         turn = Turn(number, stint.position, stint.start_ns, counted_ns, ops)
         self._enter(index, run, turn, Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb))
 
@@ -200,3 +262,229 @@ def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, St
         (index, replace(stint, run=replace(stint.run, wall_s=stint.own_s)))
         for index, stint in stints
     ]
+
+
+# ---- hz-alternate --------------------------------------------------------------------------------
+
+
+def take_turns(
+    units: Sequence[Unit], pace: Pace, *, runs: int = 1, met: Met = nothing_met
+) -> Iterator[Stint]:
+    """Runs units by turns and yields each of their runs as soon as it has ended.
+
+    A unit that fails has no further runs.
+
+    Args:
+        units: What to run; one block, so with one seed, one limit and one base.
+        pace: How they alternate.
+        runs: Of each unit, one after the other.
+        met: Told of each run that begins.
+
+    Raises:
+        UsageError: A program cannot be started at all.
+        HztuneError: hz-alternate failed.
+    """
+    with scratch_folder() as made, ExitStack() as stack:
+        folder = made if any(unit.program.reads_output for unit in units) else None
+        freezers = [stack.enter_context(freezer()) for _ in units]
+        words = _command(units, freezers, pace, runs, folder)
+        with swept() as pids, Child(words, env=units[0].base, stdin=None) as child:
+            playing = [_Playing(number, unit, pids, met) for number, unit in enumerate(units)]
+            try:
+                for line in child.lines(_STALL_S + len(units) * units[0].limit_s):
+                    event = json.loads(line)
+                    one, what = playing[int(event.get("unit", 0))], event["event"]
+                    is_load = one.unit.program.service is not None and not event.get("service")
+                    if what == "start" and not is_load:
+                        one.began(event)
+                    elif what in ("serve", "rest"):
+                        child.send(one.serve() if what == "serve" else one.rest())
+                    elif what == "run" and is_load:  # it is not looked at
+                        unseen = Watcher(lambda running: None)
+                        one.loads.append(_stint(one.unit, event, unseen, folder))
+                    elif what == "run":
+                        yield _stint(one.unit, event, one.seen(), folder)
+                    elif what == "service":
+                        yield from one.stints(event)
+            finally:
+                for one in playing:
+                    one.seen()
+            ended = child.finish(_STOP_S)
+        if not ended.ok:
+            raise HztuneError(f"hz-alternate {ended.describe()}")
+
+
+def _command(
+    units: Sequence[Unit],
+    freezers: Sequence[Path | None],
+    pace: Pace,
+    runs: int,
+    folder: Path | None,
+) -> list[str]:
+    """Returns the command; a unit is named by its index."""
+    words = [str(artifacts.alternate()), "--seed", str(units[0].seed), "--runs", str(runs)]
+    words += ["--turn-ms", f"{pace.turn_ms:g}"]
+    words += ["--timeout-ms", str(round(1e3 * units[0].limit_s))]
+    words += ["--rest"] if any(unit.program.service for unit in units) else []
+    words += ["--cpu", str(pace.cpu)] if pace.cpu is not None else []
+    if span_s := max(unit.program.span_s for unit in units):
+        words += ["--span-ms", str(round(1e3 * span_s))]
+    if folder is not None:
+        words += ["--keep-stdout", str(folder), "--keep-bytes", str(OUTPUT_BYTES)]
+    for number, (unit, group) in enumerate(zip(units, freezers, strict=True)):
+        words += ["--unit", str(number)]
+        words += ["--freezer", str(group)] if group else []
+        own, service = unit.words, unit.program.service
+        if service is not None:
+            words += ["--own-network"] if unit.program.has_network else []
+            words += ["--service", str(len(own)), *own]
+            own = ["--", "/bin/sh", "-c", service.load]
+        words += ["--main", str(len(own)), *own]
+    return words
+
+
+def _stint(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path | None) -> Stint:
+    """Returns a run as hz-alternate tells of it; what it printed is forgotten then."""
+    stdout, program, stderr = "", unit.program, event["stderr"]
+    if program.reads_output and folder is not None:
+        path = folder / f"{event['unit']}.{event['run']}"
+        stdout = path.read_text(encoding="utf-8", errors="replace")
+        path.unlink()
+    told = json.dumps(event["result"]).encode() if event["result"] else b""
+    result = report_of(program, told, stderr)
+    run = replace(
+        run_of(result, watcher, stdout, stderr),
+        wall_s=max(1, event["active_ns"]) * 1e-9,
+        server_cpu_ns=event.get("service_cpu_ns", 0),
+    )
+    if event["asked"] and ended_when_told(result["code"] or -result["signal"]):
+        run = replace(run, fault=None, was_told=True)
+    if event["ended_as"] == "hang":
+        run = replace(run, fault=unit.overtime(stderr))
+    elif event["ended_as"] is not None:
+        run = replace(run, fault=_FAULTS[event["ended_as"]])
+    elif run.fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
+        run = replace(run, fault=TOO_MUCH)
+    return Stint(
+        unit=int(event["unit"]),
+        number=event["run"],
+        position=event["position"],
+        start_ns=event["start_ns"],
+        alive_s=event["alive_ns"] * 1e-9,
+        run=run,
+        turns=event["turns"],
+        awake=event["awake"],
+        beside=event["beside"],
+        threads=event["threads"],
+        delay_s=max(0, result["delay_ns"] - event["delay_before_ns"]) * 1e-9,
+        processes=result["processes"],
+    )
+
+
+class _Playing:
+    """One unit, as far as it has come: what is seen of its run, and its server, if it has one."""
+
+    def __init__(self, number: int, unit: Unit, pids: set[int], met: Met) -> None:
+        """Takes note of a server's processes in `pids`; see `swept`."""
+        self.unit, self.loads = unit, list[Stint]()
+        self._number, self._pids, self._met = number, pids, met
+        self._watcher, self._watched = Watcher(unit.look), ExitStack()
+        self._fault: Fault | None = None
+        self._pid = self._program_pid = 0
+        self._before: Mapping[tuple[int, int], int] = {}
+        self._after: Mapping[tuple[int, int], int] = {}
+
+    def began(self, event: Mapping[str, Any]) -> None:
+        """The program was started, behind a hz-launch."""
+        self._pid, self._program_pid = event["pid"], event["program_pid"]
+        watching_it = watching(self._pid, self.unit.look, ())
+        self._watcher = self._watched.enter_context(watching_it)
+        self._watched.enter_context(self._met(self._number, self._pid))
+
+    def seen(self) -> Watcher:
+        """The program has ended; returns what was seen of it."""
+        self._watched.close()
+        return self._watcher
+
+    def serve(self) -> str:
+        """Waits until it answers; returns what to tell hz-alternate."""
+        self._fault = answers(self.unit.program, self.unit.base, self._has_ended, self._pid)
+        self._before = _thread_cpu_ns(self._pid)
+        self._pids.update(live.descendants(self._pid))
+        return "drop" if self._fault else "ready"
+
+    def rest(self) -> str:
+        """Its loads have ended: notes what its threads worked; returns what to tell hz-alternate.
+
+        Where a load failed, the server may be about to end: that is then what is to be told.
+        """
+        if any(one.run.fault is not None and one.run.fault.status != "hang" for one in self.loads):
+            deadline = time.monotonic() + _LAST_WORDS_S
+            while not self._has_ended(_PAUSE_S) and time.monotonic() < deadline:
+                continue
+        self._after = _thread_cpu_ns(self._pid)
+        return "on"
+
+    def stints(self, event: Mapping[str, Any]) -> Iterator[Stint]:
+        """Yields the runs of the unit once the server has ended; one, where it never served.
+
+        How long the load's first thread wanted a CPU says nothing: the server had it meanwhile.
+        """
+        told = json.dumps(event["result"]).encode() if event["result"] else b""
+        stderr = event["stderr"]
+        run = run_of(report_of(self.unit.program, told, stderr), self.seen(), "", stderr)
+        fault = ended_by_itself(run) if event["ended_as"] is None else self._fault
+        run = replace(run, fault=fault, cpu_ns=0)
+        for load in self.loads:
+            threads = self._busy_threads(load.run.server_cpu_ns, load.threads)
+            whole = together(run, load.run)
+            yield replace(load, run=whole, delay_s=0.0, busy_threads=threads)
+        if not self.loads:
+            yield Stint(self._number, 0, 0, 0, 0.0, run, 0, 0, 0, 0, 0.0, 0)
+
+    def _busy_threads(self, all_ns: int, most: int) -> float:
+        """Returns how many threads of one process shared its work: 2 where two did half each.
+
+        Args:
+            all_ns: CPU time that the server used under load.
+            most: Threads that any process of the unit had; they count where those that did most of
+                the work are gone when the server rests.
+        """
+        used: dict[int, list[int]] = defaultdict(list)
+        for (pid, thread), ns in self._after.items():
+            used[pid].append(ns - self._before.get((pid, thread), 0))
+        busy = [each for each in used.values() if sum(each) > _BUSY * max(0, all_ns)]
+        if not busy or sum(map(sum, busy)) < _MOST * all_ns:
+            return float(most)
+        return max(sum(each) ** 2 / sum(ns**2 for ns in each) for each in busy)
+
+    def _has_ended(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return not Path("/proc", str(self._program_pid)).exists()
+
+
+def together(server: Run, load: Run) -> Run:
+    """Returns the run of a unit: the server's memory and allocator, the load's time and output."""
+    fault = load.fault and replace(load.fault, detail=f"--load: {load.fault.detail}")
+    if fault is not None and fault.status != "hang":
+        fault = replace(fault, status="failed")
+    return replace(
+        server,
+        fault=server.fault or fault,
+        wall_s=load.wall_s,
+        stdout=load.stdout,
+        cpu_ns=max(0, load.server_cpu_ns) + load.cpu_ns,
+        server_cpu_ns=max(0, load.server_cpu_ns),
+        was_told=load.was_told,
+    )
+
+
+def _thread_cpu_ns(launcher: int) -> dict[tuple[int, int], int]:
+    """Returns the CPU time of each thread below hz-launch, by process and thread."""
+    used = {}
+    for pid in live.descendants(launcher):
+        with contextlib.suppress(OSError):
+            for task in Path("/proc", str(pid), "task").iterdir():
+                with contextlib.suppress(OSError):
+                    used[pid, int(task.name)] = int((task / "schedstat").read_text().split()[0])
+    return used

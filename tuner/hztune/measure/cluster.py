@@ -4,8 +4,9 @@ A block needs nothing but its `Job`, can be measured again, and its result is a 
 may start it anywhere, and again where a worker was lost; the study itself stays in one process. All
 that proves is measured on workers of one kind of machine, which the profile names; the search may
 use all. A worker needs hztune and the allocators installed; it measures built-in workloads, and a
-program only where it was started with that program's path in HZTUNE_ALLOW (several with colons):
-who reaches the scheduler could otherwise run anything, as far as hztune's own jobs go.
+program only where it was started with that program's path in HZTUNE_ALLOW (several with colons),
+and without any shell command: who reaches the scheduler could otherwise run anything, as far as
+hztune's own jobs go.
 """
 
 from __future__ import annotations
@@ -38,13 +39,10 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a study measures.
+    """What a study measures: built-in workloads, or programs of the user's.
 
-    Attributes:
-        workloads: Built-in ones; empty: programs are measured.
-        programs: The user's.
-        seed: Of requests, orders and environment sizes.
-        processes: Most that live at once where turns measure a workload.
+    `seed` is that of requests, orders and environment sizes; `processes` live at once, at most,
+    where turns measure a workload.
     """
 
     workloads: tuple[WorkloadSpec, ...]
@@ -71,24 +69,16 @@ class Target:
                 raise UsageError(
                     f"this worker was not started for {name!r}: start it with {ALLOWED}={name}"
                 )
-        if any(each.is_surrounded for each in self.programs):
+        if any(each.service or each.shell_commands for each in self.programs):
             raise UsageError(
-                "--server, --prepare and --cleanup are shell commands, which no worker takes; "
-                "tune a server on its own machine, without --on"
+                "--server, --prepare, --cleanup, --check and --metric-cmd are shell commands, "
+                "which no worker takes; tune with them on the program's own machine, without --on"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A block as a value.
-
-    Attributes:
-        target: What is measured.
-        arms: The control first.
-        role: What the block is for.
-        rounds: Turns or runs of each arm.
-        number: Of the block.
-    """
+    """A block as a value; see `Executor.measure`."""
 
     target: Target
     arms: tuple[Arm, ...]
@@ -114,24 +104,36 @@ class Costs:
         return cls(max(0.0, one - 2.0 * (arm_s + round_s)), arm_s, round_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a worker answers: a block with the machine's fingerprint, and where its time went."""
+Answered = tuple[Block, Accounting, Costs]
+"""A block with the machine's fingerprint, where its time went, and what blocks cost there."""
 
-    block: Block
-    accounting: Accounting
-    costs: Costs
 
+# ---- in a worker ---------------------------------------------------------------------------------
 
 _latest: tuple[str, Executor] | None = None
 _measuring = Lock()
 """Of a worker that was given several threads: blocks beside each other would disturb each other."""
 
 
+def forget_settings_of_dask() -> None:
+    """Takes from this process's environment what Dask's nanny sets for every worker.
+
+    It is no setting of the user's: MALLOC_TRIM_THRESHOLD_ would reach the control, and
+    OMP_NUM_THREADS a program. Where a user has set another value, the nanny keeps that.
+    """
+    import dask
+
+    for part in ("pre-spawn-environ", "environ"):
+        for name, value in dask.config.get(f"distributed.nanny.{part}", {}).items():
+            if os.environ.get(name) == str(value):
+                del os.environ[name]
+
+
 def executor_for(target: Target) -> Executor:
     """What measures a target in this worker; kept, as it learns what blocks cost."""
     global _latest
     if _latest is None or _latest[0] != target.key:
+        forget_settings_of_dask()
         machine, seed = Machine.here(), target.seed
         made = (
             programs_executor(target.programs, seed=seed, machine=machine)
@@ -161,7 +163,10 @@ def measured(job: Job) -> Answered:
         before = executor.accounting
         block = executor.measure(job.arms, role=job.role, rounds=job.rounds, number=job.number)
         block = replace(block, machine=Machine.here().fingerprint)
-        return Answered(block, executor.accounting - before, Costs.of(executor))
+        return block, executor.accounting - before, Costs.of(executor)
+
+
+# ---- in the study --------------------------------------------------------------------------------
 
 
 class ClusterExecutor(Executor):
@@ -260,15 +265,24 @@ class ClusterExecutor(Executor):
             "with --resume"
         )
 
-    def _entered(self, found: Answered) -> Block:
-        """Writes a block, its turns by the clock of this machine, and returns it."""
-        self._accounting += found.accounting
-        self._costs = found.costs
-        block = _by_own_clock(found.block)
-        arms = tuple(outcome.arm for outcome in block.outcomes)
-        plan = Plan(block.number, block.role, arms, block.control.rounds, machine=block.machine)
-        self._sink.begin(plan)
-        for index, outcome in enumerate(block.outcomes):
+    def _entered(self, answered: Answered) -> Block:
+        """Writes a block as if it had ended now, and returns it.
+
+        Clocks of other machines begin at other moments.
+        """
+        block, spent, self._costs = answered
+        self._accounting += spent
+        ends = [turn.start_ns + turn.counted_ns for o in block.outcomes for turn in o.turns]
+        later_ns = time.monotonic_ns() - max(ends, default=0)
+        outcomes = []
+        for outcome in block.outcomes:
+            turns = (replace(turn, start_ns=turn.start_ns + later_ns) for turn in outcome.turns)
+            outcomes.append(replace(outcome, turns=tuple(turns)))
+        block = replace(block, outcomes=tuple(outcomes))
+        arms = tuple(outcome.arm for outcome in outcomes)
+        rounds = block.control.rounds
+        self._sink.begin(Plan(block.number, block.role, arms, rounds, machine=block.machine))
+        for index, outcome in enumerate(outcomes):
             for turn in outcome.turns:
                 self._sink.turn(index, 0, turn, Evidence())
             self._sink.outcome(index, 0, outcome)
@@ -319,19 +333,3 @@ def first_machine(client: Client) -> Machine:
     if not (found := machines_of(client)):
         raise HztuneError("the cluster has no worker; start one: dask worker tcp://HOST:8786")
     return found[min(found)]
-
-
-def _by_own_clock(block: Block) -> Block:
-    """A block as if it had ended now: clocks of other machines begin at other moments."""
-    turns = [turn for outcome in block.outcomes for turn in outcome.turns]
-    if not turns:
-        return block
-    later_ns = time.monotonic_ns() - max(turn.start_ns + turn.counted_ns for turn in turns)
-    outcomes = tuple(
-        replace(
-            outcome,
-            turns=tuple(replace(turn, start_ns=turn.start_ns + later_ns) for turn in outcome.turns),
-        )
-        for outcome in block.outcomes
-    )
-    return replace(block, outcomes=outcomes)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from hztune.blocks import Turn
 from hztune.machine import quota_paths
@@ -103,26 +102,21 @@ class Watch:
         self.length_ns = max(1, time.monotonic_ns() - self.start_ns)
         self._after = self._look()
 
-    def _look(self) -> _Look:
-        """Returns how the counters stand."""
-        return _Look(
-            _steal_ticks(), _pressure_us(), slept_ns(), self._throttling.us(), _others_us()
-        )
+    def _look(self) -> dict[str, int]:
+        """Returns how the counters of the machine stand; see `Evidence`."""
+        ticks = _cpu_ticks()
+        return {
+            "steal_ticks": sum(ticks[7:8]),  # 0 where the hypervisor does not say
+            "pressure_us": _pressure_us(),
+            "suspended_ns": slept_ns(),
+            "throttled_us": self._throttling.us(),
+            "others_us": _others_us(ticks),
+        }
 
     def seen(self, cpu_ns: int, rss_kb: int) -> Evidence:
         """Returns what happened meanwhile, beside what is known of the program itself."""
-        passed = [after - before for before, after in zip(self._before, self._after, strict=True)]
-        return Evidence(cpu_ns=cpu_ns, rss_kb=rss_kb, **_Look(*passed)._asdict())
-
-
-class _Look(NamedTuple):
-    """What the machine has counted so far; see `Evidence`."""
-
-    steal_ticks: int
-    pressure_us: int
-    suspended_ns: int
-    throttled_us: int
-    others_us: int
+        passed = {name: after - self._before[name] for name, after in self._after.items()}
+        return Evidence(cpu_ns=cpu_ns, rss_kb=rss_kb, **passed)
 
 
 class Throttling:
@@ -158,11 +152,6 @@ def slept_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
-def _steal_ticks() -> int:
-    """Returns the ticks that the hypervisor has taken so far; 0 where it does not say."""
-    return sum(_cpu_ticks()[7:8])
-
-
 def _cpu_ticks() -> list[int]:
     """Returns the ticks of all CPUs: user, nice, system, idle, ..., steal; [] where none are."""
     with contextlib.suppress(OSError):
@@ -171,7 +160,7 @@ def _cpu_ticks() -> list[int]:
     return []
 
 
-def _others_us() -> int:
+def _others_us(ticks: list[int]) -> int:
     """Returns the CPU time that this process and what it has waited for did not use so far.
 
     The load of a server is among what it has waited for. Since two counters are compared that are
@@ -179,7 +168,7 @@ def _others_us() -> int:
     """
     used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own_s = sum(each.ru_utime + each.ru_stime for each in used)
-    return sum(_cpu_ticks()[:3]) * _TICK_NS // 1000 - round(1e6 * own_s)
+    return sum(ticks[:3]) * _TICK_NS // 1000 - round(1e6 * own_s)
 
 
 def _pressure_us() -> int:

@@ -3,6 +3,13 @@
 By turns a program is measured while it goes on, and what goes on by itself meanwhile, such as a
 timer, a disk or another machine, works for it for nothing. So it must be busy with itself; and
 copies of it must not meet, in a file, a lock or a port.
+
+Of a server, what is compared. Load and server share the machine, so that what a server gains is
+diluted by the load's own time: of a server that takes half of it, 10 % look like 5 %. In use, load
+comes from elsewhere. So, as long as the two keep the CPUs busy, requests are counted for each
+second of the server's own CPU time; nothing that the server does is missed then. Where they leave
+CPUs idle, the server waits, for a lock perhaps, which costs no CPU time but time: the time of both
+is compared.
 """
 
 from __future__ import annotations
@@ -15,11 +22,11 @@ from statistics import fmean
 
 from hztune import process
 from hztune.measure import Arm
-from hztune.measure.alternate import AlternateExecutor, NumberReading
-from hztune.measure.holdings import Holdings
+from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace, Stint
 from hztune.measure.identity import Fault
-from hztune.measure.program import Program
-from hztune.measure.stints import Met, Pace, Stint
+from hztune.measure.program import Program, placeholders
+from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S, refuse_fixed_time
+from hztune.measure.watch import Holdings
 
 TURN_MS = 10.0
 _LONGEST_TURN_MS = 120.0
@@ -46,6 +53,8 @@ _OFF = math.log(1.5)
 """How far its own time by turns may be from that of a run alone, log units."""
 
 _METRIC_OFF = math.log(1.25)
+"""How far a number by turns may be from what is expected of it, log units."""
+
 _SHORT_S = 0.02
 _TRIAL_S = 0.3
 _MOST_RUNS = 10
@@ -55,7 +64,18 @@ _CUT_S = 5.0
 _TRIAL_SHARE, _AGAIN_SHARE = 0.25, 0.1
 """Most of the time left for a trial of copies, and for all of it once more."""
 
-SHOWED_NOTHING = Fault("failed", "it showed nothing")
+_ONE_THREAD = 1.6
+"""Busy threads up to which a server is measured on one CPU: the second did a third of the first's
+work. A thread that cleans up by the clock does more of it the longer a load takes: memcached's is
+a seventh on a quiet machine, 1.25 busy threads, and more beside other programs."""
+
+_LEAST_S = 0.01
+"""A server's CPU time below which that is not known well, seconds."""
+
+_BUSY = 0.9
+"""Share of the CPUs that server and load keep busy where the server's CPU time tells all."""
+
+_SHOWED_NOTHING = Fault("failed", "it showed nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +101,26 @@ class Finding:
     run_s: float = field(default=0.0, compare=False)
 
 
+def fixed_port(program: Program) -> str:
+    """Returns why two copies of a server cannot live in one network, in words; "": they can."""
+    service = program.service
+    if service is None or (placeholders(*program.argv, program.prepare) and not service.port):
+        return ""
+    port = f"port {service.port}" if service.port else "the port that its command names"
+    return (
+        f"two copies of the server cannot both have {port}; write {{port}} in --server and --load "
+        "in its place"
+    )
+
+
 class Tryout:
-    """A program is tried out by turns; of a server, `ServerTryout`.
+    """A program, or a server with its load, is tried out by turns.
 
     Attributes:
         turns: Measures by turns; its pace is set here.
         program: What is run.
         control: With what it is run.
     """
-
-    waits = "it waits"
-    """What is said of a program that does not keep a CPU busy."""
-
-    least_copies = 0
-    """Copies that must fit into memory; a block of more than fit is measured by runs."""
 
     def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
         """Measures nothing yet."""
@@ -112,7 +138,14 @@ class Tryout:
         found = self._seen_once()
         if found.may_be_chance and self._has_time(_AGAIN_SHARE, self._run_s):
             found = self._seen_once()
-        remark = _of_left(self._left) if self._left else found.remark
+        remark = found.remark
+        if self._left:
+            some = "a process that it started lives"
+            each = some if self._left == 1 else f"{self._left} processes live"
+            remark = (
+                f"when the program ends, {each} on and what is done there is not measured; if that "
+                "is its work, let it stay in the foreground"
+            )
         return replace(found, remark=remark, run_s=self._run_s)
 
     def _has_time(self, share: float, before_s: float = 0.0) -> bool:
@@ -122,37 +155,46 @@ class Tryout:
         return before_s + copies_s <= share * process.left_s()
 
     def _seen_once(self) -> Finding:
-        alone, fault = self.alone()
+        """Measures once; several copies must fit that are as many as a large block has arms.
+
+        What is compared by turns is not what is compared by runs, and a study of a server must not
+        mix them.
+        """
+        service = self.program.service
+        alone, fault = self.alone() if service is None else self._server_alone()
         if alone is None:
-            why = fault or SHOWED_NOTHING
+            why = fault or _SHOWED_NOTHING
             hangs = why if why.status == "hang" else None
-            return replace(self.against(f"it fails by itself: {why.detail}"), hangs=hangs)
-        self.turns.take_memory(alone.run.rss_peak_kb)
+            return replace(self._against(f"it fails by itself: {why.detail}"), hangs=hangs)
+        turns = self.turns
+        turns.control_kb = max(turns.control_kb, alone.run.rss_peak_kb)
         self._run_s = alone.run.wall_s
-        self.turns.take_time(self._run_s)
-        if not self.turns.fits(self.least_copies):
-            return self.against(f"{self.least_copies} copies of it take more memory than there is")
+        turns.take_time(self._run_s)
+        least_copies = 8 if service else 0
+        if not turns.fits(least_copies):
+            return self._against(f"{least_copies} copies of it take more memory than there is")
         if not self._has_time(_TRIAL_SHARE):
-            return self.against(
+            return self._against(
                 f"a run takes {self._run_s:.3g} s, and --budget leaves no time to try turns"
             )
         holdings = Holdings()
         copies, failed = self.copies(alone, holdings.watching)
         self._left = min(stint.run.left for stint in (alone, *copies))
         if failed is not None:
-            return self.against(f"a second copy of it beside the first fails: {failed.detail}")
+            return self._against(f"a second copy of it beside the first fails: {failed.detail}")
         if shared := holdings.shared():
-            return self.against(f"two copies of it share {shared[0]}")
+            return self._against(f"two copies of it share {shared[0]}")
         if waiting := self._waiting(alone, copies):
-            return self.against(
-                f"{self.waits} for something else than a CPU {waiting:.0%} of the time",
-                may_be_chance=True,
-            )
-        if self.program.rate is not None:
-            return self.by_number(alone, copies)
-        return self.by_time(alone, copies)
+            waits = "server and load wait" if service else "it waits"
+            why_not = f"{waits} for something else than a CPU {waiting:.0%} of the time"
+            return self._against(why_not, may_be_chance=True)
+        if service is not None:
+            by_number, by_time = self._server_by_number, self._server_by_time
+        else:
+            by_number, by_time = self._by_number, self._by_time
+        return (by_time if self.program.rate is None else by_number)(alone, copies)
 
-    def against(self, reason: str, *, may_be_chance: bool = False) -> Finding:
+    def _against(self, reason: str, *, may_be_chance: bool = False) -> Finding:
         """Returns the finding that turns are not to be believed."""
         return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
@@ -169,8 +211,31 @@ class Tryout:
             self.turns.pace = _pace(alone, self.program.threads)
         return alone, fault
 
+    def _server_alone(self) -> tuple[Stint | None, Fault | None]:
+        """Runs the control alone, on one CPU; where its threads could use more, once more on all.
+
+        A load that prints a number and goes on for long is told to end; if it then prints the
+        number, that is how its runs end from then on. What hangs is not run again.
+        """
+        turns, program = self.turns, self.program
+        turns.pace = Pace(TURN_MS, cpu=max(os.sched_getaffinity(0)))
+        turns.tell_load(min(LOAD_PATIENCE_S, program.timeout_s / 2) if program.rate else 0.0)
+        alone, fault = self.once()
+        may_end_otherwise = fault is not None and fault.status != "hang"
+        if program.rate and (may_end_otherwise or (alone is not None and alone.run.was_told)):
+            turns.tell_load(LOAD_SPAN_S if alone else 0.0)
+            alone, fault = self.once()
+        else:
+            turns.tell_load(0.0)
+        if alone is not None and alone.busy_threads > _ONE_THREAD:
+            turns.pace = Pace(TURN_MS, cpu=None)
+            alone, fault = self.once()
+        return alone, fault
+
     def copies(self, alone: Stint, met: Met) -> tuple[list[Stint], Fault | None]:
         """Runs two copies by turns, a short program several times and a long one not to its end."""
+        if self.program.service is not None:
+            return self.turns.try_out(self.control, 2, met=met)
         runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.run.wall_s)))
         is_cut = self._is_cut(alone)
         limit_s = _CUT_S if is_cut else None
@@ -194,18 +259,22 @@ class Tryout:
             lonely.append(again)
         return _idle(lonely, pace)
 
-    def by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+    def _is_cut(self, alone: Stint) -> bool:
+        """Whether copies are ended early: where only their time is read, and that is long."""
+        return alone.run.wall_s > _CUT_S and self.program.rate is None
+
+    def _by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
         """Judges by the own time of copies, which must be that of a run alone."""
         own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
         is_comparable = alone_s >= _SHORT_S and not self._is_cut(alone)
         if is_comparable and abs(math.log(own_s / alone_s)) > _OFF:
-            return self.against(
+            return self._against(
                 f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s",
                 may_be_chance=True,
             )
         return Finding("", self.turns.pace)
 
-    def by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+    def _by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
         """Judges by its own number, of which the factor from alone to turns must be explained.
 
         Some programs do a certain work, so that the speed of the machine in that very run explains
@@ -214,8 +283,8 @@ class Tryout:
         told = (self.program.measure(each.run.wall_s, each.run.stdout) for each in (alone, *copies))
         first, *others = (rate for rate in told if isinstance(rate, float))
         factor = fmean(math.log(rate / first) for rate in others)
-        own = _mean_log([each.run.wall_s for each in copies])
-        alive = _mean_log([each.alive_s for each in copies])
+        own = fmean(math.log(each.run.wall_s) for each in copies)
+        alive = fmean(math.log(each.alive_s) for each in copies)
         before = math.log(alone.run.wall_s)
         distances = {
             False: min(abs(factor), abs(factor - (before - own))),
@@ -224,24 +293,70 @@ class Tryout:
         counts_standing = min(distances, key=distances.__getitem__)
         if distances[counts_standing] <= _METRIC_OFF:
             return Finding("", self.turns.pace, NumberReading(counts_standing))
-        return self.against(
+        return self._against(
             f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, "
             "and neither its own time nor that of all turns explains that",
             may_be_chance=True,
         )
 
-    def _is_cut(self, alone: Stint) -> bool:
-        """Whether copies are ended early: where only their time is read, and that is long."""
-        return alone.run.wall_s > _CUT_S and self.program.rate is None
+    def _server_by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+        """Judges by the server's CPU time under the load, which must be that of a run alone.
 
+        Raises:
+            HztuneError: The load takes a fixed time.
+        """
+        alone_s = max(_LEAST_S, alone.run.server_cpu_ns * 1e-9)
+        turns_s = max(_LEAST_S, fmean(copy.run.server_cpu_ns for copy in copies) * 1e-9)
+        refuse_fixed_time(alone.alive_s, fmean(copy.alive_s for copy in copies), turns_s / alone_s)
+        if abs(math.log(turns_s / alone_s)) <= _OFF:
+            return self._in_favour(NumberReading(), alone, copies)
+        return self._against(
+            f"by turns the server takes {turns_s:.2g} s of CPU time under the load, and alone "
+            f"{alone_s:.2g} s",
+            may_be_chance=True,
+        )
 
-def _of_left(count: int) -> str:
-    """Returns what the user is told of a program that leaves others behind."""
-    each = "a process that it started lives" if count == 1 else f"{count} processes live"
-    return (
-        f"when the program ends, {each} on and what is done there is not measured; if that is "
-        "its work, let it stay in the foreground"
-    )
+    def _server_by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+        """Judges by what the load prints: it counts requests over all its time, or is as it was.
+
+        The first is seen in requests for each second of the server's CPU time, which no other
+        program on the machine changes.
+        """
+
+        def told(stint: Stint) -> tuple[float, float]:
+            """Logarithms of those requests, if the number is a rate over all time; of itself."""
+            rate = self.program.measure(stint.run.wall_s, stint.run.stdout)
+            assert not isinstance(rate, Fault), "a run that is judged has a number"
+            server_s = max(1e-6, stint.run.server_cpu_ns * 1e-9)
+            return math.log(rate * stint.alive_s / server_s), math.log(rate)
+
+        reference, *others = map(told, (alone, *copies))
+        for counts_standing, of in ((True, 0), (False, 1)):
+            off_by = fmean(other[of] - reference[of] for other in others)
+            if abs(off_by) <= _METRIC_OFF:
+                return self._in_favour(NumberReading(counts_standing), alone, copies)
+        return self._against(
+            f"the number that the load prints is {math.exp(off_by):.2g} times as high by turns as "
+            "alone, and the time that it stood still does not explain that",
+            may_be_chance=True,
+        )
+
+    def _in_favour(self, reading: NumberReading, alone: Stint, copies: Sequence[Stint]) -> Finding:
+        """Chooses what a second is, and says what server and load take."""
+        runs = [stint.run for stint in (alone, *copies)]
+        server_s = fmean(run.server_cpu_ns for run in runs) * 1e-9
+        both_s = fmean(run.cpu_ns for run in runs) * 1e-9
+        active_s = fmean(run.wall_s for run in runs)
+        pace = self.turns.pace
+        counts_all = self.program.rate is None or reading.counts_standing
+        is_busy = pace.cpu is not None or both_s >= _BUSY * len(os.sched_getaffinity(0)) * active_s
+        per_cpu = counts_all and is_busy and server_s > 0.0
+        what = "the time of both, since they leave CPUs idle" if counts_all else "what it prints"
+        remark = (
+            f"under the load the server takes {server_s:.3g} s of CPU time, and the load "
+            f"{both_s - server_s:.3g} s; compared is " + ("the server's own" if per_cpu else what)
+        )
+        return Finding("", pace, replace(reading, per_server_cpu=per_cpu), remark)
 
 
 def _pace(alone: Stint, threads: int) -> Pace:
@@ -274,7 +389,3 @@ def _idle(stints: Sequence[Stint], pace: Pace) -> float:
     if idle <= _MOST_IDLE or (seen is not None and seen <= _SEEN_IDLE):
         return 0.0
     return idle
-
-
-def _mean_log(values: Sequence[float]) -> float:
-    return fmean(math.log(value) for value in values)

@@ -1,28 +1,158 @@
-"""The executor that suits what is measured: turns where it is steady, whole runs elsewhere."""
+"""The executor that suits what is measured: turns where they tell the truth, else whole runs."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from hztune.allocator import Installed
 from hztune.errors import UsageError
-from hztune.machine import Machine
-from hztune.measure import Executor, SeveralExecutor
-from hztune.measure.alternate import AlternateExecutor
+from hztune.machine import Machine, timed_window
+from hztune.measure import Accounting, Arm, Block, Executor, Role, SeveralExecutor
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor
+from hztune.measure.examine import Tryout, fixed_port
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
-from hztune.measure.program import DEFAULT_TIMEOUT_S, Program, bench_program
-from hztune.measure.runs import RunExecutor
+from hztune.measure.program import (
+    DEFAULT_TIMEOUT_S,
+    Program,
+    bench_program,
+    can_have_networks,
+)
 from hztune.measure.turns import TurnExecutor, tempo_for
-from hztune.measure.turns_or_runs import ProgramExecutor, Say, say_nothing
-from hztune.measure.whole import MEMORY_SHARE
+from hztune.measure.whole import MEMORY_SHARE, RunExecutor
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
 RUN_S = 1.0
 """Seconds of a run of a workload that turns cannot measure."""
+
+Say = Callable[[str], None]
+"""Tells the user a sentence."""
+
+_USUAL = 4
+"""Arms of a usual block."""
+
+_OWN_TIME = (
+    "the time that is told is that of its turns, and what goes on while others have theirs, such "
+    "as a sleep or a disk, is not in it"
+)
+"""What is said of times by turns where turns were asked for although they are not to be trusted."""
+
+
+def say_nothing(sentence: str) -> None:
+    """Keeps a sentence from the user."""
+
+
+class ProgramExecutor(Executor):
+    """Measures arms by turns or by runs; which of them is found out before the first block."""
+
+    def __init__(
+        self,
+        program: Program,
+        runs: RunExecutor,
+        turns: AlternateExecutor,
+        say: Say = say_nothing,
+    ) -> None:
+        """Makes the executor of a study.
+
+        Args:
+            program: What is run; `program.by` says how, where the user knows better.
+            runs: Measures by runs.
+            turns: Measures by turns.
+            say: Tells the user how it is measured, and why.
+        """
+        self._program, self._by = program, program.by
+        self._runs, self._turns = runs, turns
+        self._say = say
+        self._chosen: Executor | None = None
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went, by runs and by turns, the trial of them included."""
+        return self._runs.accounting + self._turns.accounting + self._accounting
+
+    def prepare(self, control: Arm) -> None:
+        """Finds out how to measure, and what a run takes."""
+        if self._chosen is None:
+            self._chosen = self._choose(control)
+            self._chosen.prepare(control)
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds that a block will take."""
+        return (self._chosen or self._runs).cost(arms, rounds)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns from earlier blocks; a study goes on as it began."""
+        self._runs.recall(blocks)
+        self._turns.recall(blocks)
+        if blocks and not self._by:
+            by_turns = any(BY_TURNS in outcome.facts for b in blocks for outcome in b.outcomes)
+            self._by = "turns" if by_turns else "runs"
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Measures a block; see `Executor.measure`."""
+        executor = self._chosen = self._chosen or self._choose(arms[0])
+        if executor is self._turns and not self._turns.fits(len(arms)):
+            executor = self._runs
+        return executor.measure(arms, role=role, rounds=rounds, number=number)
+
+    def _choose(self, control: Arm) -> Executor:
+        """Finds out how to measure, and says so."""
+        program, said = self._program, fixed_port(self._program)
+        if reason := self._against_turns(said):
+            return self._by_runs(reason)
+        if said:
+            program = self._turns.give_networks()
+        with timed_window():
+            started = time.monotonic()
+            finding = Tryout(self._turns, program, control).finding()
+            took_s = time.monotonic() - started
+        self._accounting = Accounting(warmup_s=took_s, wall_s=took_s)
+        if finding.remark:
+            self._say(finding.remark)
+        if finding.hangs is not None or (finding.reason and self._by != "turns"):
+            if said:
+                return self._by_runs(f"in a network of its own, {finding.reason}; {said}")
+            self._runs.hangs = finding.hangs
+            if program.service is None and finding.run_s:
+                self._runs.take_warmup(finding.run_s)
+            return self._by_runs(finding.reason)
+        self._turns.reading, pace = finding.reading, finding.pace
+        where = "on all CPUs" if pace.cpu is None else f"on CPU {pace.cpu}"
+        told = f"measured by turns of {pace.turn_ms:g} ms, {where}"
+        if finding.reading.counts_standing:
+            told += "; its number is corrected by the time that it stood still"
+        self._say(f"{told}, although {finding.reason}; {_OWN_TIME}" if finding.reason else told)
+        if said:
+            self._say("each copy of the server has a network of its own, and its port there")
+        if not self._turns.fits(_USUAL):
+            self._say(
+                f"{_USUAL} copies of it take more memory than there is: those are measured by runs"
+            )
+        return self._turns
+
+    def _against_turns(self, fixed: str) -> str:
+        """Returns why turns need not be tried; "": they are tried.
+
+        Args:
+            fixed: Why two copies cannot live in one network; "": they can.
+        """
+        if self._by == "runs":
+            return "as was asked" if self._program.by else "as the study began"
+        rest, quota = self._program.rest, self._program.quota
+        box = f"each in {quota.text}" if quota is not None else ""
+        if rest is not None:
+            return ", ".join(filter(None, [f"{rest.text}, of which the memory is read", box]))
+        if box or not fixed or can_have_networks():
+            return box
+        return f"{fixed}, or run hztune where it may give each a network of its own"
+
+    def _by_runs(self, reason: str) -> Executor:
+        self._say(f"measured by whole runs, one after the other: {reason}")
+        return self._runs
 
 
 def program_executor(
@@ -46,8 +176,7 @@ def program_executor(
         inside: The allocators that were found in it.
         say: Tells the user how it is measured, and why.
     """
-    identity = identity or program_identity(program, inside)
-    memory_mb = _memory_mb(machine)
+    identity, memory_mb = identity or program_identity(program, inside), _memory_mb(machine)
     runs = RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
     turns = AlternateExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
     return ProgramExecutor(program, runs, turns, say)
@@ -69,20 +198,14 @@ def programs_executor(
     say: Say = say_nothing,
 ) -> Executor:
     """Returns what measures one program, or several together; arguments as above."""
-
-    def make(program: Program, sink: Sink | None) -> Executor:
-        return program_executor(
-            program,
-            sink,
-            seed=seed,
-            machine=machine,
-            inside=inside,
-            say=say if len(programs) == 1 else lambda words: say(f"{program.label}: {words}"),
-        )
-
+    make = partial(program_executor, seed=seed, machine=machine, inside=inside)
     if len(programs) == 1:
-        return make(programs[0], sink)
-    return SeveralExecutor([(each.label, partial(make, each)) for each in programs], sink)
+        return make(programs[0], sink, say=say)
+
+    def named(program: Program, sink: Sink) -> Executor:
+        return make(program, sink, say=lambda words: say(f"{program.label}: {words}"))
+
+    return SeveralExecutor([(each.label, partial(named, each)) for each in programs], sink)
 
 
 def workload_executor(
@@ -108,10 +231,11 @@ def workload_executor(
         run_s: Seconds of a run where turns do not measure it, without what it does at its end.
         timeout_s: Seconds after which such a run hangs.
     """
+    most_mb = MEMORY_SHARE * _memory_mb(machine)  # of all processes, before they are ended
     if spec.steady:
-        tempo = tempo_for(spec, _rss_limit_mb(machine, processes))
+        tempo = tempo_for(spec, int(most_mb / processes))
         return TurnExecutor(spec, sink, seed=seed, tempo=tempo, identity=identity)
-    whole = bench_program(spec, run_s, _rss_limit_mb(machine, processes=1), timeout_s)
+    whole = bench_program(spec, run_s, int(most_mb), timeout_s)
     return RunExecutor(whole, sink, seed=seed, identity=identity)
 
 
@@ -146,26 +270,17 @@ def workloads_executor(
 ) -> Executor:
     """Returns what measures one workload, or several together; arguments as above."""
     refuse_mixture(specs)
-
-    def make(spec: WorkloadSpec, sink: Sink | None) -> Executor:
-        return workload_executor(
-            spec,
-            sink,
-            seed=seed,
-            machine=machine,
-            processes=processes,
-            run_s=run_s,
-            timeout_s=timeout_s,
-        )
-
+    make = partial(
+        workload_executor,
+        seed=seed,
+        machine=machine,
+        processes=processes,
+        run_s=run_s,
+        timeout_s=timeout_s,
+    )
     if len(specs) == 1:
         return make(specs[0], sink)
     return SeveralExecutor([(spec.label, partial(make, spec)) for spec in specs], sink)
-
-
-def _rss_limit_mb(machine: Machine, processes: int) -> int:
-    """What one of several processes may take before it is ended: a share of most of the memory."""
-    return int(MEMORY_SHARE * _memory_mb(machine) / processes)
 
 
 def _memory_mb(machine: Machine) -> int:

@@ -44,23 +44,17 @@ class IdentityCheck(Protocol):
         """
 
     def program(self, arm: Arm) -> Path | None:
-        """Returns the arm's own build of the program, with its allocator inside; None: the usual.
-
-        Only turns ask for it.
-        """
+        """Returns the arm's own build of the program, for turns; None: the usual."""
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """Returns what is wrong with a process of the arm's tree, as it was found while it ran.
-
-        Only runs of whole programs ask for it.
-        """
+        """Returns what is wrong with a process of a whole program, as it was found meanwhile."""
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for.
 
         Args:
             arm: What was asked for.
-            library: The file that provided the process's malloc.
+            library: The file that provided the process's malloc; "": that was not seen.
             stderr: What the process wrote there, from its start.
         """
 
@@ -84,7 +78,7 @@ class AllocatorIdentity:
         self._program = program
         self._user = user_settings()
         self.base: Mapping[str, str] = {
-            name: value for name, value in os.environ.items() if name not in self._user
+            n: value for n, value in os.environ.items() if n not in self._user
         }
         self._prepared: dict[Arm, dict[str, str] | Fault] = {}
         self._installed = {each.name: each for each in inside}
@@ -112,12 +106,15 @@ class AllocatorIdentity:
         process = f"process {running.pid} ({running.program})"
         if adapter.is_inside and adapter.confirms:
             return None  # it says itself what reached it, from wherever it stands
-        if not adapter.is_inside and os.path.realpath(running.provider) != os.path.realpath(
-            installed.path
-        ):
+        if not adapter.is_inside and not _same(running.provider, installed.path):
             said = f"{process} has its malloc from {running.provider}, not {installed.path}"
             return Fault("wrong_allocator", said)
-        names = _changed(adapter, given, running)
+        if running.environment is None:
+            return None
+        # LD_PRELOAD may name more libraries; which of them provides malloc is seen.
+        asked = {name: value for name, value in given.items() if name != "LD_PRELOAD"}
+        added = set(adapter.disturbing(running.environment)) - set(asked)
+        names = (*live.undelivered(running, asked), *sorted(added))
         if not names:
             return None
         return Fault(
@@ -140,11 +137,7 @@ class AllocatorIdentity:
                 "wrong_allocator",
                 "each run was over before its allocator could be seen; give it more work",
             )
-        if (
-            library
-            and not adapter.is_inside
-            and os.path.realpath(library) != os.path.realpath(installed.path)
-        ):
+        if library and not adapter.is_inside and not _same(library, installed.path):
             return Fault("wrong_allocator", f"malloc comes from {library}, not {installed.path}")
         return confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
 
@@ -173,16 +166,8 @@ class AllocatorIdentity:
         return self._installed[adapter.name]
 
 
-def _changed(adapter: Adapter, given: Mapping[str, str], running: Running) -> tuple[str, ...]:
-    """The allocator's variables that a process has otherwise than given, or in addition to them.
-
-    LD_PRELOAD may name more libraries; which of them provides malloc is seen.
-    """
-    if running.environment is None:
-        return ()
-    asked = {name: value for name, value in given.items() if name != "LD_PRELOAD"}
-    added = set(adapter.disturbing(running.environment)) - set(asked)
-    return (*live.undelivered(running, asked), *sorted(added))
+def _same(one: Path | str, other: Path | str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:

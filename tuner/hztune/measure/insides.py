@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +27,12 @@ from hztune.allocator import (
     loaded_program,
 )
 from hztune.allocator.live import ProcessMemory
-from hztune.measure.alongside import alongside
 from hztune.measure.identity import AllocatorIdentity
-from hztune.measure.launch import Run
+from hztune.measure.launch import Run, Unit, time_once
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
 from hztune.measure.server import LOAD_SPAN_S, serve_once
-from hztune.measure.timed_run import time_once
-from hztune.params import Value
+from hztune.measure.watch import alongside
 
 _FIRST_S = 0.001
 _GROWTH = 1.1
@@ -127,11 +125,11 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     for name in names:
         if (adapter := inside.adapter_of(name)) is not None:
             said.update(adapter.saying())
-    run_once = serve_once if program.service else time_once
     with with_port_and_dir(replace(program, span_s=LOAD_SPAN_S)) as here:
         hook("--prepare", here.prepare, base)
         with mapped_files() as files:
-            run = run_once(here, 0, base, said, here.timeout_s, look=lambda running: None)
+            unit = Unit(here, base, said, lambda running: None, here.timeout_s)
+            run = serve_once(unit) if here.service else time_once(unit)
         hook("--cleanup", here.cleanup, base)
     return list(files), run
 
@@ -166,17 +164,12 @@ def _heard(part: Installed, run: Run) -> Installed | None:
         return part if run.fault else None
     version = _VERSION.search(run.stderr) if adapter.family == "mimalloc" else None
     heard = replace(part, version=version[1]) if version else part
-    return replace(heard, given=_given(heard, said))
-
-
-def _given(part: Installed, said: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
-    """Returns what is not at the allocator's own default before anything was set."""
-    knobs = _adapter(part).knobs(part)
-    return tuple(
+    given = (  # what is not at the allocator's own default before anything was set
         (knob.name, said[knob.name])
-        for knob in knobs
+        for knob in adapter.knobs(heard)
         if knob.name in said and said[knob.name] != knob.default
     )
+    return replace(heard, given=tuple(given))
 
 
 def _adapter(part: Installed) -> Adapter:

@@ -1,32 +1,39 @@
-"""A run of a program behind hz-launch: how it is started, watched, and told of afterwards.
+"""A run of a program behind hz-launch: how it is started, watched, timed, and told of afterwards.
 
 hz-launch proves which library provides malloc, measures the memory of the whole process tree, and
-ends what takes too long or too much. hztune itself looks at the processes while they live.
+ends what takes too long or too much. hztune itself looks at the processes while they live. Whole
+runs are timed by hyperfine where that is installed, else by hz-launch.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hztune import artifacts, process
+from hztune.allocator.tables import tables
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
-from hztune.measure.ending import ending_fault, with_last_line
 from hztune.measure.identity import Fault
-from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
 from hztune.measure.scope import Scope, entered
 from hztune.measure.watch import Look, Watcher, watching
+from hztune.process import last_words, signal_name
 from hztune.rests import Rested
+from hztune.scratch import scratch_folder
 
-Wrap = Callable[[list[str]], list[str]]
-"""Puts another program before a command, such as one that times it."""
+GRACE_S = 30.0
+"""What hz-launch has to end a program that takes too long."""
 
 _SCHEMA = 1
 _STATUSES: dict[str, Status] = {
@@ -58,200 +65,181 @@ _LOST: dict[str, Any] = {
 }
 """What stands for the report of a hz-launch that ended before it could report."""
 
-
 STOPPED = Fault(
     "hang", "it stopped itself (by SIGSTOP or a signal like it), and nothing lets it go on"
 )
+NOT_ENDED = Fault("hang", "hz-launch did not end it")
 _LOST_MEASURER = Fault(
     "failed", "hz-launch, which measures it, was killed, perhaps by the program itself"
 )
 
+_HYPERFINE_SCHEMA = 2
+_HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""How Python holds bytes of a file name that are no UTF-8."""
+_VERSION_S = 10.0
+_UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond": 1e-9, "ns": 1e-9}
 
-def overtime(program: Program, limit_s: float, stderr: str = "") -> Fault:
-    """Returns why a run does not count that was ended for its length.
 
-    Args:
-        program: What ran.
-        limit_s: What it was given; a larger --timeout gives it more only where that is the limit.
-        stderr: What it printed; the last line may tell what it waits for.
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is run, alone or beside others.
+
+    Attributes:
+        program: What to run, in its place; its limit of memory is the unit's.
+        base: The environment of hztune's own programs, and of what stands around the program.
+        changes: The variables that the program gets beyond it.
+        look: Judges every process of it that lives long enough to be looked at.
+        limit_s: A run is ended when its own time is longer; of a server, its load's.
+        seed: Of the block.
     """
-    why = with_last_line(f"it did not end within {limit_s:.3g} s", stderr)
-    more = "; --timeout gives a run more, in a study up to --budget"
-    return Fault("hang", why + (more if limit_s >= program.timeout_s else ""))
+
+    program: Program
+    base: Mapping[str, str]
+    changes: Mapping[str, str]
+    look: Look
+    limit_s: float
+    seed: int = 0
+
+    @property
+    def words(self) -> list[str]:
+        """The words behind hz-launch that tell of the program."""
+        program = self.program
+        words = ["--rss-limit-mb", str(program.rss_limit_mb)] if program.rss_limit_mb else []
+        words += ["--input", program.input.path] if program.input else []
+        for name, value in self.changes.items():
+            words += ["--env", f"{name}={value}"]
+        return [*words, "--", *program.command(self.seed)]
+
+    def overtime(self, stderr: str = "") -> Fault:
+        """Returns why a run does not count that was ended for its length.
+
+        A larger --timeout gives it more only where that is the limit.
+        """
+        why = _with_last_line(f"it did not end within {self.limit_s:.3g} s", stderr)
+        more = "; --timeout gives a run more, in a study up to --budget"
+        return Fault("hang", why + (more if self.limit_s >= self.program.timeout_s else ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run showed.
+    """What one run showed; memory and CPU time are those of all its processes together."""
 
-    Attributes:
-        fault: Why it does not count; None: it ended well.
-        pid: Its process; 0 when it could not be started.
-        wall_s: Its time, seconds.
-        cpu_ns: CPU time of all its processes, nanoseconds.
-        rss_peak_kb: Peak memory of all its processes together, KiB.
-        library: The file that provided its malloc; "" when that was not seen.
-        stdout: What it printed, if that matters.
-        stderr: What it printed there.
-        seen: What is wrong with one of its processes, as it was found while it ran.
-        server_cpu_ns: Of `cpu_ns`, what a server took under its load, nanoseconds; 0: it is none.
-        was_told: Whether a server's load was told to end.
-        rested: Its rounds of load and rest; None: it was not looked at.
-        left: Processes that it had started and that outlived it; they were ended.
-    """
-
-    fault: Fault | None
-    pid: int = 0
+    fault: Fault | None  # why it does not count
+    pid: int = 0  # 0: it could not be started
     wall_s: float = 0.0
     cpu_ns: int = 0
     rss_peak_kb: int = 0
-    library: str = ""
-    stdout: str = ""
+    library: str = ""  # the file that provided its malloc; "": that was not seen
+    stdout: str = ""  # what it printed, if that matters
     stderr: str = ""
-    seen: Fault | None = None
-    server_cpu_ns: int = 0
-    was_told: bool = False
-    rested: Rested | None = None
-    left: int = 0
+    seen: Fault | None = None  # what is wrong with one of its processes, as it was found meanwhile
+    server_cpu_ns: int = 0  # of `cpu_ns`, what a server took under its load
+    was_told: bool = False  # whether a server's load was told to end
+    rested: Rested | None = None  # its rounds of load and rest
+    left: int = 0  # processes that it had started and that outlived it; they were ended
 
 
 @dataclass(slots=True)
 class Launch:
-    """A program while it runs behind hz-launch.
+    """A program while it runs behind hz-launch, in a scope; its report is there in the end."""
 
-    Attributes:
-        program: What runs.
-        child: The process of hz-launch, or of what was put before it.
-        report: What hz-launch said in the end, as JSON.
-        limit_s: hz-launch ends the program after that time.
-        scope: Where the program lives.
-        out_of_memory: Whether the kernel ended one of its processes for want of memory.
-    """
-
-    program: Program
+    unit: Unit
     child: process.Child
+    scope: Scope
     _watcher: Watcher
-    limit_s: float
     report: bytes = b""
-    scope: Scope = field(default_factory=Scope)
     out_of_memory: bool = False
 
     def run(self, done: process.Finished) -> tuple[Run, str]:
         """Returns the run once it is over, and hz-launch's word for how it ended.
 
-        Args:
-            done: How the child ended.
-
         Raises:
             UsageError: The program could not be started at all.
         """
-        told = report_of(self.program, self.report, done.stderr, done.code)
+        program = self.unit.program
+        told = report_of(program, self.report, done.stderr, done.code)
         run = run_of(told, self._watcher, done.stdout, done.stderr)
-        if self.out_of_memory and self.program.quota is not None:
-            why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
+        if self.out_of_memory and program.quota is not None:
+            why = f"the kernel ended it for want of memory, in {program.quota.text}"
             return replace(run, fault=Fault("oom", why)), "oom"
         if told["status"] == "hang":
-            run = replace(run, fault=overtime(self.program, self.limit_s, done.stderr))
+            run = replace(run, fault=self.unit.overtime(done.stderr))
         return run, told["status"]
 
 
 @contextmanager
 def launched(
-    program: Program,
-    seed: int,
-    base: Mapping[str, str],
-    changes: Mapping[str, str],
-    limit_s: float,
-    look: Look,
+    unit: Unit,
     *,
-    wrap: Wrap = list,
-    helpers: Collection[Path] = (),
+    more_s: float = 0.0,
+    timer: list[str] | None = None,
     keep_stdout: bool = False,
     takes_lines: bool = False,
 ) -> Iterator[Launch]:
     """Runs a program for as long as the context lasts.
 
     Args:
-        program: What to run.
-        seed: Of the block.
-        base: The environment of hztune's own programs.
-        changes: What the program gets beyond it.
-        limit_s: hz-launch ends the program after that time.
-        look: Judges every process of the program that lives long enough to be looked at.
-        wrap: Puts something before hz-launch.
-        helpers: What `wrap` puts there; it is not looked at.
+        unit: What to run.
+        more_s: Seconds beyond its limit after which hz-launch ends it.
+        timer: The words that time a command which stands behind them as one; None: none does.
         keep_stdout: Whether what the program prints is kept.
         takes_lines: Whether lines can be sent to it; else its stdin is empty.
     """
-    own = own_programs(*helpers)
+    unit = replace(unit, limit_s=unit.limit_s + more_s)
+    own = [Path(timer[0]).resolve()] if timer else []
     report = os.memfd_create("hz-launch")
     try:
-        with (
-            entered(program.quota) as scope,
-            process.Child(
-                [*scope.wrap, *wrap(_command(program, seed, changes, limit_s, report, scope))],
-                env=base,
-                stdin=None if takes_lines else b"",
-                output_limit=OUTPUT_BYTES,
-                keep_stdout=keep_stdout,
-                pass_fds=(report,),
-            ) as child,
-            watching(child.pid, look, own) as watcher,
-        ):
-            launch = Launch(program, child, watcher, limit_s, scope=scope)
-            yield launch
-            launch.report = os.pread(report, os.fstat(report).st_size, 0)
-            launch.out_of_memory = scope.is_out_of_memory(_signal_of(launch.report))
+        with entered(unit.program.quota) as scope:
+            words = [str(artifacts.launch()), "--json-fd", str(report)]
+            words += [word for door in scope.doors for word in ("--join", str(door))]
+            words += ["--timeout-ms", str(round(1e3 * unit.limit_s)), *unit.words]
+            if timer:
+                words = [*timer, shlex.join(words)]
+            with (
+                process.Child(
+                    [*scope.wrap, *words],
+                    env=unit.base,
+                    stdin=None if takes_lines else b"",
+                    output_limit=OUTPUT_BYTES,
+                    keep_stdout=keep_stdout,
+                    pass_fds=(report,),
+                ) as child,
+                watching(child.pid, unit.look, own) as watcher,
+            ):
+                launch = Launch(unit, child, scope, watcher)
+                yield launch
+                launch.report = os.pread(report, os.fstat(report).st_size, 0)
+                # Without a report hz-launch was killed, and the program with it.
+                ended_by = json.loads(launch.report)["signal"] if launch.report else signal.SIGKILL
+                launch.out_of_memory = scope.is_out_of_memory(ended_by)
     finally:
         os.close(report)
 
 
-def _command(
-    program: Program,
-    seed: int,
-    changes: Mapping[str, str],
-    timeout_s: float,
-    report: int,
-    scope: Scope,
-) -> list[str]:
-    """Returns the command that starts the program."""
-    words = [str(artifacts.launch()), "--json-fd", str(report)]
-    words += [word for door in scope.doors for word in ("--join", str(door))]
-    words += ["--timeout-ms", str(round(1e3 * timeout_s))]
-    return [*words, *launch_words(program, seed, changes)]
-
-
-def _signal_of(report: bytes) -> int:
-    """The signal that ended a program, as hz-launch reports it; 0: none did.
-
-    Where there is no report hz-launch was killed, and the program with it.
-    """
-    return int(json.loads(report)["signal"]) if report else signal.SIGKILL
-
-
-def own_programs(*others: Path) -> tuple[Path, ...]:
-    """Returns the programs of hztune's own in a tree, of which no allocator is expected."""
-    return (artifacts.launch().resolve(), *others)
-
-
-def launch_words(program: Program, seed: int, changes: Mapping[str, str]) -> list[str]:
-    """Returns the words behind hz-launch that tell of a program; arguments as of `launched`."""
-    words = ["--rss-limit-mb", str(program.rss_limit_mb)] if program.rss_limit_mb else []
-    words += ["--input", program.input.path] if program.input else []
-    for name, value in changes.items():
-        words += ["--env", f"{name}={value}"]
-    return [*words, "--", *program.command(seed)]
-
-
 def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) -> Run:
-    """Returns a run from what hz-launch reports of it, what was seen, and what it printed."""
+    """Returns a run from what hz-launch reports of it, what was seen, and what it printed.
+
+    hz-launch does not know in which order symbols are found, but it sees the library of programs
+    that are over before this process has looked.
+    """
+    fault: Fault | None
+    match told["status"]:
+        case "ok":
+            fault = None
+        case "stopped":
+            fault = STOPPED
+        case "lost":
+            fault = _LOST_MEASURER
+        case word:
+            fault = ending_fault(_STATUSES[word], told["signal"], told["code"], stderr)
     return Run(
-        fault=_fault(told, stderr),
+        fault=fault,
         pid=told["pid"],
         wall_s=told["wall_ns"] * 1e-9,
         cpu_ns=round(told["cpu_s"] * 1e9),
         rss_peak_kb=told["rss_tree_peak_kb"],
-        library=watcher.library or _provider(told),
+        library=watcher.library or str((told["allocator"] or {"path": ""})["path"]),
         stdout=stdout,
         stderr=stderr,
         seen=watcher.fault,
@@ -274,9 +262,11 @@ def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict
     if code < 0:  # hz-launch was killed, or what was put before it
         return _LOST
     if not told:
-        if reason := _reason(stderr, code):
-            raise UsageError(f"cannot run {program.argv[0]}: {reason}")
-        return _LOST
+        said = [line for line in stderr.splitlines() if line.startswith(_LAUNCHER)]
+        if not said and code == 0:
+            return _LOST
+        reason = said[-1].removeprefix(_LAUNCHER) if said else last_words(stderr)
+        raise UsageError(f"cannot run {program.argv[0]}: {reason or 'it gave no reason'}")
     report: dict[str, Any] = json.loads(told)
     if report.get("schema") != _SCHEMA:
         raise HztuneError(
@@ -286,28 +276,94 @@ def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict
     return report
 
 
-def _provider(launch: Mapping[str, Any]) -> str:
-    """Returns the library that hz-launch saw, which does not know in which order symbols are found.
+def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
+    """Returns why a process that ended badly does not count: "exit status 1: cannot open a.conf".
 
-    It sees programs that are over before this process has looked.
+    One whose allocator refused its settings, and said so, did not crash.
     """
-    return str((launch["allocator"] or {"path": ""})["path"])
+    stderr = _without_chatter(stderr)
+    for name, table in tables().items() if status == "crash" else ():
+        if table.refusal and (said := re.search(table.refusal, stderr, re.M)):
+            return Fault("rejected", f"{name} refuses it: {said['why']}")
+    end = f"ended by {signal_name(signal)}" if signal else f"exit status {code}"
+    return Fault(status, _with_last_line(end, stderr))
 
 
-def _reason(stderr: str, code: int) -> str:
-    """Why a program could not be started; "" where hz-launch was killed instead."""
-    said = [line for line in stderr.splitlines() if line.startswith(_LAUNCHER)]
-    if said:
-        return said[-1].removeprefix(_LAUNCHER)
-    return (process.last_words(stderr) or "it gave no reason") if code > 0 else ""
+def _with_last_line(told: str, stderr: str) -> str:
+    said = last_words(_without_chatter(stderr))
+    return f"{told}: {said}" if said else told
 
 
-def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
-    """Returns why a run does not count."""
-    if launch["status"] == "ok":
+def _without_chatter(stderr: str) -> str:
+    """What an allocator says of its settings is no reason for anything."""
+    for table in tables().values():
+        if table.chatter:
+            stderr = re.sub(table.chatter, "", stderr, flags=re.M)
+    return stderr
+
+
+# ---- one run, timed ------------------------------------------------------------------------------
+
+
+@cache
+def hyperfine() -> Path | None:
+    """Returns the hyperfine that times programs here; None: there is none, hz-launch does it."""
+    path = shutil.which("hyperfine")
+    if path is None:
         return None
-    if launch["status"] == "stopped":
-        return STOPPED
-    if launch["status"] == "lost":
-        return _LOST_MEASURER
-    return ending_fault(_STATUSES[launch["status"]], launch["signal"], launch["code"], stderr)
+    done = process.run([path, "--version"], deadline_s=_VERSION_S)
+    return Path(path) if done.ok and re.match(r"hyperfine \d+\.\d+", done.stdout) else None
+
+
+def time_once(unit: Unit) -> Run:
+    """Runs a program once.
+
+    Raises:
+        UsageError: The program cannot be started at all.
+    """
+    # Words for hyperfine itself must be UTF-8, those of a program need not.
+    told = [*unit.program.command(unit.seed), *unit.changes.values()]
+    tool = None if any(map(_NOT_UTF8.search, told)) else hyperfine()
+    with scratch_folder() as folder:
+        export = folder / "times.json"
+        options = ["-N", "--runs", "1", "--ignore-failure", "--style", "none"]
+        options += ["--output", "inherit", "--export-json", str(export), "--"]
+        timer = [str(tool), *options] if tool else None  # for every version from 1.13 on
+        with launched(unit, timer=timer, keep_stdout=unit.program.reads_output) as launch:
+            done = launch.child.finish(unit.limit_s + GRACE_S)
+        if done.timed_out:
+            return Run(NOT_ENDED, stderr=done.stderr)
+        run, _ = launch.run(replace(done, stderr=done.stderr.replace(_HYPERFINE_WARNING, "")))
+        if run.fault is not None:
+            return run
+        if done.truncated:
+            run = replace(run, fault=TOO_MUCH)
+        return replace(run, wall_s=_hyperfine_s(export)) if export.exists() else run
+
+
+def _hyperfine_s(export: Path) -> float:
+    """Returns the time of the one run in hyperfine's JSON, seconds.
+
+    Version 1 has no schema number and `times`; version 2 has `measurements` with units.
+
+    Raises:
+        HztuneError: A version of the format that is not known, or none: the disk was full.
+    """
+    try:
+        document = json.loads(export.read_text(encoding="utf-8"))
+    except ValueError:
+        raise HztuneError(
+            f"hyperfine could not write its times to {export.parent}; make room there, or name "
+            "another directory for temporary files with TMPDIR"
+        ) from None
+    schema = document.get("schema_version", 1)
+    result = document["results"][0]
+    if schema == 1:
+        return float(result["times"][0])
+    if schema == _HYPERFINE_SCHEMA:
+        time = result["measurements"][0]["time_wall_clock"]
+        return float(time["value"]) * _UNIT_S[time["unit"]]
+    raise HztuneError(
+        f"hyperfine exports schema {schema}, and hztune knows 1 and {_HYPERFINE_SCHEMA}; "
+        "install hyperfine from your distribution, or none: hz-launch then times"
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,13 +21,13 @@ from msgspec import structs
 from hztune import artifacts
 from hztune.allocator.live import Running
 from hztune.attach.outside import Process
-from hztune.attach.questions import Statistics, statistics_of
+from hztune.attach.questions import statistics_of
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
-from hztune.measure.alongside import alongside
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.program import Program
-from hztune.measure.runs import RunExecutor
+from hztune.measure.watch import alongside
+from hztune.measure.whole import RunExecutor
 
 _PAUSE_S = 0.01
 _ASKED_SHARE = 0.2
@@ -158,15 +158,11 @@ def _asked(program: Program, arm: Arm, identity: IdentityCheck, seed: int) -> Li
 
 
 class _Listening:
-    """Lets the processes of arms take requests, and notes them; the rest is another's check."""
+    """Lets the processes of arms take requests, and notes them; nothing else is checked."""
 
     def __init__(self, others: IdentityCheck, asker: _Asker) -> None:
         self._others, self._asker = others, asker
-
-    @property
-    def base(self) -> Mapping[str, str]:
-        """The environment of everything that is started."""
-        return self._others.base
+        self.base = others.base
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Returns the variables of an arm's processes, with which they take requests."""
@@ -239,32 +235,26 @@ class _Asker:
         self._was_found, process = True, None
         try:
             process = Process.of(pid)
-            found = self._part_of(statistics_of(process))
+            found = statistics_of(process)
         except HztuneError as error:
             if process is not None and process.exists():
                 self._why = str(error)
             return
-        if found is None:
-            return
-        name, reading = found
-        self._last[pid] = reading
-        if pid not in self._most or _fullness(reading) > _fullness(self._most[pid][1]):
-            self._most[pid] = name, reading
-
-    def _part_of(self, found: Statistics) -> tuple[str, LiveReading] | None:
-        """The answer of the allocator that is meant: one inside the program, or that of malloc."""
-        inside = self.arm.allocator.startswith(_INSIDE)
+        # Meant is the allocator inside the program, or that of malloc.
+        name = self.arm.allocator
         parts = [
             part
             for part in found.parts
-            if not inside or self.arm.allocator.endswith(part.allocator)
+            if not name.startswith(_INSIDE) or name.endswith(part.allocator)
         ]
         if not parts or (held := parts[0].held_bytes) is None:
             self._why = "its allocator is none that tells what it holds"
-            return None
+            return
         live = parts[0].live_bytes
-        counted = None if live is None else live // _KIB
-        return parts[0].allocator, LiveReading(held // _KIB, counted)
+        reading = LiveReading(held // _KIB, None if live is None else live // _KIB)
+        self._last[pid] = reading
+        if pid not in self._most or _fullness(reading) > _fullness(self._most[pid][1]):
+            self._most[pid] = parts[0].allocator, reading
 
 
 def _fullness(reading: LiveReading) -> tuple[int, int]:

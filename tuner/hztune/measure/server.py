@@ -1,45 +1,47 @@
-"""One run of a server: started afresh under the candidate, put under load, and stopped.
+"""Servers: started afresh under the candidate, put under load, and stopped.
 
-Only one server runs at a time, so that it may always use the same port; see `port_and_dir` for
-ports that change. The load runs beside it without the candidate's variables; its time, or what it
-prints, is the measurement. Whatever ends the run, the load and the whole tree of the server end
-with it.
+The load runs beside the server without the candidate's variables; its time, or what it prints, is
+the measurement. Whatever ends the run, the load and the whole tree of the server end with it.
+
+By runs one server lives at a time, so that it may always use the same port; see `port_and_dir` for
+ports that change. By turns server and load are one unit, which hz-alternate lets go on and stand
+still; the server's start is not counted, nor is its rest after the load. The load's report comes
+first, the server's when all units are done: only then is known whether a run counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
-from hztune import process
+from hztune import artifacts, process
 from hztune.allocator import live
 from hztune.errors import HztuneError
-from hztune.measure import network
-from hztune.measure.holdings import port_in_words, ports_of
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Launch, Run, launched, overtime
-from hztune.measure.program import OUTPUT_BYTES, Program, Service
-from hztune.measure.segments import swept
-from hztune.measure.watch import Look
+from hztune.measure.launch import Launch, Run, Unit, launched
+from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program, Service
+from hztune.measure.rest import ENDED_AT_REST, MemoryWatch
+from hztune.measure.watch import port_in_words, ports_of
+from hztune.rests import RestPlan
 
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
-_WAIT_LONGER = "; a longer --ready-timeout is waited for"
-ENDED = Fault("failed", "the server ended by itself, with status 0")
-ENDED_EARLY = Fault("failed", "the server ended before it answered")
+_TURN_S = 0.05
 IN_BACKGROUND = Fault(
     "failed",
     "the server went to the background: its first process ended, and left others, which were "
     "ended; start it so that it stays in the foreground",
 )
-_TURN_S = 0.05
 
 LOAD_SPAN_S = 2.0
 """How long a load is left alone that goes on until it is told to end."""
@@ -54,56 +56,52 @@ without noise."""
 _LESS = 0.75
 """How much less a server works, at least, in the same time if it stands still for half of it."""
 
-Use = Callable[[Launch, Program, Mapping[str, str], float, bool], Run]
+_SHARED_MEMORY = Path("/proc/sysvipc/shm")
+_NUMBER, _CREATOR, _ATTACHED, _CHANGED = 1, 4, 6, 13
+_REMOVE = 0
+_libc = ctypes.CDLL(None)
+
+Use = Callable[[Launch], Run]
 """Waits until a server answers, and does with it what is measured."""
 
 
 def serve_once(
-    program: Program,
-    seed: int,
-    base: Mapping[str, str],
-    changes: Mapping[str, str],
-    timeout_s: float,
-    look: Look,
+    unit: Unit,
     *,
     standing: bool = False,
+    rest: RestPlan | None = None,
     use: Use | None = None,
     most_s: float = 0.0,
 ) -> Run:
-    """Runs the server, and the load once; see `timed_run.time_once`.
+    """Runs a server in its place, and its load.
 
     Args:
-        program: The server, in its place.
-        seed: Of the block.
-        base: The environment of the helpers.
-        changes: What the server gets beyond it.
-        timeout_s: The load is ended after that time.
-        look: Judges every process of the server.
+        unit: The server.
         standing: Whether the server stands still for half of the time under load.
-        use: What is done with it; None: one load.
-        most_s: Seconds that `use` may take; 0: those of one load.
+        rest: Its rounds of load and rest; None: one load.
+        use: What is done with it instead.
+        most_s: Seconds that `use` may take.
 
     Raises:
         HztuneError: Something answers on the server's port before it is started.
         UsageError: The server cannot be started at all.
     """
-    service = program.service
-    assert service is not None, "not a server"
+    service = _service(unit.program)
     if service.port and _listens(service.port):
         raise HztuneError(
             f"something answers on port {service.port} already; stop it, or write {{port}} in the "
             "commands instead of the number: each run then has a free port of its own"
         )
-    limit_s = (most_s or program.ready_s + timeout_s) + _STOP_S
-    with swept() as pids, launched(program, seed, base, changes, limit_s, look) as launch:
-        used = (use or _use)(launch, program, base, timeout_s, standing)
+    rounds, idle_s = (rest.rounds, rest.idle_s) if rest else (1, 0.0)
+    needed_s = most_s or unit.program.ready_s + rounds * (unit.limit_s + idle_s)
+    with swept() as pids, launched(unit, more_s=needed_s + _STOP_S - unit.limit_s) as launch:
+        used = use(launch) if use else _used(launch, unit, standing, rest)
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
-    is_over = status != "interrupted"
     return replace(
         run,
-        fault=ended_by_itself(run) if is_over else used.fault,
+        fault=used.fault if status == "interrupted" else ended_by_itself(run),
         wall_s=used.wall_s,
         stdout=used.stdout,
         server_cpu_ns=used.server_cpu_ns,
@@ -112,68 +110,65 @@ def serve_once(
     )
 
 
-def _use(
-    launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
-) -> Run:
-    """Waits until the server answers, and puts it under load."""
-    server, service = launch.child, program.service
-    assert service is not None, "not a server"
-    fault = answers(program, base, server.wait, server.pid)
-    if fault is not None:
-        return Run(fault)
-    before_ns = tree_cpu_ns(server.pid)
-    used = under_load(server, program, base, limit_s, standing)
-    if used.fault is not None:
-        return used
-    return replace(used, server_cpu_ns=tree_cpu_ns(server.pid) - before_ns)
+def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> Run:
+    """Waits until a server answers, and puts it under load as often as was asked."""
+    server, program = launch.child, unit.program
+    watch = MemoryWatch(server.pid, rest or RestPlan(), launch.scope)
+    with watch.watching() if rest else contextlib.nullcontext():
+        fault = answers(program, unit.base, server.wait, server.pid)
+        if fault is not None:
+            return Run(fault)
+        before_ns, rates, runs = tree_cpu_ns(server.pid), list[float](), list[Run]()
+        for _ in range(rest.rounds if rest else 1):
+            watch.load()
+            used = under_load(server, unit, standing)
+            if used.fault is not None:
+                return used
+            if rest:
+                rate = program.measure(used.wall_s, used.stdout)
+                if isinstance(rate, Fault):
+                    return Run(rate)
+                if not watch.rest(server.wait):
+                    return Run(ENDED_AT_REST)
+                rates.append(rate)
+            runs.append(used)
+        wall_s = sum(each.wall_s for each in runs)
+        worked_ns = tree_cpu_ns(server.pid) - before_ns
+    rested = watch.rested(fmean(rates)) if rest else None
+    return replace(runs[-1], wall_s=wall_s, server_cpu_ns=worked_ns, rested=rested)
 
 
-def under_load(
-    server: process.Child, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
-) -> Run:
+def under_load(server: process.Child, unit: Unit, standing: bool = False) -> Run:
     """Puts a server that answers under load once; returns the time and the words of the load."""
-    service = program.service
-    assert service is not None, "not a server"
-    with process.Child(
-        ["/bin/sh", "-c", service.load], env=base, output_limit=OUTPUT_BYTES
-    ) as load:
+    span_s = unit.program.span_s
+    words = ["/bin/sh", "-c", _service(unit.program).load]
+    with process.Child(words, env=unit.base, output_limit=OUTPUT_BYTES) as load:
         began, was_told = time.monotonic(), False
-        while not load.wait(_PAUSE_S) and time.monotonic() < began + limit_s:
+        while not load.wait(_PAUSE_S) and time.monotonic() < began + unit.limit_s:
             if server.wait(0.0):
                 return Run(Fault("failed", "the server ended under load"))
-            if program.span_s and not was_told and time.monotonic() > began + program.span_s:
+            if span_s and not was_told and time.monotonic() > began + span_s:
                 was_told = True
                 os.killpg(load.pid, signal.SIGINT)
-            if standing:
-                _stand_still(server, load)
+            for number in (signal.SIGSTOP, signal.SIGCONT) if standing else ():
+                for pid in live.descendants(server.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                load.wait(_TURN_S)
         done = load.finish(0.0)
     if done.timed_out:
-        late = overtime(program, limit_s, done.stderr)
+        late = unit.overtime(done.stderr)
         return Run(replace(late, detail=f"--load: {late.detail}"))
     if not (done.ok or (was_told and ended_when_told(done.code))):
         return Run(Fault("failed", f"--load {done.describe()}"))
     if done.truncated:
-        return Run(Fault("bad_output", f"--load printed more than {OUTPUT_BYTES >> 20} MiB"))
+        return Run(Fault("bad_output", f"--load {TOO_MUCH.detail.removeprefix('it ')}"))
     return Run(None, wall_s=done.wall_s, stdout=done.stdout, was_told=was_told)
 
 
 def ended_when_told(code: int) -> bool:
     """Whether an exit status, or minus a signal, is that of a load that ended as it was told to."""
     return code in (0, -signal.SIGINT, 128 + signal.SIGINT)
-
-
-def ends_well(program: Program, run: Run) -> bool:
-    """Whether a run counts and has a number to tell."""
-    return run.fault is None and not isinstance(program.measure(run.wall_s, run.stdout), Fault)
-
-
-def _stand_still(server: process.Child, load: process.Child) -> None:
-    """Stops the server for as long as it then goes on."""
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for pid in live.descendants(server.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        load.wait(_TURN_S)
 
 
 def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
@@ -197,69 +192,57 @@ def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
 
 
 def answers(
-    program: Program,
-    base: Mapping[str, str],
-    ended: Callable[[float], bool],
-    launcher: int,
-    *,
-    has_network: bool = False,
+    program: Program, base: Mapping[str, str], ended: Callable[[float], bool], launcher: int
 ) -> Fault | None:
     """Waits until a server answers; returns why it does not.
 
     Args:
-        program: The server.
+        program: The server; in a network of its own, if it has one and is run by turns.
         base: The environment of hztune's own programs.
         ended: Waits so many seconds, and says whether the server has ended.
         launcher: The process above the server's.
-        has_network: Whether it is in a network of its own.
     """
-    service = program.service
-    assert service is not None, "not a server"
+    service = _service(program)
     deadline = time.monotonic() + program.ready_s
+
+    def ports() -> set[str]:
+        return {port for pid in live.descendants(launcher) for port in ports_of(pid)}
+
+    def is_ready() -> bool:
+        if not service.ready and program.has_network:
+            return port_in_words(service.port) in ports()
+        if not service.ready:
+            return _listens(service.port)
+        words = ["/bin/sh", "-c", service.ready]
+        if program.has_network:
+            words = [str(artifacts.launch()), "--network-of", str(launcher), "--", *words]
+        return process.run(words, env=base, deadline_s=_ASK_S).ok
+
     while not ended(_PAUSE_S):
-        if _is_ready(service, base, launcher if has_network else 0):
+        if is_ready():
             return None
         if time.monotonic() > deadline:
-            why = f"the server did not answer {_where(service)} within {program.ready_s:g} s"
-            return Fault("hang", why + (_elsewhere(service, launcher) or _WAIT_LONGER))
-    return ENDED_EARLY
-
-
-def _ports_below(launcher: int) -> set[str]:
-    """The ports on which the processes of a server listen, in words."""
-    return {port for pid in live.descendants(launcher) for port in ports_of(pid)}
-
-
-def _elsewhere(service: Service, launcher: int) -> str:
-    """What is said of a server that listens on another port than the one that is tried."""
-    found = _ports_below(launcher)
-    if service.ready or not found:
-        return ""
-    return f"; it listens on {' and '.join(sorted(found))}"
+            where = f"to --ready {service.ready!r}" if service.ready else f"on port {service.port}"
+            more = "a longer --ready-timeout is waited for"
+            if not service.ready and (found := ports()):
+                more = f"it listens on {' and '.join(sorted(found))}"
+            late = f"the server did not answer {where} within {program.ready_s:g} s; {more}"
+            return Fault("hang", late)
+    return Fault("failed", "the server ended before it answered")
 
 
 def ended_by_itself(run: Run) -> Fault:
     """Why a server that nothing has ended does not count."""
     if run.fault is not None:
         return Fault(run.fault.status, f"the server ended: {run.fault.detail}")
-    return IN_BACKGROUND if run.left else ENDED
+    return (
+        IN_BACKGROUND if run.left else Fault("failed", "the server ended by itself, with status 0")
+    )
 
 
-def _where(service: Service) -> str:
-    """How it is found out whether a server answers, in words."""
-    return f"to --ready {service.ready!r}" if service.ready else f"on port {service.port}"
-
-
-def _is_ready(service: Service, base: Mapping[str, str], network_of: int) -> bool:
-    """Whether a server answers, in the network of a process; 0: in this one."""
-    if not service.ready and network_of:
-        return port_in_words(service.port) in _ports_below(network_of)
-    if not service.ready:
-        return _listens(service.port)
-    words = ["/bin/sh", "-c", service.ready]
-    if network_of:
-        words = network.inside(network_of, service.ready)
-    return process.run(words, env=base, deadline_s=_ASK_S).ok
+def _service(program: Program) -> Service:
+    assert program.service is not None, "not a server"
+    return program.service
 
 
 def _listens(port: int) -> bool:
@@ -287,3 +270,21 @@ def _tree_sum(launcher: int, first: int, end: int) -> int:
             told = Path("/proc", str(pid), "stat").read_text(errors="replace")
             total += sum(map(int, told[told.rindex(")") + 2 :].split()[first:end]))
     return total
+
+
+@contextmanager
+def swept() -> Iterator[set[int]]:
+    """Removes the System V shared memory of processes that ended while the block lasted.
+
+    They are put into the set. The kernel keeps such memory without an owner: PostgreSQL has a
+    segment, and the machine allows 4096 of them. Only what they made meanwhile and nothing is
+    attached to any more is removed.
+    """
+    began_s, pids = int(time.time()), set[int]()
+    yield pids
+    with contextlib.suppress(OSError):
+        for row in _SHARED_MEMORY.read_text(encoding="ascii").splitlines()[1:]:
+            words = [int(word) for word in row.split()]
+            is_theirs = words[_CREATOR] in pids and words[_CHANGED] >= began_s
+            if is_theirs and words[_ATTACHED] == 0:
+                _libc.shmctl(words[_NUMBER], _REMOVE, None)

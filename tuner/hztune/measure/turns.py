@@ -12,26 +12,24 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hztune import artifacts
 from hztune.blocks import STATUSES, overall_rate
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
-from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Status, Turn
+from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Turn
 from hztune.measure.disturbance import DisturbanceRule, Throttling, repeats, slept_ns
-from hztune.measure.ending import ending_fault
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
+from hztune.measure.launch import ending_fault
+from hztune.measure.whole import PADDING, PADDING_BYTES, SEEDS, Part
 from hztune.process import Child
 from hztune.store import Evidence, Nowhere, Plan, Sink
 from hztune.workload import WorkloadSpec
 
-_PADDING = "HZTUNE_PADDING"
-_PADDING_BYTES = 4096
 _SILENCE_S = 60.0
 _STOP_S = 5.0
-_SEEDS = 1 << 31
 _SHORTEST_TURN_MS = 20.0
 _LONGEST_TURN_MS = 120.0
 _THREAD_MS = 4.0
@@ -44,24 +42,14 @@ _SLOWER = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How a block is conducted.
+    """How a block is conducted; times of one process."""
 
-    Attributes:
-        turn_ms: Length of a turn, its uncounted start included.
-        skip_ms: Uncounted start of each turn.
-        warmup_ms: Turn time that each process gets before its first round.
-        stall_ms: A process that takes longer to park is hanging.
-        rss_limit_mb: A process above it is killed; 0: no limit.
-        round_ms: What a round of the workload takes, about, with which each turn ends; 0: turns
-            end anywhere.
-    """
-
-    turn_ms: float
-    skip_ms: float
-    warmup_ms: float
-    stall_ms: int = _STALL_MS
-    rss_limit_mb: int = 0
-    round_ms: float = 0.0
+    turn_ms: float  # length of a turn, its uncounted start included
+    skip_ms: float  # uncounted start of each turn
+    warmup_ms: float  # turn time before the first round
+    stall_ms: int = _STALL_MS  # a process that takes longer to park is hanging
+    rss_limit_mb: int = 0  # a process above it is killed; 0: no limit
+    round_ms: float = 0.0  # a round, about, with which each turn ends; 0: turns end anywhere
 
     def block_s(self, rounds: int) -> float:
         """Returns the seconds that an arm works in a block, its warm-up included."""
@@ -139,30 +127,14 @@ class TurnExecutor(Executor):
             outcomes = performance.outcomes()
             self._sink.end()
             spent = performance.accounting(started_ns)
-        self._learn(spent, len(arms), rounds)
-        return Block(number, role, outcomes)
-
-    def _learn(self, spent: Accounting, arms: int, rounds: int) -> None:
-        """Adds a block to the accounts, and what it took beside turns to the expectation."""
         self._accounting += spent
         if self._tempo.round_ms and spent.turns:
             took_ms = 1e3 * spent.measured_s / spent.turns
             self._tempo = replace(self._tempo, round_ms=took_ms)
-        planned_s = arms * self._tempo.block_s(rounds)
-        self._overhead_s += max(0.0, spent.wall_s - planned_s) / arms
+        planned_s = len(arms) * self._tempo.block_s(rounds)
+        self._overhead_s += max(0.0, spent.wall_s - planned_s) / len(arms)  # beside its turns
         self._blocks += 1
-
-
-@dataclass(slots=True)
-class _TurnArm:
-    """One arm's part of a block, as far as it has come."""
-
-    arm: Arm
-    environment: dict[str, str]
-    fault: Fault | None = None
-    pid: int = 0
-    turns: list[Turn] = field(default_factory=list)
-    ending: Mapping[str, Any] | None = None
+        return Block(number, role, outcomes)
 
 
 class _Performance:
@@ -180,19 +152,13 @@ class _Performance:
         self._tempo = tempo
         self._identity = identity
         self._sink = sink
-        self._parts = [self._part(arm) for arm in arms]
+        self._parts = [Part.of(arm, identity) for arm in arms]
+        self._endings: dict[int, Mapping[str, Any]] = {}
         self._judge = DisturbanceRule(spec.threads, len(os.sched_getaffinity(0)))
         self._launched_ns = 0
         self._slept_ns = slept_ns()
         self._throttling = Throttling()
         self._throttled_us = self._throttling.us()
-
-    def _part(self, arm: Arm) -> _TurnArm:
-        """Prepares an arm."""
-        prepared = self._identity.prepare(arm)
-        if isinstance(prepared, Fault):
-            return _TurnArm(arm, {}, fault=prepared)
-        return _TurnArm(arm, prepared)
 
     def play(self, rounds: int, rng: random.Random) -> None:
         """Runs the block; what it came to stands in the parts."""
@@ -203,7 +169,9 @@ class _Performance:
             for line in child.lines(_SILENCE_S):
                 event = json.loads(line)
                 if event["event"] == "rounds":
-                    child.send(self._answer(rounds, event["done"]))
+                    turns = [turn for part in self._parts for turn in part.turns]
+                    more = repeats(rounds, event["done"], turns)
+                    child.send(f"more {more}" if more else "quit")
                 else:
                     self._take(event)
             ended = child.finish(_STOP_S)
@@ -213,7 +181,7 @@ class _Performance:
     def _command(self, rounds: int, rng: random.Random) -> list[str]:
         """Returns the command; an arm is named by its index, since an arm may stand twice."""
         tempo = self._tempo
-        words = [str(artifacts.turns()), "--ask", "--seed", str(rng.randrange(_SEEDS))]
+        words = [str(artifacts.turns()), "--ask", "--seed", str(rng.randrange(SEEDS))]
         words += ["--turn-ms", f"{tempo.turn_ms:g}", "--skip-ms", f"{tempo.skip_ms:g}"]
         words += ["--warmup-ms", f"{tempo.warmup_ms:g}", "--rounds", str(rounds)]
         words += ["--stall-ms", str(tempo.stall_ms)]
@@ -226,10 +194,10 @@ class _Performance:
                 words += ["--arm", str(index)]
                 if own := self._identity.program(part.arm):
                     words += ["--program", str(own)]
-                padding = "x" * rng.randrange(_PADDING_BYTES)
-                for name, value in {**part.environment, _PADDING: padding}.items():
+                padding = "x" * rng.randrange(PADDING_BYTES)
+                for name, value in {**part.changes, PADDING: padding}.items():
                     words += ["--env", f"{name}={value}"]
-        return [*words, "--", *self._spec.command(rng.randrange(_SEEDS))]
+        return [*words, "--", *self._spec.command(rng.randrange(SEEDS))]
 
     def _take(self, event: Mapping[str, Any]) -> None:
         """Takes in what hz-turns tells of one arm."""
@@ -244,19 +212,21 @@ class _Performance:
             part.turns.append(turn)
             self._sink.turn(index, part.pid, turn, evidence)
         elif event["event"] == "exit":
-            part.ending = event
+            self._endings[index] = event
 
     def _turn(self, event: Mapping[str, Any]) -> tuple[Turn, Evidence]:
         """Returns a turn and what was seen during it."""
+        slept, throttled = slept_ns(), self._throttling.us()
         evidence = Evidence(
             cpu_ns=event["cpu_ns"],
             involuntary=event["involuntary"],
             steal_ticks=event["steal_ticks"],
             pressure_us=event["psi_us"],
-            suspended_ns=self._suspension(),
-            throttled_us=self._throttled(),
+            suspended_ns=slept - self._slept_ns,
+            throttled_us=throttled - self._throttled_us,
             rss_kb=event["rss_kb"],
         )
+        self._slept_ns, self._throttled_us = slept, throttled
         turn = Turn(
             round=event["round"],
             position=event["position"],
@@ -267,55 +237,39 @@ class _Performance:
         )
         return turn, evidence
 
-    def _suspension(self) -> int:
-        """Returns for how long the machine has slept since the last look, nanoseconds."""
-        before_ns, self._slept_ns = self._slept_ns, slept_ns()
-        return self._slept_ns - before_ns
-
-    def _throttled(self) -> int:
-        """Returns for how long a quota has stopped us since the last look, microseconds."""
-        before_us, self._throttled_us = self._throttled_us, self._throttling.us()
-        return self._throttled_us - before_us
-
-    def _answer(self, rounds: int, done: int) -> str:
-        """Returns what to tell hz-turns when it has played its rounds."""
-        turns = [turn for part in self._parts for turn in part.turns]
-        more = repeats(rounds, done, turns)
-        return f"more {more}" if more else "quit"
-
     def outcomes(self) -> tuple[Outcome, ...]:
         """Returns what each arm came to, and puts it into the sink."""
-        outcomes = tuple(self._outcome(part) for part in self._parts)
-        for index, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
+        found = []
+        for index, part in enumerate(self._parts):
+            ending = self._endings.get(index, {})
+            result: Mapping[str, Any] = ending.get("result") or {}
+            fault = part.fault or self._fault(part, ending, result)
+            known = {"ops": result.get("ops"), "minor_faults": ending.get("minor_faults")}
+            outcome = Outcome(
+                arm=part.arm,
+                status="ok" if fault is None else fault.status,
+                detail="" if fault is None else fault.detail,
+                ops_per_s=overall_rate(part.turns) if fault is None else 0.0,
+                turns=tuple(part.turns),
+                rss_peak_kb=ending.get("rss_peak_kb", 0),
+                live_kb=0 if self._tempo.round_ms else result.get("live_peak_kb", 0),
+                counters=(result.get("hz") or {}).get("counters", {}),
+                facts={name: value for name, value in known.items() if value is not None},
+            )
+            found.append(outcome)
             self._sink.outcome(index, part.pid, outcome)
-        return outcomes
-
-    def _outcome(self, part: _TurnArm) -> Outcome:
-        """Returns what an arm came to."""
-        ending: Mapping[str, Any] = part.ending or {}
-        result: Mapping[str, Any] = ending.get("result") or {}
-        fault = part.fault or self._fault(part, ending, result)
-        return Outcome(
-            arm=part.arm,
-            status="ok" if fault is None else fault.status,
-            detail="" if fault is None else fault.detail,
-            ops_per_s=overall_rate(part.turns) if fault is None else 0.0,
-            turns=tuple(part.turns),
-            rss_peak_kb=ending.get("rss_peak_kb", 0),
-            live_kb=0 if self._tempo.round_ms else result.get("live_peak_kb", 0),
-            counters=(result.get("hz") or {}).get("counters", {}),
-            facts=_facts(ending, result),
-        )
+        return tuple(found)
 
     def _fault(
-        self, part: _TurnArm, ending: Mapping[str, Any], result: Mapping[str, Any]
+        self, part: Part, ending: Mapping[str, Any], result: Mapping[str, Any]
     ) -> Fault | None:
         """Returns why a process that was started does not count; None: it does."""
         if not ending:
             return Fault("hang", "hz-turns did not say how it ended")
-        if ending["status"] != "ok":
-            status = _status(ending["status"])
-            return ending_fault(status, ending["signal"], ending["code"], ending["stderr_tail"])
+        if (word := ending["status"]) != "ok":
+            if word not in STATUSES:
+                raise HztuneError(f"hz-turns speaks of a status {word!r}; reinstall hztune")
+            return ending_fault(word, ending["signal"], ending["code"], ending["stderr_tail"])
         if not result:
             return Fault("bad_output", "hz-bench ended well but printed no result")
         if sum(turn.ops for turn in part.turns) <= 0:
@@ -327,24 +281,5 @@ class _Performance:
         turns = [turn for part in self._parts for turn in part.turns]
         first_ns = min((turn.start_ns for turn in turns), default=self._launched_ns)
         skipped_ns = len(turns) * self._tempo.skip_ms * 1e6
-        return Accounting(
-            measured_s=sum(turn.counted_ns for turn in turns) * 1e-9,
-            warmup_s=(first_ns - self._launched_ns + skipped_ns) * 1e-9,
-            wall_s=(time.monotonic_ns() - started_ns) * 1e-9,
-            turns=len(turns),
-            disturbed=sum(bool(turn.disturbed) for turn in turns),
-        )
-
-
-def _facts(ending: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, int]:
-    """Returns what is known of a whole process, from its start to its end."""
-    known = {"ops": result.get("ops"), "minor_faults": ending.get("minor_faults")}
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _status(word: str) -> Status:
-    """Returns hz-turns' word for an ending as a status."""
-    for status in STATUSES:
-        if status == word:
-            return status
-    raise HztuneError(f"hz-turns speaks of a status {word!r}; reinstall hztune")
+        warmup_s = (first_ns - self._launched_ns + skipped_ns) * 1e-9
+        return Accounting.of(turns, warmup_s, (time.monotonic_ns() - started_ns) * 1e-9)

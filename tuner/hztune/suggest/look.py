@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -24,15 +25,14 @@ from hztune.allocator import inside, live, loaded_program
 from hztune.allocator.live import Running
 from hztune.allocator.loaded_program import LoadedProgram
 from hztune.errors import HztuneError
-from hztune.measure.alongside import alongside
-from hztune.measure.holdings import ports_of
 from hztune.measure.identity import AllocatorIdentity, Fault, user_settings
 from hztune.measure.insides import mapped_files
-from hztune.measure.launch import Launch, Run, launched
-from hztune.measure.memory_watch import MemoryWatch, tree_memory
+from hztune.measure.launch import Launch, Run, Unit, launched
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
+from hztune.measure.rest import MemoryWatch, tree_memory
 from hztune.measure.server import answers, serve_once, tree_cpu_ns, tree_faults, under_load
+from hztune.measure.watch import alongside, ports_of
 from hztune.progress import Reporter
 from hztune.rests import RestPlan
 from hztune.scratch import scratch_folder
@@ -92,13 +92,13 @@ class _Run:
         base = AllocatorIdentity().base
         hook("--prepare", program.prepare, base)
         if program.service is None:
-            self._alone(program, base)
+            limit_s = self.seconds + _END_S + _TRACE_S
+            self._alone(Unit(program, base, user_settings(), self._judge, limit_s))
         else:
             most_s = program.ready_s + self.seconds + _LOAD_GRACE_S + _REST_S + _TRACE_S
-            program = replace(program, span_s=self.seconds)
-            self.run = serve_once(
-                program, 0, base, user_settings(), 0.0, self._judge, use=self._serve, most_s=most_s
-            )
+            limit_s, program = self.seconds + _LOAD_GRACE_S, replace(program, span_s=self.seconds)
+            unit = Unit(program, base, user_settings(), self._judge, limit_s)
+            self.run = serve_once(unit, use=partial(self._serve, unit), most_s=most_s)
         hook("--cleanup", program.cleanup, base)
         assert self.launch is not None, "it was started"
         told = json.loads(self.launch.report)
@@ -106,9 +106,8 @@ class _Run:
         if program.service is None:
             self.faults, self.delay_s = told["minor_faults"], 1e-9 * told["delay_ns"]
 
-    def _alone(self, program: Program, base: Mapping[str, str]) -> None:
-        limit_s = self.seconds + _END_S + _TRACE_S
-        with launched(program, 0, base, user_settings(), limit_s, self._judge) as launch:
+    def _alone(self, unit: Unit) -> None:
+        with launched(unit) as launch:
             self.launch = launch
             with self._followed(launch):
                 began = time.monotonic()
@@ -123,23 +122,20 @@ class _Run:
         if self.ended:
             self.wall_s, self.cpu_s = self.run.wall_s, 1e-9 * self.run.cpu_ns
 
-    def _serve(
-        self, launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, still: bool
-    ) -> Run:
+    def _serve(self, unit: Unit, launch: Launch) -> Run:
         """Waits until a server answers, puts it under load, and lets it rest for a moment."""
-        self.launch, service, server = launch, program.service, launch.child
-        assert service is not None, "not a server"
+        self.launch, server = launch, launch.child
         with self._followed(launch):
             began = time.monotonic()
-            if (fault := answers(program, base, server.wait, server.pid)) is not None:
+            if (fault := answers(unit.program, unit.base, server.wait, server.pid)) is not None:
                 return Run(fault)
             self.ready_s = time.monotonic() - began
             before_ns, before = tree_cpu_ns(server.pid), tree_faults(server.pid)
             self.before_kb = max(1, tree_memory(server.pid).resident_kb)
             self.load_ns = time.monotonic_ns()
-            used = under_load(server, program, base, self.seconds + _LOAD_GRACE_S, still)
+            used = under_load(server, unit)
             if used.fault is not None and used.fault.status == "hang":
-                used = Run(None, wall_s=self.seconds + _LOAD_GRACE_S, was_told=True)
+                used = Run(None, wall_s=unit.limit_s, was_told=True)
             self.wall_s, self.ended = used.wall_s, not used.was_told
             self.cpu_s = 1e-9 * (tree_cpu_ns(server.pid) - before_ns)
             self.faults = max(0, tree_faults(server.pid) - before)
@@ -175,7 +171,7 @@ class _Run:
         watch = MemoryWatch(launch.child.pid, RestPlan())
         with watch.watching(), _repeated(lambda: self._count(launch.child.pid)):
             yield
-        self.points = watch.points
+        self.points = tuple(watch.points)
 
     def _count(self, launcher: int) -> None:
         pids = live.descendants(launcher)

@@ -321,7 +321,9 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         "--prove-on": request.prove_on,
         "--smallest-memory": request.smallest_memory,
         "several workloads or commands": len(targets) > 1,
-        "--server, --prepare or --cleanup": any(each.is_surrounded for each in request.programs),
+        "--server, --prepare, --cleanup, --check or --metric-cmd": any(
+            each.service or each.shell_commands for each in request.programs
+        ),
     }
     for name, is_given in here.items():
         both = bool(request.on and is_given)

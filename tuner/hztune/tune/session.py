@@ -20,8 +20,7 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, WorkloadSink
 from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, first_machine
-from hztune.measure.executors import programs_executor, workloads_executor
-from hztune.measure.turns_or_runs import Say, say_nothing
+from hztune.measure.executors import Say, programs_executor, say_nothing, workloads_executor
 from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
 from hztune.result import FRONT, Decision, LiveMemory, Result, Survivor, ending, front_file, read
