@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.examine import Finding, ServerTryout, Tryout
+from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import program_identity
 from hztune.measure.program import Program
 from hztune.measure.whole import RunExecutor, WholeExecutor
@@ -137,8 +137,7 @@ def program_of(case: Case, work: Path) -> Program:
 
 def examined(turns: AlternateExecutor, program: Program) -> Finding:
     """What hztune finds out before it measures by turns; sets the pace and how speed is read."""
-    kind = Tryout if program.service is None else ServerTryout
-    finding = kind(turns, program, CONTROL).finding()
+    finding = Tryout(turns, program, CONTROL).finding()
     turns.reading = finding.reading
     return finding
 

@@ -33,7 +33,7 @@ from hztune.blocks import Arm
 from hztune.compare.contenders import COMMAND, FileIdentity
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.examine import ServerTryout, Tryout
+from hztune.measure.examine import Tryout
 from hztune.measure.executors import program_identity
 from hztune.measure.program import OPEN, Program
 
@@ -223,7 +223,7 @@ def measure(
     ratios |= {each.percent: [*each.log_ratios] for each in before}
     accounts: dict[int, list[tuple[int, int]]] = {percent: [] for percent in (0, *percents)}
     with environment(case):
-        finding = (ServerTryout if is_server else Tryout)(turns, program, arms[0]).finding()
+        finding = Tryout(turns, program, arms[0]).finding()
         turns.reading = replace(finding.reading, per_server_cpu=is_server)
         print(f"{name}: {finding.reason or finding.pace} {finding.remark}", file=sys.stderr)
         for left in work.glob("0.*"):

@@ -34,7 +34,7 @@ from cases import CASES, Case, environment
 
 from hztune import artifacts
 from hztune.machine import Machine
-from hztune.measure import stints
+from hztune.measure import alternate
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity
 from hztune.measure.scope import freezer
@@ -132,7 +132,7 @@ def measure(case: Case, work: Path, pairs: int) -> Stopped:
             raise SystemExit(f"stops.py: {case.name}: {reason}")
         for number in range(pairs):
             frozen.append(programs.pair(turns, number))
-            with mock.patch.object(stints, "freezer", nullcontext):
+            with mock.patch.object(alternate, "freezer", nullcontext):
                 signalled.append(programs.pair(turns, number))
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Stopped(case.name, now, tuple(frozen), tuple(signalled))
