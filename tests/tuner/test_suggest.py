@@ -23,8 +23,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
-from hztune.suggest.command import command
-from hztune.suggest.ideas import IDEAS, Case, suggestions
+from hztune.suggest.ideas import Case, command, ideas, suggestions
 from hztune.suggest.sight import Calls, Sight
 
 from .conftest import MakeProfile, processes_in
@@ -59,6 +58,8 @@ SIGHT = Sight(
     inside=(),
     links=("libc.so.6",),
     obstacle="",
+    gains_rights=False,
+    is_of_go=False,
     dropped=(),
     ports=(),
     calls=CALLS,
@@ -115,7 +116,7 @@ def test_memory_that_a_program_maps_for_itself_speaks_for_no_limit() -> None:
     jvm = replace(SIGHT, peak_kb=900 * 1024, faults=225_000, calls=replace(CALLS, peak_kb=30_000))
     case = Case(PROGRAM, jvm, ("hz",), 0, is_limited=False)
     assert suggestions(case)[0].name != "less memory"
-    told = {each.name: each.reason for idea in IDEAS if (each := idea(case))}
+    told = {each.name: each.reason for each in ideas(case)}
     assert told["less memory"].endswith("; most of it, the program maps for itself")
 
 
@@ -182,7 +183,7 @@ def test_under_a_program_that_takes_no_allocator_only_what_is_inside_is_measured
 
 
 def test_of_a_program_that_gains_rights_a_copy_is_measured() -> None:
-    found = named(replace(SIGHT, obstacle="./prog gains rights when it starts"))
+    found = named(replace(SIGHT, obstacle="it is set-uid", gains_rights=True))
     assert found == {
         "a copy without rights": "cp ./prog ./prog-copy && hztune -- ./prog-copy 'a b'"
     }

@@ -56,13 +56,15 @@ class LoadedProgram:
     own_malloc: bool
     is_foreign: bool
 
+    @property
+    def is_of_go(self) -> bool:
+        return self.is_static and bool(elf.contained(self.program, [_GO]))
+
     def obstacle(self) -> str | None:
         """Why no allocator can be put under the program, in one sentence; None: one can."""
         whose = f" ({self.inside} is inside)" if self.inside else ""
         reasons = {
-            "is a program of Go, whose own runtime gives it all its memory": (
-                self.is_static and elf.contained(self.program, [_GO])
-            ),
+            "is a program of Go, whose own runtime gives it all its memory": self.is_of_go,
             "is a static program: the loader never runs, so LD_PRELOAD and GLIBC_TUNABLES change "
             "nothing; link it dynamically, or link the allocator into it": self.is_static,
             "gains rights when it starts (set-uid, set-gid or capabilities): the loader then "

@@ -65,8 +65,7 @@ if TYPE_CHECKING:
     from hztune.result.summary import summary_json as summary
     from hztune.result.summary import summary_lines
     from hztune.store.kept_command import read as command_of
-    from hztune.suggest.suggested import suggest
-    from hztune.suggest.suggested_text import suggestion_json, suggestion_text
+    from hztune.suggest.suggested import suggest, suggestion_json, suggestion_text
     from hztune.trace.overview import trace_text
     from hztune.trace.recording import recorder_command
     from hztune.trace.tool import anonymize_trace, convert_trace, cut_trace, trace_info

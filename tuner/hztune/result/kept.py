@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from hztune.blocks import Outcome
+from hztune.progress import mib
 from hztune.rests import Rested
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.ratios import load_ratio, log_memory_ratio
@@ -47,9 +48,10 @@ class Keeper:
     @property
     def words(self) -> str:
         """What it keeps: "45.9 MiB and 2.0 MiB returned lazily"."""
-        lazy = f" and {_mib(self.lazy_kb)} returned lazily" if self.lazy_kb >= 1.0 else ""
-        group = f", {_mib(self.charged_kb)} charged to its control group" if self.charged_kb else ""
-        return f"{_mib(self.kept_kb)}{lazy}{group}"
+        lazy = f" and {mib(1024 * self.lazy_kb)} returned lazily" if self.lazy_kb >= 1.0 else ""
+        charged = f", {mib(1024 * self.charged_kb)} charged to its control group"
+        group = charged if self.charged_kb else ""
+        return f"{mib(1024 * self.kept_kb)}{lazy}{group}"
 
     @property
     def slope_words(self) -> str:
@@ -83,10 +85,6 @@ class KeptMemory:
 def slope_words(slope: Ends) -> str:
     """A slope with its interval: "+12 KiB [-3, +27]"."""
     return "{:+,.0f} KiB [{:+,.0f}, {:+,.0f}]".format(*slope)
-
-
-def _mib(kb: float) -> str:
-    return f"{kb / 1024:.1f} MiB"
 
 
 def kept_memory(

@@ -248,6 +248,8 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         inside=tuple(part.name for part in parts),
         links=tuple(each.name for each in loaded_program.libraries(found.program)),
         obstacle=found.obstacle() or "",
+        gains_rights=found.gains_rights,
+        is_of_go=found.is_of_go,
         dropped=tuple(sorted(dropped)),
         ports=tuple(sorted(seen.ports)),
         calls=calls,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MAPPED_BYTES = 128 * 1024
+_MAPPED_BYTES = 128 * 1024
 """From that size on, glibc maps a block for itself, as long as nothing was set."""
 
 _PAGE_KB = 4
@@ -39,15 +39,16 @@ class Calls:
     @classmethod
     def of(cls, told: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Calls:
         """From what `hztune trace info` tells of a recording, without what came before a load."""
-        earlier = dict(before["sizes"]) if before else {}
+        start = before or {"sizes": (), "ends": 0, "ends_by_others": 0}
+        earlier = dict(start["sizes"])
         sizes = tuple((most, count - earlier.get(most, 0)) for most, count in told["sizes"])
         return cls(
             allocations=sum(count for _, count in sizes),
             seconds=told["duration_ns"] * 1e-9,
             sizes=sizes,
             threads=told["threads"],
-            frees=told["ends"] - (before["ends"] if before else 0),
-            frees_by_others=told["ends_by_others"] - (before["ends_by_others"] if before else 0),
+            frees=told["ends"] - start["ends"],
+            frees_by_others=told["ends_by_others"] - start["ends_by_others"],
             peak_kb=told["peak_bytes"] // 1024,
             is_part=told["is_part"],
         )
@@ -60,16 +61,7 @@ class Calls:
     @property
     def large(self) -> int:
         """Allocations that glibc maps for themselves."""
-        return sum(count for most, count in self.sizes if most >= 2 * MAPPED_BYTES - 1)
-
-    def at_most(self, share: float) -> int:
-        """Bytes that such a share of the allocations asks for at most: a power of two less one."""
-        seen = 0
-        for most, count in self.sizes:
-            seen += count
-            if seen >= share * self.allocations:
-                return most
-        return 0
+        return sum(count for most, count in self.sizes if most >= 2 * _MAPPED_BYTES - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +85,8 @@ class Sight:
         inside: Allocators that have names of their own in its files ("inside:jemalloc").
         links: Names of the libraries that it is linked with.
         obstacle: Why no allocator can be put under it, in one sentence; "": one can.
+        gains_rights: Whether that is since it gains rights when it starts.
+        is_of_go: Whether that is since Go's own runtime gives it all its memory.
         dropped: Programs that it started without the variables that it was given.
         ports: On which it listens ("the port 6379").
         calls: What it asked of its allocator; None: that was not seen.
@@ -115,6 +109,8 @@ class Sight:
     inside: tuple[str, ...]
     links: tuple[str, ...]
     obstacle: str
+    gains_rights: bool
+    is_of_go: bool
     dropped: tuple[str, ...]
     ports: tuple[str, ...]
     calls: Calls | None
@@ -158,6 +154,8 @@ class Sight:
         return min(self.peak_kb, 2 * self.calls.peak_kb) if self.calls else self.peak_kb
 
     @property
-    def spare_kb(self) -> int:
-        """The allocator's beyond the blocks of the program, KiB; 0: not known."""
-        return max(0, self.malloc_kb - self.calls.peak_kb) if self.calls else 0
+    def spare(self) -> float:
+        """The share of the peak that is its allocator's and in no block; a tenth if not seen."""
+        if self.calls is None or not self.peak_kb:
+            return 0.1
+        return max(0, self.malloc_kb - self.calls.peak_kb) / self.peak_kb
