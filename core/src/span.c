@@ -10,7 +10,8 @@
 #include "os.h"
 
 enum {
-    WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
+    WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits, */
+    BYTES_PER_WORD = HZ_WORD_BITS * HZ_GRANULE_BYTES,             /* and what each is about */
     COLOURS = 16,    /* a first block starts at one of these lines; a span loses half on average */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     CUT_BYTES = 16 * 1024,    /* are touched ahead at most, */
@@ -42,14 +43,6 @@ static uint64_t *page_bits(size_t page)
 static uint64_t *span_bits(const hz_page_info *span)
 {
     return page_bits(hz_info_page(span));
-}
-
-/* The word among the bits of a block's page that has the block's bit, and that bit. */
-static uint64_t *bit_word(uint64_t *bits, const void *block, uint64_t *bit)
-{
-    const size_t granule = (uintptr_t)block % HZ_PAGE_BYTES / HZ_GRANULE_BYTES;
-    *bit = UINT64_C(1) << granule % HZ_WORD_BITS;
-    return &bits[granule / HZ_WORD_BITS];
 }
 
 hz_page_info *hz_span_of(const void *address)
@@ -311,18 +304,18 @@ static size_t span_cut_at_once(hz_page_info *span, void **out, size_t want)
 /* Takes up to `want` blocks that are back in the span. */
 static size_t span_reuse(hz_page_info *span, void **out, size_t want)
 {
-    uint64_t *bits = span_bits(span);
-    uintptr_t base = (uintptr_t)hz_info_address(span);
-    size_t got = 0, word = span->scan_word;
+    uint64_t *const bits = span_bits(span);
     if (want > span->free_count) want = span->free_count;
-    while (got < want) {
-        if (bits[word] == 0) {
-            word++;
-            continue;
-        }
-        size_t granule = word * HZ_WORD_BITS + (size_t)__builtin_ctzll(bits[word]);
-        bits[word] &= bits[word] - 1;
-        out[got++] = (void *)(base + (granule << HZ_GRANULE_SHIFT));
+    size_t word = span->scan_word;
+    void **const end = out + want;
+    while (out < end) {
+        uint64_t left = bits[word];
+        unsigned char *const base =
+            (unsigned char *)hz_info_address(span) + word * BYTES_PER_WORD;
+        for (; left != 0 && out < end; left &= left - 1)
+            *out++ = base + (size_t)__builtin_ctzll(left) * HZ_GRANULE_BYTES;
+        bits[word] = left;
+        word += left == 0;
     }
     span->scan_word = (uint32_t)word;
     span->free_count -= (uint32_t)want;
@@ -393,96 +386,62 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
     return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;
 }
 
-static bool is_back(const void *block)
+/* Marks blocks as back, from blocks[0] on, as long as they lie on the page of `info`; returns how
+ * many: 0 where the first one is back already. No block is read: one that was freed twice is noticed
+ * here if both copies come back; else its second copy lacks the seal when an allocation meets it, or
+ * when its span is given up (unseal_all). */
+static size_t mark_back(const hz_page_info *info, hz_page_info *span, void *const *blocks,
+                        void *const *end)
 {
-    uint64_t bit;
-    return (*bit_word(page_bits(hz_page_of(block)), block, &bit) & bit) != 0;
-}
-
-/* Fetches the blocks' seals before the lock is taken, under which they are read. */
-static void prefetch_seals(void *const *blocks, size_t count)
-{
-#pragma GCC unroll 8
-    for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
-}
-
-/* What a bin takes back, and what it finds wrong. */
-typedef struct intake {
-    hz_bin *bin;
-    hz_page_info *dead;  /* spans that became empty and are not kept */
-    const void *twice;   /* a block that was freed twice */
-    const void *spoiled; /* a block without its seal */
-} intake;
-
-/* Marks blocks as back, from blocks[0] on, until one lies on another page or is wrong; returns how
- * many. Blocks that were freed one after the other often lie on one page, so what the page tells is
- * looked up once. Not inlined, so that what the loop needs fits the processor's registers. */
-static __attribute__((noinline)) size_t mark_back(hz_page_info *span, uint64_t key,
-                                                  void *const *blocks, size_t count)
-{
-    const size_t page = hz_page_of(blocks[0]);
-    const size_t colour = hz_map.infos[page].colour, room = HZ_PAGE_BYTES - colour;
-    const uintptr_t first = (uintptr_t)hz_page_address(page) + colour;
-    const hz_page_entry *entry = hz_entry_at(blocks[0]);
-    const uint64_t step = hz_atomic_peek(&entry->step);
-    uint64_t *const bits = page_bits(page);
-    uint64_t *lowest = span_bits(span) + span->scan_word;
-    size_t taken = 0;
-    do {
-        void *block = blocks[taken];
-        if ((uintptr_t)block - first >= room) break; /* on another page, or before all blocks */
-        if (HZ_UNLIKELY(hz_remainder(entry, step, block) >= HZ_REMAINDER_MAX)) break;
-        if (HZ_UNLIKELY(!hz_is_sealed(block, key))) break;
-        uint64_t bit, *word = bit_word(bits, block, &bit);
-        if (HZ_UNLIKELY((*word & bit) != 0)) break;
-        *word |= bit;
-        if (word < lowest) lowest = word;
-    } while (++taken < count);
-    span->scan_word = (uint32_t)(lowest - span_bits(span));
-    span->free_count += (uint32_t)taken;
-    return taken;
-}
-
-/* Takes the first blocks, as far as they lie on one page, or notes what is wrong with the first
- * one; returns how many it dealt with. */
-static size_t intake_take(intake *in, uint32_t shard, uint32_t class_, void *const *blocks,
-                          size_t count)
-{
-    if (HZ_LIKELY(is_of_bin(shard, class_, blocks[0]))) {
-        hz_page_info *span = hz_span_of(blocks[0]);
-        const size_t taken = mark_back(span, hz_map.keys[class_], blocks, count);
-        if (HZ_LIKELY(taken > 0)) {
-            span_settle(in->bin, span, &in->dead);
-            return taken;
-        }
-        if (!is_back(blocks[0])) {
-            in->spoiled = blocks[0];
-            return 1;
-        }
+    const size_t page = hz_info_page(info), colour = info->colour, room = HZ_PAGE_BYTES - colour;
+    const uintptr_t start = (uintptr_t)hz_page_address(page);
+    uint64_t *bits = page_bits(page);
+    void *const *at = blocks;
+    size_t lowest = HZ_PAGE_BYTES;
+    for (; at < end; at++) {
+        const size_t offset = (uintptr_t)*at - start, granule = offset / HZ_GRANULE_BYTES;
+        if (offset - colour >= room) break; /* on another page, or before all blocks */
+        uint64_t *const word = &bits[granule / HZ_WORD_BITS];
+        const uint64_t marked = *word;
+        if (HZ_UNLIKELY((marked >> granule % HZ_WORD_BITS & 1) != 0)) break;
+        *word = marked | UINT64_C(1) << granule % HZ_WORD_BITS;
+        if (offset < lowest) lowest = offset;
     }
-    in->twice = blocks[0];
-    return 1;
+    const size_t word = (size_t)(info - span) * WORDS_PER_PAGE + lowest / BYTES_PER_WORD;
+    if (word < span->scan_word) span->scan_word = (uint32_t)word;
+    span->free_count += (uint32_t)(at - blocks);
+    return (size_t)(at - blocks);
 }
 
-/* A block without its seal is the second copy of one that is in use, or was written to after its
- * free. It is left out, as in an allocation; else a span with a block in use could be freed. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
-    intake in = {.bin = bin_of(shard, class_)};
-    prefetch_seals(blocks, count);
-    hz_lock_take(&in.bin->lock);
-    for (size_t i = 0; i < count;) i += intake_take(&in, shard, class_, blocks + i, count - i);
-    hz_lock_release(&in.bin->lock);
-    destroy_all(in.dead, class_);
-    if (HZ_UNLIKELY(in.twice != NULL)) hz_die("a block was freed twice", in.twice);
-    if (HZ_UNLIKELY(in.spoiled != NULL)) hz_leave_out(in.spoiled);
+    hz_bin *bin = bin_of(shard, class_);
+    hz_page_info *dead = NULL;
+    void *const *const end = blocks + count;
+    size_t taken = 1;
+    hz_lock_take(&bin->lock);
+    for (; blocks < end && taken > 0; blocks += taken) {
+        taken = 0;
+        if (HZ_UNLIKELY(hz_granule_of(blocks[0]) >= hz_atomic_peek(&hz_map.granules))) break;
+        const hz_page_info *info = hz_info_at(blocks[0]);
+        if (HZ_UNLIKELY(info->class_ != class_ || info->shard != shard)) break;
+        hz_page_info *span = &hz_map.infos[info->head];
+        taken = mark_back(info, span, blocks, end);
+        if (span->listing != HZ_SPAN_LISTED || span_is_empty(span)) span_settle(bin, span, &dead);
+    }
+    hz_lock_release(&bin->lock);
+    if (HZ_UNLIKELY(blocks < end)) hz_die("a block was freed twice", blocks[0]);
+    destroy_all(dead, class_);
 }
 
 bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block)
 {
     hz_bin *bin = bin_of(shard, class_);
     hz_lock_take(&bin->lock);
-    const bool is_held = is_of_bin(shard, class_, block) && is_back(block);
+    const size_t granule = (uintptr_t)block % HZ_PAGE_BYTES / HZ_GRANULE_BYTES;
+    const uint64_t bit = UINT64_C(1) << granule % HZ_WORD_BITS;
+    const bool is_held = is_of_bin(shard, class_, block) &&
+                         (page_bits(hz_page_of(block))[granule / HZ_WORD_BITS] & bit) != 0;
     hz_lock_release(&bin->lock);
     return is_held;
 }

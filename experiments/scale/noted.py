@@ -40,7 +40,6 @@ LOCK_NAMES: Mapping[str, str] = {
     "repair.c: &hz_page_pool.lock": "page pool",
     "rest.c: &background.lock": "background thread",
     "span.c: &bin->lock": "bin",
-    "span.c: &in.bin->lock": "bin",
     "start.c: &process.lock": "start",
 }
 """What each lock is called, by the file and the words in which hz's source takes it."""
