@@ -227,9 +227,10 @@ def test_a_missing_allocator_is_refused_with_what_to_install(name: str) -> None:
 def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = {"hz": allocator.get("hz"), "jemalloc": without_library("jemalloc")}
+    broken = {name: allocator.get(name) for name in ("none", "hz")}
+    broken["jemalloc"] = without_library("jemalloc")
     monkeypatch.setattr(broken["hz"], "installed", partial(fail, "the library is broken"))
-    monkeypatch.setattr(allocator, "_adapters", lambda: {**broken, "none": allocator.Unchanged()})
+    monkeypatch.setattr(allocator, "_adapters", lambda: broken)
     states = allocator.states()
     assert "apt-get install libjemalloc2" in str(states["jemalloc"])
     assert "broken" in str(states["hz"])

@@ -78,11 +78,7 @@ def schema() -> int:
 
 
 def find(name: str) -> Param:
-    """The row called `name`.
-
-    Raises:
-        UsageError: there is none; the text names the nearest ones.
-    """
+    """The row called `name`; UsageError: there is none."""
     rows = {param.name: param for param in table()}
     if name in rows:
         return rows[name]
@@ -101,11 +97,7 @@ def complete(config: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def parse(param: Param, text: str) -> Value:
-    """The value that `text` stands for.
-
-    Raises:
-        UsageError: `text` is not legal for `param`.
-    """
+    """The value that `text` stands for; UsageError: `text` is not legal for `param`."""
     value: Value = int(text) if _PLAIN_DECIMAL.fullmatch(text) else text
     if param.env:
         check({param.name: text}, relations=False)
@@ -115,11 +107,7 @@ def parse(param: Param, text: str) -> Value:
 
 
 def judge(param: Param, value: Value) -> None:
-    """Judges one value of another allocator's knob by its row alone.
-
-    Raises:
-        UsageError: the value is outside the row's range.
-    """
+    """Judges one value of another allocator's knob by its row alone; else UsageError."""
     if value == "auto" and param.may_be_auto:
         return
     if param.kind == "enum":

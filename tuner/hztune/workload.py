@@ -79,11 +79,7 @@ class WorkloadParam:
         return f"a whole number from {self.low} to {self.high}{unit}"
 
     def parse(self, text: str) -> Value:
-        """Returns the value that `text` stands for.
-
-        Raises:
-            UsageError: It is not legal.
-        """
+        """Returns the value that `text` stands for; UsageError: it is not legal."""
         if self.choices and text in self.choices:
             return text
         is_number = not self.choices and re.fullmatch(r"[0-9]{1,18}", text, re.ASCII)
@@ -131,11 +127,7 @@ class Workload:
         return f"{self.name}:FILE" if self.file else self.name
 
     def param(self, name: str) -> WorkloadParam:
-        """Returns the parameter called `name`; "-" and "_" are the same.
-
-        Raises:
-            UsageError: There is none; the message names those that exist.
-        """
+        """Returns the parameter called `name`; "-" and "_" are the same; else UsageError."""
         for param in self.params:
             if param.name.replace("-", "_") == name.replace("-", "_"):
                 return param
@@ -221,11 +213,7 @@ class WorkloadSpec:
         return made.resting(self.rest) if goal == "kept" else made
 
     def resting(self, plan: RestPlan | None = None) -> WorkloadSpec:
-        """Returns the same workload with a rest behind its load.
-
-        Raises:
-            UsageError: It is a trace, which has no rest of its own.
-        """
+        """Returns the same workload with a rest behind its load; else UsageError."""
         if self.name.startswith(trace_file.PREFIX):
             raise UsageError(f"{self.label}: memory at rest is not measured of a trace")
         return replace(self, rest=plan or RestPlan(), steady=False)
@@ -291,11 +279,7 @@ class WorkloadSpec:
 
 @cache
 def listing() -> tuple[Workload, ...]:
-    """Returns every workload of the installed hz-bench.
-
-    Raises:
-        HztuneError: hz-bench does not run, or speaks another version of the list.
-    """
+    """Returns every workload of the installed hz-bench; else HztuneError."""
     done = process.run([str(artifacts.bench()), "--list", "--json"], deadline_s=_LIST_DEADLINE_S)
     if not done.ok:
         raise HztuneError(f"hz-bench --list {done.describe()}; reinstall hztune")
@@ -315,11 +299,7 @@ def listing() -> tuple[Workload, ...]:
 
 
 def find(name: str) -> Workload:
-    """Returns the workload called `name`.
-
-    Raises:
-        UsageError: There is none; the message names those that exist.
-    """
+    """Returns the workload called `name`; UsageError: there is none."""
     for workload in listing():
         if workload.name == name:
             return workload
@@ -362,11 +342,7 @@ def specs_named(
 
 
 def goal_of(metric: str) -> Goal:
-    """Returns what a profile's metric was the measure of.
-
-    Raises:
-        UsageError: No workload is measured by it.
-    """
+    """Returns what a profile's metric was the measure of; else UsageError."""
     for goal, name in METRICS.items():
         if name == metric:
             return goal

@@ -10,14 +10,7 @@ import re
 from functools import cache
 
 from hztune.allocator import inside
-from hztune.allocator.base import (
-    Adapter,
-    Config,
-    Environment,
-    Installed,
-    Unchanged,
-    WrongConfiguration,
-)
+from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
 from hztune.allocator.glibc import Glibc
 from hztune.allocator.hz import Hz
 from hztune.allocator.library import library_of
@@ -25,25 +18,16 @@ from hztune.allocator.tables import tables
 from hztune.errors import HztuneError, UsageError, did_you_mean
 
 __all__ = [
-    "Adapter",
-    "Config",
-    "Environment",
-    "Installed",
-    "WrongConfiguration",
-    "available",
-    "get",
-    "names",
-    "pattern",
-    "states",
-]
+    "Adapter", "Config", "Environment", "Installed", "WrongConfiguration",
+    "available", "get", "names", "pattern", "states",
+]  # fmt: skip
 
 
 @cache
 def _adapters() -> dict[str, Adapter]:
     """Every adapter by name, in the order in which allocators are listed and first measured."""
-    own = {"glibc": Glibc, "hz": Hz}
-    made = [own[name](t) if name in own else library_of(name) for name, t in tables().items()]
-    return {adapter.name: adapter for adapter in (Unchanged(), *made)}
+    own = {"none": Adapter, "glibc": Glibc, "hz": Hz}
+    return {n: own[n](t) if n in own else library_of(n) for n, t in tables().items()}
 
 
 def names() -> tuple[str, ...]:
@@ -58,11 +42,7 @@ def pattern() -> re.Pattern[str]:
 
 
 def get(name: str) -> Adapter:
-    """The adapter called `name`.
-
-    Raises:
-        UsageError: There is none; the message names those that exist.
-    """
+    """The adapter called `name`; UsageError: there is none."""
     if name in _adapters():
         return _adapters()[name]
     if (brought := inside.adapter_of(name)) is not None:

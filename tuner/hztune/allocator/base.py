@@ -35,25 +35,20 @@ class WrongConfiguration(HztuneError):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An allocator as it was found on this machine.
-
-    Attributes:
-        name: Name of the adapter.
-        version: Version that the library itself reports ("5.3.0"); "" when it has no way to say.
-        preload: What LD_PRELOAD names, a soname or a path; "" when nothing is preloaded.
-        path: The file that a process maps; the empty path when nothing is preloaded.
-        sha256: Of that file, in hexadecimal; "" when there is none.
-        package: Debian package that holds it; "" when it is part of hztune or of no package.
-        given: What the program itself gives to an allocator inside, knob to value.
-    """
+    """An allocator as it was found on this machine; a field that means nothing here is empty."""
 
     name: str
     version: str
+    """As the library itself reports it ("5.3.0"); "": it has no way to say."""
     preload: str
+    """What LD_PRELOAD names, a soname or a path; "": nothing is preloaded."""
     path: Path
+    """The file that a process maps."""
     sha256: str
     package: str
+    """Debian package that holds it."""
     given: tuple[tuple[str, Value], ...] = ()
+    """What the program itself gives to an allocator inside."""
 
 
 class Adapter:
@@ -80,11 +75,7 @@ class Adapter:
         self.confirms = bool(table.said)
 
     def installed(self) -> Installed:
-        """What is installed here.
-
-        Raises:
-            UsageError: It is not; the message names the package to install.
-        """
+        """What is installed here; UsageError: it is not."""
         return Installed(self.name, "", "", Path(), "", "")
 
     def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
@@ -107,7 +98,7 @@ class Adapter:
         """
         table = self.table
         own = [self.variable] if table.variable else map(self._variable_of, table.rows)
-        preload = () if self.is_inside else (_PRELOAD,)
+        preload = (_PRELOAD,) if table.file and not self.is_inside else ()
         return tuple(dict.fromkeys((*preload, *own, *table.others)))
 
     def settings(self, config: Config, installed: Installed) -> Environment:
@@ -157,15 +148,9 @@ class Adapter:
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
-        """Starts a process under `environment` and returns the settings that are in effect there.
+        """The settings that are in effect in a process under `environment`, as far as it tells.
 
-        Args:
-            environment: As `environment()` made it, or as it was found in a running process.
-            installed: The allocator it is meant for.
-            program: The target, where the answer depends on it (its own loader and C library).
-
-        Returns:
-            Knob to value, for the knobs that the allocator lets one read.
+        `program` is the target, where the answer depends on its own loader and C library.
 
         Raises:
             WrongConfiguration: The allocator refused the environment, or took no part.
@@ -197,11 +182,7 @@ class Adapter:
         return found
 
     def check(self, config: Config, installed: Installed) -> None:
-        """Refuses an unknown knob, a value out of range, a combination that would not be kept.
-
-        Raises:
-            UsageError: In one sentence: what was got, and what is legal.
-        """
+        """Refuses an unknown knob, a value out of range, a combination that would not be kept."""
         knobs = self.knobs(installed)
         for name, value in config.items():
             try:
@@ -214,10 +195,7 @@ class Adapter:
     ) -> Environment:
         """The variables that give a process this allocator and this configuration.
 
-        Args:
-            config: Knob to value; knobs that are left out, or `auto`, are not mentioned at all.
-            installed: The version to write for.
-            preload: False for a program that is linked with the allocator already.
+        Knobs that are left out, or `auto`, are not mentioned at all.
 
         Raises:
             UsageError: The configuration is not legal, or could not be written safely.
@@ -302,17 +280,3 @@ class Adapter:
 
     def _variable_of(self, row: KnobRow) -> str:
         return self.table.prefix + row.option.upper()
-
-
-class Unchanged(Adapter):
-    """The unchanged program: today's state, from which every gain is measured."""
-
-    def __init__(self) -> None:
-        super().__init__(Table(name="none", order=0))
-
-    def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
-        return ()
-
-    def variables(self) -> tuple[str, ...]:
-        """None: the user's own variables are part of today's state."""
-        return ()

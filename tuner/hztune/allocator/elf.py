@@ -47,25 +47,21 @@ _MOST_OFFSET = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What the headers of one file say.
-
-    Attributes:
-        machine: Kind of processor (e_machine) and word size, to tell what may load what.
-        interpreter: The loader that it asks for; None for a static program and for most libraries.
-        soname: The name that it goes by as a library; "" when it has none.
-        needed: Sonames of the libraries that it was linked with, in order.
-        defines: Which of malloc and environ other files can see in it.
-        dynamic: Where its dynamic section is loaded, as the file counts addresses; 0: it has none.
-        is_fixed: Its addresses are final; else they count from where it is loaded.
-    """
+    """What the headers of one file say."""
 
     machine: tuple[int, int]
+    """Kind of processor (e_machine) and word size, to tell what may load what."""
     interpreter: Path | None
+    """The loader that it asks for; None for a static program and for most libraries."""
     soname: str
     needed: tuple[str, ...]
+    """Sonames of the libraries that it was linked with, in order."""
     defines: frozenset[str]
+    """Which of malloc and environ other files can see in it."""
     dynamic: int
+    """Where its dynamic section is loaded, as the file counts addresses; 0: it has none."""
     is_fixed: bool
+    """Whether its addresses are final; else they count from where it is loaded."""
 
 
 class _Shape(NamedTuple):

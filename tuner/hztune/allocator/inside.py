@@ -65,11 +65,7 @@ def adapter_of(name: str) -> Library | None:
 
 
 def parts_in(path: Path) -> tuple[Installed, ...]:
-    """The allocators that stand in a file and that variables reach.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The allocators that stand in a file and that variables reach; OSError: it cannot be read."""
     return tuple(
         Installed(name, mark.version, "", path, sha256_of(path), "")
         for mark in marks_of(path)
@@ -88,11 +84,7 @@ def parts_of(files: Iterable[Path]) -> tuple[Installed, ...]:
 
 
 def marks_of(path: Path) -> tuple[Mark, ...]:
-    """The allocators that stand in a file, whether variables reach them or not.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The allocators that stand in a file, whether variables reach them or not; else OSError."""
     status = path.stat()
     if not status.st_size:
         return ()

@@ -47,26 +47,16 @@ class Mapped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """A process whose address space was looked at.
-
-    Attributes:
-        pid: Its number.
-        program: The file that it executes.
-        files: Every mapped file by address. A name is what the kernel prints, and may be that of
-            another file by now: what is opened is `link`.
-    """
+    """A process whose address space was looked at."""
 
     pid: int
     program: Path
     files: dict[Path, Mapped]
+    """By address; a name may be that of another file by now: what is opened is `link`."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessMemory:
-        """Looks at a process.
-
-        Raises:
-            OSError: There is none, or it may not be looked at.
-        """
+        """Looks at a process; OSError: there is none, or it may not be looked at."""
         root = Path("/proc", str(pid))
         maps = (root / "maps").read_text(encoding="utf-8", errors="replace")
         files: dict[Path, Mapped] = {}
@@ -120,11 +110,7 @@ class ProcessMemory:
         return list(order)
 
     def variables(self) -> dict[str, str] | None:
-        """The variables that it was started with; None: it has overwritten them.
-
-        Raises:
-            OSError: It may not be looked at.
-        """
+        """The variables that it was started with; None: it has overwritten them; else OSError."""
         entries = variables_of(self.pid)
         found = _named(_whole(entries))
         return found if found or entries == [b""] else self._current_variables()
@@ -207,45 +193,30 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process as it was found.
-
-    Attributes:
-        pid: Its number.
-        program: The file that it executes.
-        provider: The file that gives it malloc; the program itself when that defines it.
-        allocator: Name of that allocator's adapter; "" when hztune does not know it.
-        environment: The variables that it was started with; None: it has overwritten them, and
-            its memory may not be read.
-        process: Its address space.
-    """
+    """A process as it was found."""
 
     pid: int
     program: Path
     provider: Path
+    """The file that gives it malloc; the program itself when that defines it."""
     allocator: str
+    """Name of that allocator's adapter; "" when hztune does not know it."""
     environment: dict[str, str] | None
+    """What it was started with; None: that is overwritten, and its memory may not be read."""
     process: ProcessMemory
 
 
 @dataclass(frozen=True, slots=True)
 class SettingRead:
-    """One setting of a running process.
-
-    Attributes:
-        value: What it is.
-        is_effective: Read from the process itself; else what its variables ask for.
-    """
+    """One setting of a running process."""
 
     value: Value
     is_effective: bool
+    """Read from the process itself; else what its variables ask for."""
 
 
 def look(pid: int) -> Running:
-    """What runs as `pid`.
-
-    Raises:
-        UsageError: There is no such process, it may not be looked at, or it has no malloc.
-    """
+    """What runs as `pid`; else UsageError."""
     try:
         process = ProcessMemory.of(pid)
         environment = process.variables()
@@ -256,7 +227,10 @@ def look(pid: int) -> Running:
     program = process.program
     order = process.loaded() or search_order(process, (environment or {}).get(_PRELOAD, ""))
     provider = next((path for path in order if _has_malloc(process, path)), None)
-    own = _inside(process) if provider in (None, program) else ""
+    own = ""
+    if provider in (None, program):
+        with contextlib.suppress(OSError):
+            own = next((mark.family for mark in inside.marks_of(process.link(program))), "")
     if provider is None and own:  # a static program, which shows its malloc to no other file
         provider = program
     if provider is None:
@@ -307,12 +281,7 @@ def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, 
 
 
 def search_order(process: ProcessMemory, preload: str) -> list[Path]:
-    """Mapped files in the order in which the loader looks symbols up, worked out.
-
-    Args:
-        process: Whose files they are.
-        preload: The value of LD_PRELOAD.
-    """
+    """Mapped files in the order in which the loader looks symbols up, from LD_PRELOAD's value."""
     files = {path: file for path in process.files if (file := process.headers(path)) is not None}
     by_name = {name: path for path, file in files.items() for name in (path.name, file.soname)}
     wanted = [Path(entry).name for entry in _SEPARATORS.split(preload) if entry]
@@ -331,13 +300,6 @@ def _has_malloc(process: ProcessMemory, path: Path) -> bool:
     """Whether a file defines malloc; its name tells where it was replaced and cannot be opened."""
     file = process.headers(path)
     return "malloc" in file.defines if file is not None else bool(loaded_program.named(path))
-
-
-def _inside(process: ProcessMemory) -> str:
-    """The allocator that stands in the program itself; "": none is known."""
-    with contextlib.suppress(OSError):
-        return next((mark.family for mark in inside.marks_of(process.link(process.program))), "")
-    return ""
 
 
 def descendants(pid: int) -> list[int]:

@@ -30,31 +30,30 @@ _GO = b"\xff Go buildinf:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedProgram:
-    """A program as the kernel and the loader will see it.
-
-    Attributes:
-        program: The file that is executed in the end: of a script, its interpreter.
-        scripts: The scripts that lead there, the named one first.
-        is_static: It has no loader, so that nothing can be preloaded.
-        loader: Its PT_INTERP; None when it is static.
-        gains_rights: Set-uid, set-gid or file capabilities that take effect for this user.
-        linked: Allocator that it was linked with as a library (DT_NEEDED); "" when none.
-        inside: Allocator that stands in the program file itself; "" when none.
-        variable: The variable that this allocator reads ("JE_MALLOC_CONF"); "" when not known.
-        own_malloc: It defines malloc itself, which comes before every preloaded library.
-        is_foreign: It is made for another kind of processor, or another C library, than we are.
-    """
+    """A program as the kernel and the loader will see it."""
 
     program: Path
+    """The file that is executed in the end: of a script, its interpreter."""
     scripts: tuple[Path, ...]
-    is_static: bool
+    """The scripts that lead there, the named one first."""
     loader: Path | None
+    """Its PT_INTERP; None: it is static, so that nothing can be preloaded."""
     gains_rights: bool
+    """Set-uid, set-gid or file capabilities that take effect for this user."""
     linked: str
+    """Allocator that it was linked with as a library (DT_NEEDED); "": none."""
     inside: str
+    """Allocator that stands in the program file itself; "": none."""
     variable: str
+    """The variable that this allocator reads ("JE_MALLOC_CONF"); "": not known."""
     own_malloc: bool
+    """It defines malloc itself, which comes before every preloaded library."""
     is_foreign: bool
+    """It is made for another kind of processor, or another C library, than we are."""
+
+    @property
+    def is_static(self) -> bool:
+        return self.loader is None
 
     @property
     def is_of_go(self) -> bool:
@@ -102,11 +101,7 @@ class LoadedProgram:
 
 
 def inspect(program: str | Path) -> LoadedProgram:
-    """What `program` is; a bare name is looked for on PATH, a script followed.
-
-    Raises:
-        UsageError: There is no such program, or it is neither an ELF file nor a script.
-    """
+    """What `program` is; a bare name is looked for on PATH, a script followed; else UsageError."""
     path, scripts = _executed(program)
     file = elf.read(path)
     if file is None:
@@ -118,7 +113,6 @@ def inspect(program: str | Path) -> LoadedProgram:
     return LoadedProgram(
         program=path,
         scripts=scripts,
-        is_static=file.interpreter is None,
         loader=file.interpreter,
         gains_rights=_gains_rights(path),
         linked=linked,
@@ -131,7 +125,7 @@ def inspect(program: str | Path) -> LoadedProgram:
 
 def named(library: Path) -> str:
     """The allocator that a library file is, by its name; "" when hztune knows none."""
-    starts = {name: table.file for name, table in tables().items()}
+    starts = {name: table.file for name, table in tables().items() if table.file}
     return next((name for name in starts if library.name.startswith(starts[name])), "")
 
 
@@ -160,7 +154,7 @@ def libraries(program: Path) -> tuple[Path, ...]:
     loader = inspect(program).loader
     if loader is None or not loader.is_file():
         return ()
-    listed = probe.run_list(loader, program).stdout
+    listed = probe.run_loader(loader, "--list", str(program)).stdout
     return tuple(Path(found[1]) for found in _RESOLVED.finditer(listed))
 
 

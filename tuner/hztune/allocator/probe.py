@@ -35,11 +35,7 @@ this = ctypes.CDLL(None)
 
 
 def run_true(environment: Mapping[str, str]) -> process.Finished:
-    """Runs a dynamic program that does nothing: only loader and allocator may say something.
-
-    Raises:
-        UsageError: There is no such program.
-    """
+    """Runs a dynamic program that does nothing: only loader and allocator may say something."""
     program = shutil.which("true") or shutil.which("true", path=os.defpath)
     if program is None:
         raise UsageError(
@@ -49,27 +45,18 @@ def run_true(environment: Mapping[str, str]) -> process.Finished:
     return process.run([program], env=_surroundings(environment), deadline_s=_SECONDS)
 
 
-def run_loader(loader: Path, environment: Mapping[str, str]) -> process.Finished:
-    """Lets a dynamic loader of glibc list the tunables as it parsed them from `environment`."""
-    command = [str(loader), "--list-tunables"]
-    return process.run(command, env=_surroundings(environment), deadline_s=_SECONDS)
-
-
-def run_list(loader: Path, program: Path) -> process.Finished:
-    """Lets a dynamic loader say which files it finds for a program; nothing of it is executed."""
-    return process.run(
-        [str(loader), "--list", str(program)], env=_surroundings({}), deadline_s=_SECONDS
-    )
+def run_loader(
+    loader: Path, *words: str, environment: Mapping[str, str] | None = None
+) -> process.Finished:
+    """Lets a dynamic loader say what it sees: the target's own code is not executed."""
+    surroundings = _surroundings(environment or {})
+    return process.run([str(loader), *words], env=surroundings, deadline_s=_SECONDS)
 
 
 def ask(code: str, environment: Mapping[str, str]) -> Any:
-    """Runs Python code under `environment` and returns what it gives to `say`.
+    """What Python code under `environment` gives to `say`; else WrongConfiguration.
 
-    The code finds `ctypes`, `say(answer)`, `mapped()` (the files in its address space) and `this`
-    (its own symbols).
-
-    Raises:
-        WrongConfiguration: The process died or said nothing: an allocator that refuses does that.
+    The code finds `ctypes`, `mapped()` (the files in its address space) and `this` (its symbols).
     """
     command = [sys.executable, "-I", "-S", "-c", _PREAMBLE + code]
     done = process.run(command, env=_surroundings(environment), deadline_s=_SECONDS)
@@ -77,15 +64,11 @@ def ask(code: str, environment: Mapping[str, str]) -> Any:
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
     before = done.stderr.strip().splitlines()[-3:-1]
+    shown = " ".join(f"{name}={value}" for name, value in environment.items())
     raise WrongConfiguration(
-        f"a probe process {done.describe()} (under {_shown(environment)})"
+        f"a probe process {done.describe()} (under {shown})"
         + "".join(f"; {line.strip()}" for line in before)
     )
-
-
-def _shown(environment: Mapping[str, str]) -> str:
-    """Returns variables as one would type them."""
-    return " ".join(f"{name}={value}" for name, value in environment.items())
 
 
 def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:

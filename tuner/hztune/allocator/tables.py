@@ -56,11 +56,7 @@ class KnobRow:
         return f"{value}{self.suffix}"
 
     def value(self, text: str) -> Value:
-        """The value of such a text.
-
-        Raises:
-            ValueError: It is no number, where one is wanted.
-        """
+        """The value of such a text; ValueError: it is no number, where one is wanted."""
         if self.param.kind == "enum":
             return text
         if self.per != 1:
@@ -179,11 +175,7 @@ def parse_version(text: str) -> Version:
 
 
 def knob(allocator: str, knobs: Iterable[Param], name: str) -> Param:
-    """The knob called `name`.
-
-    Raises:
-        UsageError: There is none in this version; the message names the nearest.
-    """
+    """The knob called `name`; UsageError: there is none in this version."""
     by_name = {param.name: param for param in knobs}
     if name in by_name:
         return by_name[name]

@@ -69,11 +69,7 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str) -> Expression:
-        """Reads an expression.
-
-        Raises:
-            UsageError: It is no expression, or holds anything but what is legal.
-        """
+        """Reads an expression; else UsageError."""
         try:
             if len(text) > _MAX_LENGTH:
                 raise ValueError(f"longer than {_MAX_LENGTH} characters")
@@ -91,11 +87,7 @@ class Expression:
             return False
 
     def number(self, values: Mapping[str, Value]) -> int:
-        """Its value as a whole number.
-
-        Raises:
-            UsageError: It is not one.
-        """
+        """Its value as a whole number; UsageError: it is not one."""
         try:
             return _whole(self._tree, values)
         except (_WordInArithmetic, ZeroDivisionError) as error:
