@@ -387,9 +387,9 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 }
 
 /* Marks blocks as back, from blocks[0] on, as long as they lie on the page of `info`; returns how
- * many: 0 where the first one is back already. No block is read: one that was freed twice is noticed
- * here if both copies come back; else its second copy lacks the seal when an allocation meets it, or
- * when its span is given up (unseal_all). */
+ * many: 0 where the first one is back already. No block is read: one that was freed twice is
+ * noticed here if both copies come back; else its second copy lacks the seal when an allocation
+ * meets it, or when its span is given up (unseal_all). */
 static size_t mark_back(const hz_page_info *info, hz_page_info *span, void *const *blocks,
                         void *const *end)
 {
