@@ -126,7 +126,6 @@ def test_what_the_kernel_ended_and_what_it_charges_is_read(tree: Callable[..., P
         (group / "memory.stat").write_text(
             f"file {25 << 20}\nshmem {2 << 20}\ninactive_file {39 << 20}\nslab_reclaimable 0\n"
         )
-        assert made.kills() == 2
         assert made.is_out_of_memory(0)
         assert made.charged_kb(lazy_kb=4 << 10) == 73 << 10  # 100 - (25 - 2) - 4
 

@@ -113,7 +113,6 @@ def _installed_root() -> Path:
 
 
 def _existing(name: str, folders: list[Path]) -> Path:
-    """The first folder that holds `name`."""
     for folder in folders:
         if (folder / name).is_file():
             return folder

@@ -294,9 +294,6 @@ class Child:
         stderr goes to its buffer. When the child has ended and nothing is left to read, `_ended`
         becomes true; a descendant that holds the outputs open and floods them delays that by a few
         megabytes only.
-
-        Raises:
-            OutOfTime: What `limited` allows is used up.
         """
         wait_s, most_s = deadline - time.monotonic(), left_s()
         events = self._selector.select(max(0.0, min(wait_s, most_s)))
@@ -419,12 +416,7 @@ def _variables(env: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _kill_tree(root: int, mark: str) -> None:
-    """Kills `root`, its session, its descendants and its orphans, until a look finds none of them.
-
-    Raises:
-        HztuneError: Something of the tree cannot be killed (it runs as another user, or hangs in
-            the kernel).
-    """
+    """Kills `root`, its session, descendants and orphans, until a look finds none of them."""
     began = time.monotonic()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGKILL)
@@ -461,7 +453,6 @@ class _ProcessStat(NamedTuple):
 
 
 def _processes() -> dict[int, _ProcessStat]:
-    """Returns every process of the machine by its id."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -32,17 +32,12 @@ LEAST_SLOPE_ROUNDS = 3
 
 
 class RestPlan(Schema, frozen=True):
-    """How often a program is loaded and rests, and how its rest is known.
+    """How often a program is loaded and rests, and how its rest is known."""
 
-    Attributes:
-        idle_s: Seconds from the end of a load until its memory is read.
-        rounds: Loads, each with a rest behind it.
-        says: Regular expression of the line on stdout by which a program says that it rests; "" of
-            a server, which rests when its load has ended.
-    """
-
-    idle_s: float = DEFAULT_IDLE_S
-    rounds: int = 1
+    idle_s: float = DEFAULT_IDLE_S  # seconds from the end of a load until its memory is read
+    rounds: int = 1  # loads, each with a rest behind it
+    # regular expression of the line on stdout by which a program says that it rests; "" of a
+    # server, which rests when its load has ended
     says: str = ""
 
     def __post_init__(self) -> None:
@@ -82,17 +77,12 @@ class RestRound(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """What one run of rounds showed.
+    """What one run of rounds showed."""
 
-    Attributes:
-        speed: Of its loads, as the program is judged: more is better.
-        points: (milliseconds since the start, resident KiB, KiB of it given back lazily).
-        rounds: In order; at least one.
-    """
-
-    speed: float
+    speed: float  # of its loads, as the program is judged: more is better
+    # (milliseconds since the start, resident KiB, KiB of it given back lazily)
     points: tuple[tuple[int, int, int], ...]
-    rounds: tuple[RestRound, ...]
+    rounds: tuple[RestRound, ...]  # in order; at least one
 
     @property
     def kept_kb(self) -> int:

@@ -52,23 +52,14 @@ MakePart = Callable[[Sink], "Executor"]
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Where the time of a study went.
+    """Where the time of a study went."""
 
-    Attributes:
-        measured_s: Seconds in counted parts of turns or runs, disturbed ones included.
-        warmup_s: Seconds of warm-up, and of the skipped start of each turn.
-        wall_s: Seconds inside `measure`, from call to return.
-        turns: Number of turns.
-        disturbed: How many of them were disturbed, and so repeated.
-        hooks_s: Seconds in the user's commands before and after runs.
-    """
-
-    measured_s: float = 0.0
-    warmup_s: float = 0.0
-    wall_s: float = 0.0
-    turns: int = 0
-    disturbed: int = 0
-    hooks_s: float = 0.0
+    measured_s: float = 0.0  # seconds in counted parts of turns or runs, disturbed ones included
+    warmup_s: float = 0.0  # Seconds of warm-up, and of the skipped start of each turn
+    wall_s: float = 0.0  # seconds inside `measure`, from call to return
+    turns: int = 0  # Number of turns
+    disturbed: int = 0  # how many of them were disturbed, and so repeated
+    hooks_s: float = 0.0  # seconds in the user's commands before and after runs
 
     @classmethod
     def of(
@@ -167,19 +158,15 @@ class Around(Executor):
 
     @property
     def accounting(self) -> Accounting:
-        """Where the inner one's time went."""
         return self.inner.accounting
 
     def prepare(self, control: Arm) -> None:
-        """Lets the inner one find out."""
         self.inner.prepare(control)
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds that the inner one will take."""
         return self.inner.cost(arms, rounds)
 
     def recall(self, blocks: Sequence[Block]) -> None:
-        """Lets the inner one learn."""
         self.inner.recall(blocks)
 
 
@@ -196,11 +183,9 @@ class Remembered(Around):
 
     @property
     def accounting(self) -> Accounting:
-        """Where the time went, that of the blocks that were there included."""
         return self._accounting + self.inner.accounting
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Returns the block that is there, or measures it."""
         found = self._known.pop(number, None)
         if found is None or found.role != role or [o.arm for o in found.outcomes] != [*arms]:
             return self.inner.measure(arms, role=role, rounds=rounds, number=number)
@@ -228,27 +213,22 @@ class SeveralExecutor(Executor):
 
     @property
     def accounting(self) -> Accounting:
-        """Where the time went, on all workloads."""
         return sum((each.accounting for each in self._executors), Accounting())
 
     def prepare(self, control: Arm) -> None:
-        """Lets the executor of each workload find out."""
         for each in self._executors:
             each.prepare(control)
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds of a block on all workloads."""
         return sum(each.cost(arms, rounds) for each in self._executors)
 
     def recall(self, blocks: Sequence[Block]) -> None:
-        """Lets the executor of each workload learn from what was measured on it."""
         for number, each in enumerate(self._executors):
             each.recall(
                 [replace(b, outcomes=tuple(o.parts[number] for o in b.outcomes)) for b in blocks]
             )
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block on every workload; it is one block with an outcome for each arm."""
         blocks = [
             each.measure(arms, role=role, rounds=rounds, number=number) for each in self._executors
         ]
@@ -265,17 +245,13 @@ class WorkloadSink(Sink):
     parts: int = 1
 
     def begin(self, plan: Plan) -> None:
-        """Adds the workload to what is noted."""
         self.sink.begin(replace(plan, workload=self.workload, part=self.part, parts=self.parts))
 
     def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Hands a turn on."""
         self.sink.turn(index, pid, turn, evidence)
 
     def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Hands an outcome on."""
         self.sink.outcome(index, pid, outcome)
 
     def end(self) -> None:
-        """Hands the end on."""
         self.sink.end()

@@ -68,37 +68,21 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """One run of a unit by turns.
+    """One run of a unit by turns."""
 
-    Attributes:
-        unit: Its number.
-        number: Of the run, from 0.
-        position: Its place in the first of its rounds.
-        start_ns: When it began, CLOCK_MONOTONIC nanoseconds.
-        alive_s: From then to its end, the turns of others included, seconds.
-        run: What it showed; `run.wall_s` is the time that its own turns took.
-        turns: How many it had.
-        awake: At the end of how many of them a thread ran or wanted to.
-        beside: The same of threads that are not the first of their process.
-        threads: Most that one of its processes had.
-        delay_s: Seconds in which its first thread wanted a CPU and had none.
-        processes: Most that it had at one time.
-        busy_threads: How many threads of its server shared the work; 0: it is no server.
-    """
-
-    unit: int
-    number: int
-    position: int
-    start_ns: int
-    alive_s: float
-    run: Run
-    turns: int
-    awake: int
-    beside: int
-    threads: int
-    delay_s: float
-    processes: int
-    busy_threads: float = 0.0
+    unit: int  # its number
+    number: int  # of the run, from 0
+    position: int  # its place in the first of its rounds
+    start_ns: int  # when it began, CLOCK_MONOTONIC nanoseconds
+    alive_s: float  # from then to its end, the turns of others included, seconds
+    run: Run  # what it showed; `run.wall_s` is the time that its own turns took
+    turns: int  # how many it had
+    awake: int  # at the end of how many of them a thread ran or wanted to
+    beside: int  # the same of threads that are not the first of their process
+    threads: int  # most that one of its processes had
+    delay_s: float  # seconds in which its first thread wanted a CPU and had none
+    processes: int  # most that it had at one time
+    busy_threads: float = 0.0  # how many threads of its server shared the work; 0: it is no server
 
     @property
     def own_s(self) -> float:
@@ -111,15 +95,12 @@ class Stint:
 
 @dataclass(frozen=True, slots=True)
 class NumberReading:
-    """How the speed of a run by turns is read.
+    """How the speed of a run by turns is read."""
 
-    Attributes:
-        counts_standing: Whether the program's own number counts the time that it stood still as if
-            it had worked; it is then corrected.
-        per_server_cpu: Whether a second is one of the server's own CPU time, not one of the unit's.
-    """
-
+    # whether the program's own number counts the time that it stood still as if it had worked; it
+    # is then corrected
     counts_standing: bool = False
+    # whether a second is one of the server's own CPU time, not one of the unit's
     per_server_cpu: bool = False
 
     def rate(self, told: float, stint: Stint) -> float:
@@ -214,11 +195,7 @@ class _Alternation(Series):
     def _stints(
         self, runs: int, rng: random.Random, met: Met = nothing_met
     ) -> list[tuple[int, Stint]]:
-        """Runs each arm that is not at fault between the user's commands.
-
-        Returns:
-            Each run with the number of its arm.
-        """
+        """Runs each arm that is not at fault between the user's commands."""
         seed, units = rng.randrange(SEEDS), dict[int, Unit]()
         with ExitStack() as stack:
             for index, part in enumerate(self.parts):
@@ -235,7 +212,6 @@ class _Alternation(Series):
         return found
 
     def _take(self, index: int, number: int, stint: Stint) -> None:
-        """Takes in one run of an arm."""
         part = self.parts[index]
         run = self._noted(part, stint.run)
         if part.fault is not None:
@@ -443,13 +419,7 @@ class _Playing:
             yield Stint(self._number, 0, 0, 0, 0.0, run, 0, 0, 0, 0, 0.0, 0)
 
     def _busy_threads(self, all_ns: int, most: int) -> float:
-        """Returns how many threads of one process shared its work: 2 where two did half each.
-
-        Args:
-            all_ns: CPU time that the server used under load.
-            most: Threads that any process of the unit had; they count where those that did most of
-                the work are gone when the server rests.
-        """
+        """Returns how many threads of one process shared its work: 2 where two did half each."""
         used: dict[int, list[int]] = defaultdict(list)
         for (pid, thread), ns in self._after.items():
             used[pid].append(ns - self._before.get((pid, thread), 0))

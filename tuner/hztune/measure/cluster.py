@@ -192,21 +192,17 @@ class ClusterExecutor(Executor):
 
     @property
     def pending(self) -> list[Arm]:
-        """What is being measured, without controls."""
         return [arm for job in self.flying.values() for arm in job.arms[1:]]
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds of a block on one worker."""
         costs = self._costs
         return costs.start_s + arms * (costs.arm_s + rounds * costs.round_s)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block on a worker of the home machine."""
         job = Job(self._target, tuple(arms), role, rounds, number)
         return self._entered(self._finished(measured, job))
 
     def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> list[Block]:
-        """Lets some worker measure a block; each measures one at a time."""
         job = Job(self._target, tuple(arms), role, rounds, number)
         self.flying[self._client.submit(measured, job, pure=False)] = job
         return self.collect() if len(self.flying) >= len(machines_of(self._client)) else []
@@ -247,11 +243,7 @@ class ClusterExecutor(Executor):
             future.cancel()
 
     def _require_worker(self, *, at_home: bool) -> list[str]:
-        """The workers that may be asked, as soon as there is one.
-
-        Raises:
-            HztuneError: There has been none for a minute.
-        """
+        """The workers that may be asked, as soon as there is one."""
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             there = machines_of(self._client)
@@ -310,7 +302,6 @@ def cluster(address: str) -> Iterator[Client]:
 
 
 def _lost() -> tuple[type[BaseException], ...]:
-    """What tells that a worker was lost."""
     from concurrent.futures import CancelledError
 
     from distributed.scheduler import KilledWorker, NoValidWorkerError

@@ -30,15 +30,10 @@ _FEWEST_TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class DisturbanceRule:
-    """Judges turns, each by itself.
+    """Judges turns, each by itself."""
 
-    Attributes:
-        threads: Threads of the workload.
-        cores: CPUs that they may use.
-    """
-
-    threads: int
-    cores: int
+    threads: int  # Threads of the workload
+    cores: int  # CPUs that they may use
 
     def causes(self, evidence: Evidence, length_ns: int) -> str:
         """Returns what disturbed a turn of that length, joined by commas; "" when nothing did."""
@@ -90,7 +85,6 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        """Takes the first look."""
         self._throttling = Throttling()
         self._before = self._look()
         self._after = self._before

@@ -80,24 +80,16 @@ _SHOWED_NOTHING = Fault("failed", "it showed nothing")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        reason: Why turns are not to be believed, as a sentence goes on; "": they are.
-        pace: How copies of it alternate.
-        reading: How the speed of a run is read.
-        remark: What else the user should know; "": nothing.
-        may_be_chance: Whether a machine that was slower for a moment could be the reason.
-        hangs: How it hangs by itself; None: it does not.
-        run_s: What a run of it alone took, seconds; 0: it showed nothing.
-    """
-
-    reason: str
-    pace: Pace
-    reading: NumberReading = field(default_factory=NumberReading)
-    remark: str = ""
+    reason: str  # why turns are not to be believed, as a sentence goes on; "": they are
+    pace: Pace  # how copies of it alternate
+    reading: NumberReading = field(default_factory=NumberReading)  # how the speed of a run is read
+    remark: str = ""  # what else the user should know; "": nothing
+    # whether a machine that was slower for a moment could be the reason
     may_be_chance: bool = False
-    hangs: Fault | None = None
+    hangs: Fault | None = None  # how it hangs by itself; None: it does not
+    # what a run of it alone took, seconds; 0: it showed nothing
     run_s: float = field(default=0.0, compare=False)
 
 
@@ -123,7 +115,6 @@ class Tryout:
     """
 
     def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
-        """Measures nothing yet."""
         self.turns, self.program, self.control = turns, program, control
         self._left, self._run_s = 0, 0.0
 
@@ -300,11 +291,7 @@ class Tryout:
         )
 
     def _server_by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
-        """Judges by the server's CPU time under the load, which must be that of a run alone.
-
-        Raises:
-            HztuneError: The load takes a fixed time.
-        """
+        """Judges by the server's CPU time under the load, which must be that of a run alone."""
         alone_s = max(_LEAST_S, alone.run.server_cpu_ns * 1e-9)
         turns_s = max(_LEAST_S, fmean(copy.run.server_cpu_ns for copy in copies) * 1e-9)
         refuse_fixed_time(alone.alive_s, fmean(copy.alive_s for copy in copies), turns_s / alone_s)

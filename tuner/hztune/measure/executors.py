@@ -71,21 +71,17 @@ class ProgramExecutor(Executor):
 
     @property
     def accounting(self) -> Accounting:
-        """Where the time went, by runs and by turns, the trial of them included."""
         return self._runs.accounting + self._turns.accounting + self._accounting
 
     def prepare(self, control: Arm) -> None:
-        """Finds out how to measure, and what a run takes."""
         if self._chosen is None:
             self._chosen = self._choose(control)
             self._chosen.prepare(control)
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds that a block will take."""
         return (self._chosen or self._runs).cost(arms, rounds)
 
     def recall(self, blocks: Sequence[Block]) -> None:
-        """Learns from earlier blocks; a study goes on as it began."""
         self._runs.recall(blocks)
         self._turns.recall(blocks)
         if blocks and not self._by:
@@ -93,7 +89,6 @@ class ProgramExecutor(Executor):
             self._by = "turns" if by_turns else "runs"
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block; see `Executor.measure`."""
         executor = self._chosen = self._chosen or self._choose(arms[0])
         if executor is self._turns and not self._turns.fits(len(arms)):
             executor = self._runs
@@ -135,11 +130,7 @@ class ProgramExecutor(Executor):
         return self._turns
 
     def _against_turns(self, fixed: str) -> str:
-        """Returns why turns need not be tried; "": they are tried.
-
-        Args:
-            fixed: Why two copies cannot live in one network; "": they can.
-        """
+        """Returns why turns need not be tried; "": they are tried."""
         if self._by == "runs":
             return "as was asked" if self._program.by else "as the study began"
         rest, quota = self._program.rest, self._program.quota

@@ -36,33 +36,12 @@ GRACE_S = 30.0
 """What hz-launch has to end a program that takes too long."""
 
 _SCHEMA = 1
-_STATUSES: dict[str, Status] = {
-    "crash": "crash",
-    "hang": "hang",
-    "stopped": "hang",
-    "oom": "oom",
-    "rejected": "rejected",
-    "wrong_allocator": "wrong_allocator",
-    "failed": "failed",
-    "interrupted": "failed",
-}
 _LAUNCHER = "hz-launch: "
 """How the reason begins for which a program could not be started."""
 
-_LOST: dict[str, Any] = {
-    "schema": _SCHEMA,
-    "status": "lost",
-    "signal": 0,
-    "code": 1,
-    "pid": 0,
-    "wall_ns": 0,
-    "delay_ns": 0,
-    "cpu_s": 0.0,
-    "rss_tree_peak_kb": 0,
-    "processes": 0,
-    "left": 0,
-    "allocator": None,
-}
+_LOST: dict[str, Any] = dict.fromkeys(
+    ("signal", "pid", "wall_ns", "delay_ns", "cpu_s", "rss_tree_peak_kb", "processes", "left"), 0
+) | {"schema": _SCHEMA, "status": "lost", "code": 1, "allocator": None}
 """What stands for the report of a hz-launch that ended before it could report."""
 
 STOPPED = Fault(
@@ -83,23 +62,15 @@ _UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is run, alone or beside others.
+    """What is run, alone or beside others."""
 
-    Attributes:
-        program: What to run, in its place; its limit of memory is the unit's.
-        base: The environment of hztune's own programs, and of what stands around the program.
-        changes: The variables that the program gets beyond it.
-        look: Judges every process of it that lives long enough to be looked at.
-        limit_s: A run is ended when its own time is longer; of a server, its load's.
-        seed: Of the block.
-    """
-
-    program: Program
+    program: Program  # what to run, in its place; its limit of memory is the unit's
+    # the environment of hztune's own programs, and of what stands around the program
     base: Mapping[str, str]
-    changes: Mapping[str, str]
-    look: Look
-    limit_s: float
-    seed: int = 0
+    changes: Mapping[str, str]  # the variables that the program gets beyond it
+    look: Look  # judges every process of it that lives long enough to be looked at
+    limit_s: float  # a run is ended when its own time is longer; of a server, its load's
+    seed: int = 0  # of the block
 
     @property
     def words(self) -> list[str]:
@@ -232,7 +203,8 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
         case "lost":
             fault = _LOST_MEASURER
         case word:
-            fault = ending_fault(_STATUSES[word], told["signal"], told["code"], stderr)
+            status: Status = "failed" if word == "interrupted" else word
+            fault = ending_fault(status, told["signal"], told["code"], stderr)
     return Run(
         fault=fault,
         pid=told["pid"],
@@ -295,7 +267,6 @@ def _with_last_line(told: str, stderr: str) -> str:
 
 
 def _without_chatter(stderr: str) -> str:
-    """What an allocator says of its settings is no reason for anything."""
     for table in tables().values():
         if table.chatter:
             stderr = re.sub(table.chatter, "", stderr, flags=re.M)
@@ -345,9 +316,6 @@ def _hyperfine_s(export: Path) -> float:
     """Returns the time of the one run in hyperfine's JSON, seconds.
 
     Version 1 has no schema number and `times`; version 2 has `measurements` with units.
-
-    Raises:
-        HztuneError: A version of the format that is not known, or none: the disk was full.
     """
     try:
         document = json.loads(export.read_text(encoding="utf-8"))

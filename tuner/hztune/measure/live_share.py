@@ -52,14 +52,10 @@ _OVER = "it was over before it could be asked"
 
 @dataclass(frozen=True, slots=True)
 class LiveReading:
-    """One answer.
+    """One answer."""
 
-    Attributes:
-        held_kb: What the allocator has of the system's memory, KiB.
-        live_kb: What of it the program has, KiB; None: the allocator does not count that.
-    """
-
-    held_kb: int
+    held_kb: int  # what the allocator has of the system's memory, KiB
+    # What of it the program has, KiB; None: the allocator does not count that
     live_kb: int | None = None
 
     @property
@@ -79,19 +75,13 @@ class LiveReading:
 
 @dataclass(frozen=True, slots=True)
 class LiveShare:
-    """What one arm's allocator answered: of several processes, the one that holds most.
+    """What one arm's allocator answered: of several processes, the one that holds most."""
 
-    Attributes:
-        allocator: Which allocator that is; "": none answered.
-        most: When it held most; None: it is not known.
-        last: When it was asked for the last time; of a server, after its load.
-        why: Why something is not known, in a sentence; "": all is.
-    """
-
-    allocator: str = ""
-    most: LiveReading | None = None
+    allocator: str = ""  # which allocator that is; "": none answered
+    most: LiveReading | None = None  # when it held most; None: it is not known
+    # when it was asked for the last time; of a server, after its load
     last: LiveReading | None = None
-    why: str = ""
+    why: str = ""  # why something is not known, in a sentence; "": all is
 
     @property
     def words(self) -> str:
@@ -189,15 +179,10 @@ class _Listening:
 
 @dataclass
 class _Asker:
-    """Asks the processes of one run, and keeps what they answer.
+    """Asks the processes of one run, and keeps what they answer."""
 
-    Attributes:
-        arm: What runs.
-        pids: Its processes, as they are found.
-    """
-
-    arm: Arm
-    pids: dict[int, None] = field(default_factory=dict)
+    arm: Arm  # what runs
+    pids: dict[int, None] = field(default_factory=dict)  # its processes, as they are found
     _most: dict[int, tuple[str, LiveReading]] = field(default_factory=dict)
     _last: dict[int, LiveReading] = field(default_factory=dict)
     _why: str = ""
@@ -208,11 +193,7 @@ class _Asker:
         return alongside(self._follow, "asker")
 
     def share(self, failure: str = "") -> LiveShare:
-        """Returns what was answered.
-
-        Args:
-            failure: How the run failed; "": it ended well.
-        """
+        """Returns what was answered."""
         if not self._most:
             return LiveShare(why=self._why or failure or (_OVER if self._was_found else _SILENT))
         pid = max(self._most, key=lambda each: self._most[each][1].held_kb)
@@ -263,6 +244,5 @@ def _fullness(reading: LiveReading) -> tuple[int, int]:
 
 
 def _serves(pid: int) -> bool:
-    """Whether a process has a thread that answers."""
     tasks = Path("/proc", str(pid), "task").iterdir()
     return any((task / "comm").read_text(errors="replace").strip() == _SERVES for task in tasks)

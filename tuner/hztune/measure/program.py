@@ -103,16 +103,11 @@ class Service:
     """What makes a program a server: it answers, is put under load, and is then stopped.
 
     All of it belongs to what a study is of: another field makes other studies of the old ones.
-
-    Attributes:
-        load: Shell command that puts it under load; its time and its output are what is measured.
-        ready: Shell command that succeeds as soon as the server answers; "" to try the port.
-        port: TCP port of this machine on which it answers; 0 with `ready`, and with `{port}`.
     """
 
-    load: str
-    ready: str = ""
-    port: int = 0
+    load: str  # shell command that puts it under load; its time and its output are what is measured
+    ready: str = ""  # shell command that succeeds as soon as the server answers; "" to try the port
+    port: int = 0  # TCP port of this machine on which it answers; 0 with `ready`, and with `{port}`
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +427,6 @@ def can_have_networks() -> bool:
 
 
 def _rate_of(text: str, better: Better) -> float | Fault:
-    """Returns a printed number as a rate."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -491,5 +485,4 @@ def hook(option: str, command: str, environment: Mapping[str, str]) -> None:
 
 
 def _shell(command: str, stdin: str) -> process.Finished:
-    """Runs a shell command of the user's on what a program printed."""
     return process.run(["/bin/sh", "-c", command], stdin=stdin.encode(), deadline_s=_COMMAND_S)

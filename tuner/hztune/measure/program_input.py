@@ -24,17 +24,11 @@ _INSTEAD = "write it to a file and give that with --input FILE, or give an empty
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A regular file that was opened once, judged, and stays open as long as this process lives.
+    """A regular file that was opened once, judged, and stays open as long as this process lives."""
 
-    Attributes:
-        name: As it was given.
-        path: By which each run opens that very file, whatever its name has become.
-        size: Bytes.
-    """
-
-    name: str
-    path: str
-    size: int
+    name: str  # as it was given
+    path: str  # by which each run opens that very file, whatever its name has become
+    size: int  # bytes
 
 
 def input_of(name: str) -> Input | None:

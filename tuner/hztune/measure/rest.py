@@ -48,14 +48,10 @@ class TreeMemory(NamedTuple):
 
     Pages of mapped files are not in it: how much of them each process answers for changes when
     any other process of the machine maps the same file, and the kernel drops them when it must.
-
-    Attributes:
-        resident_kb: What is resident; of a page that several share, a part of it.
-        lazy_kb: What of it was given back lazily (MADV_FREE).
     """
 
-    resident_kb: int
-    lazy_kb: int
+    resident_kb: int  # what is resident; of a page that several share, a part of it
+    lazy_kb: int  # What of it was given back lazily (MADV_FREE)
 
     @property
     def kept_kb(self) -> int:

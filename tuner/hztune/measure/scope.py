@@ -16,14 +16,15 @@ beside it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.errors import UsageError
@@ -39,30 +40,16 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Scope:
-    """Where the program of one run lives.
+    """Where the program of one run lives."""
 
-    Attributes:
-        quota: What it may use; None: there is no group.
-        groups: Its control groups, one in each hierarchy that holds a limit.
-        wrap: Words that stand before hz-launch; empty where the program joins by itself.
-    """
-
-    quota: Quota | None = None
-    groups: tuple[Path, ...] = ()
-    wrap: tuple[str, ...] = ()
+    quota: Quota | None = None  # what it may use; None: there is no group
+    groups: tuple[Path, ...] = ()  # one in each hierarchy that holds a limit
+    wrap: tuple[str, ...] = ()  # words before hz-launch, where the program does not join by itself
 
     @property
     def doors(self) -> list[Path]:
         """The files by which a process joins."""
         return [group / "cgroup.procs" for group in self.groups]
-
-    def kills(self) -> int:
-        """Processes that the kernel ended for want of memory."""
-        return sum(
-            _counted(group / name, "oom_kill")
-            for group in self.groups
-            for name in ("memory.events", "memory.oom_control")
-        )
 
     def is_out_of_memory(self, signal: int) -> bool:
         """Whether its program ended for want of memory.
@@ -74,15 +61,28 @@ class Scope:
         """
         if self.quota is None or self.quota.memory_kb is None:
             return False
-        return self.kills() > 0 or (bool(self.wrap) and signal == 9)
+        counts = [g / name for g in self.groups for name in ("memory.events", "memory.oom_control")]
+        killed = sum(_counted(path, "oom_kill") for path in counts)
+        return killed > 0 or (bool(self.wrap) and signal == 9)
 
     def charged_kb(self, lazy_kb: int) -> int:
         """What the kernel charges the group and cannot reclaim, KiB; 0: not known.
 
-        Args:
-            lazy_kb: What its processes have given back lazily, KiB.
+        That is all less files in memory and `lazy_kb`, what was given back lazily. The kernel's
+        list of such pages (`inactive_file`) does not tell: a page that was given back lazily and is
+        in use again stands there until memory is short.
         """
-        return max((_charged_kb(group, lazy_kb) for group in self.groups), default=0)
+        found = [0]
+        for group in self.groups:
+            stat, names = group / "memory.stat", ("file", "shmem", "slab_reclaimable")
+            used = "".join(_words(group / "memory.current"))
+            if not used:
+                used = "".join(_words(group / "memory.usage_in_bytes"))
+                names = ("total_cache", "total_shmem", "")
+            if used:
+                files, shared, slab = (_counted(stat, name) for name in names)
+                found.append((int(used) - files + shared - slab) // 1024 - lazy_kb)
+        return max(found)
 
 
 @contextmanager
@@ -145,102 +145,65 @@ def _freezer(root: Path) -> Path | None:
 
 def _made(quota: Quota, root: Path) -> Scope:
     """The first way that works."""
-    refusals = _Refusals()
-    for make in (_unified, _by_controller):
-        groups = make(quota, root, refusals)
-        if groups:
-            return Scope(quota, groups)
+    unified: dict[str, dict[str, str]] = {}
+    by_controller: dict[str, dict[str, str]] = {}
+    if quota.cpus is not None:
+        runtime, period = str(round(quota.cpus * _PERIOD_US)), str(_PERIOD_US)
+        unified["cpu"] = {"cpu.max": f"{runtime} {period}"}
+        by_controller["cpu"] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": runtime}
+    if quota.memory_kb is not None:
+        most = str(quota.memory_kb << 10)
+        unified["memory"] = {"memory.max": most, "memory.oom.group": "1", "memory.swap.max": "0"}
+        names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        by_controller["memory"] = dict.fromkeys(names, most)
+    refused: list[str] = []
+    mount = root / _MOUNT
+    if unified.keys() <= {*_words(mount / "cgroup.controllers")}:
+        limits = {name: value for each in unified.values() for name, value in each.items()}
+        parents = _upwards(mount, _own_group(root, ""))
+        if group := _first_group(parents, limits, refused, {*unified}):
+            return Scope(quota, (group,))
+    groups: list[Path] = []
+    for controller, limits in by_controller.items():
+        parents = _upwards(mount / controller, _own_group(root, controller))
+        is_there = (mount / controller / "cgroup.procs").exists()
+        if is_there and (group := _first_group(parents, limits, refused)):
+            groups.append(group)
+    if len(groups) == len(by_controller):
+        return Scope(quota, tuple(groups))
+    for group in groups:  # all of them, or none
+        _remove(group)
     if (systemd := shutil.which(_RUN)) and (root / "run/systemd/system").is_dir():
         return Scope(quota, wrap=_systemd_words(systemd, quota))
+    why = "; ".join(refused) or "no hierarchy with the controllers cpu and memory is mounted"
     raise UsageError(
-        f"{' '.join(quota.options)}: this process may not make a control group ({refusals.text}); "
+        f"{' '.join(quota.options)}: this process may not make a control group ({why}); "
         "run hztune as root; or under systemd, from a group that is delegated to you: "
         "systemd-run --user --scope -p Delegate=yes hztune ...; or in a container that was started "
         "with --privileged --cgroupns=host"
     )
 
 
-@dataclass
-class _Refusals:
-    """Why groups could not be made, by the folder that refused."""
-
-    seen: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "; ".join(self.seen) or "no hierarchy with the controllers cpu and memory is mounted"
-
-    @contextmanager
-    def noted(self, folder: Path) -> Iterator[None]:
-        """Goes on where the kernel refuses."""
-        try:
-            yield
-        except OSError as error:
-            self.seen.append(f"{folder}: {error.strerror}")
-
-
-# ---- version 2 -----------------------------------------------------------------------------------
-
-
-def _unified(quota: Quota, root: Path, refusals: _Refusals) -> tuple[Path, ...]:
-    """A group in the unified hierarchy: in one's own, or in the nearest above that allows it.
-
-    A group that has processes may have no children with controllers, but for the topmost one.
-    """
-    mount = root / _MOUNT
-    files = {}
-    if quota.cpus is not None:
-        files["cpu"] = {"cpu.max": f"{round(quota.cpus * _PERIOD_US)} {_PERIOD_US}"}
-    if quota.memory_kb is not None:
-        limit = {"memory.max": str(quota.memory_kb << 10), "memory.oom.group": "1"}
-        files["memory"] = {**limit, "memory.swap.max": "0"}
-    if not set(files) <= set(_words(mount / "cgroup.controllers")):
-        return ()
-    for parent in _upwards(mount, _own_group(root, "")):
-        control = parent / "cgroup.subtree_control"
-        with refusals.noted(parent):
-            if not set(files) <= set(_words(control)):
-                control.write_text(" ".join(f"+{name}" for name in files))
-            return (_group(parent, {k: v for each in files.values() for k, v in each.items()}),)
-    return ()
-
-
-# ---- version 1 -----------------------------------------------------------------------------------
-
-
-def _by_controller(quota: Quota, root: Path, refusals: _Refusals) -> tuple[Path, ...]:
-    """A group in the hierarchy of each controller that is needed; all of them, or none."""
-    files: dict[str, dict[str, str]] = {}
-    if quota.cpus is not None:
-        runtime_us = str(round(quota.cpus * _PERIOD_US))
-        files["cpu"] = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": runtime_us}
-    if quota.memory_kb is not None:
-        limit = str(quota.memory_kb << 10)
-        files["memory"] = {"memory.limit_in_bytes": limit, "memory.memsw.limit_in_bytes": limit}
-    made: list[Path] = []
-    for controller, limits in files.items():
-        group = _in_hierarchy(root, controller, limits, refusals)
-        if group is None:
-            for other in made:
-                _remove(other)
-            return ()
-        made.append(group)
-    return tuple(made)
-
-
-def _in_hierarchy(
-    root: Path, controller: str, limits: Mapping[str, str], refusals: _Refusals
+def _first_group(
+    parents: Iterator[Path],
+    limits: Mapping[str, str],
+    refused: list[str],
+    controllers: Collection[str] = (),
 ) -> Path | None:
-    mount = root / _MOUNT / controller
-    if not (mount / "cgroup.procs").exists():
-        return None
-    for parent in _upwards(mount, _own_group(root, controller)):
-        with refusals.noted(parent):
+    """A group in one's own, or in the nearest above that allows it.
+
+    In the unified hierarchy a group that has processes may have no children with controllers, but
+    for the topmost one.
+    """
+    for parent in parents:
+        try:
+            control = parent / "cgroup.subtree_control"
+            if controllers and not {*controllers} <= {*_words(control)}:
+                control.write_text(" ".join(f"+{name}" for name in sorted(controllers)))
             return _group(parent, limits)
+        except OSError as error:
+            refused.append(f"{parent}: {error.strerror}")
     return None
-
-
-# ---- both ----------------------------------------------------------------------------------------
 
 
 def _own_group(root: Path, controller: str) -> str:
@@ -262,11 +225,7 @@ def _upwards(mount: Path, group: str) -> Iterator[Path]:
 
 
 def _group(parent: Path, limits: Mapping[str, str]) -> Path:
-    """A new group with limits; a limit of swap is left out where the kernel counts none.
-
-    Raises:
-        OSError: The kernel refuses; nothing is left.
-    """
+    """A new group with limits; a limit of swap is left out where the kernel counts none."""
     _sweep(parent)
     group = parent / f"hztune-{os.getpid()}-{next(_serial)}"
     group.mkdir()
@@ -281,7 +240,6 @@ def _group(parent: Path, limits: Mapping[str, str]) -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes the groups of processes that are gone."""
     with contextlib.suppress(OSError):
         for folder in parent.iterdir():
             found = _OURS.fullmatch(folder.name)
@@ -296,11 +254,8 @@ def _remove(group: Path) -> None:
     while True:
         try:
             group.rmdir()
-        except FileNotFoundError:
-            return
         except OSError as error:
-            is_busy = error.errno == 16
-            if not is_busy or time.monotonic() > deadline:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 return
             time.sleep(0.01)
         else:
@@ -308,7 +263,6 @@ def _remove(group: Path) -> None:
 
 
 def _systemd_words(program: str, quota: Quota) -> tuple[str, ...]:
-    """The words that run a command in a scope of its own."""
     words = [program, "--scope", "--quiet", "--collect"]
     if os.geteuid() != 0:
         words.append("--user")
@@ -317,25 +271,6 @@ def _systemd_words(program: str, quota: Quota) -> tuple[str, ...]:
     if quota.memory_kb is not None:
         words += ["-p", f"MemoryMax={quota.memory_kb << 10}", "-p", "MemorySwapMax=0"]
     return (*words, "--")
-
-
-def _charged_kb(group: Path, lazy_kb: int) -> int:
-    """What is charged less files in memory and what was given back lazily, KiB.
-
-    The kernel's list of such pages (`inactive_file`) does not tell: a page that was given back
-    lazily and is in use again stands there until memory is short.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        stat = group / "memory.stat"
-        if (group / "memory.current").exists():
-            used = int((group / "memory.current").read_text())
-            dropped = _counted(stat, "file") - _counted(stat, "shmem")
-            dropped += _counted(stat, "slab_reclaimable")
-        else:
-            used = int((group / "memory.usage_in_bytes").read_text())
-            dropped = _counted(stat, "total_cache") - _counted(stat, "total_shmem")
-        return max(0, (used - dropped) // 1024 - lazy_kb)
-    return 0
 
 
 def _counted(path: Path, name: str) -> int:

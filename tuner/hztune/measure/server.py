@@ -246,7 +246,6 @@ def _service(program: Program) -> Service:
 
 
 def _listens(port: int) -> bool:
-    """Whether something on this machine takes connections on a port."""
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), _ASK_S):
         return True
     return False

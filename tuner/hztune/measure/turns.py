@@ -113,12 +113,10 @@ class TurnExecutor(Executor):
         self._blocks = 0
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds expected for a block: its turns, and what blocks took beside."""
         beside = self._overhead_s / self._blocks if self._blocks else 0.0
         return arms * (self._tempo.block_s(rounds) + beside)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures all arms in turns; see `Executor.measure`."""
         with timed_window():
             started_ns = time.monotonic_ns()
             self._sink.begin(Plan(number, role, tuple(arms), rounds))
@@ -200,7 +198,6 @@ class _Performance:
         return [*words, "--", *self._spec.command(rng.randrange(SEEDS))]
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        """Takes in what hz-turns tells of one arm."""
         if event["event"] == "end":
             return
         index = int(event["arm"])
@@ -215,7 +212,6 @@ class _Performance:
             self._endings[index] = event
 
     def _turn(self, event: Mapping[str, Any]) -> tuple[Turn, Evidence]:
-        """Returns a turn and what was seen during it."""
         slept, throttled = slept_ns(), self._throttling.us()
         evidence = Evidence(
             cpu_ns=event["cpu_ns"],

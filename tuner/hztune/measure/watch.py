@@ -114,15 +114,10 @@ def watching(root: int, look: Look, helpers: Collection[Path]) -> Iterator[Watch
 
 
 class Held(NamedTuple):
-    """Something that another copy of a program cannot hold as well.
+    """Something that another copy of a program cannot hold as well."""
 
-    Attributes:
-        what: In words.
-        network: Of a port, the network that it belongs to: each has all ports.
-    """
-
-    what: str
-    network: str = ""
+    what: str  # in words
+    network: str = ""  # of a port, the network that it belongs to: each has all ports
 
 
 class Holdings:

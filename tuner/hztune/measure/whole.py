@@ -138,14 +138,12 @@ class WholeExecutor(Executor):
         return arms * rounds * (median(self._planned_s) if self._planned_s else self._first_s)
 
     def recall(self, blocks: Sequence[Block]) -> None:
-        """Learns how long runs take, the user's commands included, and what the control needs."""
         for block in blocks:
             self.control_kb = max(self.control_kb, block.control.rss_peak_kb)
             ((_, length_s),) = times_of([block])
             self._learn(block.outcomes, max(o.rounds for o in block.outcomes), length_s)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures all arms; see `Executor.measure`."""
         with timed_window():
             started = time.monotonic()
             self.sink.begin(Plan(number, role, tuple(arms), rounds))
@@ -184,7 +182,6 @@ class Series:
     facts: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     def __init__(self, of: WholeExecutor, arms: Sequence[Arm], limit_s: float) -> None:
-        """Prepares the arms; none is run yet."""
         self._of, self._limit_s = of, limit_s
         self._beside = 1
         self.parts = [Part.of(arm, of.identity) for arm in arms]
@@ -284,13 +281,10 @@ class Series:
 
 
 class RunExecutor(WholeExecutor):
-    """Measures arms on one program by whole runs.
+    """Measures arms on one program by whole runs."""
 
-    Attributes:
-        hangs: How the control was seen to hang before anything was measured: then nothing is run
-            any more, since each run would take as long. None: it does not.
-    """
-
+    # how the control was seen to hang before anything was measured: then nothing is run any more,
+    # since each run would take as long. None: it does not
     hangs: Fault | None = None
 
     _is_warm = False
@@ -301,7 +295,6 @@ class RunExecutor(WholeExecutor):
         self._warmups, self._is_warm = max(0, self._warmups - 1), True
 
     def prepare(self, control: Arm) -> None:
-        """Makes the warm-up runs, one at least: they show what a run takes."""
         if self._run_s or self.hangs is not None:
             return
         self._warmups = max(0 if self._is_warm else 1, self._warmups)
@@ -311,7 +304,6 @@ class RunExecutor(WholeExecutor):
         self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds expected for a block; see `WholeExecutor.cost`."""
         return 0.0 if self.hangs is not None else super().cost(arms, rounds)
 
     def _play(
@@ -349,14 +341,7 @@ class RunExecutor(WholeExecutor):
         return time.monotonic() - started
 
     def _try_load(self, series: _RunSeries, rng: random.Random) -> Run:
-        """Finds out how the load of a server ends: by itself, or when it is told to.
-
-        Returns:
-            The run of it alone.
-
-        Raises:
-            HztuneError: It takes a fixed time, and that is all that is measured.
-        """
+        """Finds out how the load of a server ends: by itself, or when it is told to."""
         program = self.program
         if program.rate is None:
             alone = series.run_uncounted(rng)
@@ -414,7 +399,6 @@ class _RunSeries(Series):
         rng: random.Random,
         rule: DisturbanceRule,
     ) -> None:
-        """Makes one run of an arm and puts it into the sink."""
         part, program = self.parts[index], self._of.program
         run, watch = self._run(part, seed, rng, counts=True)
         rate = self._rate(part, run)
