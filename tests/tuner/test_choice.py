@@ -15,7 +15,7 @@ from hztune.result import Decision
 from hztune.space import AnySpace, Choice, Preset, Space
 from hztune.study.bench import Workbench
 from hztune.study.limits import MemoryLimit
-from hztune.study.search import Search
+from hztune.study.search import SLOTS, Search
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 
@@ -104,8 +104,9 @@ def test_what_was_measured_of_one_allocator_does_not_end_the_search_of_another(
     for at in range(0, len(arms), 20):
         bench.measure([both.control, *arms[at : at + 20]], "search", 20)
     search = Search(bench, both, seed=1)
-    assert not search._is_early("one")
-    assert search._is_early("two")
+    bench.calibrated(5.0)  # nothing promises so much
+    assert not search._promises("one", SLOTS)
+    assert search._promises("two", SLOTS)
 
 
 def test_a_hopeless_allocator_gets_no_more_than_its_default(

@@ -24,10 +24,10 @@ Calibration: the default against itself, before anything else is believed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from hztune.blocks import MAY_BE_CHANCE, UNCHANGED_PROGRAM, Arm, Outcome
+from hztune.blocks import MAY_BE_CHANCE, UNCHANGED_PROGRAM, Arm
 from hztune.errors import HztuneError, OutOfTime
 from hztune.progress import percent
 from hztune.stats.intervals import FIRST_LOOK
@@ -78,21 +78,13 @@ HEADROOM = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a budget is divided, seconds.
+    """How a budget is divided, seconds; 0: there is no such part."""
 
-    Attributes:
-        phases_s: What calibration, search and proof share.
-        panel_s: The panel's; 0: there is none.
-        smallest_s: In which the smallest memory is sought; 0: it is not.
-        program_s: Of the program behind a trace; 0: there is none.
-        part: What the phases would have of a larger budget, as a part of it.
-    """
-
-    phases_s: float
+    phases_s: float  # what calibration, search and proof share
     panel_s: float
-    smallest_s: float
-    program_s: float
-    part: float
+    smallest_s: float  # in which the smallest memory is sought
+    program_s: float  # of the program behind a trace
+    part: float  # what the phases would have of a larger budget, as a part of it
 
     @classmethod
     def of(cls, budget_s: float, *, panel: bool, smallest: bool, program: bool) -> Division:
@@ -104,14 +96,8 @@ class Division:
             smallest: Whether the smallest memory is sought.
             program: Whether what is found is proved on a program.
         """
-        panel_s, smallest_s, program_s = (
-            share * budget_s * is_wanted
-            for share, is_wanted in (
-                (PANEL_SHARE, panel),
-                (SMALLEST_SHARE, smallest),
-                (PROGRAM_SHARE, program),
-            )
-        )
+        panel_s, smallest_s = PANEL_SHARE * budget_s * panel, SMALLEST_SHARE * budget_s * smallest
+        program_s = PROGRAM_SHARE * budget_s * program
         part = 1.0 - (panel_s + smallest_s + program_s) / budget_s
         panel_s = panel_s if panel_s >= PANEL_LEAST_S else 0.0
         phases_s = budget_s - panel_s - smallest_s - program_s
@@ -180,8 +166,8 @@ def enough_s(bench: Workbench, needed_s: float) -> int:
 
 
 def _calibrated(bench: Workbench) -> int:
-    """Blocks of A/A pairs so far."""
-    return sum(block.role == "aa" for block in bench.ledger.own_blocks())
+    """Blocks of A/A pairs so far on this machine: another one's noise is its own."""
+    return len(bench.ledger.own_blocks("aa"))
 
 
 def _needed_s(bench: Workbench, blocks: int) -> float:
@@ -219,24 +205,14 @@ BISTABLE_PAIRS = 20
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a study can see.
+    """What a study can see; gains in log units."""
 
-    Attributes:
-        noise: Variance components of a pair.
-        rounds: Rounds that suit them.
-        pairs: Fresh pairs for which the proof's own part of the budget has time; a proof that
-            begins early, or a long chain, has another number.
-        floor: Half-width of the interval of an A/A comparison of that size, log units.
-        detectable: Least gain of a finalist that it proves with 90 % probability, log units.
-        apart: Between the two speeds of the default, log units; None: it has one.
-    """
-
-    noise: Noise
-    rounds: int
-    pairs: int
-    floor: float
-    detectable: float
-    apart: float | None = None
+    noise: Noise  # variance components of a pair
+    rounds: int  # that suit them
+    pairs: int  # fresh ones, in the proof's own part of the budget
+    floor: float  # half-width of the interval of an A/A comparison of that size
+    detectable: float  # least gain of a finalist that it proves with 90 % probability
+    apart: float | None = None  # between the two speeds of the default; None: it has one
 
     @property
     def findable(self) -> float:
@@ -281,9 +257,9 @@ def calibrate(
     """
     most_s = bench.budget.total_s * share / USUAL_BLOCKS
     rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
-    while _blocks(bench) < MOST_BLOCKS:
+    while _calibrated(bench) < MOST_BLOCKS:
         cost = bench.executor.cost(COPIES, rounds)
-        if _blocks(bench) >= least_blocks(bench) and not bench.budget.allows(cost, share):
+        if _calibrated(bench) >= least_blocks(bench) and not bench.budget.allows(cost, share):
             return
         if judge is not None:
             judge(bench)
@@ -299,49 +275,28 @@ def _refuse_failing(bench: Workbench) -> None:
     Raises:
         HztuneError: The default fails too often; one failure may be chance.
     """
-    blocks = (block for block in bench.ledger.own_blocks() if block.role == "aa")
-    outcomes = [outcome for block in blocks for outcome in block.outcomes]
-    failed = [outcome for outcome in outcomes if not outcome.ok]
-    if len(failed) >= max(2, _TOO_OFTEN * len(outcomes)):
-        raise HztuneError(_refusal(failed[-1], *_counted(outcomes, bench.is_whole), bench.is_whole))
-
-
-def _counted(outcomes: Sequence[Outcome], is_whole: bool) -> tuple[int, int]:
-    """How many runs failed, of how many; processes, if the workload is no whole program.
-
-    A measurement ends with its first run that fails.
-    """
+    outcomes = bench.ledger.calm_controls
+    bad = [outcome for outcome in outcomes if not outcome.ok]
+    if len(bad) < max(2, _TOO_OFTEN * len(outcomes)):
+        return
+    last, is_whole = bad[-1], bench.is_whole
     parts = [part for outcome in outcomes for part in outcome.parts or (outcome,)]
-    failed = sum(not part.ok for part in parts)
-    return failed, failed + sum(len(p.turns) if is_whole else p.ok for p in parts)
-
-
-def _refusal(last: Outcome, failed: int, runs: int, is_whole: bool) -> str:
-    """Why there is nothing to compare with, in one sentence.
-
-    Args:
-        last: The default as it failed last.
-        failed: How many runs or processes did.
-        runs: Of how many.
-        is_whole: Whether they are runs of a program.
-    """
-    name = last.arm.allocator
-    is_own, always = name == UNCHANGED_PROGRAM, failed == runs
-    told = "the unchanged program" if is_own else name
+    failed = sum(not part.ok for part in parts)  # of runs, or of processes
+    runs = failed + sum(len(part.turns) if is_whole else part.ok for part in parts)
+    always, name = failed == runs, last.arm.allocator
+    told = "the unchanged program" if name == UNCHANGED_PROGRAM else name
     told += " does not run" if always else " does not always run"
-    told += "" if is_own else " with its defaults"
+    told += "" if name == UNCHANGED_PROGRAM else " with its defaults"
     why = f" ({last.status}: {last.detail})"
     if last.status not in MAY_BE_CHANCE:
-        return told + why
+        raise HztuneError(told + why)
     what = "runs" if is_whole else "processes"
     count = f"none of {runs} {what} ended" if always else f"{failed} of {runs} {what} did not end"
-    told += f": {count} well{why}"
-    if not is_whole:
-        return told
-    return (
-        f"{told}; a run counts only if its exit status is 0 and it prints what hztune reads: start "
-        "the program by hand several times to see all that it prints, and mend it first"
+    advice = (
+        "; a run counts only if its exit status is 0 and it prints what hztune reads: start the "
+        "program by hand several times to see all that it prints, and mend it first"
     )
+    raise HztuneError(f"{told}: {count} well{why}{advice if is_whole else ''}")
 
 
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
@@ -396,8 +351,3 @@ def _apart(bench: Workbench) -> float | None:
     moments = [[math.log(run.rate) for run in runs] for runs in bench.default_moments()]
     apart = two_states([value for values in moments for value in values])
     return None if move_together(moments) else apart
-
-
-def _blocks(bench: Workbench) -> int:
-    """Blocks of this machine: another one's noise is its own."""
-    return sum(block.role == "aa" for block in bench.ledger.own_blocks())

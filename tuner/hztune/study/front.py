@@ -21,7 +21,14 @@ from hztune.blocks import Arm
 from hztune.stats.noise import Estimate, pool
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.proposer import MEMORY, SPEED
-from hztune.study.search import ENOUGH_PAIRS, FEWEST_BLOCKS, Ranked, Search, prospects
+from hztune.study.search import (
+    ENOUGH_PAIRS,
+    FEWEST_BLOCKS,
+    FastestGoal,
+    Ranked,
+    Search,
+    prospects,
+)
 
 Point = tuple[float, float]
 """Log speed and log saving of peak memory, against the control."""
@@ -143,8 +150,8 @@ class Compromise:
 
 
 @dataclass(frozen=True, slots=True)
-class FrontGoal:
-    """Configurations that none beats in both; see `race.SearchGoal`.
+class FrontGoal(FastestGoal):
+    """Configurations that none beats in both.
 
     Its blocks are longer: of memory no neighbour says anything, and one peak is as good as many.
     """
@@ -159,9 +166,7 @@ class FrontGoal:
         ledger = search.bench.ledger
         saving = prospects(search.space, ledger, ranked, LEAST_SAVING)
         speed = prospects(search.space, ledger, search.ranked(), search.bench.floor)
-        return {
-            name: max(speed.get(name, 0.0), saving.get(name, 0.0)) for name in {**speed, **saving}
-        }
+        return {name: max(speed.get(name, 0.0), saving.get(name, 0.0)) for name in speed | saving}
 
     def leaders(self, search: Search) -> list[str]:
         """The allocators on the present front."""

@@ -1,15 +1,13 @@
-"""What each allocator may still come to: the hopeless ones get no more of the search's time.
-
-Allocators are raced by what more configurations of theirs are expected to add to the best that is
-known, and proposals are shared out by the same measure. How far configurations of one allocator lie
-apart is learned from those that were measured; until there are some, from what is usual. The
-decision is made anew from all data before each block, so none is out for ever.
-
-The search: what the next block holds, decided anew from all data before each block.
+"""The search: what the next block holds, decided anew from all data before each block.
 
 Presets come first. Then the hopeful allocators' proposers are asked (see `proposer`): each slot of
 a block goes to a configuration that may be the best, new or measured before. In the last part of
 the time only measured ones race, and parts of the best one that are not known by themselves.
+
+Allocators are raced by what more configurations of theirs are expected to add to the best that is
+known, and proposals are shared out by the same measure. How far configurations of one allocator lie
+apart is learned from those that were measured; until there are some, from what is usual. As every
+decision is made anew, none is out for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,70 +34,6 @@ from hztune.study.calibration import LEAST_SLOTS
 from hztune.study.finalist import Chain, chain, shortest
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.proposer import MEMORY, SPEED, Prediction, Proposer, sampler_named
-
-CHANCES = 6
-"""Configurations for which an allocator must promise a gain that can be claimed: one block."""
-
-_USUAL_SPREAD = 0.25
-"""Standard deviation of log speed among one allocator's configurations, before any is known."""
-
-_USUAL_WEIGHT = 4
-"""Configurations whose word the usual spread outweighs."""
-
-
-class Ranked(NamedTuple):
-    """A configuration with the model's estimate of it. Every block makes thousands."""
-
-    record: ArmRecord
-    estimate: Estimate
-
-    @property
-    def config(self) -> dict[str, Value]:
-        """Its parameters."""
-        return self.record.arm.config
-
-
-def prospects(
-    space: AnySpace, ledger: Ledger, ranked: Sequence[Ranked], floor: float
-) -> dict[str, float]:
-    """What each allocator in which a winner may still lie promises, log units above 0.
-
-    Args:
-        space: All of it.
-        ledger: What was measured.
-        ranked: Every configuration that may win, the most promising first.
-        floor: The noise floor, log units: what promises less is left out, all of them if need be.
-    """
-    known = defaultdict(list)
-    for one in ranked:
-        known[one.record.arm.allocator].append(one.estimate)
-    best = ranked[0].estimate.mean if ranked else 0.0
-    if not ledger.default_breaks_limit:
-        best = max(0.0, best)
-    broken = {record.arm.allocator for record in ledger.searched.values() if _is_broken(record)}
-    promised = {
-        part.allocator: _promise(known[part.allocator], best)
-        for part in space.parts
-        if known[part.allocator] or part.allocator not in broken
-    }
-    return {name: promise for name, promise in promised.items() if promise > floor}
-
-
-def _promise(estimates: Sequence[Estimate], best: float) -> float:
-    """What a block of an allocator's further configurations may add, log units."""
-    if not estimates:
-        return CHANCES * expected_improvement(0.0, _USUAL_SPREAD, best)
-    centre = sum([one.raw for one in estimates]) / len(estimates)
-    squares = sum([(one.raw - centre) ** 2 for one in estimates])
-    variance = (_USUAL_WEIGHT * _USUAL_SPREAD**2 + squares) / (_USUAL_WEIGHT + len(estimates) - 1)
-    noise = sum([one.raw_error**2 for one in estimates]) / len(estimates) ** 2
-    return CHANCES * expected_improvement(centre, math.sqrt(variance + noise), best)
-
-
-def _is_broken(record: ArmRecord) -> bool:
-    """Whether an allocator did not even run with its defaults."""
-    return record.arm.is_default and bool(record.failures)
-
 
 SEARCH_BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
@@ -124,90 +58,123 @@ LEAST_TRIALS = 256
 """Configurations of an allocator before which proposals do not end for want of promise; a study of
 a few minutes never measures so many."""
 
+LEAST_FLOOR = 1e-6
+"""Stands for the noise floor where none was measured."""
+
+CHANCES = 6
+"""Configurations for which an allocator must promise a gain that can be claimed: one block."""
 
 _BEHIND = 1.0
 """Standard errors below the default after which a preset is not measured a second time."""
 
-LEAST_FLOOR = 1e-6
-"""Stands for the noise floor where none was measured."""
+_USUAL_SPREAD = 0.25
+"""Standard deviation of log speed among one allocator's configurations, before any is known."""
+
+_USUAL_WEIGHT = 4
+"""Configurations whose word the usual spread outweighs."""
 
 
-class SearchGoal(Protocol):
-    """What a search is for."""
+class Ranked(NamedTuple):
+    """A configuration with the model's estimate of it. Every block makes thousands."""
+
+    record: ArmRecord
+    estimate: Estimate
 
     @property
-    def objectives(self) -> tuple[str, ...]:
-        """What a configuration is good in, as proposers name it."""
+    def config(self) -> dict[str, Value]:
+        """Its parameters."""
+        return self.record.arm.config
 
     @property
-    def fewest_blocks(self) -> int:
-        """A block takes at most this part of the budget."""
-
-    def prospects(self, search: Search) -> dict[str, float]:
-        """What each hopeful allocator promises."""
-
-    def leaders(self, search: Search) -> list[str]:
-        """The allocators that lead now."""
-
-    def promise(self, search: Search, allocator: str, count: int) -> float:
-        """What so many new configurations may be expected to add: 1 is what can be claimed."""
-
-    def is_open(self, search: Search) -> bool:
-        """Whether measuring known configurations again may change what is proved."""
+    def rank(self) -> float:
+        """What configurations are ordered by; the least is the most promising."""
+        return PRICE * len(self.record.arm.params) - self.estimate.mean
 
 
 @dataclass(frozen=True, slots=True)
 class FastestGoal:
-    """The fastest configuration."""
+    """What a search is for: the fastest configuration. Other goals derive from it."""
 
-    objectives: tuple[str, ...] = (SPEED,)
-    fewest_blocks: int = SEARCH_BLOCKS
+    objectives: tuple[str, ...] = (SPEED,)  # as proposers name them
+    fewest_blocks: int = SEARCH_BLOCKS  # a block takes at most this part of the budget
 
     def prospects(self, search: Search) -> dict[str, float]:
         """What each hopeful allocator promises."""
         return prospects(search.space, search.bench.ledger, search.ranked(), search.bench.floor)
 
     def leaders(self, search: Search) -> list[str]:
-        """The allocator of the most promising configuration, if there is any."""
+        """The allocators that lead now, if any does."""
         return [one.record.arm.allocator for one in search.ranked()[:1]]
 
     def promise(self, search: Search, allocator: str, count: int) -> float:
-        """What they may be expected to add to the speed of the best, in noise floors."""
+        """What so many new configurations may be expected to add: 1 is what can be claimed."""
         ranked = search.ranked()
-        best = max(0.0, -_rank(ranked[0])) if ranked else 0.0
+        best = max(0.0, -ranked[0].rank) if ranked else 0.0
         gains = np.maximum(0.0, search.proposer(allocator).outlook()[0] - best).mean(axis=0)
         return float(np.sort(gains)[::-1][:count].sum()) / max(search.bench.floor, LEAST_FLOOR)
 
     def is_open(self, search: Search) -> bool:
-        """Whether it is not yet clear which configuration is the best, or that none is."""
+        """Whether measuring known configurations again may change what is proved."""
         least = -math.inf if search.bench.ledger.default_breaks_limit else search.bench.floor
-        known = [one.estimate for one in search.ranked()]
+        known = (one.estimate for one in search.ranked())
         hopeful = [one for one in known if one.mean + 2.0 * one.error > least]
         if not hopeful:
             return False
         top = hopeful[0]
-        return top.pairs < ENOUGH_PAIRS or any(_could_beat(one, top) for one in hopeful[1:])
+        return top.pairs < ENOUGH_PAIRS or any(
+            one.pairs < 2 * ENOUGH_PAIRS and one.mean + 2.0 * one.error > top.mean
+            for one in hopeful[1:]
+        )
+
+
+def prospects(
+    space: AnySpace, ledger: Ledger, ranked: Sequence[Ranked], floor: float
+) -> dict[str, float]:
+    """What each allocator in which a winner may still lie promises, log units above 0.
+
+    Args:
+        space: All of it.
+        ledger: What was measured.
+        ranked: Every configuration that may win, the most promising first.
+        floor: The noise floor, log units: what promises less is left out, all of them if need be.
+    """
+    known = defaultdict(list)
+    for one in ranked:
+        known[one.record.arm.allocator].append(one.estimate)
+    best = ranked[0].estimate.mean if ranked else 0.0
+    if not ledger.default_breaks_limit:
+        best = max(0.0, best)
+    records = ledger.searched.values()
+    broken = {each.arm.allocator for each in records if each.arm.is_default and each.failures}
+    promised = {
+        part.allocator: _promise(known[part.allocator], best)
+        for part in space.parts
+        if known[part.allocator] or part.allocator not in broken
+    }
+    return {name: promise for name, promise in promised.items() if promise > floor}
+
+
+def _promise(estimates: Sequence[Estimate], best: float) -> float:
+    """What a block of an allocator's further configurations may add, log units."""
+    if not estimates:
+        return CHANCES * expected_improvement(0.0, _USUAL_SPREAD, best)
+    centre = sum([one.raw for one in estimates]) / len(estimates)
+    squares = sum([(one.raw - centre) ** 2 for one in estimates])
+    variance = (_USUAL_WEIGHT * _USUAL_SPREAD**2 + squares) / (_USUAL_WEIGHT + len(estimates) - 1)
+    noise = sum([one.raw_error**2 for one in estimates]) / len(estimates) ** 2
+    return CHANCES * expected_improvement(centre, math.sqrt(variance + noise), best)
 
 
 @dataclass
 class Search:
-    """The search for what is to be proved.
-
-    Attributes:
-        bench: Where blocks are measured.
-        space: What may be proposed.
-        seed: The study's own.
-        max_trials: Most configurations to measure; None: as many as there is time for.
-        goal: What it is for.
-        sampler: What proposes new configurations, by name.
-    """
+    """The search for what is to be proved."""
 
     bench: Workbench
     space: AnySpace
     seed: int
-    max_trials: int | None = None
-    goal: SearchGoal = field(default_factory=FastestGoal)
-    sampler: str = SPARSE
+    max_trials: int | None = None  # most configurations to measure; None: as time allows
+    goal: FastestGoal = field(default_factory=FastestGoal)
+    sampler: str = SPARSE  # what proposes new configurations, by name
 
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
@@ -219,7 +186,7 @@ class Search:
                 self.bench.ledger,
                 seed=self.seed,
                 objectives=self.goal.objectives,
-                is_control=self._is_control(part.allocator),
+                is_control=part.allocator == self.space.unchanged,
                 sampler=sampler_named(self.sampler, self.seed),
             )
             for part in self.space.parts
@@ -230,9 +197,9 @@ class Search:
         """The allocator with its defaults, or the program as it is."""
         return self.space.control
 
-    def _is_control(self, allocator: str) -> bool:
-        """Whether an allocator's defaults are what all is compared with."""
-        return allocator == self.space.unchanged
+    def proposer(self, allocator: str) -> Proposer:
+        """What proposes configurations of an allocator."""
+        return self._proposers[allocator]
 
     def run(self, share: float, latest: float = 0.0) -> None:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
@@ -245,32 +212,31 @@ class Search:
             latest: Part of it by which the study's first block must end where it does not by
                 `share`; then it holds as many candidates as there is time for.
         """
-        has_measured = False
-        began = self.bench.budget.elapsed()
-        until = self.bench.budget.total_s * share
+        bench, has_measured = self.bench, False
+        began, until = bench.budget.elapsed(), bench.budget.total_s * share
+        proposing_until = until - FINAL_SHARE * (until - began)
         while True:
             rounds = self._rounds()
             slots = self._slots(rounds, share, latest)
             if not slots:
-                while self.bench.collect():
+                while bench.collect():
                     pass
                 return
-            proposing_until = until - FINAL_SHARE * (until - began)
-            is_early = self.bench.budget.elapsed() < proposing_until
-            proposing = self._room() > 0 and (is_early or not self.bench.ledger.searched)
-            batch = self._batch(proposing, slots)
-            if batch:
-                self.bench.search([self.control, *batch], rounds)
+            is_early = bench.budget.elapsed() < proposing_until
+            proposing = self._room() > 0 and (is_early or not bench.ledger.searched)
+            if batch := self._batch(proposing, slots):
+                bench.search([self.control, *batch], rounds)
                 has_measured = True
-                self._tell()
-            elif not self.bench.collect():
+                best = self.best()
+                known = (best.estimate.mean, NORMAL_95 * best.estimate.error) if best else ()
+                bench.tell("search", *known)
+            elif not bench.collect():
                 if proposing and has_measured:
-                    self._tell_early_end(share)
+                    bench.reporter.say(
+                        f"the search ends {bench.budget.left(share):.0f} s early: nothing more "
+                        "promises a gain above the noise floor; the time is left for the proof"
+                    )
                 return
-
-    def refuse(self, finalist: Arm) -> None:
-        """Leaves an arm out for good: its proof has failed."""
-        self._refused[finalist.key] = finalist
 
     @property
     def starts(self) -> tuple[Arm, ...]:
@@ -285,11 +251,37 @@ class Search:
         any_changed = any(record.arm.params for record in tried.values())
         if is_all_known and (any_changed or not self.space.dimensions):
             return ""
-        has_room = self._room() > 0
         return (
-            f"not searched: {'the budget' if has_room else '--trials'} allowed {len(tried)} "
-            f"configuration{'s' * (len(tried) != 1)}"
+            f"not searched: {'the budget' if self._room() > 0 else '--trials'} allowed "
+            f"{len(tried)} configuration{'s' * (len(tried) != 1)}"
         )
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    def ranked(self) -> list[Ranked]:
+        """Every feasible configuration that was not refused, the most promising first.
+
+        Of two that are as good as equal, the one that changes less.
+        """
+        when = len(self.bench.ledger.blocks), len(self._refused)
+        if self._ranked is None or self._ranked[0] != when:
+            self._ranked = when, sorted(self._estimated(), key=lambda one: one.rank)
+        return self._ranked[1]
+
+    def _estimated(self) -> list[Ranked]:
+        """Every configuration that may be proved, with the model's estimate where it has one."""
+        records = self.bench.ledger.searched
+        predictions = {name: each.predictions() for name, each in self._proposers.items()}
+        found = []
+        for key, plain in self.bench.ledger.estimates().items():
+            arm = records[key].arm
+            if key not in self._refused and arm.allocator in predictions:
+                known, row = predictions[arm.allocator], self._row(arm)
+                found.append(Ranked(records[key], _estimate(plain, known.get(row), known)))
+        return found
+
+    def _row(self, arm: Arm) -> LevelRow:
+        return self._proposers[arm.allocator].level_row(arm)
 
     def best(self) -> Ranked | None:
         """The incumbent: the configuration that promises most.
@@ -301,6 +293,10 @@ class Search:
         may_win = self.bench.ledger.default_breaks_limit
         return ranked[0] if ranked and (may_win or ranked[0].estimate.mean > 0.0) else None
 
+    def refuse(self, finalist: Arm) -> None:
+        """Leaves an arm out for good: its proof has failed."""
+        self._refused[finalist.key] = finalist
+
     def finalist(self, most: int) -> Chain | None:
         """What to prove now; None where nothing promises anything.
 
@@ -310,34 +306,27 @@ class Search:
         best = self.best()
         if best is None:
             return None
-        arm = best.record.arm
         if self.bench.ledger.default_breaks_limit:
             return (self._surely_within().record.arm,)
-        proposer = self._proposers[arm.allocator]
-        refused = self._level_rows_of(proposer, self._out())
-        is_control = self._is_control(arm.allocator)
-        row = shortest(proposer, arm, refused, is_control=is_control)
+        arm = best.record.arm
+        row, refused = self._shortest(arm, (0.0,))
         if row is None:
             return (arm,)
+        is_control = arm.allocator == self.space.unchanged
+        proposer = self._proposers[arm.allocator]
         return chain(proposer, row, refused, is_control=is_control, most=most)
 
     def shortened(self, arm: Arm, slack: Sequence[float]) -> Arm:
         """The configuration that changes least of those that promise hardly less."""
+        row, _ = self._shortest(arm, slack)
+        return (row and self._proposers[arm.allocator].arm(row)) or arm
+
+    def _shortest(self, arm: Arm, slack: Sequence[float]) -> tuple[LevelRow | None, set[LevelRow]]:
+        """See `finalist.shortest`; and what is out of that allocator."""
+        refused = {self._row(each) for each in self._out() if each.allocator == arm.allocator}
+        is_control = arm.allocator == self.space.unchanged
         proposer = self._proposers[arm.allocator]
-        refused = self._level_rows_of(proposer, self._out())
-        is_control = self._is_control(arm.allocator)
-        row = shortest(proposer, arm, refused, is_control=is_control, slack=slack)
-        return (row and proposer.arm(row)) or arm
-
-    def ranked(self) -> list[Ranked]:
-        """Every feasible configuration that was not refused, the most promising first.
-
-        Of two that are as good as equal, the one that changes less.
-        """
-        when = len(self.bench.ledger.blocks), len(self._refused)
-        if self._ranked is None or self._ranked[0] != when:
-            self._ranked = when, sorted(self._estimated(), key=_rank)
-        return self._ranked[1]
+        return shortest(proposer, arm, refused, is_control=is_control, slack=slack), refused
 
     def _surely_within(self) -> Ranked:
         """The fastest whose pairs exclude that it breaks the memory limit.
@@ -350,39 +339,6 @@ class Search:
         ends = [(one, one.record.excess_end(scatter, len(ranked))) for one in ranked]
         sure = (one for one, end in ends if end <= 0.0)
         return next(sure, min(ends, key=lambda each: each[1])[0])
-
-    def proposer(self, allocator: str) -> Proposer:
-        """What proposes configurations of an allocator."""
-        return self._proposers[allocator]
-
-    # ---- estimates -------------------------------------------------------------------------------
-
-    def _estimated(self) -> list[Ranked]:
-        """Every configuration that may be proved, with the model's estimate where it has one.
-
-        One that is not in a model, because it is old and hardly raced, is not taken for better than
-        all that are in it.
-        """
-        records = self.bench.ledger.searched
-        predictions = {name: each.predictions() for name, each in self._proposers.items()}
-        found = []
-        for key, plain in self.bench.ledger.estimates().items():
-            arm = records[key].arm
-            if key in self._refused or arm.allocator not in predictions:
-                continue
-            known = predictions[arm.allocator]
-            predicted = known.get(self._proposers[arm.allocator].level_row(arm))
-            found.append(Ranked(records[key], _estimate(plain, predicted, known)))
-        return found
-
-    def _out(self) -> list[Arm]:
-        """What is not measured again: it was refused, or breaks a limit."""
-        broken = [r.arm for r in self.bench.ledger.searched.values() if r.pairs and not r.feasible]
-        return [*self._refused.values(), *broken]
-
-    def _level_rows_of(self, proposer: Proposer, arms: Sequence[Arm]) -> set[LevelRow]:
-        own = proposer.allocator
-        return {proposer.level_row(arm) for arm in arms if arm.allocator == own}
 
     # ---- the next block --------------------------------------------------------------------------
 
@@ -419,29 +375,38 @@ class Search:
             if not self.goal.is_open(self):
                 return []
             arms = self._shorter(min(SHORTER_SLOTS, self._room()))
-        names = self._shared_out(slots - len(arms))
         fresh = room - sum(map(self._is_new, arms))
-        for name, count in names.items():
-            allowed = fresh if self._promises(name, count) else 0
+        for name, count in self._shared_out(slots - len(arms)).items():
             new = self._proposers[name].suggest(
-                count, fresh=max(0, allowed), out=self._not(arms), pending=self.bench.pending
+                count,
+                fresh=max(0, fresh) if self._promises(name, count) else 0,
+                out=[*self._out(), *self.bench.pending, *arms],
+                pending=self.bench.pending,
             )
             fresh -= sum(map(self._is_new, new))
             arms += new
         return arms if any(map(self._is_new, arms)) or self.goal.is_open(self) else []
 
-    def _not(self, arms: Sequence[Arm]) -> list[Arm]:
-        """What is not to be asked for beside some arms."""
-        return [*self._out(), *self.bench.pending, *arms]
+    def _out(self) -> list[Arm]:
+        """What is not measured again: it was refused, or breaks a limit."""
+        broken = [r.arm for r in self.bench.ledger.searched.values() if r.pairs and not r.feasible]
+        return [*self._refused.values(), *broken]
+
+    def _is_out(self, arm: Arm) -> bool:
+        """Whether it is that, or being measured."""
+        return arm.key in {each.key for each in (*self._out(), *self.bench.pending)}
+
+    def _is_new(self, arm: Arm) -> bool:
+        return arm.key not in self.bench.ledger.searched
 
     def _unknown(self) -> list[Arm]:
         """What is looked at before anything gets more: what returns memory, where that is sought.
 
         Then every allocator with its defaults.
         """
-        returning, out = self._returning(), {arm.key for arm in self._not([])}
+        returning = self._returning()
         first = (arm for arm in self.starts if arm in returning or arm.is_default)
-        return [arm for arm in first if self._is_new(arm) and arm.key not in out]
+        return [arm for arm in first if self._is_new(arm) and not self._is_out(arm)]
 
     def _returning(self) -> tuple[Arm, ...]:
         """What is known to return memory, where less memory is sought."""
@@ -455,27 +420,21 @@ class Search:
         A preset is measured twice, unless the first measurement shows it to be behind: it is more
         likely to help than other configurations, and one measurement may err by more than it gains.
         """
-        out = {arm.key for arm in self._not([])}
         hopeful = self._chances()
         return [
             arm
             for arm in self.starts
-            if arm.key not in out
-            and arm.allocator in hopeful
+            if arm.allocator in hopeful
             and self._is_little_known(arm)
+            and not self._is_out(arm)
             and not self._proposers[arm.allocator].is_refused(arm.config)
         ][:most]
-
-    def _is_new(self, arm: Arm) -> bool:
-        return arm.key not in self.bench.ledger.searched
 
     def _is_little_known(self, arm: Arm) -> bool:
         """Whether an arm has at most one pair, and may be faster than the default."""
         record = self.bench.ledger.searched.get(arm.key)
-        if record is None:
-            return True
-        if record.failures or len(record.pairs) != 1:
-            return False
+        if record is None or record.failures or len(record.pairs) != 1:
+            return record is None
         (pair,) = record.pairs
         error = math.sqrt(self.bench.ledger.noises().on(pair.machine).of_pair(pair.rounds))
         return pair.log_ratio + _BEHIND * error > 0.0
@@ -499,13 +458,13 @@ class Search:
         return dict(drawn)
 
     def _promises(self, name: str, count: int) -> bool:
-        """Whether new configurations of an allocator are worth their part of a block."""
-        return self._is_early(name) or self.goal.promise(self, name, count) > count / SLOTS
+        """Whether new configurations of an allocator are worth their part of a block.
 
-    def _is_early(self, name: str) -> bool:
-        """Whether too little of an allocator was measured to say that nothing is to win."""
+        They are while too little of it was measured to say that nothing is to win.
+        """
         records = self.bench.ledger.searched.values()
-        return sum(record.arm.allocator == name for record in records) < LEAST_TRIALS
+        tried = sum(record.arm.allocator == name for record in records)
+        return tried < LEAST_TRIALS or self.goal.promise(self, name, count) > count / SLOTS
 
     def _shorter(self, most: int) -> list[Arm]:
         """What the best comes to with one parameter less, where that was not measured."""
@@ -513,50 +472,22 @@ class Search:
         if best is None or most <= 0:
             return []
         arm = best.record.arm
-        proposer = self._proposers[arm.allocator]
-        row = proposer.level_row(arm)
+        proposer, row = self._proposers[arm.allocator], self._row(arm)
         changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
-        parts = [
-            tuple(UNCHANGED if at == axis else level for at, level in enumerate(row))
-            for axis in changed
-            if len(changed) > 1
-        ]
-        known = proposer.known()
-        found = [proposer.arm(part) for part in parts if part not in {*known.rows, *known.failed}]
+        parts = [(*row[:axis], UNCHANGED, *row[axis + 1 :]) for axis in changed if len(changed) > 1]
+        seen = {*proposer.known().rows, *proposer.known().failed}
+        found = [proposer.arm(part) for part in parts if part not in seen]
         return [arm for arm in dict.fromkeys(found) if arm is not None][:most]
-
-    # ---- what is told ----------------------------------------------------------------------------
-
-    def _tell_early_end(self, share: float) -> None:
-        left_s = self.bench.budget.left(share)
-        self.bench.reporter.say(
-            f"the search ends {left_s:.0f} s early: nothing more promises a gain above the noise "
-            "floor; the time is left for the proof"
-        )
-
-    def _tell(self) -> None:
-        best = self.best()
-        if best is None:
-            self.bench.tell("search")
-        else:
-            self.bench.tell("search", best.estimate.mean, NORMAL_95 * best.estimate.error)
 
 
 def _estimate(
     plain: Estimate, predicted: Prediction | None, known: Mapping[LevelRow, Prediction]
 ) -> Estimate:
-    """The model's estimate of a configuration; of one that it does not hold, the pooled one."""
+    """The model's estimate of a configuration; of one that it does not hold, the pooled one.
+
+    Such a one is old and hardly raced, and not taken for better than all that are in the model.
+    """
     if predicted is not None:
         return plain._replace(mean=predicted.mean, error=predicted.error)
     highest = max((each.mean for each in known.values()), default=plain.mean)
     return plain._replace(mean=min(plain.mean, highest))
-
-
-def _could_beat(one: Estimate, top: Estimate) -> bool:
-    """Whether better knowledge of a configuration might make it the best."""
-    return one.pairs < 2 * ENOUGH_PAIRS and one.mean + 2.0 * one.error > top.mean
-
-
-def _rank(one: Ranked) -> float:
-    """What configurations are ordered by; the least is the most promising."""
-    return PRICE * len(one.record.arm.params) - one.estimate.mean

@@ -12,9 +12,11 @@ Who stops it here has the verdict all the same, without what was still to come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 from hztune.allocator import Installed
 from hztune.blocks import Arm
@@ -51,51 +53,33 @@ def smallest_memory(
         start_kb: A limit that it should survive; it is doubled a few times if it does not.
         has_time: Whether there is time for another run.
     """
-    search = _Bisection(survives, has_time)
+    seen: list[bool] = []
+
+    def run(kb: int) -> bool | None:
+        """Whether a run survives; None: there is no time for one."""
+        if not has_time():
+            return None
+        seen.append(survives(kb))
+        return seen[-1]
+
     high, low = _pages(start_kb), 0
     for _ in range(_MOST_DOUBLINGS):
-        if search.run(high) is not False:
+        if run(high) is not False:
             break
         low, high = high, 2 * high
-    if not search.seen:
-        return SmallestMemory(0, low, search.runs, is_confirmed=False)
+    if not any(seen):
+        return SmallestMemory(0, low, len(seen), is_confirmed=False)
     while high > (1.0 + PRECISION) * low + _PAGE_KB:
         middle = _pages((low + high) // 2)
-        if middle in (low, high) or (survived := search.run(middle)) is None:
+        if middle in (low, high) or (survived := run(middle)) is None:
             break
         low, high = (low, middle) if survived else (middle, high)
-    return search.confirmed(low, high)
-
-
-class _Bisection:
-    """What was run so far."""
-
-    def __init__(self, survives: Survives, has_time: Callable[[], bool]) -> None:
-        self._survives = survives
-        self._has_time = has_time
-        self.runs = 0
-        self.seen = False
-
-    def run(self, kb: int) -> bool | None:
-        """Whether a run survives; None: there is no time for one."""
-        if not self._has_time():
-            return None
-        self.runs += 1
-        survived = self._survives(kb)
-        self.seen = self.seen or survived
-        return survived
-
-    def confirmed(self, low: int, high: int) -> SmallestMemory:
-        """Raises the limit until enough runs in a row survive it."""
-        in_a_row = 0
-        while in_a_row < CONFIRMED_BY:
-            survived = self.run(high)
-            if survived is None:
-                return SmallestMemory(high, low, self.runs, is_confirmed=False)
-            in_a_row = in_a_row + 1 if survived else 0
-            if not survived:
-                low, high = high, _pages(round(high * (1.0 + PRECISION))) + _PAGE_KB
-        return SmallestMemory(high, low, self.runs, is_confirmed=True)
+    in_a_row = 0
+    while in_a_row < CONFIRMED_BY and (survived := run(high)) is not None:
+        in_a_row = in_a_row + 1 if survived else 0
+        if not survived:
+            low, high = high, _pages(round(high * (1.0 + PRECISION))) + _PAGE_KB
+    return SmallestMemory(high, low, len(seen), is_confirmed=in_a_row == CONFIRMED_BY)
 
 
 def _pages(kb: int) -> int:
@@ -129,12 +113,19 @@ def survivors(
         inside: The allocators that every program brings.
         reporter: Is told what was found.
     """
-    found, clock = [], bench.budget.clock
+    found, clock, usual_s, numbers = [], bench.budget.clock, bench.run_s(), count(1)
     for arm in arms:
         deadline = clock.now() + request.division.smallest_s / len(arms)
-        survives = _survival(request, arm, bench, machine, inside)
-        is_early = partial(_is_before, clock, deadline)
-        least = smallest_memory(survives, _start_kb(bench, arm), is_early)
+
+        def survives(kb: int, arm: Arm = arm) -> bool:
+            executor = _within(request, max(LEAST_MEMORY_KB, kb), usual_s, machine, inside)
+            block = executor.measure([arm], role="explore", rounds=1, number=next(numbers))
+            return block.control.ok
+
+        outcomes = (each for block in bench.ledger.blocks for each in block.outcomes)
+        peak_kb = max((each.rss_peak_kb for each in outcomes if each.arm == arm), default=0)
+        start_kb = round(_MARGIN * peak_kb) + _MARGIN_KB
+        least = smallest_memory(survives, start_kb, partial(_is_before, clock, deadline))
         reporter.say(f"smallest memory of {arm.text}: {least.words}")
         found.append(Survivor(arm, least))
     return tuple(found)
@@ -142,27 +133,6 @@ def survivors(
 
 def _is_before(clock: Clock, deadline: float) -> bool:
     return clock.now() < deadline
-
-
-def _survival(
-    request: TuneRequest,
-    arm: Arm,
-    bench: Workbench,
-    machine: Machine,
-    inside: Sequence[Installed],
-) -> Callable[[int], bool]:
-    """Makes one run of an arm within a limit."""
-    usual_s = bench.run_s()
-    runs = 0
-
-    def survives(kb: int) -> bool:
-        nonlocal runs
-        runs += 1
-        executor = _within(request, max(LEAST_MEMORY_KB, kb), usual_s, machine, inside)
-        block = executor.measure([arm], role="explore", rounds=1, number=runs)
-        return block.control.ok
-
-    return survives
 
 
 def _within(
@@ -177,24 +147,12 @@ def _within(
     if request.program is None:
         specs = [spec.within(quota) for spec in request.workloads]
         return workloads_executor(specs, seed=request.seed, machine=machine, processes=1)
-    programs = []
-    for program in request.programs:
-        limit_s = program.timeout_s
-        if usual_s is not None:
-            limit_s = min(limit_s, max(_LEAST_TIMEOUT_S, _SLOWEST * usual_s))
-        programs.append(replace(program, quota=quota, warmups=0, timeout_s=limit_s, by=""))
-    return programs_executor(programs, seed=request.seed, machine=machine, inside=inside)
-
-
-def _start_kb(bench: Workbench, arm: Arm) -> int:
-    """A limit that an arm should survive."""
-    peaks = [
-        outcome.rss_peak_kb
-        for block in bench.ledger.blocks
-        for outcome in block.outcomes
-        if outcome.arm == arm
+    most_s = math.inf if usual_s is None else max(_LEAST_TIMEOUT_S, _SLOWEST * usual_s)
+    programs = [
+        replace(each, quota=quota, warmups=0, timeout_s=min(each.timeout_s, most_s), by="")
+        for each in request.programs
     ]
-    return round(_MARGIN * max(peaks, default=0)) + _MARGIN_KB
+    return programs_executor(programs, seed=request.seed, machine=machine, inside=inside)
 
 
 ASKED_SHARES = (0.03, 0.1)

@@ -53,7 +53,7 @@ from hztune.study.proof import (
     prove,
     prove_front,
 )
-from hztune.study.search import FastestGoal, SearchGoal
+from hztune.study.search import FastestGoal
 
 if TYPE_CHECKING:
     from hztune.tune.story import Story
@@ -69,7 +69,7 @@ class Aim(ABC):
         examined: What the panel saw of the winner; None: it has not looked.
     """
 
-    goal: ClassVar[SearchGoal]
+    goal: ClassVar[FastestGoal]
 
     def __init__(self, story: Story) -> None:
         """Becomes the aim of a study."""
