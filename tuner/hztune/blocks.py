@@ -69,15 +69,11 @@ def fixed(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One configuration of one allocator; no parameters at all means that allocator's own defaults.
+    """One configuration of one allocator; no parameters at all: its defaults."""
 
-    Attributes:
-        allocator: Name of the adapter ("hz", "jemalloc", ...); "none" is the unchanged program.
-        params: (name, value) in order of name; what was asked for. One
-            that restates a default makes another arm than one that leaves it out.
-    """
-
-    allocator: str
+    allocator: str  # name of the adapter ("hz", "jemalloc", ...); "none" is the unchanged program
+    # (name, value) in order of name; what was asked for. One that restates a default makes
+    # another arm than one that leaves it out.
     params: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
@@ -114,24 +110,17 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One timed stretch of one process (built-in workloads), or one run of a whole program.
+    """One timed stretch of one process (built-in workloads), or one run of a whole program."""
 
-    Attributes:
-        round: The round it belongs to, from 0; every arm of a block has one turn a round.
-        position: Its place in the order of that round, from 0.
-        start_ns: When the counted part began, CLOCK_MONOTONIC nanoseconds.
-        counted_ns: Length of the counted part, nanoseconds.
-        ops: Operations completed in the counted part. For a whole program: the number that makes
-            `rate` its metric.
-        disturbed: What disturbed it ("steal", "throttled", "pressure", "suspend"), several joined
-            by a comma; the empty string, false as a truth value, when nothing did.
-    """
-
-    round: int
-    position: int
-    start_ns: int
-    counted_ns: int
+    round: int  # the round it belongs to, from 0; every arm of a block has one turn a round
+    position: int  # its place in the order of that round, from 0
+    start_ns: int  # when the counted part began, CLOCK_MONOTONIC nanoseconds
+    counted_ns: int  # length of the counted part, nanoseconds
+    # operations completed in the counted part. For a whole program: the number that makes `rate`
+    # its metric.
     ops: float
+    # what disturbed it ("steal", "throttled", "pressure", "suspend"), several joined by a comma;
+    # the empty string, false as a truth value, when nothing did
     disturbed: str = ""
 
     @property
@@ -148,34 +137,24 @@ def overall_rate(turns: Sequence[Turn]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that one arm showed in one block.
+    """Everything that one arm showed in one block."""
 
-    Attributes:
-        arm: Whose it is.
-        status: "ok", or how it failed; only an "ok" outcome may enter an estimate of speed.
-        detail: One sentence about a failure (signal, exit status, last line of stderr); "" when ok.
-        ops_per_s: Operations per second over all undisturbed turns; 0.0 unless ok.
-        turns: All turns, the disturbed ones too, in order of time.
-        rss_peak_kb: Peak resident memory of the whole process tree, KiB; 0 when unknown.
-        live_kb: Peak of the memory that the workload asked for, KiB; 0 when unknown.
-        counters: What the allocator counted on its slow paths, by name; empty when it counts
-            nothing.
-        parts: What it showed on each workload, in their order, where a block is measured on
-            several; then the fields above sum them up, and `turns` is empty. Else empty.
-        facts: What is known of the whole process, by name (ops, minor_faults), where it says so.
-        rested: Its rounds of load and rest in its last run; None: it was not looked at.
-    """
-
-    arm: Arm
-    status: Status
+    arm: Arm  # whose it is
+    status: Status  # "ok", or how it failed; only an "ok" outcome may enter an estimate of speed
+    # one sentence about a failure (signal, exit status, last line of stderr); "" when ok
     detail: str = ""
-    ops_per_s: float = 0.0
-    turns: tuple[Turn, ...] = ()
-    rss_peak_kb: int = 0
-    live_kb: int = 0
+    ops_per_s: float = 0.0  # operations per second over all undisturbed turns; 0.0 unless ok
+    turns: tuple[Turn, ...] = ()  # all turns, the disturbed ones too, in order of time
+    rss_peak_kb: int = 0  # peak resident memory of the whole process tree, KiB; 0 when unknown
+    live_kb: int = 0  # peak of the memory that the workload asked for, KiB; 0 when unknown
+    # what the allocator counted on its slow paths, by name; empty when it counts nothing
     counters: Mapping[str, int] = field(default_factory=dict)
+    # what it showed on each workload, in their order, where a block is measured on several; then
+    # the fields above sum them up, and `turns` is empty. Else empty.
     parts: tuple[Outcome, ...] = ()
+    # what is known of the whole process, by name (ops, minor_faults), where it says so
     facts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    # its rounds of load and rest in its last run; None: it was not looked at
     rested: Rested | None = None
 
     def __post_init__(self) -> None:
@@ -212,39 +191,27 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ProofPlan:
-    """How a proof was planned before its first block: its looks and its claims keep to it.
+    """How a proof was planned before its first block: its looks and its claims keep to it."""
 
-    Attributes:
-        pairs: Fresh pairs of each configuration, at most.
-        rounds: Of each process.
-        floor: A smaller gain is not claimed, log units.
-    """
-
-    pairs: int
-    rounds: int
-    floor: float
+    pairs: int  # fresh pairs of each configuration, at most
+    rounds: int  # of each process
+    floor: float  # a smaller gain is not claimed, log units
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Arms measured at the same moment, in fresh processes.
+    """Arms measured at the same moment, in fresh processes."""
 
-    Attributes:
-        number: Of the block in its study, from 0.
-        role: What it was measured for.
-        outcomes: One for each arm that was asked, in that order; the first is the control.
-        machine: What tells the machine that measured it from others; "" where it does not matter.
-        workload: Of a block of the panel, on which of its workloads; of one of the program itself,
-            where its trace is tuned, the program; "" for what is tuned.
-        plan: Of the proof that it belongs to; None: it belongs to none.
-    """
-
-    number: int
-    role: Role
+    number: int  # of the block in its study, from 0
+    role: Role  # what it was measured for
+    # one for each arm that was asked, in that order; the first is the control
     outcomes: tuple[Outcome, ...]
+    # what tells the machine that measured it from others; "" where it does not matter
     machine: str = field(default="", compare=False)
+    # of a block of the panel, on which of its workloads; of one of the program itself, where its
+    # trace is tuned, the program; "" for what is tuned
     workload: str = ""
-    plan: ProofPlan | None = None
+    plan: ProofPlan | None = None  # of the proof that it belongs to; None: it belongs to none
 
     @property
     def control(self) -> Outcome:

@@ -43,19 +43,12 @@ FRONT = "front"
 
 @dataclass(frozen=True, slots=True)
 class SpeedRatio:
-    """A ratio of speeds on fresh pairs with its 95 % interval, as the proof judged it.
+    """A ratio of speeds on fresh pairs with its 95 % interval, as the proof judged it."""
 
-    Attributes:
-        ratio: Above 1 is better; None, as are the ends: too few pairs.
-        ci_low: Lower end of the interval.
-        ci_high: Upper end.
-        pairs: Fresh pairs behind it.
-    """
-
-    ratio: float | None
-    ci_low: float | None
-    ci_high: float | None
-    pairs: int
+    ratio: float | None  # above 1 is better; None, as are the ends: too few pairs
+    ci_low: float | None  # lower end of the interval
+    ci_high: float | None  # upper end
+    pairs: int  # fresh pairs behind it
 
     @classmethod
     def of(cls, interval: Interval | None) -> SpeedRatio:
@@ -67,71 +60,44 @@ class SpeedRatio:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What a configuration that is proved beside others adds to the one before it.
+    """What a configuration that is proved beside others adds to the one before it."""
 
-    Attributes:
-        arm: The configuration.
-        params: What it changes: parameters with their values, and the allocator where it does.
-        answer: "proved", or "kept" where the memory limit is kept by it; or why it is neither.
-        is_kept: Whether the profile carries it.
-        adds: Its speed to that of the one before it, or to the control's.
-        total: Its speed to the control's.
-    """
-
-    arm: Arm
+    arm: Arm  # the configuration
+    # what it changes: parameters with their values, and the allocator where it does
     params: tuple[tuple[str, Value], ...]
-    answer: str
-    is_kept: bool
-    adds: SpeedRatio
-    total: SpeedRatio
+    answer: str  # "proved", or "kept" where the memory limit is kept by it; or why it is neither
+    is_kept: bool  # whether the profile carries it
+    adds: SpeedRatio  # its speed to that of the one before it, or to the control's
+    total: SpeedRatio  # its speed to the control's
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One finalist and what fresh pairs made of it; ratios, not logs.
+    """One finalist and what fresh pairs made of it; ratios, not logs."""
 
-    Attributes:
-        arm: What is proved, or what the attempt began with.
-        answer: "proved", "kept", or why neither.
-        ratio: Its speed to the control's; None, as are the ends: too few pairs.
-        ci_low: Lower end of the 95 % interval, as the proof judged it.
-        ci_high: Upper end.
-        pairs: Fresh pairs behind it.
-        steps: What was measured side by side, each with what it adds; empty of a front.
-    """
-
-    arm: Arm
-    answer: str
-    ratio: float | None
-    ci_low: float | None
-    ci_high: float | None
-    pairs: int
+    arm: Arm  # what is proved, or what the attempt began with
+    answer: str  # "proved", "kept", or why neither
+    ratio: float | None  # its speed to the control's; None, as are the ends: too few pairs
+    ci_low: float | None  # lower end of the 95 % interval, as the proof judged it
+    ci_high: float | None  # upper end
+    pairs: int  # fresh pairs behind it
+    # what was measured side by side, each with what it adds; empty of a front
     steps: tuple[Addition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PanelRatios:
-    """What the winner was seen to do on one workload of the panel.
+    """What the winner was seen to do on one workload of the panel."""
 
-    Attributes:
-        workload: Of hz-bench.
-        on: The kind of programs that it stands for.
-        state: "harmed", "safe", or "open" where neither is shown.
-        speed: Tuned / control with the ends of its 95 % interval; None: not measured.
-        memory: The same of peak memory; above 1 it takes more.
-        pairs: Pairs of processes behind them.
-        failure: How a process failed; "": none did.
-        missing: Why nothing was measured; "": something was.
-    """
-
-    workload: str
-    on: str
-    state: str
+    workload: str  # of hz-bench
+    on: str  # the kind of programs that it stands for
+    state: str  # "harmed", "safe", or "open" where neither is shown
+    # tuned / control with the ends of its 95 % interval; None: not measured
     speed: tuple[float, float, float] | None
-    memory: tuple[float, float, float] | None
-    pairs: int
-    failure: str = ""
-    missing: str = ""
+    memory: tuple[float, float, float] | None  # the same of peak memory; above 1 it takes more
+    pairs: int  # pairs of processes behind them
+    failure: str = ""  # how a process failed; "": none did
+    missing: str = ""  # why nothing was measured; "": something was
 
 
 CONFIRMED_BY = 5
@@ -140,19 +106,12 @@ CONFIRMED_BY = 5
 
 @dataclass(frozen=True, slots=True)
 class SmallestMemory:
-    """The smallest limit that was found.
+    """The smallest limit that was found."""
 
-    Attributes:
-        kb: KiB; 0: it survived no limit that was tried.
-        failed_kb: The greatest limit below it at which a run was ended, KiB; 0: none was.
-        runs: How many were made.
-        is_confirmed: Whether CONFIRMED_BY runs in a row survived it.
-    """
-
-    kb: int
-    failed_kb: int
-    runs: int
-    is_confirmed: bool
+    kb: int  # KiB; 0: it survived no limit that was tried
+    failed_kb: int  # the greatest limit below it at which a run was ended, KiB; 0: none was
+    runs: int  # how many were made
+    is_confirmed: bool  # whether CONFIRMED_BY runs in a row survived it
 
     @property
     def words(self) -> str:
@@ -174,17 +133,11 @@ class Survivor:
 
 @dataclass(frozen=True, slots=True)
 class LiveMemory:
-    """How much of what its allocator holds the program had, under one arm.
+    """How much of what its allocator holds the program had, under one arm."""
 
-    Attributes:
-        arm: The control, or what the profile carries.
-        target: What ran; "": there is one only.
-        share: What was answered.
-    """
-
-    arm: Arm
-    target: str
-    share: LiveShare
+    arm: Arm  # the control, or what the profile carries
+    target: str  # what ran; "": there is one only
+    share: LiveShare  # what was answered
 
     @property
     def name(self) -> str:
@@ -196,63 +149,48 @@ class LiveMemory:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How a study came to its verdict, and where the time went.
+    """How a study came to its verdict, and where the time went."""
 
-    Attributes:
-        why: The verdict's reason in one sentence.
-        failures: Failed processes by status.
-        attempts: The finalists, in order.
-        noise_floor: Half-width of an A/A interval, as a ratio - 1; None: not calibrated.
-        detectable: Least gain of a finalist that is proved three times in four, as a ratio - 1.
-        findable: Least gain of one parameter that is found and proved nine times in ten, as a
-            ratio - 1; None: nothing was searched, or an earlier hztune did.
-        wall_s: Seconds from start to end, this session's.
-        measured_share: Part of the wall time in which targets ran, warm-up included.
-        warmup_share: Part of the wall time that was warm-up.
-        turns: Turns that were measured.
-        disturbed: How many of them something else disturbed.
-        waited_s: Seconds of the wall time in which another hztune measured on the machine.
-        changes: What was counted differently by default and tuned, the greatest change first.
-        rss_ratio: Peak memory, tuned / control; None: not measured.
-        idle_ratio: The same of the memory at rest: of a server some time after the load, of a
-            workload that ends so; None: not measured.
-        as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
-            control, or how it failed; empty where only one is tuned.
-        seen_within: Half of the 95 % interval of each such ratio, log units; empty in a study that
-            ended before that was kept.
-        outliers: Pairs of processes that lie far from the others of their kind.
-        follow_on: Correlation of the winner's fresh pairs with those before them; None: no more
-            than chance brings.
-        elsewhere: What the panel saw; empty where there was none.
-        left_out: The harm of what the panel left out of the winner.
-        kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
-        survivors: The smallest memory of the default and of the profile; empty: it was not sought.
-        live: Live and held memory of both, asked when all was measured; empty: it was not asked.
-    """
-
-    why: str
-    failures: Mapping[str, int]
-    attempts: tuple[Attempt, ...]
-    noise_floor: float | None
+    why: str  # the verdict's reason in one sentence
+    failures: Mapping[str, int]  # failed processes by status
+    attempts: tuple[Attempt, ...]  # the finalists, in order
+    noise_floor: float | None  # half-width of an A/A interval, as a ratio - 1; None: not calibrated
+    # least gain of a finalist that is proved three times in four, as a ratio - 1
     detectable: float | None
-    wall_s: float
-    measured_share: float
-    warmup_share: float
-    turns: int
-    disturbed: int
+    wall_s: float  # seconds from start to end, this session's
+    measured_share: float  # part of the wall time in which targets ran, warm-up included
+    warmup_share: float  # part of the wall time that was warm-up
+    turns: int  # turns that were measured
+    disturbed: int  # how many of them something else disturbed
+    # what was counted differently by default and tuned, the greatest change first
     changes: tuple[CounterChange, ...]
-    rss_ratio: float | None
+    rss_ratio: float | None  # peak memory, tuned / control; None: not measured
+    # the same of the memory at rest: of a server some time after the load, of a workload that
+    # ends so; None: not measured
     idle_ratio: float | None
+    # what the search saw of each allocator with its defaults, as a ratio to the control, or how
+    # it failed; empty where only one is tuned
     as_they_come: Mapping[str, float | str]
+    # pairs of processes that lie far from the others of their kind
     outliers: tuple[Outlier, ...] = ()
-    elsewhere: tuple[PanelRatios, ...] = ()
-    left_out: tuple[Caution, ...] = ()
+    elsewhere: tuple[PanelRatios, ...] = ()  # what the panel saw; empty where there was none
+    left_out: tuple[Caution, ...] = ()  # the harm of what the panel left out of the winner
+    # what stays at rest, on the fresh pairs; None: nothing was looked at while it rested
     kept: KeptMemory | None = None
+    # the smallest memory of the default and of the profile; empty: it was not sought
     survivors: tuple[Survivor, ...] = ()
+    # least gain of one parameter that is found and proved nine times in ten, as a ratio - 1;
+    # None: nothing was searched, or an earlier hztune did
     findable: float | None = None
+    # live and held memory of both, asked when all was measured; empty: it was not asked
     live: tuple[LiveMemory, ...] = ()
+    # correlation of the winner's fresh pairs with those before them; None: no more than chance
+    # brings
     follow_on: float | None = None
+    # seconds of the wall time in which another hztune measured on the machine
     waited_s: float = 0.0
+    # half of the 95 % interval of each such ratio, log units; empty in a study that ended before
+    # that was kept
     seen_within: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -269,19 +207,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a study came to.
+    """What a study came to."""
 
-    Attributes:
-        profile: The configuration that it emits, with the verdict and what is claimed.
-        account: How it came about.
-        front: Profiles of the members of a front, the fastest first; empty where there is none.
-        folder: The results directory; None: of a worker that writes none.
-    """
-
-    profile: Profile
-    account: Account
+    profile: Profile  # the configuration that it emits, with the verdict and what is claimed
+    account: Account  # how it came about
+    # profiles of the members of a front, the fastest first; empty where there is none
     front: tuple[Profile, ...] = ()
-    folder: Path | None = None
+    folder: Path | None = None  # the results directory; None: of a worker that writes none
 
 
 def front_file(number: int) -> Path:
@@ -291,34 +223,25 @@ def front_file(number: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a study ended.
+    """How a study ended."""
 
-    Attributes:
-        arm: What the profile carries; the default unless a gain was proved (or interrupted).
-        claim: The verdict, and what was measured of the arm on fresh pairs: the profile's own.
-        calibration: What the study could see; None when it ended before.
-        proofs: Every attempt to prove a gain, in order.
-        why: The verdict's reason in one sentence.
-        each: The interval on each of several workloads; empty where there is one only.
-        steps: What each parameter of the arm is proved to add, in order; empty without a proof.
-        front: The decision for each member of a front, the fastest first; empty where none was
-            sought, or where the default is alone on it.
-        examined: What the panel has shown of the winner; None: there is no panel, or no winner.
-        on_program: Whether the claim is of the program itself, and the rest of its trace.
-        rss_ratio: Then its peak memory, tuned / default; None: not measured.
-    """
-
-    arm: Arm
-    claim: Claim
-    calibration: Calibration | None
-    proofs: tuple[Proof, ...]
-    why: str
+    arm: Arm  # what the profile carries; the default unless a gain was proved (or interrupted)
+    claim: Claim  # the verdict, and what was measured of the arm on fresh pairs: the profile's own
+    calibration: Calibration | None  # what the study could see; None when it ended before
+    proofs: tuple[Proof, ...]  # every attempt to prove a gain, in order
+    why: str  # the verdict's reason in one sentence
+    # the interval on each of several workloads; empty where there is one only
     each: tuple[Interval | None, ...] = ()
+    # what each parameter of the arm is proved to add, in order; empty without a proof
     steps: tuple[Step, ...] = ()
+    # the decision for each member of a front, the fastest first; empty where none was sought, or
+    # where the default is alone on it
     front: tuple[Decision, ...] = ()
+    # what the panel has shown of the winner; None: there is no panel, or no winner
     examined: Examination | None = None
+    # whether the claim is of the program itself, and the rest of its trace
     on_program: bool = False
-    rss_ratio: float | None = None
+    rss_ratio: float | None = None  # then its peak memory, tuned / default; None: not measured
 
     @property
     def verdict(self) -> Verdict:

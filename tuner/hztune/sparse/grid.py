@@ -44,38 +44,26 @@ _MOST_COMBINATIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter.
+    """One parameter."""
 
-    Attributes:
-        name: What it is called.
-        count: Number of its levels.
-        default: The level of its default; None where the default is none of them.
-        is_ordered: Whether neighbouring levels are alike.
-    """
-
-    name: str
-    count: int
-    default: int | None
-    is_ordered: bool
+    name: str  # what it is called
+    count: int  # number of its levels
+    default: int | None  # the level of its default; None where the default is none of them
+    is_ordered: bool  # whether neighbouring levels are alike
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The features of some configurations, group by group.
+    """The features of some configurations, group by group."""
 
-    Attributes:
-        columns: Columns of each group, padded with the last column, which is always 0;
-            shape (groups, widest).
-        log_odds: Logarithm of the odds that a group matters; shape (groups,).
-        parents: The axes of each group: one, or the two of a pair.
-        factors: Of each axis, the factor by which levels become features; (levels, levels).
-        pairs: Of each pair group, its combinations of levels in order of its columns.
-    """
-
+    # columns of each group, padded with the last column, which is always 0; shape (groups,
+    # widest)
     columns: NDArray[np.int64]
-    log_odds: Floats
-    parents: tuple[tuple[int, ...], ...]
+    log_odds: Floats  # logarithm of the odds that a group matters; shape (groups,)
+    parents: tuple[tuple[int, ...], ...]  # the axes of each group: one, or the two of a pair
+    # of each axis, the factor by which levels become features; (levels, levels)
     factors: tuple[Floats, ...]
+    # of each pair group, its combinations of levels in order of its columns
     pairs: tuple[tuple[tuple[int, int], ...], ...]
 
     @classmethod
@@ -176,10 +164,8 @@ class Grid:
     ) -> None:
         """Makes the grid.
 
-        Args:
-            space: The parameters.
-            defaults: The value of each that changes nothing.
-            legal: Makes of a configuration the one that is meant; None: all are legal.
+        `defaults`: The value of each that changes nothing.
+        `legal`: Makes of a configuration the one that is meant; None: all are legal.
 
         Raises:
             ValueError: A parameter has no default among its values, or too many values.

@@ -60,38 +60,23 @@ _CENTRE_SD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One process against the control of its block.
+    """One process against the control of its block."""
 
-    Attributes:
-        config: Number of the configuration, a row of the levels.
-        block: What tells its block from others.
-        log_ratio: Against the control of the block; above 0 is better.
-        variance: Of `log_ratio`; half of it is the control's, which the block shares.
-    """
-
-    config: int
-    block: int
-    log_ratio: float
-    variance: float
+    config: int  # number of the configuration, a row of the levels
+    block: int  # what tells its block from others
+    log_ratio: float  # against the control of the block; above 0 is better
+    variance: float  # of `log_ratio`; half of it is the control's, which the block shares
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """One choice of groups, with what the data say of their effects.
+    """One choice of groups, with what the data say of their effects."""
 
-    Attributes:
-        weight: How likely it is; those of all readings add up to 1.
-        groups: The groups that have an effect.
-        columns: Their features.
-        mean: Of the effects of these features.
-        root: A square root of their covariance, (features, features).
-    """
-
-    weight: float
-    groups: tuple[int, ...]
-    columns: NDArray[np.int64]
-    mean: Floats
-    root: Floats
+    weight: float  # how likely it is; those of all readings add up to 1
+    groups: tuple[int, ...]  # the groups that have an effect
+    columns: NDArray[np.int64]  # their features
+    mean: Floats  # of the effects of these features
+    root: Floats  # a square root of their covariance, (features, features)
 
 
 class SparseModel:

@@ -81,25 +81,16 @@ _MOST_MODELLED = 120
 
 @dataclass(frozen=True)
 class Known:
-    """What the trials of a study say.
+    """What the trials of a study say."""
 
-    Attributes:
-        grid: The parameters.
-        rows: Every configuration that was measured, in order of its first measurement.
-        models: One for each objective; empty before anything was measured.
-        excess: The model of how far the limit is broken; None without one.
-        failed: Configurations that failed.
-        open: Configurations that are being measured.
-        trials: How many have ended with a value or a failure.
-    """
-
-    grid: Grid
+    grid: Grid  # the parameters
+    # every configuration that was measured, in order of its first measurement
     rows: tuple[LevelRow, ...]
-    models: tuple[SparseModel, ...]
-    excess: SparseModel | None
-    failed: frozenset[LevelRow]
-    open: frozenset[LevelRow]
-    trials: int
+    models: tuple[SparseModel, ...]  # one for each objective; empty before anything was measured
+    excess: SparseModel | None  # the model of how far the limit is broken; None without one
+    failed: frozenset[LevelRow]  # configurations that failed
+    open: frozenset[LevelRow]  # configurations that are being measured
+    trials: int  # how many have ended with a value or a failure
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -141,14 +132,13 @@ class SparseSampler(BaseSampler):
     ) -> None:
         """Makes the sampler.
 
-        Args:
-            defaults: The value of each parameter that changes nothing.
-            seed: Of every draw.
-            legal: Makes of a proposal the configuration that is meant, or None where it is not
-                legal; None: all are.
-            variances: Says how noisy the values of a trial are; None: its attribute VARIANCE does.
-            is_control: Whether the defaults are what all is compared with.
-            space: The parameters; None: those of the study's trials.
+        `defaults`: The value of each parameter that changes nothing.
+        `legal`: Makes of a proposal the configuration that is meant, or None where it is
+        not legal; None: all are.
+        `variances`: Says how noisy the values of a trial are; None: its attribute VARIANCE
+        does.
+        `is_control`: Whether the defaults are what all is compared with.
+        `space`: The parameters; None: those of the study's trials.
         """
         self._defaults, self._seed = dict(defaults), seed
         self._legal, self._is_control, self._variances = legal, is_control, variances
@@ -210,11 +200,9 @@ class SparseSampler(BaseSampler):
     ) -> list[Params]:
         """What to measure in the next block, each configuration once.
 
-        Args:
-            study: Whose trials are known.
-            count: Most configurations that are wanted.
-            fresh: Most of them that were not measured before; None: any number.
-            out: Rows (see `Grid.level_row`) that are not to be measured.
+        `count`: Most configurations that are wanted.
+        `fresh`: Most of them that were not measured before; None: any number.
+        `out`: Rows (see `Grid.level_row`) that are not to be measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials, len(known.open)))
@@ -232,9 +220,7 @@ class SparseSampler(BaseSampler):
     def outlook(self, study: Study, draws: int) -> Floats:
         """What new configurations may come to, those that `suggest` would choose from.
 
-        Args:
-            study: Whose trials are known.
-            draws: Landscapes that are drawn from the models.
+        `draws`: Landscapes that are drawn from the models.
 
         Returns:
             The value of each configuration in each landscape, less PRICE for each parameter that it
@@ -517,14 +503,7 @@ def _measurements(
     variances: Variances | None,
     failures: Sequence[int],
 ) -> list[Measurement]:
-    """What trials say of one objective; a configuration that failed is FAR, in a block of its own.
-
-    Args:
-        known: Numbers of configurations, with their trials.
-        objective: Which one.
-        variances: See `variances_of`.
-        failures: Numbers of the configurations that failed.
-    """
+    """What trials say of one objective; one that failed is FAR, in a block of its own."""
     blocks: dict[BlockKey, int] = {}
     found = []
     for config, trial in known:

@@ -130,15 +130,10 @@ _LEAST_TAIL = 1e-11
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is known beforehand of the scatter of pairs.
+    """What is known beforehand of the scatter of pairs."""
 
-    Attributes:
-        variance: Of one pair's log ratio, squared log units.
-        df: Degrees of freedom behind it, above 0.
-    """
-
-    variance: float
-    df: float
+    variance: float  # of one pair's log ratio, squared log units
+    df: float  # degrees of freedom behind it, above 0
 
     @property
     def trusted_df(self) -> float:
@@ -156,19 +151,12 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate of a log ratio with its interval.
+    """An estimate of a log ratio with its interval."""
 
-    Attributes:
-        estimate: Mean log ratio.
-        low: Lower end.
-        high: Upper end.
-        pairs: Number of independent pairs behind it.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    pairs: int
+    estimate: float  # mean log ratio
+    low: float  # lower end
+    high: float  # upper end
+    pairs: int  # number of independent pairs behind it
 
     @property
     def ratio(self) -> Ratio:

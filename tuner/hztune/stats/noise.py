@@ -56,17 +56,11 @@ _LEAST_DF = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The variance components of one log ratio between two processes.
+    """The variance components of one log ratio between two processes."""
 
-    Attributes:
-        between: Variance between pairs of fresh processes, squared log units.
-        per_round: Variance that one round of turns adds; it is divided by the number of rounds.
-        df: Degrees of freedom behind the estimate of the total.
-    """
-
-    between: float
-    per_round: float
-    df: float
+    between: float  # variance between pairs of fresh processes, squared log units
+    per_round: float  # variance that one round of turns adds; it is divided by the number of rounds
+    df: float  # degrees of freedom behind the estimate of the total
 
     def of_pair(self, rounds: int) -> float:
         """Variance of a pair's log ratio with that many rounds."""
@@ -100,14 +94,10 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Noises:
-    """The noise of each of several machines: a quiet and a busy one do not tell alike.
+    """The noise of each of several machines: a quiet and a busy one do not tell alike."""
 
-    Attributes:
-        pooled: Over all machines; stands in where one has too few pairs.
-        own: By machine, of those with at least OWN_DF; empty where there is one only.
-    """
-
-    pooled: Noise
+    pooled: Noise  # over all machines; stands in where one has too few pairs
+    # by machine, of those with at least OWN_DF; empty where there is one only
     own: Mapping[str, Noise]
 
     def __post_init__(self) -> None:
@@ -177,11 +167,7 @@ def detectable_effect(noise: Noise, rounds: int, pairs: int, alpha: float) -> fl
     know of their own variance averaged out; earlier looks find next to nothing that the last one
     would miss.
 
-    Args:
-        noise: The variance components, known beforehand; see `Spread`.
-        rounds: Rounds of each pair.
-        pairs: Pairs that the confirmation can afford; fewer than LEAST_PLANNED count as so many.
-        alpha: Two-sided error of the planned interval that a claim rests on.
+    `alpha`: Two-sided error of the planned interval that a claim rests on.
     """
     pairs = max(LEAST_PLANNED, pairs)
     spread = noise.spread(rounds)
@@ -217,21 +203,13 @@ Averages = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class Estimate(NamedTuple):
-    """What is known of one candidate against the default. Every block makes thousands.
+    """What is known of one candidate against the default. Every block makes thousands."""
 
-    Attributes:
-        mean: Log ratio after shrinking.
-        error: Its standard error (the spread of the posterior).
-        raw: Plain weighted mean of its pairs.
-        raw_error: Standard error of `raw`.
-        pairs: Number of pairs behind it.
-    """
-
-    mean: float
-    error: float
-    raw: float
-    raw_error: float
-    pairs: int
+    mean: float  # log ratio after shrinking
+    error: float  # its standard error (the spread of the posterior)
+    raw: float  # plain weighted mean of its pairs
+    raw_error: float  # standard error of `raw`
+    pairs: int  # number of pairs behind it
 
     def beats(self, other: Estimate) -> float:
         """Probability that this candidate is the faster one."""
@@ -252,9 +230,7 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tu
 
     The candidates of a block share its control: see `_without_control`.
 
-    Args:
-        candidates: The pairs of each candidate, at least one each, shape (candidates, pairs).
-        noise: The variance components of a pair, one for all machines or each machine's own.
+    `candidates`: The pairs of each candidate, at least one each, shape (candidates, pairs).
     """
     if len(candidates) == 0:
         return ()

@@ -32,17 +32,12 @@ _FUTILE_GROWTH = 4.0 / 3.0
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """When pairs are looked at; all questions of one plan have the same looks.
+    """When pairs are looked at; all questions of one plan have the same looks."""
 
-    Attributes:
-        counts: Pairs at each look that was due so far, rising.
-        planned: Pairs of the whole plan, known before the first was measured.
-        is_last: Whether time is up, so that the last look spends all the error that is left. The
-            clock must have chosen its moment, not the data.
-    """
-
-    counts: tuple[int, ...]
-    planned: int
+    counts: tuple[int, ...]  # pairs at each look that was due so far, rising
+    planned: int  # pairs of the whole plan, known before the first was measured
+    # whether time is up, so that the last look spends all the error that is left. The clock must
+    # have chosen its moment, not the data.
     is_last: bool = False
 
     @classmethod
@@ -60,27 +55,16 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Is the mean above a margin? Values are turned so that more is better.
+    """Is the mean above a margin? Values are turned so that more is better."""
 
-    Attributes:
-        values: Log units, one a fresh pair, in order of time, shape (pairs,).
-        looks: When it is asked.
-        error: Two-sided error of a yes, over all looks together.
-        margin: What the interval must exclude, log units.
-        least: What the estimate must reach besides.
-        prior: What other pairs say of the scatter of these.
-        refusal: Two-sided error of a no; 0: the looks never say no.
-        may_touch: Whether a mean that is exactly at the margin is a yes, as for a limit.
-    """
-
-    values: Sequence[float]
-    looks: Looks
-    error: float
-    margin: float = 0.0
-    least: float = -math.inf
-    prior: Spread | None = None
-    refusal: float = 0.0
-    may_touch: bool = False
+    values: Sequence[float]  # log units, one a fresh pair, in order of time, shape (pairs,)
+    looks: Looks  # when it is asked
+    error: float  # two-sided error of a yes, over all looks together
+    margin: float = 0.0  # what the interval must exclude, log units
+    least: float = -math.inf  # what the estimate must reach besides
+    prior: Spread | None = None  # what other pairs say of the scatter of these
+    refusal: float = 0.0  # two-sided error of a no; 0: the looks never say no
+    may_touch: bool = False  # whether a mean that is exactly at the margin is a yes, as for a limit
 
     @property
     def answer(self) -> Answer:

@@ -15,21 +15,15 @@ from hztune.rests import MemoryKind
 
 @dataclass(frozen=True, slots=True)
 class PairRatio:
-    """What one pair of fresh processes says about candidate / reference.
+    """What one pair of fresh processes says about candidate / reference."""
 
-    Attributes:
-        log_ratio: Logarithm of the ratio of their rates; above 0 the candidate is faster.
-        turn_variance: Variance of `log_ratio` that the scatter of its turns explains: that of one
-            round divided by the rounds, see `Noise.per_round`; NaN for one turn.
-        rounds: Turns of each process behind it.
-        machine: Where it was measured; "" where there is one machine only.
-        block: The number of its block: pairs of one block share their reference; -1: not known.
-    """
-
-    log_ratio: float
+    log_ratio: float  # logarithm of the ratio of their rates; above 0 the candidate is faster
+    # variance of `log_ratio` that the scatter of its turns explains: that of one round divided by
+    # the rounds, see `Noise.per_round`; NaN for one turn
     turn_variance: float
-    rounds: int
-    machine: str = ""
+    rounds: int  # turns of each process behind it
+    machine: str = ""  # where it was measured; "" where there is one machine only
+    # the number of its block: pairs of one block share their reference; -1: not known
     block: int = -1
 
 

@@ -43,22 +43,15 @@ class SystemClock:
 
 @dataclass
 class Budget:
-    """The seconds that a study may take.
+    """The seconds that a study may take."""
 
-    Attributes:
-        clock: Where the time comes from.
-        total_s: All of it that the phases share.
-        spent_s: What earlier sessions of the same study used of it.
-        reserved_s: What stands beside `total_s` for the panel, until it is released.
-        kept_s: What stands beside both for the proof on the program, and for the smallest memory.
-        part: What the phases would have of a larger budget, as a part of it; see `Division`.
-    """
-
-    clock: Clock
-    total_s: float
-    spent_s: float = 0.0
-    reserved_s: float = 0.0
+    clock: Clock  # where the time comes from
+    total_s: float  # all of it that the phases share
+    spent_s: float = 0.0  # what earlier sessions of the same study used of it
+    reserved_s: float = 0.0  # what stands beside `total_s` for the panel, until it is released
+    # what stands beside both for the proof on the program, and for the smallest memory
     kept_s: float = 0.0
+    # what the phases would have of a larger budget, as a part of it; see `Division`
     part: float = 1.0
 
     def __post_init__(self) -> None:
@@ -128,23 +121,14 @@ Note = Callable[[ProofPlan | None], None]
 
 @dataclass
 class Workbench:
-    """One executor, one ledger, one budget.
+    """One executor, one ledger, one budget."""
 
-    Attributes:
-        executor: What measures.
-        ledger: Where every block is entered.
-        budget: The time that is left.
-        reporter: What is told.
-        stop: Whether the user wants an end.
-        note: Keeps the plan of a proof with its blocks.
-    """
-
-    executor: Executor
-    ledger: Ledger
-    budget: Budget
-    reporter: Reporter
-    stop: Stop = field(default=lambda: False)
-    note: Note = field(default=lambda plan: None)
+    executor: Executor  # what measures
+    ledger: Ledger  # where every block is entered
+    budget: Budget  # the time that is left
+    reporter: Reporter  # what is told
+    stop: Stop = field(default=lambda: False)  # whether the user wants an end
+    note: Note = field(default=lambda plan: None)  # keeps the plan of a proof with its blocks
 
     def __post_init__(self) -> None:
         """Knows nothing yet of the noise."""
@@ -177,12 +161,10 @@ class Workbench:
     ) -> Block:
         """Measures one block and enters it.
 
-        Args:
-            arms: The control first.
-            role: What it is for.
-            rounds: Turns or runs of each arm.
-            executor: What measures; None: that of the study.
-            plan: Of the proof that the block belongs to; None: it belongs to none.
+        `arms`: The control first.
+        `role`: What it is for.
+        `executor`: What measures; None: that of the study.
+        `plan`: Of the proof that the block belongs to; None: it belongs to none.
 
         Raises:
             StoppedByUser: The user asked to stop; nothing was measured.
@@ -248,10 +230,8 @@ class Workbench:
         more than `most_s` seconds: few long blocks would leave the scatter between processes, and
         with it every interval, unknown.
 
-        Args:
-            arms: Processes of a block.
-            most_s: Seconds that it may take.
-            noise: Of a pair; None: all that is known of it by now.
+        `most_s`: Seconds that it may take.
+        `noise`: Of a pair; None: all that is known of it by now.
         """
         if self.is_whole:
             return self.repeats()

@@ -246,11 +246,8 @@ def calibrate(
 ) -> None:
     """Measures the default against itself until `share` of the budget is used.
 
-    Args:
-        bench: Where blocks are measured.
-        control: The default.
-        share: Part of the budget; `least_blocks` are measured in any case.
-        judge: Is asked before each block, and may raise; None: nothing is asked.
+    `share`: Part of the budget; `least_blocks` are measured in any case.
+    `judge`: Is asked before each block, and may raise; None: nothing is asked.
 
     Raises:
         HztuneError: The default does not run, or fails too often.
@@ -270,11 +267,7 @@ def calibrate(
 
 
 def _refuse_failing(bench: Workbench) -> None:
-    """Sees to it that there is something to compare with.
-
-    Raises:
-        HztuneError: The default fails too often; one failure may be chance.
-    """
+    """Sees to it that there is something to compare with."""
     outcomes = bench.ledger.calm_controls
     bad = [outcome for outcome in outcomes if not outcome.ok]
     if len(bad) < max(2, _TOO_OFTEN * len(outcomes)):

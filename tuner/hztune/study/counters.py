@@ -89,22 +89,15 @@ Pair = tuple[Outcome, Outcome]
 
 @dataclass(frozen=True, slots=True)
 class CounterChange:
-    """A counter under the default and tuned; medians over the fresh pairs.
+    """A counter under the default and tuned; medians over the fresh pairs."""
 
-    Attributes:
-        counter: Its name, or FAULTS.
-        default: Counted in a process of the default.
-        tuned: The same of the tuned.
-        default_rate: Per 1000 operations of the default; None: the operations are not known, or the
-            counter does not grow with them.
-        tuned_rate: The same of the tuned.
-    """
-
-    counter: str
-    default: int
-    tuned: int
+    counter: str  # its name, or FAULTS
+    default: int  # counted in a process of the default
+    tuned: int  # the same of the tuned
+    # per 1000 operations of the default; None: the operations are not known, or the counter does
+    # not grow with them
     default_rate: float | None = None
-    tuned_rate: float | None = None
+    tuned_rate: float | None = None  # the same of the tuned
 
     @property
     def shown(self) -> tuple[float, float]:
@@ -185,11 +178,7 @@ def fresh_outcomes(ledger: Ledger, arm: Arm) -> list[Pair]:
 
 
 def counter_changes(pairs: Sequence[Pair]) -> tuple[CounterChange, ...]:
-    """What was counted differently by default and tuned, the greatest change first.
-
-    Args:
-        pairs: The control and the arm; a pair of which one failed does not count.
-    """
+    """What was counted differently by default and tuned, the greatest change first."""
     well = [(_counted(one), _counted(two)) for one, two in pairs if one.ok and two.ok]
     names = [
         name
@@ -222,19 +211,12 @@ def _change(
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A pair of processes that lies far from the others of its kind; it counts all the same.
+    """A pair of processes that lies far from the others of its kind; it counts all the same."""
 
-    Attributes:
-        arm: Whose pair with the control it is; the control itself: of the default with itself.
-        block: Number of the block in which it was measured.
-        ratio: Its ratio to the median of all these pairs.
-        pairs: How many these are.
-    """
-
-    arm: Arm
-    block: int
-    ratio: float
-    pairs: int
+    arm: Arm  # whose pair with the control it is; the control itself: of the default with itself
+    block: int  # number of the block in which it was measured
+    ratio: float  # its ratio to the median of all these pairs
+    pairs: int  # how many these are
 
 
 def outlying_pairs(ledger: Ledger) -> list[Outlier]:

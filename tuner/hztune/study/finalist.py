@@ -47,12 +47,10 @@ def shortest(
     the standard error of the difference: measured in the same blocks, two are known better beside
     each other than each by itself.
 
-    Args:
-        proposer: What knows the allocator of `top`.
-        top: The configuration that promises most, or a member of a front.
-        refused: What is out.
-        is_control: Whether the allocator's defaults are what all is compared with.
-        slack: What may be lost of each objective in any case, log units.
+    `top`: The configuration that promises most, or a member of a front.
+    `refused`: What is out.
+    `is_control`: Whether the allocator's defaults are what all is compared with.
+    `slack`: What may be lost of each objective in any case, log units.
     """
     row, known = proposer.level_row(top), proposer.known()
     measured = known.modelled
@@ -80,13 +78,11 @@ def chain(
 ) -> Chain:
     """The chain that leads to a row, the strongest parameter first, and what may be added to it.
 
-    Args:
-        proposer: What knows the allocator.
-        row: Where the chain leads, see `shortest`.
-        refused: Configurations of which the proof has failed; none stands alone in a chain.
-        is_control: Whether the allocator's defaults are what all is compared with; if not, they
-            are the first configuration of the chain where they are better by themselves.
-        most: Configurations that there is time for.
+    `row`: Where the chain leads, see `shortest`.
+    `refused`: Configurations of which the proof has failed; none stands alone in a chain.
+    `is_control`: Whether the allocator's defaults are what all is compared with; if not, they
+    are the first configuration of the chain where they are better by themselves.
+    `most`: Configurations that there is time for.
     """
     model = proposer.model()
     assert model is not None

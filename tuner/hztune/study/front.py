@@ -82,10 +82,8 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
     the reference point a quarter of the range below the worst, so that five evenly spaced points
     weigh the same, the ends too (Ishibuchi, Imada, Setoguchi & Nojima, Evol. Comput. 26, 2018).
 
-    Args:
-        candidates: What to choose from.
-        most: How many at most; fewer where one more would add next to nothing.
-        beyond: Points that are had anyway: what they cover does not count.
+    `most`: How many at most; fewer where one more would add next to nothing.
+    `beyond`: Points that are had anyway: what they cover does not count.
     """
     if not candidates:
         return []
@@ -131,17 +129,11 @@ _SURELY_BEATEN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Compromise:
-    """A configuration in the plane of speed and memory.
+    """A configuration in the plane of speed and memory."""
 
-    Attributes:
-        record: What was measured of it.
-        speed: Its log ratio to the control.
-        saving: Logarithm of the control's / its own peak memory; above 0 it takes less.
-    """
-
-    record: ArmRecord
-    speed: Estimate
-    saving: Estimate
+    record: ArmRecord  # what was measured of it
+    speed: Estimate  # its log ratio to the control
+    saving: Estimate  # logarithm of the control's / its own peak memory; above 0 it takes less
 
     @property
     def point(self) -> Point:

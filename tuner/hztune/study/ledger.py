@@ -294,20 +294,15 @@ class Ledger:
     def fresh(self, arm: Arm, first: Arm | None = None) -> ArmRecord:
         """The fresh pairs of an arm in one attempt at a proof, as many as there are by now.
 
-        Args:
-            arm: Whose.
-            first: The first arm of the attempt's chain, which no other attempt begins with; None:
-                the arm itself.
+        `first`: The first arm of the attempt's chain, which no other attempt begins with;
+        None: the arm itself.
         """
         return self._fresh.get((first or arm, arm)) or ArmRecord(arm)
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
         """What each fresh block that holds both says of `other` against `one`, in order of time.
 
-        Args:
-            one: What is compared with.
-            other: What is compared.
-            first: The first arm of the attempt's chain.
+        `first`: The first arm of the attempt's chain.
         """
         seen, found = self._between.get((one, other, first), (0, []))
         for block in filter(self.is_own, self.blocks[seen:]):

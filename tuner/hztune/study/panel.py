@@ -136,12 +136,9 @@ def make(
 ) -> tuple[PanelExecutor, ...]:
     """Makes what measures the panel.
 
-    Args:
-        sink: Where every turn goes as soon as it exists; None: nowhere.
-        seed: As of the study.
-        machine: Where it is measured.
-        threads: Of the workload that is tuned; 0: the program decides.
-        tuned: Names of the workloads that are tuned: they are no strangers.
+    `sink`: Where every turn goes as soon as it exists; None: nowhere.
+    `threads`: Of the workload that is tuned; 0: the program decides.
+    `tuned`: Names of the workloads that are tuned: they are no strangers.
     """
     count = max(1, min(threads or _THREADS, len(os.sched_getaffinity(0))))
     made = []
@@ -316,13 +313,7 @@ def panel_interval(values: Sequence[float]) -> Interval | None:
 def _blame(
     harm: Harm, steps: Sequence[Step], beside: Sequence[dict[Arm, Outcome]]
 ) -> tuple[Step | None, bool]:
-    """The step that harms; None: not found. And whether more blocks may show it.
-
-    Args:
-        harm: What the last step does.
-        steps: Of its chain.
-        beside: Outcomes of blocks that held all of them, by arm.
-    """
+    """The step that harms; None: not found. And whether more blocks may show it."""
     for step in steps[:-1]:
         pairs = [(outcomes[step.arm], outcomes[steps[-1].arm]) for outcomes in beside]
         carries = _carries(harm, pairs)
@@ -405,14 +396,11 @@ class Panel:
     ) -> Examination:
         """Measures a winner on the panel.
 
-        Args:
-            bench: Where blocks are entered; its reporter is told, its stop is asked.
-            control: What the winner was proved against.
-            steps: Of its proof, each proved to add something; the last one is the winner.
-            seconds: For all of it, with what an earlier session spent.
-            until_s: Second of the budget before which it need not end: a proof that ended early has
-                left that time.
-            may_remove: Whether anything may go.
+        `steps`: Of its proof, each proved to add something; the last one is the winner.
+        `seconds`: For all of it, with what an earlier session spent.
+        `until_s`: Second of the budget before which it need not end: a proof that ended
+        early has left that time.
+        `may_remove`: Whether anything may go.
 
         Raises:
             StoppedByUser: The user asked to stop; every block is kept.

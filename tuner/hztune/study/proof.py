@@ -146,12 +146,8 @@ def prove(
     only at a scheduled look. It may be given up at other times: when a process fails, or when
     nothing can be proved any more.
 
-    Args:
-        bench: Where blocks are measured.
-        control: The default.
-        chain: Configurations, each of which adds something to the one before it.
-        alpha: Two-sided error of the claim.
-        until: Part of the budget that may be used by then.
+    `alpha`: Two-sided error of the claim.
+    `until`: Part of the budget that may be used by then.
     """
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
@@ -450,12 +446,8 @@ def limit_answer(
 ) -> tuple[Answer, Answer]:
     """Is the memory limit kept, and what may be lost of speed? Without a limit the answer is yes.
 
-    Args:
-        ledger: Has the limits.
-        record: The fresh pairs.
-        error: Of a yes; a no is no claim, and has the error of what is reported.
-        looks: At the pairs.
-        rounds: Of each pair.
+    `error`: Of a yes; a no is no claim, and has the error of what is reported.
+    `looks`: At the pairs.
     """
     limit, loss = ledger.limit, ledger.max_loss
     memory = limit.question(record.excesses, looks, error).answer if limit else "yes"

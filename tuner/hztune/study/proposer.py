@@ -97,13 +97,10 @@ class Proposer:
     ) -> None:
         """Makes a study that knows nothing yet.
 
-        Args:
-            space: The configurations of the allocator.
-            ledger: What was measured.
-            seed: The study's own.
-            objectives: SPEED, and MEMORY where a front is sought.
-            is_control: Whether the allocator's defaults are what all is compared with.
-            sampler: Proposes what is new; None: the sparse one, whose model judges in any case.
+        `objectives`: SPEED, and MEMORY where a front is sought.
+        `is_control`: Whether the allocator's defaults are what all is compared with.
+        `sampler`: Proposes what is new; None: the sparse one, whose model judges in any
+        case.
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}

@@ -132,11 +132,8 @@ def prospects(
 ) -> dict[str, float]:
     """What each allocator in which a winner may still lie promises, log units above 0.
 
-    Args:
-        space: All of it.
-        ledger: What was measured.
-        ranked: Every configuration that may win, the most promising first.
-        floor: The noise floor, log units: what promises less is left out, all of them if need be.
+    `ranked`: Every configuration that may win, the most promising first.
+    `floor`: The noise floor, log units: what promises less is left out, all of them if need be.
     """
     known = defaultdict(list)
     for one in ranked:

@@ -105,13 +105,7 @@ def survivors(
 ) -> tuple[Survivor, ...]:
     """Seeks the smallest memory of each arm, in equal parts of the time that is set aside for it.
 
-    Args:
-        request: What was asked.
-        arms: The control first.
-        bench: What was measured of them so far.
-        machine: Where it is measured.
-        inside: The allocators that every program brings.
-        reporter: Is told what was found.
+    `arms`: The control first.
     """
     found, clock, usual_s, numbers = [], bench.budget.clock, bench.run_s(), count(1)
     for arm in arms:
@@ -169,17 +163,7 @@ def afterwards(
     inside: Sequence[Installed],
     reporter: Reporter,
 ) -> tuple[tuple[Survivor, ...], tuple[LiveMemory, ...]]:
-    """Measures what does not change the verdict.
-
-    Args:
-        request: What was asked.
-        bench: Where everything else was measured.
-        control: What was compared with.
-        decision: How the study ended.
-        machine: Where it is measured.
-        inside: The allocators that every program brings.
-        reporter: Is told what was found.
-    """
+    """Measures what does not change the verdict."""
     found: tuple[Survivor, ...] = ()
     if decision.verdict in ("interrupted", "not_enough_data"):
         return found, ()
@@ -205,12 +189,8 @@ def ask_arms(
 ) -> tuple[LiveMemory, ...]:
     """Runs each arm once more, and asks it how much of its allocator's memory the program has.
 
-    Args:
-        request: What was asked.
-        bench: Knows how long a run takes, and how much time is left.
-        arms: The control first.
-        inside: The allocators that every program brings.
-        on_program: Whether the claim is of the program itself, and the rest of its trace.
+    `arms`: The control first.
+    `on_program`: Whether the claim is of the program itself, and the rest of its trace.
     """
     targets = [*_targets(request, inside, on_program=on_program)]
     least_s, most_s = (share * request.budget_s for share in ASKED_SHARES)

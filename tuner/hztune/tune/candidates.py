@@ -18,18 +18,13 @@ ANY_ALLOCATOR = "any"
 
 @dataclass(frozen=True, slots=True)
 class AllocatorChoice:
-    """The allocators of a study.
+    """The allocators of a study."""
 
-    Attributes:
-        installed: Each as it was found, in the order in which they are first measured.
-        missing: Those that might have been among them, each with how to get it.
-        space: What may be proposed.
-        left_out: Those that are installed and cannot be measured on this program, each with why.
-    """
-
+    # each as it was found, in the order in which they are first measured
     installed: tuple[Installed, ...]
-    missing: tuple[str, ...]
-    space: AnySpace
+    missing: tuple[str, ...]  # those that might have been among them, each with how to get it
+    space: AnySpace  # what may be proposed
+    # those that are installed and cannot be measured on this program, each with why
     left_out: tuple[str, ...] = ()
 
     def find(self, name: str) -> Installed:
@@ -60,24 +55,17 @@ class AllocatorChoice:
 
 @dataclass(frozen=True, slots=True)
 class TuneTarget:
-    """What decides which allocators can be candidates.
+    """What decides which allocators can be candidates."""
 
-    Attributes:
-        threads: Of the target; ranges are narrowed by them.
-        inside: The allocators that the program brings.
-        obstacle: Why no other one can be put under it, in a sentence; None: one can.
-        provider: The one of `inside` that the program's malloc comes from; None: none of them.
-        rests: Whether memory at rest is judged.
-        keeping: Whether settings are tried with which freed memory is never returned.
-        settings: What the user has set for allocators, which the unchanged program runs with.
-    """
-
-    threads: int
-    inside: tuple[Installed, ...] = ()
+    threads: int  # of the target; ranges are narrowed by them
+    inside: tuple[Installed, ...] = ()  # the allocators that the program brings
+    # why no other one can be put under it, in a sentence; None: one can
     obstacle: str | None = None
+    # the one of `inside` that the program's malloc comes from; None: none of them
     provider: Installed | None = None
-    rests: bool = False
-    keeping: bool = False
+    rests: bool = False  # whether memory at rest is judged
+    keeping: bool = False  # whether settings are tried with which freed memory is never returned
+    # what the user has set for allocators, which the unchanged program runs with
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -89,10 +77,7 @@ def asks_inside(wanted: Sequence[str]) -> bool:
 def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> AllocatorChoice:
     """Finds the allocators of a study.
 
-    Args:
-        wanted: Names, or `any` alone.
-        searched: Name or path of the search space of one allocator; "" for their own.
-        target: What is tuned.
+    `searched`: Name or path of the search space of one allocator; "" for their own.
 
     Raises:
         UsageError: One that was named does not exist, is not installed or has no parameters; or
@@ -168,11 +153,7 @@ def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
 
 
 def _brought(name: str, parts: Sequence[Installed]) -> list[Installed]:
-    """The parts of a program that a name means; without a prefix, a build with any.
-
-    Raises:
-        UsageError: There are none; the text names those that there are.
-    """
+    """The parts of a program that a name means; without a prefix, a build with any."""
     meant = [part for part in parts if name in (inside.ANY, part.name)]
     if not meant and name != inside.ANY:
         family = allocator.get(name).family

@@ -70,15 +70,10 @@ def result_of(
 ) -> Result:
     """The result of a study that came to a decision; nothing is written.
 
-    Args:
-        task: What was asked.
-        machine: Where it was measured.
-        story: The study that decided; its ledger holds every sample.
-        decision: How it ended.
-        wall_s: Seconds that this session took.
-        folder: The results directory; None: there is none.
-        survivors: The smallest memory of some arms, where it was sought.
-        live: Live and held memory of some arms, where they were asked.
+    `wall_s`: Seconds that this session took.
+    `folder`: The results directory; None: there is none.
+    `survivors`: The smallest memory of some arms, where it was sought.
+    `live`: Live and held memory of some arms, where they were asked.
     """
     ledger = story.bench.ledger
     made, *front = (profile_of(task, machine, each, ledger) for each in (decision, *decision.front))
@@ -322,12 +317,7 @@ def _elsewhere(decision: Decision) -> Iterator[PanelRatios]:
 
 
 def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float]]:
-    """What the search saw of each allocator with its defaults; nothing where there is one only.
-
-    Returns:
-        By name, the ratio to the control or how it failed; and half of the 95 % interval of each
-        ratio, log units.
-    """
+    """What the search saw of each allocator with its defaults; nothing where there is one only."""
     seen: dict[str, float | str] = {}
     within: dict[str, float] = {}
     if story.space.holds(story.control):

@@ -35,15 +35,10 @@ _PROVED_BY = 0.98
 
 @dataclass
 class _Beside(Around):
-    """Measures the program for its own bench, and enters each block beside those of the trace.
+    """Measures the program for its own bench, and enters each block beside those of the trace."""
 
-    Attributes:
-        ledger: Of the study.
-        label: What the program is called.
-    """
-
-    ledger: Ledger
-    label: str
+    ledger: Ledger  # of the study
+    label: str  # what the program is called
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures a block; see `Executor.measure`."""
@@ -55,42 +50,25 @@ class _Beside(Around):
 
 @dataclass(frozen=True, slots=True)
 class OnProgram:
-    """What the program itself showed of the configuration that was found on its trace.
+    """What the program itself showed of the configuration that was found on its trace."""
 
-    Attributes:
-        proof: Of the configuration.
-        calibration: What could be seen.
-        rss_ratio: Peak memory, tuned / default; None: not measured.
-        itself: The default against itself, log units; None: too few pairs.
-    """
-
-    proof: Proof
-    calibration: Calibration
-    rss_ratio: float | None
-    itself: Interval | None
+    proof: Proof  # of the configuration
+    calibration: Calibration  # what could be seen
+    rss_ratio: float | None  # peak memory, tuned / default; None: not measured
+    itself: Interval | None  # the default against itself, log units; None: too few pairs
 
 
 @dataclass(frozen=True)
 class LastProof:
-    """Proves what was found on a trace on its program.
+    """Proves what was found on a trace on its program."""
 
-    Attributes:
-        executor: What measures the program.
-        label: What the program is called.
-        metric: What is made better of it, as a claim names it.
-        seconds: For all of it.
-    """
-
-    executor: Executor
-    label: str
-    metric: str
-    seconds: float
+    executor: Executor  # what measures the program
+    label: str  # what the program is called
+    metric: str  # what is made better of it, as a claim names it
+    seconds: float  # for all of it
 
     def require_enough(self, control: Arm) -> None:
         """Sees to it that there is time for a proof, before anything is searched on the trace.
-
-        Args:
-            control: With what the program is run once.
 
         Raises:
             TooLittleTime: There is not; the text says which budget would do.
@@ -109,11 +87,6 @@ class LastProof:
 
     def prove(self, study: Workbench, control: Arm, winner: Arm) -> OnProgram:
         """Measures fresh pairs of the program.
-
-        Args:
-            study: The bench of the trace; its time that is left is used, too.
-            control: What the winner was proved against on the trace.
-            winner: The configuration.
 
         Raises:
             StoppedByUser: The user asked to stop; every block is kept.

@@ -224,9 +224,7 @@ class Task:
 def understand(request: TuneRequest, *, look: bool = True) -> Task:
     """Judges a request; a session carries out what comes of it.
 
-    Args:
-        request: What was asked.
-        look: Whether a program may be run once, to see which allocators are inside.
+    `look`: Whether a program may be run once, to see which allocators are inside.
 
     Raises:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
@@ -351,11 +349,7 @@ def _mistakes_of_trace(request: TuneRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _require_container(request: TuneRequest) -> None:
-    """Sees to it that the smallest memory can be sought, which comes when all else is measured.
-
-    Raises:
-        UsageError: There is no right to hold a run to a container.
-    """
+    """Sees to it that the smallest memory can be sought, which comes when all else is measured."""
     try:
         with entered(Quota(request.quota.cpus if request.quota else None, LEAST_MEMORY_KB)):
             pass
@@ -364,11 +358,7 @@ def _require_container(request: TuneRequest) -> None:
 
 
 def _max_loss(request: TuneRequest) -> LossLimit | None:
-    """What each of several workloads may lose.
-
-    Raises:
-        UsageError: It is not legal, there is one only, or they cannot be measured together.
-    """
+    """What each of several workloads may lose."""
     limit = LossLimit.of(request.max_loss, of_load=request.seeks_kept)
     refuse_mixture(request.workloads)
     names = tuple(target.label for target in request.workloads or request.programs)
@@ -385,11 +375,7 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
 
 
 def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ...]]:
-    """What is known of the target, and what is to be said of it.
-
-    Raises:
-        UsageError: It does not exist, or no allocator can be put under it and none is inside.
-    """
+    """What is known of the target, and what is to be said of it."""
     if request.workload is not None:
         if inside.ANY in request.allocator:
             raise UsageError(
@@ -418,13 +404,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
 def _program_target(
     program: Program, wanted: Sequence[str], look_s: float
 ) -> tuple[TuneTarget, tuple[str, ...]]:
-    """The same of one program, of which those allocators are wanted.
-
-    Args:
-        program: The program.
-        wanted: The allocators.
-        look_s: Seconds of the run that shows what is inside; 0: it is not run.
-    """
+    """The same of one program, of which those allocators are wanted."""
     if program.is_open:
         raise UsageError(
             f"{OPEN} stands for the contenders of `hztune compare`; give the program itself"

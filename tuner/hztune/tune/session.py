@@ -203,12 +203,7 @@ def executor_of(
 ) -> Executor:
     """What measures: turns where they tell the truth, whole runs for everything else.
 
-    Args:
-        request: What was asked.
-        machine: Where it is measured.
-        sink: Where every measurement goes.
-        inside: The allocators that every program brings.
-        say: Tells the user how programs are measured, and why.
+    `say`: Tells the user how programs are measured, and why.
     """
     if request.program is not None:
         # a run that takes longer than the whole study is of no use to it

@@ -42,29 +42,20 @@ from hztune.workload import METRICS
 
 @dataclass
 class Story:
-    """A study that can be run, stopped and run again.
+    """A study that can be run, stopped and run again."""
 
-    Attributes:
-        bench: Where blocks are measured; its ledger may hold blocks of an earlier session.
-        space: What may be proposed.
-        seed: Of everything that is chosen at random.
-        max_trials: Most configurations to search; None: as many as there is time for.
-        panel: Other workloads on which the winner is examined; None: there are none.
-        metric: What is made better, as the claim names it.
-        last: Proves on the program what was found on its trace; None: the trace is all there is.
-        kind: Makes the aim: one winner, or a front.
-        sampler: What proposes new configurations, by name.
-    """
-
-    bench: Workbench
-    space: AnySpace
-    seed: int
+    bench: Workbench  # where blocks are measured; its ledger may hold blocks of an earlier session
+    space: AnySpace  # what may be proposed
+    seed: int  # of everything that is chosen at random
+    # most configurations to search; None: as many as there is time for
     max_trials: int | None = None
+    # other workloads on which the winner is examined; None: there are none
     panel: Panel | None = None
-    metric: str = "ops_per_s"
+    metric: str = "ops_per_s"  # what is made better, as the claim names it
+    # proves on the program what was found on its trace; None: the trace is all there is
     last: LastProof | None = None
-    kind: Callable[[Story], Aim] = Winner
-    sampler: str = SPARSE
+    kind: Callable[[Story], Aim] = Winner  # makes the aim: one winner, or a front
+    sampler: str = SPARSE  # what proposes new configurations, by name
 
     def __post_init__(self) -> None:
         """Prepares a study that has decided nothing yet."""
@@ -89,11 +80,7 @@ class Story:
             return self._without_claim("interrupted", "stopped by the user; not a claim")
 
     def _told(self) -> Decision:
-        """The story; where the time does not hold it, what it holds.
-
-        Raises:
-            OutOfTime: What was measured then was ended.
-        """
+        """The story; where the time does not hold it, what it holds."""
         try:
             self._prepare()
             calibrate(self.bench, self.control, CALIBRATED_BY, require_enough)
