@@ -14,6 +14,10 @@ from hztune.errors import UsageError
 PACKAGE = Path(__file__).parents[2] / "tuner" / "hztune"
 
 READ: dict[str, tuple[object, object]] = {
+    "times": (
+        [*map(arguments.parse_duration, ("90s", "5m", "1.5h", "90", "0s"))],
+        [90, 300, 5400, 90, 0],
+    ),
     "a list of numbers": (arguments.counts("2,8,32"), (2, 8, 32)),
     "a list of names": (arguments.listed("hz, jemalloc"), ("hz", "jemalloc")),
     "a margin": (arguments.margin("2%"), 0.02),
@@ -39,6 +43,9 @@ CONTENDERS: dict[str, arguments.ContenderText] = {
 
 REFUSED: dict[str, Callable[[], object]] = {
     "a time": lambda: arguments.parse_duration("soon", "--given"),
+    "a time below zero": lambda: arguments.parse_duration("-1s", "--given"),
+    "a time without an end": lambda: arguments.parse_duration("inf", "--given"),
+    "a time of twenty digits": lambda: arguments.parse_duration("9" * 20, "--given"),
     "an amount of memory": lambda: arguments.memory_amount("lots", "--given"),
     "a percentage": lambda: arguments.percentage("2", "--given"),
     "a margin of nothing": lambda: arguments.margin("0%", "--given"),

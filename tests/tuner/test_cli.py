@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hztune import arguments, cli, export, params, profile
+from hztune import api, arguments, cli, export, params, profile
 from hztune.caution import Caution
 from hztune.cli import tune as cli_tune
 from hztune.doctor import Check, Fitness
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.profile import TERM_DAYS, Profile
 from hztune.progress import Plain
@@ -66,12 +66,11 @@ def test_no_words_at_all_print_the_help(hztune: Run) -> None:
     assert "..." not in done.stdout.partition("Commands:")[2], "a first sentence is too long"
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_its_own_help(name: str, hztune_here: Run) -> None:
-    done = hztune_here(name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"Usage: hztune {name}" in done.stdout
-    assert "\\b" not in done.stdout
+def test_every_command_has_its_own_help(hztune_here: Run) -> None:
+    for name in cli.COMMANDS:
+        done = hztune_here(name, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"Usage: hztune {name}" in done.stdout and "\\b" not in done.stdout
 
 
 def test_the_version_is_the_cores(hztune: Run, root: Path) -> None:
@@ -118,7 +117,6 @@ TUNE = ["tune", "--threads", "2", "--workload", "remote"]
 
 BAD = {
     "unknown option": (["params", "--jsn"], "--jsn"),
-    "unknown thing to list": (["list", "dragons"], "workloads"),
     "unknown format": (["export", "PROFILE", "--format", "heder"], "did you mean header"),
     "format of another allocator": (
         ["export", "PROFILE", "--format", "c-glibc"],
@@ -127,19 +125,15 @@ BAD = {
     "format missing": (["export", "PROFILE"], "--format"),
     "profile missing": (["show"], "PROFILE"),
     "profile that is not there": (["show", "absent.json"], "absent.json"),
-    "profile that is none": (["show", "/etc/hostname"], "not a valid profile"),
     "profile that is a directory": (["export", "/", "--format", "env"], "give the profile.json of"),
     "unknown allocator": (["params", "--allocator", "jemaloc"], "did you mean jemalloc"),
     "program missing": (["run", "PROFILE"], "PROGRAM"),
     "program that is not there": (["run", "PROFILE", "--", "no-such-program"], "no-such-program"),
     "word that is no command": (["dragons"], "'dragons' is no command of hztune"),
     "workload as a command": (["larson"], "it is a workload: hztune --workload larson"),
-    "workload with its setting": (["remote@main", "-q"], "hztune --workload remote@main"),
     "workload after tune": (["tune", "larson"], "hztune --workload larson"),
     "workload after an option": (["--threads", "2", "larson"], "hztune --workload larson"),
     "nearly a workload": (["larsen"], "did you mean hztune --workload larson?"),
-    "nearly a command": (["docter", "--json"], "did you mean hztune doctor?"),
-    "program in PATH": (["env", "--jsn"], "it is a program: hztune -- env"),
     "program by its path": (["/bin/sh"], "it is a program: hztune -- /bin/sh"),
     "program beside": (["BUILT"], "it is a program: hztune -- ./BUILT"),
     "pipeline": (["--", "cat", "x", "|", "sort"], "no shell reads the '|' before sort"),
@@ -147,22 +141,15 @@ BAD = {
     "file that is no program": (["ODD.toml"], "not executable: hztune -- INTERPRETER ODD.toml"),
     "workload missing": (["tune"], "--workload is missing"),
     "unknown workload": ([*TUNE[:-1], "larsen"], "larson"),
-    "unknown setting": ([*TUNE[:-1], "remote@mian"], "main"),
-    "unknown parameter of a workload": ([*TUNE, "-p", "remot=5"], "remote"),
     "parameter of a workload out of range": ([*TUNE, "-p", "remote=101"], "from 0 to 100"),
-    "parameter without a value": ([*TUNE, "-p", "remote"], "KEY=VALUE"),
     "no threads": ([*TUNE, "--threads", "0"], "threads"),
-    "threads that are no number": ([*TUNE, "--threads", "many"], "many"),
     "unknown allocator to tune": ([*TUNE, "--allocator", "hx"], "there is no allocator 'hx'"),
-    "allocator without parameters": ([*TUNE, "--allocator", "none"], "nothing to tune"),
     "unknown space": ([*TUNE, "--space", "hzz"], "hzz"),
-    "space that is no TOML": ([*TUNE, "--space", "BAD.toml"], "BAD.toml"),
     "space of an unknown parameter": ([*TUNE, "--space", "ODD.toml"], "did you mean magazine_cap"),
     "budget that is no time": ([*TUNE, "--budget", "soon"], "legal is a number with s, m or h"),
     "budget that is too short": ([*TUNE, "--budget", "1s"], "legal is from"),
     "no trials": ([*TUNE, "--trials", "0"], "--trials is 0"),
     "limit that is empty": ([*TUNE, "--max-kept", ""], "--max-kept is empty; give it a value"),
-    "container of nothing": ([*TUNE, "--memory", ""], "--memory is empty; give it a value"),
     "rests beyond the budget": (
         ["compare", "none", "glibc", "--rests=x", "--idle-s=60", "--budget=20s", "--", "true"],
         "takes 480 s in 4 runs of each contender without the loads, and a row has 20 s",
@@ -173,9 +160,7 @@ BAD = {
     "limit that is none": ([*TUNE, "--max-rss", "lots"], "--max-rss 'lots': legal is"),
     "loss of one workload": ([*TUNE, "--max-loss", "2%"], "is for several workloads or commands"),
     "negative seed": ([*TUNE, "--seed", "-1"], "--seed"),
-    "resume without a directory": ([*TUNE, "--resume"], "--out"),
     "resume of nothing": ([*TUNE, "--resume", "--out", "absent"], "absent"),
-    "results in a file": ([*TUNE, "--out", "PROFILE"], "profile.json"),
 }
 
 
@@ -232,19 +217,6 @@ def test_the_defaults_in_the_help_are_those_that_are_used() -> None:
     assert options["term_days"] == TERM_DAYS
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("90", 90), ("0s", 0)]
-)
-def test_a_time_is_written_as_people_do(text: str, meant: float) -> None:
-    assert arguments.parse_duration(text) == meant
-
-
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "1 m", "5min", "nan", "inf", "9" * 20])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="legal is a number with s"):
-        arguments.parse_duration(text)
-
-
 def test_a_broken_core_is_a_run_time_failure(hztune: Run, tmp_path: Path) -> None:
     done = hztune("paths", "--lib", HZTUNE_CORE=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
@@ -271,18 +243,6 @@ def test_a_reader_that_leaves_early_is_no_disaster() -> None:
     )
     assert done.returncode in (0, 1)
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("words", ["--version", "list workloads"])
-def test_a_closed_stdout_is_one_sentence_and_a_closed_stderr_none(words: str) -> None:
-    command = f"{sys.executable} -m hztune {words}"
-    done = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        "hztune: cannot write to stdout: Bad file descriptor; the output is"
-    )
-    done = subprocess.run(["sh", "-c", f"{command} <&- 2>&-"], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout
 
 
 def test_a_disk_that_is_full_under_stdout_is_one_sentence() -> None:
@@ -322,89 +282,45 @@ def test_a_path_is_printed_as_it_is_also_where_it_is_no_utf_8(tmp_path: Path) ->
 # ---- lists ---------------------------------------------------------------------------------------
 
 
-def test_params_as_json_is_the_whole_table(hztune_here: Run) -> None:
-    rows = json.loads(hztune_here("params", "--json", "--all").stdout)
-    assert [row["name"] for row in rows] == [row.name for row in params.table()]
-    assert all({"default", "low", "high", "unit", "choices", "env", "doc"} <= set(r) for r in rows)
+LISTED: dict[str, tuple[list[str], Callable[[], list[str]]]] = {
+    "all parameters": (["params", "--all"], lambda: [row.name for row in params.table()]),
+    "parameters for users": (
+        ["params"], lambda: [row.name for row in params.table() if not row.is_experimental]
+    ),
+    "formats": (["list", "formats"], lambda: [form.name for form in export.FORMATS]),
+    "spaces": (["list", "spaces"], lambda: [path.stem for path in api.spaces()]),
+    "workloads": (["list", "workloads"], lambda: [each.name for each in api.workloads()]),
+    "allocators": (["list", "allocators"], lambda: [*api.allocator_names()]),
+}  # fmt: skip
 
 
-def test_what_only_experiments_set_is_in_no_list_for_users(hztune_here: Run) -> None:
-    rows = json.loads(hztune_here("params", "--json").stdout)
-    assert [row["name"] for row in rows] == [
-        row.name for row in params.table() if not row.is_experimental
-    ]
-    assert len(rows) < len(params.table())
+@pytest.mark.parametrize("what", LISTED)
+def test_a_list_names_all_for_people_and_for_machines(what: str, hztune_here: Run) -> None:
+    words, known = LISTED[what]
+    assert [row["name"] for row in json.loads(hztune_here(*words, "--json").stdout)] == known()
+    told = [line.split()[0].partition("[")[0] for line in hztune_here(*words).stdout.splitlines()]
+    assert set(known()) <= {each.partition(":")[0] for each in told}
 
 
-def test_every_format_is_listed(hztune_here: Run) -> None:
-    listed = json.loads(hztune_here("list", "formats", "--json").stdout)
-    assert [row["name"] for row in listed] == [form.name for form in export.FORMATS]
-
-
-def test_every_space_is_listed_with_its_file(hztune_here: Run) -> None:
-    listed = json.loads(hztune_here("list", "spaces", "--json").stdout)
-    assert "hz" in [row["name"] for row in listed]
-    assert all(Path(row["path"]).is_file() for row in listed)
-
-
-def test_workloads_are_listed_with_their_parameters(hztune_here: Run) -> None:
-    listed = {
-        row["name"]: row for row in json.loads(hztune_here("list", "workloads", "--json").stdout)
-    }
-    assert {"larson", "remote"} <= set(listed)
-    assert all(row["params"] for row in listed.values())
-    assert "remote@main" in hztune_here("list", "workloads").stdout
-
-
-def test_hz_is_among_the_allocators_and_is_the_library_of_this_build(
+def test_every_path_is_printed_and_hz_is_the_library_of_this_build(
     hztune_here: Run, core_build: Path
 ) -> None:
-    listed = {
-        row["name"]: row for row in json.loads(hztune_here("list", "allocators", "--json").stdout)
-    }
-    assert listed["hz"]["installed"] is True
-    assert listed["hz"]["path"] == str(core_build / "libhz.so")
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        "--lib",
-        "--static-lib",
-        "--deepbind",
-        "--agent",
-        "--recorder",
-        "--include",
-        "--bench",
-        "--launch",
-        "--turns",
-        "--spaces",
-    ],
-)
-def test_a_path_is_printed_alone_and_exists(what: str, hztune_here: Run) -> None:
-    done = hztune_here("paths", what)
-    assert done.returncode == 0
-    assert Path(done.stdout.removesuffix("\n")).exists()
+    rows = [line.split(maxsplit=1) for line in hztune_here("paths").stdout.splitlines()]
+    assert [name for name, path in rows if not Path(path).exists() and name != "cmake"] == []
+    assert hztune_here("paths", "--lib").stdout == f"{core_build / 'libhz.so'}\n"
+    listed = json.loads(hztune_here("list", "allocators", "--json").stdout)
+    assert [row["path"] for row in listed if row["name"] == "hz"] == [str(core_build / "libhz.so")]
 
 
 # ---- the machine ---------------------------------------------------------------------------------
 
 
-def test_doctor_says_a_verdict_for_everything_that_it_looked_at(hztune_here: Run) -> None:
-    done = hztune_here("doctor", "--json")
-    findings = json.loads(done.stdout)["findings"]
-    assert done.returncode == 0
-    assert {finding["verdict"] for finding in findings} <= {"ok", "warn", "unfit", "unknown"}
-    said = hztune_here("doctor").stdout
-    assert all(finding["name"] in said for finding in findings)
-
-
-def test_doctor_says_the_record_of_the_machine(hztune_here: Run) -> None:
-    said = hztune_here("doctor").stdout
-    for name, value in Machine.here().described():
-        assert f" {name}: {value}\n" in said
-    held = json.loads(hztune_here("doctor", "--json").stdout)
-    assert [*held] == ["findings", "machine"]
+def test_doctor_says_what_it_looked_at_and_the_record_of_the_machine(hztune_here: Run) -> None:
+    done, said = hztune_here("doctor", "--json"), hztune_here("doctor").stdout
+    held = json.loads(done.stdout)
+    assert (done.returncode, [*held]) == (0, ["findings", "machine"])
+    assert all(f"{each['verdict']:8}{each['name']}: " in said for each in held["findings"])
+    assert all(f" {name}: {value}\n" in said for name, value in Machine.here().described())
     assert Machine(**held["machine"]) == Machine.here()
 
 
@@ -439,26 +355,21 @@ def test_strict_refuses_a_machine_that_is_unfit(
 # ---- show, export, run ---------------------------------------------------------------------------
 
 
-def test_show_prints_the_claim_and_the_parameters(hztune: Run, saved: Path) -> None:
-    shown = hztune("show", saved).stdout
+def test_show_prints_the_claim_and_the_parameters(hztune_here: Run, saved: Path) -> None:
+    shown = hztune_here("show", saved).stdout
     assert "14.0 % better in ops_per_s" in shown
     assert "magazine_cap  512  (default 256)" in shown
+    assert hztune_here("show", saved, "--json").stdout == saved.read_text()
 
 
-def test_show_as_json_is_the_profile(hztune: Run, saved: Path) -> None:
-    assert hztune("show", saved, "--json").stdout == saved.read_text()
-
-
-@pytest.mark.parametrize(
-    "form", [f.name for f in export.FORMATS if "hz" in f.allocators or not f.allocators]
-)
-def test_an_export_prints_the_same_as_it_writes(form: str, hztune_here: Run, saved: Path) -> None:
-    target = saved.with_name("written")
-    printed = hztune_here("export", saved, "--format", form)
-    written = hztune_here("export", saved, "--format", form, "--output", target)
-    assert (printed.returncode, written.returncode, written.stdout) == (0, 0, "")
-    assert target.read_text() == printed.stdout
-    assert os.access(target, os.X_OK) == (form == "wrapper")
+def test_an_export_prints_the_same_as_it_writes(hztune_here: Run, saved: Path) -> None:
+    for form in ("env", "wrapper"):
+        target = saved.with_name(form)
+        printed = hztune_here("export", saved, "--format", form)
+        written = hztune_here("export", saved, "--format", form, "--output", target)
+        assert (printed.returncode, written.returncode, written.stdout) == (0, 0, "")
+        assert target.read_text() == printed.stdout
+        assert os.access(target, os.X_OK) == (form == "wrapper")
 
 
 def test_run_puts_php_under_another_allocator(
@@ -483,36 +394,33 @@ def test_run_gives_the_program_the_profile_and_nothing_that_was_set_before(
     assert seen["UNRELATED"] == "kept"
 
 
-def test_run_keeps_the_words_and_the_status_of_the_program(hztune: Run, saved: Path) -> None:
-    done = hztune("run", saved, "--", "sh", "-c", 'echo "$1"; exit 7', "sh", "--help  me")
-    assert (done.returncode, done.stdout) == (7, "--help  me\n")
+@pytest.mark.parametrize(
+    ("words", "status", "printed"),
+    [
+        (["sh", "-c", 'echo "$1"; exit 7', "sh", "--help  me"], 7, "--help  me\n"),
+        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM, ""),
+    ],
+)
+def test_run_keeps_the_words_and_the_end_of_the_program(
+    words: list[str], status: int, printed: str, hztune: Run, saved: Path
+) -> None:
+    done = hztune("run", saved, "--", *words)
+    assert (done.returncode, done.stdout) == (status, printed)
 
 
-def test_run_dies_of_the_signal_that_its_program_dies_of(hztune: Run, saved: Path) -> None:
-    assert hztune("run", saved, "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
-
-
-@pytest.mark.parametrize("command", [("run", "--", "true"), ("export", "--format", "compose")])
-def test_run_and_export_tell_what_a_profile_does_to_other_programs(
-    command: tuple[str, ...], hztune: Run, make_profile: MakeProfile, tmp_path: Path
+@pytest.mark.parametrize("words", [("run", "--", "true"), ("export", "--format", "compose")])
+def test_run_and_export_warn_of_harm_and_of_another_machine(
+    words: tuple[str, ...], hztune: Run, make_profile: MakeProfile, tmp_path: Path
 ) -> None:
     harm = Caution("speed", "programs with large blocks", "large", {"magazine_cap": 512},
                    0.03, 0.02, 0.04)  # fmt: skip
-    profile.save(make_profile(cautions=(harm,)), tmp_path / "p.json")
-    word, *options = command
+    here = make_profile().machine
+    machine = type(here)("Other CPU", 4096, None, "6.1", "glibc 2.36", 4096, "always")
+    profile.save(make_profile(cautions=(harm,), machine=machine), tmp_path / "p.json")
+    word, *options = words
     done = hztune(word, tmp_path / "p.json", *options)
     assert done.returncode == 0
     assert f"hztune: warning: {harm.text}\n" in done.stderr
-
-
-def test_run_names_what_differs_from_where_the_profile_was_proved(
-    hztune: Run, make_profile: MakeProfile, tmp_path: Path
-) -> None:
-    elsewhere = make_profile()
-    machine = type(elsewhere.machine)("Other CPU", 4096, None, "6.1", "glibc 2.36", 4096, "always")
-    profile.save(make_profile(machine=machine), tmp_path / "p.json")
-    done = hztune("run", tmp_path / "p.json", "--", "true")
-    assert done.returncode == 0
     assert "another number of CPUs: 4096 there" in done.stderr
 
 

@@ -176,7 +176,7 @@ def test_the_status_and_every_file_give_the_answer(
     answer: str,
 ) -> None:
     old, new = prints("old", 10.0), prints("new", speed, end)
-    forms = ["--format", "markdown", "--junit", "gate.xml", "--csv", "gate.csv"]
+    forms = ["--markdown", "--junit", "gate.xml", "--csv", "gate.csv"]
     asked = ["--no-worse", "2%", *SHORT, *SPEED, *forms]
     done = hztune("compare", f"OLD={old}", f"NEW={new}", *asked, "--", "{}")
     assert done.returncode == status, done.stderr
@@ -483,8 +483,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a margin of everything": ([*TWO, "--no-worse", "100%", "--", "true"], "below 100"),
     "an empty margin": ([*TWO, "--no-worse", "", "--", "true"], "--no-worse is empty"),
     "JUnit without a gate": ([*TWO, "--junit", "x.xml", "--", "true"], "--no-worse 2%"),
-    "two forms": ([*TWO, "--json", "--format", "markdown", "--", "true"], "exclude each other"),
-    "a form that is none": ([*TWO, "--format", "xml", "--", "true"], "is not one of"),
+    "two forms": ([*TWO, "--json", "--markdown", "--", "true"], "exclude each other"),
     "too few pairs": ([*TWO, *GATE, "--pairs", "2", "--", "true"], "legal is a whole number"),
     "a directory that holds samples": ([*TWO, "--out", "there", "--", "true"], "choose another"),
     "a directory that holds no samples": (

@@ -8,6 +8,7 @@ once.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import signal
@@ -48,8 +49,7 @@ COMMANDS = {
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 
 _NO_WHOLE_NUMBER = re.compile("is not a valid integer( range)?$")
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
-_WHAT_IS_KEPT = "the output is lost, files that were written stay"
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _DISPATCHED = {*COMMANDS, "--help", "--version"}
 _BARE = "tune"
@@ -59,12 +59,8 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for; without one, `tune` is meant."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the words of a command, or completes them.
-
-        Raises:
-            UsageError: The first word is no command and no option.
-        """
-        if not ctx.resilient_parsing and is_stranger(args):
+        is_stranger = args and args[0] not in _DISPATCHED and not args[0].startswith("-")
+        if is_stranger and not ctx.resilient_parsing:
             from hztune.cli.program import no_command
 
             raise no_command(args[0])
@@ -81,11 +77,9 @@ class LazyGroup(click.Group):
         return own + [each for each in options if each.value not in known]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, in the order of COMMANDS."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called `cmd_name`, imported now."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"hztune.cli.{COMMANDS[cmd_name]}")
@@ -112,26 +106,12 @@ def hztune() -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
-    _open_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no UTF-8, too
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it loses how children ended
     work_in_child_of_first()
     end_in_order()
     sys.exit(status_of(sys.argv[1:]))
-
-
-def _open_streams() -> None:
-    """Opens the standard streams that the caller closed, or a file would get their numbers.
-
-    What should have gone to stdout is then an error, as in other programs; stderr is dropped. A
-    path is printed as it is, also one that is no UTF-8.
-    """
-    for number, name, flags in (
-        (0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)
-    ):  # fmt: skip
-        if getattr(sys, name) is None:
-            os.open(os.devnull, flags)
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
-    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
 
 
 def with_command(words: list[str]) -> list[str]:
@@ -141,16 +121,12 @@ def with_command(words: list[str]) -> list[str]:
     return words if words[0] in _DISPATCHED else [_BARE, *words]
 
 
-def is_stranger(words: list[str]) -> bool:
-    """Whether the first word should be a command, and is none."""
-    return bool(words) and words[0] not in _DISPATCHED and not words[0].startswith("-")
-
-
 def status_of(words: list[str]) -> int:
     """Runs one command; every error becomes one sentence on stderr and an exit status."""
     try:
         result: Any = hztune.main(args=words, prog_name="hztune", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except HztuneError as error:
         return _failed(str(error), error.exit_status)
     except click.ClickException as error:
@@ -163,7 +139,8 @@ def status_of(words: list[str]) -> int:
     except OSError as error:
         _drop_stdout()
         if error.filename is None and error.errno in _UNWRITABLE:
-            return _failed(f"cannot write to stdout: {error.strerror}; {_WHAT_IS_KEPT}", 1)
+            lost = "the output is lost, files that were written stay"
+            return _failed(f"cannot write to stdout: {error.strerror}; {lost}", 1)
         return _failed(f"{error.filename or 'the system'}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
 

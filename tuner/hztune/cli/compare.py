@@ -29,7 +29,6 @@ from hztune.cli.program import (
     SplitCommand,
     given_words,
     gone_on_with,
-    is_given,
     refuse_without_program,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
@@ -101,10 +100,8 @@ _OPTIONS = [
     SEED,
     option("--no-worse PERCENT", "Test whether the second contender is slower by more than that."),
     flag("--counters", "Print counters and live memory, too."),
-    option("--format", "Output format; json has every sample and estimate.", "form",
-           default="text", type=click.Choice(["text", "markdown", "json"])),
-    flag("--json", "The same as --format json.", "as_json"),
-    flag("--markdown", "The same as --format markdown."),
+    flag("--json", "Print JSON, with every sample and estimate.", "as_json"),
+    flag("--markdown", "Print a Markdown table."),
     option("--plot FILE.svg", "Draw the ratios, too."),
     option("--csv FILE", "Write the figures there, too.", "csv_path"),
     option("--junit FILE", "Write the answers of --no-worse there as JUnit XML."),
@@ -127,7 +124,6 @@ def compare_command(
     seed: int,
     no_worse: str,
     counters: bool,
-    form: str,
     as_json: bool,
     markdown: bool,
     plot: Path | None,
@@ -143,7 +139,8 @@ def compare_command(
         return int(gone_on_with(out / "comparison.json"))
     if len(contenders) < 2:
         raise UsageError("compare needs at least two contenders (see `hztune compare --help`)")
-    form = _form(form, as_json=as_json, markdown=markdown)
+    if as_json and markdown:
+        raise UsageError("--json and --markdown exclude each other; give one of them")
     if junit is not None and not no_worse:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
@@ -165,7 +162,11 @@ def compare_command(
     try:
         _write(found, plot, csv_path, junit)
     finally:  # a full disk takes the files, not the answer
-        _print(found, form, counters=counters)
+        if as_json:
+            click.echo(api.comparison_json(found), nl=False)
+        elif found.rows:
+            text = api.comparison_text(found, markdown=markdown, counters=counters)
+            print_lines(text.split("\n"))
     if found.stopped:
         so_far = _so_far(found, len(specs))
         how = "go on with the same command and" if private else "go on with: hztune compare"
@@ -174,15 +175,6 @@ def compare_command(
     if answer in ("", "not enough data"):
         _require_answers(found, every=not no_worse)
     return _STATUS.get(answer, 0)
-
-
-def _form(form: str, *, as_json: bool, markdown: bool) -> str:
-    """What is to be printed, of which only one thing may be asked for."""
-    asked = (("json", as_json), ("markdown", markdown), (form, is_given("form")))
-    chosen = {name for name, is_asked in asked if is_asked} or {form}
-    if len(chosen) > 1:
-        raise UsageError("--json, --markdown and --format exclude each other; give one of them")
-    return chosen.pop()
 
 
 def _place_of_results(out: Path | None, resume: bool, files: dict[str, Path | None]) -> Path:
@@ -316,11 +308,3 @@ def _require_answers(found: Comparison, *, every: bool) -> None:
             f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}; start each by hand several "
             "times to see all that it prints, and mend it or leave it out"
         )
-
-
-def _print(found: Comparison, form: str, *, counters: bool) -> None:
-    if form == "json":
-        click.echo(api.comparison_json(found), nl=False)
-    elif found.rows:
-        text = api.comparison_text(found, markdown=form == "markdown", counters=counters)
-        print_lines(text.split("\n"))
