@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from hztune.params import Value
 from hztune.rests import MemoryKind, Rested
@@ -32,6 +32,20 @@ Status = Literal[
     "bad_output",  # it ended well, but what it reports is no measurement
     "failed",  # any other exit status than 0, or it could not be started
 ]
+
+
+class Ratio(NamedTuple):
+    """A ratio with the ends of its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """In words: "1.051x [1.031, 1.072]"."""
+        return f"{self.estimate:.3f}x [{self.low:.3f}, {self.high:.3f}]"
+
 
 ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "explore", "panel")
 STATUSES: tuple[Status, ...] = (

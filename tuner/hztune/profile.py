@@ -21,7 +21,7 @@ from msgspec import Meta, field, to_builtins
 from hztune import allocator, files, schema
 from hztune.allocator import Adapter, Installed
 from hztune.arguments import LIMIT
-from hztune.blocks import Arm
+from hztune.blocks import Arm, Ratio
 from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
@@ -346,7 +346,8 @@ class Profile(Schema, frozen=True):
 
 def ratio_text(of: Claim | MemoryClaim | Share) -> str:
     """A ratio with its interval, where it was measured: "1.051x [1.031, 1.072]"."""
-    return f"{of.ratio:.3f}x [{of.ci_low:.3f}, {of.ci_high:.3f}]"
+    assert of.ratio is not None and of.ci_low is not None and of.ci_high is not None
+    return Ratio(of.ratio, of.ci_low, of.ci_high).text
 
 
 def hash_of_words(words: Sequence[str]) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from hztune.blocks import Role
 from hztune.report.words import value_words
 from hztune.rests import Rested
 from hztune.result import intervals_of
-from hztune.result.figures import Candidate, Curve, Figures, Level, Phase
+from hztune.result.figures import Candidate, Curve, Figures, Level
 from hztune.stats.intervals import Interval
 
 __all__ = ["intervals_of"]  # for the templates
@@ -78,7 +79,7 @@ def of_trace(found: Figures, width: float) -> tuple[PlotScale, PlotScale, list[T
     """Time and speed of a search."""
     speeds = [each.interval.estimate for each in found.candidates if each.interval]
     speeds += [ratio for _, ratio in (*found.trace, *found.fresh_pairs)]
-    x = PlotScale(0.0, max(1.0, found.phases[-1].end_s), _LEFT, width - 8.0)
+    x = PlotScale(0.0, max(1.0, found.phases[-1][2]), _LEFT, width - 8.0)
     y = PlotScale(*_speed_range(speeds, found.floor), 260.0, 26.0)
     return x, y, speed_ticks(y.low, y.high, 6)
 
@@ -158,10 +159,12 @@ def loads(default: Sequence[Rested], x: PlotScale) -> Iterator[tuple[float, floa
         yield begin, end, f"{named}{number}" if named or narrowest > 12.0 else ""
 
 
-def bands(phases: Sequence[Phase], x: PlotScale) -> Iterator[tuple[float, float, str]]:
+def bands(
+    phases: Sequence[tuple[Role, float, float]], x: PlotScale
+) -> Iterator[tuple[float, float, str]]:
     """Begin and end of each phase, and its name where there is room."""
-    for phase in phases:
-        begin, end, word = x(phase.begin_s), x(phase.end_s), _PHASES[phase.role]
+    for role, begin_s, end_s in phases:
+        begin, end, word = x(begin_s), x(end_s), _PHASES[role]
         yield begin, end, word if len(word) * CHARACTER < end - begin else ""
 
 

@@ -21,7 +21,7 @@ from hztune import files
 from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.rests import weighed_memory
-from hztune.result.effects import ordered
+from hztune.result.figures import ordered
 from hztune.scratch import scratch_folder
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger

@@ -63,7 +63,7 @@ class Page:
         ):
             note = f"{claim.ci_low:.3f} to {claim.ci_high:.3f} of the control's"
             yield "speed", f"{claim.ratio:.3f}x", note
-        kept = found.kept.ratio[0] if found.kept and found.kept.ratio else None
+        kept = found.kept.ratio.estimate if found.kept and found.kept.ratio else None
         for name, ratio, key in (
             ("peak memory", found.rss_ratio, "max_rss"),
             ("kept memory", kept, "max_kept"),
@@ -134,7 +134,7 @@ class Page:
             return "the profile", "proved", True
         answer = found.answer(arm)
         if not answer and found.result is not None and not found.seeks_front:
-            step = found.step_answer(arm)
+            step = found.added[arm].answer if arm in found.added else ""
             if step not in ("proved", "kept"):
                 beside = "measured beside a finalist, and not proved to add to it"
                 return f"configuration {number}", beside, False
@@ -155,10 +155,10 @@ class Page:
         kept, control = self.found.kept, words.control_words(self.found.profile)
         told = []
         if kept and kept.ratio is not None:
-            ratio = words.ends_words(kept.ratio)
-            told.append(f"kept memory: {ratio} of {control}, on {kept.pairs} fresh pairs")
+            of = f"{kept.ratio.text} of {control}"
+            told.append(f"kept memory: {of}, on {kept.pairs} fresh pairs")
         if kept and kept.speed is not None:
-            told.append(f"speed of the loads: {words.ends_words(kept.speed)} of {control}")
+            told.append(f"speed of the loads: {kept.speed.text} of {control}")
         if kept and kept.slope_change_kb is not None:
             more = slope_words(kept.slope_change_kb)
             told.append(f"each round keeps {more} more than with {control}")
@@ -288,12 +288,11 @@ class Page:
     @property
     def failures(self) -> Iterator[tuple[str, ...]]:
         """What failed, with an example."""
-        for each in self.found.failures:
-            example = each.example
+        for status, count, example in self.found.failures:
             told = _CODE.format(words.arm_words(example.arm)) + Markup(": {}").format(
                 example.detail
             )
-            yield each.status, str(each.count), told
+            yield status, str(count), told
 
     @property
     def forms(self) -> Iterator[tuple[str, str]]:

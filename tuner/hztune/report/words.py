@@ -12,7 +12,6 @@ from hztune.params import Value
 from hztune.profile import TOLD_FROM, Profile, WorkloadId
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
-from hztune.result.kept import Ends
 from hztune.stats.intervals import Interval
 from hztune.workload import METRICS
 
@@ -158,11 +157,6 @@ def memory_words(ratio: float, of: MemoryKind = "rss") -> str:
 def size_words(kb: float) -> str:
     """An amount of memory: "31.4 MiB"."""
     return f"{kb:.0f}\u00a0KiB" if abs(kb) < 1024 else f"{kb / 1024:.1f}\u00a0MiB"
-
-
-def ends_words(ratio: Ends) -> str:
-    """A ratio with its interval: "0.620x [0.600, 0.650]"."""
-    return "{:.3f}x [{:.3f}, {:.3f}]".format(*ratio)
 
 
 def bench_command(workload: WorkloadId, threads: int, ops: int) -> str:

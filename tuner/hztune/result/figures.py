@@ -10,12 +10,14 @@ ratios are to the default, above 0 is better.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
@@ -23,13 +25,15 @@ from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
 from hztune.rests import Rested, weighed_memory
-from hztune.result import Attempt, Result, claimed_interval
+from hztune.result import Addition, Result, claimed_interval
 from hztune.result import read as read_result
-from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
+from hztune.sparse import Axis, Measurement, SparseModel
+from hztune.sparse.grid import UNCHANGED
+from hztune.sparse.told import FAR
 from hztune.stats.intervals import NORMAL_95, Interval, fixed_interval
 from hztune.stats.noise import pool_plain
-from hztune.stats.ratios import block_ratios
+from hztune.stats.ratios import block_ratios, pair_ratio
 from hztune.store import kept_command
 from hztune.store.log import SAMPLES, Recording, recording, require_study
 from hztune.study.counters import (
@@ -45,66 +49,43 @@ from hztune.study.proof import added_to, interval_of
 
 _CHECKPOINTS = 200
 _CURVES = 6
-_LEAST_LEVELS = 2
+_FEWEST = 4
+"""Configurations without which nothing is said of what a parameter does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration that the search measured.
-
-    Attributes:
-        number: In order of first measurement, from 1.
-        record: What was measured of it.
-        interval: 95 % interval of its log ratio from the search's pairs; None: it never ran.
-        at_s: When it was measured first.
-    """
+    """A configuration that the search measured."""
 
     number: int
+    """In order of first measurement, from 1."""
     record: ArmRecord
     interval: Interval | None
+    """95 % interval of its log ratio from the search's pairs; None: it never ran."""
     at_s: float
+    """When it was measured first."""
 
     @property
     def arm(self) -> Arm:
-        """What it is."""
         return self.record.arm
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A stretch of time in which blocks of one role were measured."""
-
-    role: Role
-    begin_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Effect:
-    """What some parameters add to a configuration.
-
-    Attributes:
-        names: The parameters.
-        interval: 95 % interval of the log ratio with / without them; None: too few pairs.
-        pairs: The log ratio of each pair behind it.
-        is_kept: Whether the profile carries any of them.
-    """
+    """What some parameters add to a configuration."""
 
     names: tuple[str, ...]
     interval: Interval | None
+    """95 % interval of the log ratio with / without them; None: too few pairs."""
     pairs: tuple[float, ...]
+    """The log ratio of each pair behind it."""
     is_kept: bool
+    """Whether the profile carries any of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All configurations that had one value of a knob.
-
-    Attributes:
-        value: The value.
-        estimates: Their estimates.
-        interval: Of their mean; infinitely wide for a single one.
-    """
+    """All configurations that had one value of a knob, and the interval of their mean."""
 
     value: Value
     estimates: tuple[Interval, ...]
@@ -117,44 +98,24 @@ class Curve:
 
     param: Param
     tuned: Value
-    importance: float
     levels: tuple[Level, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One way in which processes failed.
-
-    Attributes:
-        status: As `Outcome.failure` tells it.
-        count: How many did.
-        example: The first of them.
-    """
-
-    status: str
-    count: int
-    example: Outcome
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A study that is read back.
-
-    Attributes:
-        result: What the study came to; None when it was interrupted.
-        profile: What it claims: the result's, or what the interrupted study left in its file.
-        samples: What it rests on.
-        ledger: The samples, sorted as the study had them.
-        place: Where the profile stands.
-        command: The words that asked for the study; () where they were not kept.
-    """
+    """A study that is read back."""
 
     result: Result | None
+    """What the study came to; None when it was interrupted."""
     profile: Profile
+    """What it claims: the result's, or what the interrupted study left in its file."""
     samples: Recording
     ledger: Ledger
+    """The samples, sorted as the study had them."""
     place: Path = Path(PROFILE)
+    """Where the profile stands."""
     command: tuple[str, ...] = ()
+    """The words that asked for the study; () where they were not kept."""
 
     @property
     def control(self) -> Arm:
@@ -166,9 +127,10 @@ class Figures:
         """What the profile carries, as the samples know it."""
         name = self.profile.allocator.name
         bare = self._reduced(self.profile.params)
-        for arm in self._arms():
-            if arm.allocator == name and self._reduced(arm.config) == bare:
-                return arm
+        for records in (self.ledger.fresh_by_arm, self.ledger.searched):
+            for arm in (record.arm for record in records.values()):
+                if arm.allocator == name and self._reduced(arm.config) == bare:
+                    return arm
         return Arm.of(name, bare)
 
     @cached_property
@@ -203,15 +165,15 @@ class Figures:
         return tuple(times_of(self.samples.blocks))
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The study's phases, in order."""
-        phases: list[Phase] = []
+    def phases(self) -> list[tuple[Role, float, float]]:
+        """The study's phases, in order: blocks of one role, with their begin and end."""
+        phases: list[tuple[Role, float, float]] = []
         for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True):
-            if phases and phases[-1].role == block.role:
-                phases[-1] = Phase(block.role, phases[-1].begin_s, end)
-            else:
-                phases.append(Phase(block.role, phases[-1].end_s if phases else begin, end))
-        return tuple(phases)
+            begin = phases[-1][2] if phases else begin
+            if phases and phases[-1][0] == block.role:
+                _, begin, _ = phases.pop()
+            phases.append((block.role, begin, end))
+        return phases
 
     @cached_property
     def trace(self) -> tuple[tuple[float, float], ...]:
@@ -269,7 +231,7 @@ class Figures:
     def _judged(self) -> Mapping[Arm, Interval | None]:
         """What stands in the result and the profile of an arm's fresh pairs; None: too few."""
         found: dict[Arm, Interval | None] = {}
-        for attempt in self._attempts:
+        for attempt in self.result.account.attempts if self.result else ():
             found[attempt.arm] = claimed_interval(attempt, attempt.pairs)
             for step in attempt.steps:
                 found[step.arm] = claimed_interval(step.total, step.total.pairs)
@@ -279,22 +241,20 @@ class Figures:
         return found
 
     @property
-    def _attempts(self) -> tuple[Attempt, ...]:
-        return self.result.account.attempts if self.result else ()
-
-    @property
     def made_anew(self) -> bool:
         """Whether some interval of fresh pairs is not stored, so that it is made here."""
         return self.result is None and bool(self.proofs)
 
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""
-        return next((each.answer for each in self._attempts if each.arm == arm), "")
+        attempts = self.result.account.attempts if self.result else ()
+        return next((each.answer for each in attempts if each.arm == arm), "")
 
-    def step_answer(self, arm: Arm) -> str:
-        """The same of what an arm of the last attempt adds to the one before it."""
-        steps = self._attempts[-1].steps if self._attempts else ()
-        return next((step.answer for step in steps if step.arm == arm), "")
+    @cached_property
+    def added(self) -> Mapping[Arm, Addition]:
+        """What each arm of the last attempt was judged to add; empty where none is stored."""
+        attempts = self.result.account.attempts if self.result else ()
+        return {step.arm: step for step in attempts[-1].steps} if attempts else {}
 
     @property
     def seeks_front(self) -> bool:
@@ -347,14 +307,9 @@ class Figures:
 
     def _step(self, before: Arm, arm: Arm, first: Arm, *, is_kept: bool) -> Effect:
         pairs = tuple(pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first))
-        interval = self._added[arm] if arm in self._added else interval_of(pairs)
+        adds = self.added[arm].adds if arm in self.added else None
+        interval = claimed_interval(adds, adds.pairs) if adds else interval_of(pairs)
         return Effect(added_to(arm, before), interval, pairs, is_kept)
-
-    @cached_property
-    def _added(self) -> Mapping[Arm, Interval | None]:
-        """What each arm of the last attempt was judged to add; empty where none is stored."""
-        steps = self._attempts[-1].steps if self._attempts else ()
-        return {step.arm: claimed_interval(step.adds, step.adds.pairs) for step in steps}
 
     @cached_property
     def importance(self) -> Mapping[str, float]:
@@ -363,29 +318,21 @@ class Figures:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The knobs that matter: those of the profile, then by importance."""
-        names = dict.fromkeys([*self.tuned, *self.importance])
-        ranked = sorted(
-            names,
-            key=lambda name: (
-                name not in self.tuned,
-                -self.importance.get(name, 0.0),
-            ),
-        )
-        curves = (self._curve(name) for name in ranked if name in self.params)
-        return tuple(curve for curve in curves if len(curve.levels) >= _LEAST_LEVELS)[:_CURVES]
+        """The knobs that matter and had several values: those of the profile, by importance."""
+        chance = self.importance
+        names = (name for name in dict.fromkeys([*self.tuned, *chance]) if name in self.params)
+        ranked = sorted(names, key=lambda name: (name not in self.tuned, -chance.get(name, 0.0)))
+        curves = (self._curve(name) for name in ranked)
+        return tuple(curve for curve in curves if len(curve.levels) > 1)[:_CURVES]
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
-        """What failed, the most frequent first."""
-        failed = [
-            outcome for block in self.samples.blocks for outcome in block.outcomes if not outcome.ok
+    def failures(self) -> list[tuple[str, int, Outcome]]:
+        """What failed and how often, the most frequent first, with the first example."""
+        failed = [one for block in self.samples.blocks for one in block.outcomes if not one.ok]
+        return [
+            (how, count, next(each for each in failed if each.failure == how))
+            for how, count in self.ledger.failures().most_common()
         ]
-        counted = self.ledger.failures().most_common()
-        return tuple(
-            Failure(how, count, next(each for each in failed if each.failure == how))
-            for how, count in counted
-        )
 
     @property
     def rss_ratio(self) -> float | None:
@@ -424,10 +371,6 @@ class Figures:
         turns = [t for b in self.samples.blocks for o in b.outcomes for t in o.all_turns]
         return len(turns), sum(bool(turn.disturbed) for turn in turns)
 
-    def _arms(self) -> Iterator[Arm]:
-        for records in (self.ledger.fresh_by_arm, self.ledger.searched):
-            yield from (record.arm for record in records.values())
-
     def _reduced(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """Only what differs from a default."""
         return {
@@ -440,7 +383,8 @@ class Figures:
         if not record.pairs:
             return None
         mean, error = pool_plain(record.pairs, self.ledger.noises())
-        return _around(mean, error, len(record.pairs))
+        half = NORMAL_95 * error
+        return Interval(mean, mean - half, mean + half, len(record.pairs))
 
     def _curve(self, name: str) -> Curve:
         param = self.params[name]
@@ -449,12 +393,14 @@ class Figures:
             if candidate.interval and candidate.arm.allocator == self.profile.allocator.name:
                 value = candidate.arm.config.get(name, param.default)
                 found.setdefault(value, []).append(candidate.interval)
+        values = ordered(found)
+        if param.choices:  # words as the knob lists them, then numbers
+            values.sort(key=lambda value: param.choices.index(str(value)))
         levels = tuple(
             Level(value, tuple(found[value]), fixed_interval([p.estimate for p in found[value]]))
-            for value in _in_order(found, param)
+            for value in values
         )
-        tuned = self.tuned.get(name, param.default)
-        return Curve(param, tuned, self.importance.get(name, 0.0), levels)
+        return Curve(param, self.tuned.get(name, param.default), levels)
 
 
 def read(folder: Path) -> Figures:
@@ -488,18 +434,56 @@ def read(folder: Path) -> Figures:
     return Figures(result, made, samples, ledger, place, words)
 
 
+def likely_effects(ledger: Ledger, allocator: str, params: Mapping[str, Param]) -> dict[str, float]:
+    """How likely each parameter of an allocator has an effect on the speed, the likeliest first.
+
+    Returns:
+        Parameters that were changed at all; empty for fewer than four configurations.
+    """
+    records = [each for each in ledger.searched.values() if each.arm.allocator == allocator]
+    arms = [each.arm for each in records if each.pairs]
+    if len(arms) < _FEWEST:
+        return {}
+    seen = {
+        name: ordered([param.default, *(arm.config[name] for arm in arms if name in arm.config)])
+        for name, param in params.items()
+    }
+    seen = {name: values for name, values in seen.items() if len(values) > 1}
+    defaults = {name: params[name].default for name in seen}
+    axes = [
+        Axis(name, len(values), values.index(defaults[name]), params[name].kind == "int")
+        for name, values in seen.items()
+    ]
+    levels = np.full((len(arms), len(axes)), UNCHANGED, dtype=np.int64)
+    for row, arm in enumerate(arms):
+        for column, (name, values) in enumerate(seen.items()):
+            value = arm.config.get(name, defaults[name])
+            if value != defaults[name]:
+                levels[row, column] = values.index(value)
+    # Defaults that were measured beside the control are another configuration than it is.
+    is_control = not any(each.arm.is_default for each in records)
+    told = _measurements(ledger, {arm: number for number, arm in enumerate(arms)})
+    model = SparseModel(axes, levels, told, is_control=is_control)
+    likely = zip(seen, model.matters().tolist(), strict=True)
+    return dict(sorted(likely, key=lambda each: -each[1]))
+
+
+def _measurements(ledger: Ledger, numbers: Mapping[Arm, int]) -> list[Measurement]:
+    noises, found = ledger.noises(), []
+    for block in ledger.blocks:
+        for outcome in block.outcomes[1:] if block.role == "search" and block.control.ok else ():
+            pair = pair_ratio(block.control, outcome) if outcome.arm in numbers else None
+            if pair is not None:
+                variance = noises.on(block.machine).of_pair(pair.rounds)
+                value = max(FAR, pair.log_ratio)
+                found.append(Measurement(numbers[outcome.arm], block.number, value, variance))
+    return found
+
+
+def ordered(values: Iterable[Value]) -> list[Value]:
+    """Values from the least to the greatest, words first."""
+    return sorted(set(values), key=lambda value: (not isinstance(value, str), value))
+
+
 def _plain_interval(log_ratios: Sequence[float]) -> Interval | None:
     return fixed_interval(log_ratios) if len(log_ratios) > 1 else None
-
-
-def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
-    """Values in the order of a knob: words as it lists them, then numbers."""
-    found = ordered(values)
-    if not param.choices:
-        return found
-    return sorted(found, key=lambda value: param.choices.index(str(value)))
-
-
-def _around(mean: float, error: float, pairs: int) -> Interval:
-    half = NORMAL_95 * error
-    return Interval(mean, mean - half, mean + half, pairs)

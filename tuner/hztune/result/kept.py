@@ -6,12 +6,11 @@ and of differences are of pairs, those of a slope are of one arm's processes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hztune.blocks import Outcome
+from hztune.blocks import Outcome, Ratio
 from hztune.progress import mib
 from hztune.rests import Rested
 from hztune.stats.intervals import Interval, fixed_interval
@@ -28,22 +27,18 @@ Ends = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What one arm keeps.
-
-    Attributes:
-        kept_kb: Mean over its processes at the end of their last rest, KiB.
-        lazy_kb: What was given back lazily and was still there beside it, KiB.
-        slope_kb: KiB that a round more keeps; None: too few rounds or processes.
-        grows: Whether it is shown, at the error SURE, that each round keeps more.
-        charged_kb: What the kernel charged its control group and could not reclaim, KiB; 0: it had
-            none of its own.
-    """
+    """What one arm keeps."""
 
     kept_kb: float
+    """Mean over its processes at the end of their last rest, KiB."""
     lazy_kb: float
+    """What was given back lazily and was still there beside it, KiB."""
     slope_kb: Ends | None
+    """KiB that a round more keeps; None: too few rounds or processes."""
     grows: bool
+    """Whether it is shown, at the error SURE, that each round keeps more."""
     charged_kb: float = 0.0
+    """What the kernel charged its control group and could not reclaim, KiB; 0: it had no group."""
 
     @property
     def words(self) -> str:
@@ -63,22 +58,17 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class KeptMemory:
-    """What stays at rest.
-
-    Attributes:
-        default: Of the control.
-        tuned: Of the configuration; None: nothing was proved of any.
-        ratio: Of what is kept, tuned / default; None: too few pairs.
-        speed: Of the loads, likewise; above 1 the tuned one is faster.
-        slope_change_kb: Slope of the tuned one less that of the default, KiB a round.
-        pairs: Of processes.
-    """
+    """What stays at rest."""
 
     default: Keeper
     tuned: Keeper | None = None
-    ratio: Ends | None = None
-    speed: Ends | None = None
+    """None: nothing was proved of any configuration."""
+    ratio: Ratio | None = None
+    """Of what is kept, tuned / default; None: too few pairs."""
+    speed: Ratio | None = None
+    """Of the loads, likewise; above 1 the tuned one is faster."""
     slope_change_kb: Ends | None = None
+    """Slope of the tuned one less that of the default, KiB a round."""
     pairs: int = 0
 
 
@@ -90,29 +80,31 @@ def slope_words(slope: Ends) -> str:
 def kept_memory(
     pairs: Sequence[tuple[Outcome, Outcome]], alone: Sequence[Outcome]
 ) -> KeptMemory | None:
-    """What was seen at rest; None: nothing was looked at.
+    """What was seen at rest in fresh pairs of the control and a configuration.
 
     Args:
-        pairs: Fresh pairs of the control and the configuration.
+        pairs: Control and configuration.
         alone: The control, where there are no pairs.
+
+    Returns:
+        None where nothing was looked at.
     """
     both = [(one, two) for one, two in pairs if one.rested and two.rested and one.ok and two.ok]
     if not both:
-        default = keeper([each.rested for each in alone if each.rested and each.ok])
+        default = keeper([each.rested for each in alone if each.ok])
         return KeptMemory(default) if default else None
-    default, tuned = (
-        keeper([pair[side].rested for pair in both if pair[side].rested]) for side in (0, 1)
-    )
+    default, tuned = (keeper([pair[side].rested for pair in both]) for side in (0, 1))
     assert default is not None and tuned is not None  # there are pairs
-    ratios = [log_memory_ratio(*pair, "kept") for pair in both]
-    speeds = [load_ratio(*pair) for pair in both]
+    ratios = _interval([log_memory_ratio(*pair, "kept") for pair in both])
+    loads = [load_ratio(*pair) for pair in both]
+    speeds = _interval([each.log_ratio if each else None for each in loads])
     changes = [slope_change(*pair) for pair in both]
     return KeptMemory(
         default,
         tuned,
-        _ratio([each for each in ratios if each is not None]),
-        _ratio([each.log_ratio for each in speeds if each is not None]),
-        _ends([each for each in changes if each is not None]),
+        ratios.ratio if ratios else None,
+        speeds.ratio if speeds else None,
+        _ends(changes),
         len(both),
     )
 
@@ -122,7 +114,7 @@ def keeper(seen: Sequence[Rested | None]) -> Keeper | None:
     known = [each for each in seen if each is not None]
     if not known:
         return None
-    slopes = [each.slope_kb for each in known if each.slope_kb is not None]
+    slopes = [each.slope_kb for each in known]
     sure = _interval(slopes, SURE)
     return Keeper(
         fmean(each.kept_kb for each in known),
@@ -135,20 +127,15 @@ def keeper(seen: Sequence[Rested | None]) -> Keeper | None:
 
 def slope_change(one: Outcome, other: Outcome) -> float | None:
     """What a round more keeps in the second one beyond the first, KiB; None: not known."""
-    first = one.rested.slope_kb if one.rested else None
-    second = other.rested.slope_kb if other.rested else None
+    first, second = (each.rested.slope_kb if each.rested else None for each in (one, other))
     return None if first is None or second is None else second - first
 
 
-def _interval(values: Sequence[float], error: float) -> Interval | None:
-    return fixed_interval(values, error) if len(values) >= _LEAST_PROCESSES else None
+def _interval(values: Sequence[float | None], error: float = 0.05) -> Interval | None:
+    known = [each for each in values if each is not None]
+    return fixed_interval(known, error) if len(known) >= _LEAST_PROCESSES else None
 
 
-def _ends(values: Sequence[float]) -> Ends | None:
-    found = _interval(values, 0.05)
+def _ends(values: Sequence[float | None]) -> Ends | None:
+    found = _interval(values)
     return (found.estimate, found.low, found.high) if found else None
-
-
-def _ratio(logs: Sequence[float]) -> Ends | None:
-    found = _ends(logs)
-    return (math.exp(found[0]), math.exp(found[1]), math.exp(found[2])) if found else None

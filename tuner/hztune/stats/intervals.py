@@ -43,10 +43,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hztune.blocks import Ratio
 
 NORMAL_95 = 1.96
 """Standard errors on each side of an estimate that make a 95 % interval, where they are known."""
@@ -141,14 +142,6 @@ class Spread:
         return 1.0 / (1.0 / self.df + 1.0 / ALIKE_DF)
 
 
-class Ratio(NamedTuple):
-    """A ratio with the ends of its interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate of a log ratio with its interval."""
@@ -171,8 +164,7 @@ class Interval:
     @property
     def text(self) -> str:
         """The ratio in words: "1.051x [1.031, 1.072]"."""
-        ratio, low, high = self.ratio
-        return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"
+        return self.ratio.text
 
     @property
     def half_width(self) -> float:
