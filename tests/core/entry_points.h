@@ -21,62 +21,25 @@ typedef struct entry_point {
     void *(*take)(size_t size);
 } entry_point;
 
-static void *take_malloc(size_t size)
-{
-    return malloc(size);
-}
-static void *take_calloc_one(size_t size)
-{
-    return calloc(1, size);
-}
-static void *take_calloc_many(size_t size)
-{
-    return calloc(size, 1);
-}
-static void *take_realloc(size_t size)
-{
-    return realloc(NULL, size);
-}
-static void *take_reallocarray(size_t size)
-{
-    return reallocarray(NULL, size, 1);
-}
-static void *take_memalign(size_t size)
-{
-    return memalign(64, size);
-}
-static void *take_memalign_page(size_t size)
-{
-    return memalign(65536, size);
-}
-static void *take_aligned_alloc(size_t size)
-{
-    return aligned_alloc(64, size);
-}
-static void *take_valloc(size_t size)
-{
-    return valloc(size);
-}
-static void *take_pvalloc(size_t size)
-{
-    return pvalloc(size);
-}
-static void *take_libc_malloc(size_t size)
-{
-    return __libc_malloc(size);
-}
-static void *take_libc_calloc(size_t size)
-{
-    return __libc_calloc(1, size);
-}
-static void *take_libc_realloc(size_t size)
-{
-    return __libc_realloc(NULL, size);
-}
-static void *take_libc_memalign(size_t size)
-{
-    return __libc_memalign(64, size);
-}
+#define TAKE(name, call)                                                                           \
+    static void *take_##name(size_t size)                                                          \
+    {                                                                                              \
+        return call;                                                                               \
+    }
+TAKE(malloc, malloc(size))
+TAKE(calloc_one, calloc(1, size))
+TAKE(calloc_many, calloc(size, 1))
+TAKE(realloc, realloc(NULL, size))
+TAKE(reallocarray, reallocarray(NULL, size, 1))
+TAKE(memalign, memalign(64, size))
+TAKE(memalign_page, memalign(65536, size))
+TAKE(aligned_alloc, aligned_alloc(64, size))
+TAKE(valloc, valloc(size))
+TAKE(pvalloc, pvalloc(size))
+TAKE(libc_malloc, __libc_malloc(size))
+TAKE(libc_calloc, __libc_calloc(1, size))
+TAKE(libc_realloc, __libc_realloc(NULL, size))
+TAKE(libc_memalign, __libc_memalign(64, size))
 
 /* realloc of a live block: on failure the block must be whole, and is freed here. */
 static void *take_realloc_grow(size_t size)

@@ -381,29 +381,11 @@ static void fail_at_random(int call, void (*victim)(plan *))
     for (size_t seed = 1; seed <= points / 3; seed++) (void)require_survival(call, seed, 1, victim);
 }
 
-CHECK_IN(120, "mmap may fail from any call on")
+CHECK_IN(300, "each memory call, and all of them, may fail from any call on")
 {
-    fail_from_each_point(SYS_mmap, victim_alone);
-}
-CHECK_IN(120, "munmap may fail from any call on")
-{
-    fail_from_each_point(SYS_munmap, victim_alone);
-}
-CHECK_IN(120, "mremap may fail from any call on")
-{
-    fail_from_each_point(SYS_mremap, victim_alone);
-}
-CHECK_IN(120, "madvise may fail from any call on")
-{
-    fail_from_each_point(SYS_madvise, victim_alone);
-}
-CHECK_IN(120, "mprotect may fail from any call on")
-{
-    fail_from_each_point(SYS_mprotect, victim_alone);
-}
-CHECK_IN(120, "all memory calls may fail from any call on")
-{
-    fail_from_each_point(ALL_CALLS, victim_alone);
+    static const int calls[] = {SYS_mmap,    SYS_munmap,   SYS_mremap,
+                                SYS_madvise, SYS_mprotect, ALL_CALLS};
+    for (size_t i = 0; i < COUNT(calls); i++) fail_from_each_point(calls[i], victim_alone);
 }
 CHECK_IN(120, "all memory calls may fail under four threads")
 {

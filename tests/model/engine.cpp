@@ -806,26 +806,6 @@ int hz_os_claim(void *address, size_t bytes, bool)
     return range_add(static_cast<char *>(address), bytes) ? CLAIMED : TAKEN;
 }
 
-uintptr_t hz_os_addresses(void)
-{
-    return uintptr_t(1) << 47;
-}
-
-bool hz_os_forbid(void *, size_t)
-{
-    return true;
-}
-
-bool hz_os_is_unmapped(void *, size_t)
-{
-    return true;
-}
-
-bool hz_os_allow_writing(void *, size_t)
-{
-    return true;
-}
-
 /* Of what it makes zero nearly all is zero already: only the rest is a change. */
 bool hz_os_purge(void *address, size_t bytes)
 {
@@ -851,55 +831,25 @@ bool hz_os_uncommit(void *address, size_t bytes)
     return hz_os_purge(address, bytes);
 }
 
-bool hz_os_move(void *, void *, size_t)
-{
-    return false;
-}
-
-bool hz_os_is_one_mapping(void *, size_t)
-{
-    return false;
-}
-
-bool hz_os_is_commit_strict(void)
-{
-    return false;
-}
-
-uint32_t hz_os_now_ms(void)
-{
-    return 1000;
-}
-
-uint64_t hz_os_now_ns(void)
-{
-    return UINT64_C(1000000000);
-}
-
-uint64_t hz_os_address_space_left(void)
-{
-    return UINT64_C(64) << 20;
-}
-
-uint32_t hz_os_cpus(void)
-{
-    return 2;
-}
-
-uint32_t hz_os_nodes(void)
-{
-    return 1;
-}
-
-uint32_t hz_os_node(void)
-{
-    return 0;
-}
-
-bool hz_os_is_privileged(void)
-{
-    return false;
-}
+#define ANSWERS(type, name, parameters, answer)                                                    \
+    type name parameters                                                                           \
+    {                                                                                              \
+        return answer;                                                                             \
+    }
+ANSWERS(uintptr_t, hz_os_addresses, (void), uintptr_t(1) << 47)
+ANSWERS(bool, hz_os_forbid, (void *, size_t), true)
+ANSWERS(bool, hz_os_is_unmapped, (void *, size_t), true)
+ANSWERS(bool, hz_os_allow_writing, (void *, size_t), true)
+ANSWERS(bool, hz_os_move, (void *, void *, size_t), false)
+ANSWERS(bool, hz_os_is_one_mapping, (void *, size_t), false)
+ANSWERS(bool, hz_os_is_commit_strict, (void), false)
+ANSWERS(uint32_t, hz_os_now_ms, (void), 1000)
+ANSWERS(uint64_t, hz_os_now_ns, (void), UINT64_C(1000000000))
+ANSWERS(uint64_t, hz_os_address_space_left, (void), UINT64_C(64) << 20)
+ANSWERS(uint32_t, hz_os_cpus, (void), 2)
+ANSWERS(uint32_t, hz_os_nodes, (void), 1)
+ANSWERS(uint32_t, hz_os_node, (void), 0)
+ANSWERS(bool, hz_os_is_privileged, (void), false)
 
 void hz_os_random(void *bytes, size_t count)
 {
@@ -917,23 +867,16 @@ void hz_os_write_stderr(const char *text, size_t length)
 
 #define CALLER __builtin_return_address(0)
 
-#define PLAIN(bytes)                                                                               \
-    void __tsan_read##bytes(void *at)                                                              \
+#define PLAIN_ONE(name, bytes, writes)                                                             \
+    void __tsan_##name##bytes(void *at)                                                            \
     {                                                                                              \
-        plain_access(at, bytes, false, CALLER);                                                    \
-    }                                                                                              \
-    void __tsan_write##bytes(void *at)                                                             \
-    {                                                                                              \
-        plain_access(at, bytes, true, CALLER);                                                     \
-    }                                                                                              \
-    void __tsan_unaligned_read##bytes(void *at)                                                    \
-    {                                                                                              \
-        plain_access(at, bytes, false, CALLER);                                                    \
-    }                                                                                              \
-    void __tsan_unaligned_write##bytes(void *at)                                                   \
-    {                                                                                              \
-        plain_access(at, bytes, true, CALLER);                                                     \
+        plain_access(at, bytes, writes, CALLER);                                                   \
     }
+#define PLAIN(bytes)                                                                               \
+    PLAIN_ONE(read, bytes, false)                                                                  \
+    PLAIN_ONE(write, bytes, true)                                                                  \
+    PLAIN_ONE(unaligned_read, bytes, false)                                                        \
+    PLAIN_ONE(unaligned_write, bytes, true)
 PLAIN(1)
 PLAIN(2)
 PLAIN(4)
@@ -958,6 +901,25 @@ void __tsan_func_exit(void)
 {
 }
 
+#define CHANGE(bits, T, name, changed)                                                             \
+    T __tsan_atomic##bits##_##name(volatile T *at, T value, int order)                             \
+    {                                                                                              \
+        return atomic_rmw(                                                                         \
+            at,                                                                                    \
+            [value](T old) {                                                                       \
+                (void)old;                                                                         \
+                return T(changed);                                                                 \
+            },                                                                                     \
+            order, CALLER);                                                                        \
+    }
+
+#define COMPARE(bits, T, kind)                                                                     \
+    bool __tsan_atomic##bits##_compare_exchange_##kind(volatile T *at, T *expected, T value,       \
+                                                       int order, int failure)                     \
+    {                                                                                              \
+        return atomic_cas(at, expected, value, order, failure, CALLER);                            \
+    }
+
 #define ATOMIC(bits, T)                                                                            \
     T __tsan_atomic##bits##_load(const volatile T *at, int order)                                  \
     {                                                                                              \
@@ -967,46 +929,14 @@ void __tsan_func_exit(void)
     {                                                                                              \
         atomic_store(at, value, order, CALLER);                                                    \
     }                                                                                              \
-    T __tsan_atomic##bits##_exchange(volatile T *at, T value, int order)                           \
-    {                                                                                              \
-        return atomic_rmw(                                                                         \
-            at, [value](T) { return value; }, order, CALLER);                                      \
-    }                                                                                              \
-    T __tsan_atomic##bits##_fetch_add(volatile T *at, T value, int order)                          \
-    {                                                                                              \
-        return atomic_rmw(                                                                         \
-            at, [value](T old) { return T(old + value); }, order, CALLER);                         \
-    }                                                                                              \
-    T __tsan_atomic##bits##_fetch_sub(volatile T *at, T value, int order)                          \
-    {                                                                                              \
-        return atomic_rmw(                                                                         \
-            at, [value](T old) { return T(old - value); }, order, CALLER);                         \
-    }                                                                                              \
-    T __tsan_atomic##bits##_fetch_and(volatile T *at, T value, int order)                          \
-    {                                                                                              \
-        return atomic_rmw(                                                                         \
-            at, [value](T old) { return T(old & value); }, order, CALLER);                         \
-    }                                                                                              \
-    T __tsan_atomic##bits##_fetch_or(volatile T *at, T value, int order)                           \
-    {                                                                                              \
-        return atomic_rmw(                                                                         \
-            at, [value](T old) { return T(old | value); }, order, CALLER);                         \
-    }                                                                                              \
-    T __tsan_atomic##bits##_fetch_xor(volatile T *at, T value, int order)                          \
-    {                                                                                              \
-        return atomic_rmw(                                                                         \
-            at, [value](T old) { return T(old ^ value); }, order, CALLER);                         \
-    }                                                                                              \
-    bool __tsan_atomic##bits##_compare_exchange_strong(volatile T *at, T *expected, T value,       \
-                                                       int order, int failure)                     \
-    {                                                                                              \
-        return atomic_cas(at, expected, value, order, failure, CALLER);                            \
-    }                                                                                              \
-    bool __tsan_atomic##bits##_compare_exchange_weak(volatile T *at, T *expected, T value,         \
-                                                     int order, int failure)                       \
-    {                                                                                              \
-        return atomic_cas(at, expected, value, order, failure, CALLER);                            \
-    }
+    CHANGE(bits, T, exchange, value)                                                               \
+    CHANGE(bits, T, fetch_add, old + value)                                                        \
+    CHANGE(bits, T, fetch_sub, old - value)                                                        \
+    CHANGE(bits, T, fetch_and, old &value)                                                         \
+    CHANGE(bits, T, fetch_or, old | value)                                                         \
+    CHANGE(bits, T, fetch_xor, old ^ value)                                                        \
+    COMPARE(bits, T, strong)                                                                       \
+    COMPARE(bits, T, weak)
 ATOMIC(8, uint8_t)
 ATOMIC(16, uint16_t)
 ATOMIC(32, uint32_t)
