@@ -161,7 +161,7 @@ bool hz_jobs_watch(hz_alternate *all, hz_unit *unit, int64_t deadline_ns);
 /* Ends a job for a reason, or NULL when it is merely done, and waits for its report. */
 void hz_job_end(hz_alternate *all, hz_unit *unit, hz_job *job, const char *reason);
 
-/* --- alternate_events.c ----------------------------------------------------------------------- */
+/* What is told. */
 
 void hz_alternate_started(const hz_unit *unit, const hz_job *job);
 void hz_alternate_asks(const char *event, const hz_unit *unit);

@@ -219,16 +219,14 @@ typedef struct hz_result {
 
 /* --- the parts --------------------------------------------------------------------------- */
 
-/* registry.c */
-size_t hz_workload_count(void);
-const hz_workload *hz_workload_at(size_t index);
-
 /* options.c */
 void hz_options_parse(hz_options *options, int argc, char **argv);
 bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *value,
                      size_t value_size);
 
 /* list.c */
+size_t hz_workload_count(void);
+const hz_workload *hz_workload_at(size_t index);
 void hz_list_print(hz_options *options);
 void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_t size);
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "allocator.h"
-#include "allocator_name.h"
 #include "bench.h"
+#include "libraries.h"
 #include "procfs.h"
 
 static int64_t peak_kb(const hz_run *run)

@@ -8,7 +8,7 @@
 
 #include "arguments.h"
 #include "json.h"
-#include "names.h"
+#include "plain.h"
 #include "trace_order.h"
 
 enum { SIZE_BITS = 64, THREADS_SHOWN = 64 };

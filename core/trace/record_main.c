@@ -15,14 +15,15 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
 
 #include "arguments.h"
 #include "child.h"
 #include "clock.h"
 #include "drain.h"
 #include "finish.h"
-#include "preload.h"
-#include "ring.h"
+#include "libraries.h"
 #include "trace_write.h"
 
 enum { EXIT_BY_SIGNAL = 128, SECONDS_MAX = 365 * 86400 };
@@ -97,6 +98,91 @@ static int parse(record *r, int argc, char **argv)
     if (has_program && r->library == NULL) hz_refuse("--library: it is missing");
     if (asprintf(&r->log, "%s.recording", r->output) < 0) hz_fail("no memory");
     return at + 1;
+}
+
+/* ---- a recorder that sleeps: its bell is in the memory of its process (log_format.h) --------- */
+
+/* How /proc/PID/maps calls a segment without a key. Its inode is the segment's id. */
+static const char segment_name[] = "/SYSV00000000";
+
+/* The segment that a line of /proc/PID/maps is about; -1: it is about something else. */
+static int segment_of(const char *line)
+{
+    int id;
+    if (strstr(line, segment_name) == NULL) return -1;
+    return sscanf(line, "%*x-%*x rw-s %*x %*x:%*x %d", &id) == 1 ? id : -1;
+}
+
+/* The bell in a segment; NULL: it holds none, or this user may not ring it. */
+static hz_bell *bell_in(int segment)
+{
+    struct shmid_ds state;
+    if (shmctl(segment, IPC_STAT, &state) != 0 || state.shm_segsz != sizeof(hz_bell)) return NULL;
+    void *mapped = shmat(segment, NULL, 0);
+    if (mapped == (void *)-1) return NULL;
+    hz_bell *bell = mapped;
+    if (bell->magic == HZ_BELL_MAGIC) return bell;
+    (void)shmdt(mapped);
+    return NULL;
+}
+
+static FILE *open_maps(pid_t pid)
+{
+    char path[64];
+    struct stat owner;
+    (void)snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    if (stat(path, &owner) != 0) hz_refuse("--pid %d: there is no such process", (int)pid);
+    FILE *maps = fopen(path, "re");
+    if (maps == NULL)
+        hz_refuse("--pid %d: it runs as another user (%u), or its memory is closed to others: %s",
+                  (int)pid, (unsigned)owner.st_uid, strerror(errno));
+    return maps;
+}
+
+/* Whether the pool that was named last is still being filled: what emptied it then, does now. */
+static bool is_ringing(const hz_bell *bell)
+{
+    char path[HZ_BELL_PATH_BYTES];
+    int pid, number, end = 0;
+    memcpy(path, bell->pool_path, sizeof path);
+    if (memchr(path, '\0', sizeof path) == NULL ||
+        sscanf(path, "/proc/%d/fd/%d%n", &pid, &number, &end) != 2 || path[end] != '\0')
+        return false;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    hz_pool head = {0};
+    const ssize_t length = pread(fd, &head, sizeof head, 0);
+    (void)close(fd);
+    return length == (ssize_t)sizeof head && head.magic == HZ_POOL_MAGIC &&
+           atomic_load(&head.ended) == HZ_POOL_OPEN;
+}
+
+static hz_bell *bell_find(pid_t pid)
+{
+    FILE *maps = open_maps(pid);
+    char *line = NULL;
+    size_t room = 0;
+    hz_bell *found = NULL;
+    while (found == NULL && getline(&line, &room, maps) > 0) {
+        const int segment = segment_of(line);
+        if (segment >= 0) found = bell_in(segment);
+    }
+    free(line);
+    (void)fclose(maps);
+    if (found == NULL)
+        hz_refuse("--pid %d: it has no recorder that sleeps; start it with "
+                  "HZ_RECORD=asleep LD_PRELOAD=libhz-recorder.so",
+                  (int)pid);
+    if (found->version != HZ_LOG_VERSION)
+        hz_refuse("--pid %d: its recorder is of another version of hztune", (int)pid);
+    if (is_ringing(found)) hz_refuse("--pid %d: it is being recorded already", (int)pid);
+    return found;
+}
+
+static void bell_ring(hz_bell *bell, const char *pool_path)
+{
+    (void)snprintf(bell->pool_path, sizeof bell->pool_path, "%s", pool_path);
+    atomic_fetch_add(&bell->rings, 1);
 }
 
 /* ---- signals -------------------------------------------------------------------------------- */
@@ -244,12 +330,12 @@ int main(int argc, char **argv)
     record r = {0};
     char pool_path[HZ_BELL_PATH_BYTES];
     const int program = parse(&r, argc, argv);
-    if (r.is_woken) r.bell = hz_bell_find(r.pid);
+    if (r.is_woken) r.bell = bell_find(r.pid);
     catch_signals();
     drain.pool = hz_pool_make(pool_path, r.touch_bytes);
     hz_log_open(&drain.log, r.log, drain.pool->clock, r.is_woken);
     if (r.is_woken)
-        hz_bell_ring(r.bell, pool_path);
+        bell_ring(r.bell, pool_path);
     else
         start_program(&r, argv + program, pool_path);
     drain.words = argv + program;

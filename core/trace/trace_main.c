@@ -16,7 +16,7 @@
 #include "info.h"
 #include "log_read.h"
 #include "read_file.h"
-#include "text.h"
+#include "plain.h"
 #include "trace_write.h"
 
 #define NS_PER_S 1e9
@@ -133,9 +133,9 @@ static void resolve_input(loaded *l, const request *r)
         l->notes = copy_text(l->trace.notes, l->trace.header->notes_bytes);
         return;
     }
-    if (!hz_text_is_one(&l->file))
+    if (!hz_plain_is_one(&l->file))
         hz_refuse("%s is no trace, no recording and no plain text", r->input);
-    l->ns_per_unit = hz_text_read(r->input, &l->file, &l->resolver);
+    l->ns_per_unit = hz_plain_read(r->input, &l->file, &l->resolver);
     hz_resolver_tell(&l->resolver, "hz-trace");
     if (asprintf(&l->notes, "{\"unknown\":%" PRIu64 ",\"overlapping\":%" PRIu64 "}",
                  l->resolver.unknown, l->resolver.overlapping) < 0)
@@ -166,7 +166,7 @@ static void run_info(const request *r)
     load(&l, r);
     if (!l.is_trace)
         hz_refuse("%s is not a trace%s", r->input,
-                  hz_text_is_one(&l.file) || hz_log_is_one(l.file.bytes, l.file.size)
+                  hz_plain_is_one(&l.file) || hz_log_is_one(l.file.bytes, l.file.size)
                       ? "; `hztune trace convert` makes one of it"
                       : "");
     hz_trace_describe(&l.trace, stdout);
@@ -222,7 +222,7 @@ static void write_text(const hz_trace *trace, const char *output)
     if (asprintf(&temporary, "%s.%d.part", output, (int)getpid()) < 0) hz_fail("no memory");
     FILE *out = fopen(temporary, "wxe");
     if (out == NULL) hz_refuse("cannot write %s: %s", output, strerror(errno));
-    hz_text_write(trace, out);
+    hz_plain_write(trace, out);
     const bool is_written = fflush(out) == 0 && fsync(fileno(out)) == 0 && ferror(out) == 0;
     if (fclose(out) != 0 || !is_written || rename(temporary, output) != 0) {
         const int why = errno;

@@ -26,7 +26,7 @@
 #include "info.h"
 #include "log_merge.h"
 #include "rehearse.h"
-#include "text.h"
+#include "plain.h"
 
 enum {
     FILE_MAX = 1 << 16,
@@ -209,7 +209,7 @@ static void read_trace(const uint8_t *bytes, size_t count, unsigned verb, const 
     require(nowhere != NULL, "no /dev/null");
     hz_trace_read(&trace, "input", &(hz_file_bytes){bytes, count});
     if (verb == TELL) hz_trace_describe(&trace, nowhere);
-    if (verb == CONVERT) hz_text_write(&trace, nowhere);
+    if (verb == CONVERT) hz_plain_write(&trace, nowhere);
     if (verb == CUT) {
         hz_resolver_make(&resolver, output);
         (void)hz_resolve_trace(&trace, &resolver);
@@ -235,9 +235,9 @@ static void read_text(const uint8_t *bytes, size_t count, const char *output)
 {
     const hz_file_bytes file = {bytes, count};
     hz_resolver resolver;
-    if (!hz_text_is_one(&file)) return;
+    if (!hz_plain_is_one(&file)) return;
     hz_resolver_make(&resolver, output);
-    (void)hz_text_read("input", &file, &resolver);
+    (void)hz_plain_read("input", &file, &resolver);
     write_trace(&resolver, output);
 }
 

@@ -31,7 +31,7 @@ TABLES = [name for name, table in tables().items() if table.rows]
 TUNABLE = [*TABLES, "hz"]
 CONFIRMING = [name for name in NAMES if allocator.get(name).confirms]
 THRESHOLDS = ("mmap_threshold", "trim_threshold")
-SHORT_NAMES = Path(__file__).parents[2] / "core" / "bench" / "allocator_name.c"
+SHORT_NAMES = Path(__file__).parents[2] / "core" / "bench" / "libraries.c"
 
 
 class Found:

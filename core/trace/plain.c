@@ -1,13 +1,117 @@
 /*
- * Reading plain text: see text.h.
+ * The plain text of a trace: see plain.h.
  */
-#include "text.h"
+#include "plain.h"
 
+#include <ctype.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arguments.h"
-#include "names.h"
+#include "trace_order.h"
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+static const char *const names[HZ_KINDS] = {
+    [HZ_TRACE_MALLOC] = "malloc",
+    [HZ_TRACE_CALLOC] = "calloc",
+    [HZ_TRACE_ALIGNED_ALLOC] = "aligned_alloc",
+    [HZ_TRACE_MEMALIGN] = "memalign",
+    [HZ_TRACE_POSIX_MEMALIGN] = "posix_memalign",
+    [HZ_TRACE_VALLOC] = "valloc",
+    [HZ_TRACE_PVALLOC] = "pvalloc",
+    [HZ_TRACE_NEW] = "new",
+    [HZ_TRACE_NEW_NOTHROW] = "new_nothrow",
+    [HZ_TRACE_NEW_ALIGNED] = "new_aligned",
+    [HZ_TRACE_NEW_ALIGNED_NOTHROW] = "new_aligned_nothrow",
+    [HZ_TRACE_REALLOC] = "realloc",
+    [HZ_TRACE_FREE] = "free",
+    [HZ_TRACE_FREE_SIZED] = "free_sized",
+    [HZ_TRACE_FREE_ALIGNED_SIZED] = "free_aligned_sized",
+    [HZ_TRACE_DELETE] = "delete",
+    [HZ_TRACE_DELETE_SIZED] = "delete_sized",
+    [HZ_TRACE_DELETE_ALIGNED] = "delete_aligned",
+    [HZ_TRACE_DELETE_SIZED_ALIGNED] = "delete_sized_aligned",
+    [HZ_TRACE_FETCH] = "fetch",
+    [HZ_TRACE_HAND] = "hand",
+    [HZ_TRACE_SPAWN] = "spawn",
+    [HZ_TRACE_JOIN] = "join",
+    [HZ_TRACE_TOUCH] = "touch",
+};
+
+const char *hz_kind_name(unsigned kind)
+{
+    return kind < HZ_KINDS ? names[kind] : NULL;
+}
+
+hz_trace_kind hz_kind_named(const char *name, size_t length)
+{
+    for (unsigned kind = 0; kind < HZ_KINDS; kind++)
+        if (names[kind] != NULL && strlen(names[kind]) == length &&
+            memcmp(names[kind], name, length) == 0)
+            return (hz_trace_kind)kind;
+    return (hz_trace_kind)0;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+enum { LOOK_BYTES = 4096 }; /* of a file, to see what it is */
+
+/* The first line tells: "# ..." or "0 12 malloc". */
+bool hz_plain_is_one(const hz_file_bytes *file)
+{
+    const size_t length = file->size < LOOK_BYTES ? file->size : LOOK_BYTES;
+    size_t at = 0;
+    for (size_t i = 0; i < length; i++)
+        if (file->bytes[i] < ' ' && !isspace(file->bytes[i])) return false;
+    while (at < length && isspace(file->bytes[at])) at++;
+    if (at < length && file->bytes[at] == '#') return true;
+    const size_t start = at;
+    while (at < length && isdigit(file->bytes[at])) at++;
+    return at > start && at < length && isspace(file->bytes[at]);
+}
+
+/* Touched bytes stand before the block that they are of, and in the text behind it. */
+static void write_operation(const hz_ordered *next, uint64_t *touch, FILE *out)
+{
+    const hz_trace_operation *operation = &next->operation;
+    const hz_trace_kind kind = operation->kind;
+    if (kind == HZ_TRACE_TOUCH) {
+        touch[next->thread] = operation->size;
+        return;
+    }
+    (void)fprintf(out, "%" PRIu32 " %" PRIu64 " %s", next->thread, next->time_ns,
+                  hz_kind_name(kind));
+    if (kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN) {
+        (void)fprintf(out, " %" PRIu32 "\n", operation->operand);
+        return;
+    }
+    (void)fprintf(out, " %" PRIu64, next->block);
+    if (!hz_trace_ends(kind)) (void)fprintf(out, " %" PRIu64, operation->size);
+    if (!hz_trace_ends(kind) && operation->align_shift != 0)
+        (void)fprintf(out, " %" PRIu64, UINT64_C(1) << operation->align_shift);
+    (void)fputc('\n', out);
+    if (!hz_trace_ends(kind) && touch[next->thread] != 0) {
+        (void)fprintf(out, "%" PRIu32 " %" PRIu64 " touch %" PRIu64 " %" PRIu64 "\n", next->thread,
+                      next->time_ns, next->block, touch[next->thread]);
+        touch[next->thread] = 0;
+    }
+}
+
+void hz_plain_write(const hz_trace *trace, FILE *out)
+{
+    hz_ordered next;
+    hz_order *order = hz_order_make(trace);
+    uint64_t *touch = calloc((size_t)trace->header->thread_count + 1, sizeof *touch);
+    if (touch == NULL) hz_fail("no memory for a trace");
+    (void)fputs("# thread ns operation block size alignment\n", out);
+    while (hz_order_next(order, &next)) write_operation(&next, touch, out);
+    free(touch);
+    hz_order_drop(order);
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
 
 enum { WORDS_MAX = 12, LINE_MAX_BYTES = 1 << 16, TEXT_THREADS_MAX = 1 << 20 };
 
@@ -150,7 +254,7 @@ static const char *end_of_line(const reading *r, const char *at, const char *sto
     return newline != NULL ? newline : stop;
 }
 
-double hz_text_read(const char *path, const hz_file_bytes *file, hz_resolver *resolver)
+double hz_plain_read(const char *path, const hz_file_bytes *file, hz_resolver *resolver)
 {
     reading r = {.path = path, .resolver = resolver};
     const char *at = (const char *)file->bytes;
