@@ -69,8 +69,8 @@ static void *class_alloc_once(uint32_t class_)
 void *hz_class_alloc_retrying(uint32_t class_)
 {
     void *block = class_alloc_once(class_);
-    for (bool is_hooked = false; block == NULL && hz_start(); is_hooked = true) {
-        hz_trim_in_need(is_hooked);
+    for (bool is_second = false; block == NULL && hz_start(); is_second = true) {
+        hz_trim_in_need(is_second);
         block = class_alloc_once(class_);
         if (block != NULL || !hz_may_get_memory(hz_class_bytes[class_])) break;
     }
@@ -102,8 +102,8 @@ void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed)
     void *block = NULL;
     if (size <= PTRDIFF_MAX && align <= PTRDIFF_MAX / 2 && hz_start()) {
         block = hz_large_alloc(size, align, zeroed);
-        for (bool is_hooked = false; block == NULL; is_hooked = true) {
-            hz_trim_in_need(is_hooked);
+        for (bool is_second = false; block == NULL; is_second = true) {
+            hz_trim_in_need(is_second);
             block = hz_large_alloc(size, align, zeroed);
             if (block != NULL || !hz_may_get_memory(size)) break;
         }

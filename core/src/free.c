@@ -29,12 +29,19 @@
 static void free_slow(void *block, hz_stack *stack, uint64_t remainder);
 static void free_sized_slow(void *block, hz_stack *stack, uint64_t remainder, size_t size);
 
-/* Puts a block into its magazine. False when there is no room, when no block starts there, or, if
- * `reads`, when the block has its seal already. */
+/* Whether there is room at the top, and a block starts where the remainder is taken from: the slot
+ * holds an address, which is more than any remainder of a start, or 0. */
+HZ_FAST bool slot_admits(void *const *top, uint64_t remainder)
+{
+    return remainder < (uintptr_t)*top;
+}
+
+/* Puts a block into its magazine. False when it is not admitted or, if `reads`, when the block has
+ * its seal already. */
 HZ_FAST bool put(hz_stack *stack, void *block, uint64_t remainder, bool reads)
 {
     void **top = stack->top;
-    if (HZ_UNLIKELY(remainder >= (uintptr_t)*top)) return false;
+    if (HZ_UNLIKELY(!slot_admits(top, remainder))) return false;
     if (reads && HZ_UNLIKELY(hz_is_sealed(block, stack->key))) return false;
     hz_seal(block, stack->key);
     *top = block;

@@ -95,7 +95,7 @@ static void guarded_free(hz_page_info *run)
     bool is_clean;
     hz_page_info *whole = run - GUARD_PAGES;
     if (!unguard(whole, run, &is_clean)) return;
-    run->state = HZ_RUN_BUSY;
+    run->state = HZ_RUN_NONE;
     hz_atomic_add(&guarded, -1U);
     if (is_clean)
         hz_pages_free_clean(whole);

@@ -148,9 +148,9 @@ static bool heap_fill(hz_heap *heap)
 }
 
 /* The lock is held. */
-static void count_up(_Atomic uint32_t *count, uint32_t by)
+static void count_by(_Atomic uint32_t *count, int32_t by)
 {
-    hz_atomic_poke(count, hz_atomic_peek(count) + by);
+    hz_atomic_poke(count, hz_atomic_peek(count) + (uint32_t)by);
 }
 
 /* Without the lock but at its end, as the system may have to be asked for memory. */
@@ -163,7 +163,7 @@ static hz_heap *heap_make(uint32_t shard)
     hz_lock_take(&heaps.lock);
     heap->next = hz_atomic_peek(&heaps.all);
     hz_atomic_put(&heaps.all, heap);
-    count_up(&heaps.owned_count, 1);
+    count_by(&heaps.owned_count, 1);
     hz_lock_release(&heaps.lock);
     return heap;
 }
@@ -187,14 +187,14 @@ static hz_heap *warm_pop(uint32_t node)
     hz_heap **at = &heaps.warm;
     while (*at != NULL && hz_node_of((*at)->shard) != node) at = &(*at)->next_free;
     hz_heap *heap = heap_pop(at);
-    if (heap != NULL) count_up(&heaps.warm_count, -1U);
+    if (heap != NULL) count_by(&heaps.warm_count, -1);
     return heap;
 }
 
 static hz_heap *cold_pop(uint32_t node)
 {
     hz_heap *heap = heap_pop(&heaps.cold[node]);
-    if (heap != NULL) count_up(&heaps.cold_count, -1U);
+    if (heap != NULL) count_by(&heaps.cold_count, -1);
     return heap;
 }
 
@@ -211,7 +211,7 @@ static hz_heap *heap_adopt(uint32_t node)
     hz_heap *heap = warm_pop(node);
     if (heap == NULL) heap = cold_pop(node);
     if (heap == NULL) heap = heap_pop(&heaps.bare[node]);
-    if (heap != NULL) count_up(&heaps.owned_count, 1);
+    if (heap != NULL) count_by(&heaps.owned_count, 1);
     return heap;
 }
 
@@ -294,7 +294,7 @@ static void cool(uint32_t keep)
         hz_magazine_flush_all(heap);
         hz_lock_take(&heaps.lock);
         heap_push(&heaps.cold[hz_node_of(heap->shard)], heap);
-        count_up(&heaps.cold_count, 1);
+        count_by(&heaps.cold_count, 1);
         hz_lock_release(&heaps.lock);
     }
 }
@@ -333,8 +333,8 @@ static void heap_leave(hz_heap *heap)
     hz_atomic_poke(&heap->thread, 0);
     hz_lock_take(&heaps.lock);
     heap_push(&heaps.warm, heap);
-    count_up(&heaps.owned_count, -1U);
-    count_up(&heaps.warm_count, 1);
+    count_by(&heaps.owned_count, -1);
+    count_by(&heaps.warm_count, 1);
     hz_atomic_poke(&heaps.warmed_ms, hz_os_now_ms());
     hz_lock_release(&heaps.lock);
     cool(heaps.warm_most);
@@ -388,10 +388,10 @@ static bool may_empty(const hz_heap *heap)
 }
 
 /* What waits in a quarantine stays: one request that cannot be met would empty it. */
-void hz_trim_in_need(bool is_hooked)
+void hz_trim_in_need(bool is_second)
 {
     hz_heap *heap = hz_heap_mine;
-    if (heap != &hz_heap_none && (is_hooked || may_empty(heap))) {
+    if (heap != &hz_heap_none && (is_second || may_empty(heap))) {
         heap->short_at = heap->slow_calls;
         heap_settle(heap);
         hz_magazine_flush_all(heap);
@@ -434,7 +434,7 @@ void hz_heap_after_fork(void)
     hz_atomic_poke(&heaps.warm_count, length(heaps.warm));
     hz_atomic_poke(&heaps.cold_count, 0);
     for (uint32_t node = 0; node < hz_map.nodes; node++)
-        count_up(&heaps.cold_count, length(heaps.cold[node]));
+        count_by(&heaps.cold_count, (int32_t)length(heaps.cold[node]));
 }
 
 /* Skips the first key, mostly number 0: a program that forgets to make its own key uses number 0.

@@ -121,6 +121,12 @@ hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_);
 /* Whether a block lies in the depot of its class and shard. */
 bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
 
+/* ---- die.c ---------------------------------------------------------------------------------- */
+
+/* Writes a message and aborts. The caller holds no lock, as a handler of SIGABRT may allocate. */
+_Noreturn void hz_die(const char *what, const void *address);
+void hz_warn_once(const char *what, const void *address);
+
 /* ---- span.c: spans and bins ----------------------------------------------------------------- */
 
 /*
@@ -256,9 +262,6 @@ bool hz_start(void);
 void hz_start_after_fork(void);
 /* HZ_CONTROL=1: whether other processes may ask. */
 bool hz_is_controlled(void);
-/* Writes a message and aborts. The caller holds no lock, as a handler of SIGABRT may allocate. */
-_Noreturn void hz_die(const char *what, const void *address);
-void hz_warn_once(const char *what, const void *address);
 
 /* ---- heap.c, and heap.h --------------------------------------------------------------------- */
 
@@ -280,8 +283,8 @@ bool hz_heap_decay(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);
 /* The same, as there is no memory; and those in the calling thread's magazines: once in 64 slow
- * calls, and whenever the program's hook says that it has freed something (`is_hooked`). */
-void hz_trim_in_need(bool is_hooked);
+ * calls, and whenever the program's hook says that it has freed something (`is_second`). */
+void hz_trim_in_need(bool is_second);
 /* From now on the calling thread has no heap: what it held is lost, or passes on. */
 void hz_heap_abandon(void);
 void hz_heap_renounce(void);

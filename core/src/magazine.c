@@ -133,13 +133,15 @@ static void take_second_array(hz_heap *heap, uint32_t class_)
     hz_plain_put(&heap->home_row[class_].top, second + count);
 }
 
-/* Each new slot gets an address, so that pushes find room there; which one does not matter. */
+/* What an empty slot holds, so that pushes find room there: any address. */
+#define HZ_SLOT_OPEN ((void *)hz_map.base)
+
 static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
     hz_magazine_cold *magazine = &heap->magazines[class_];
     if (magazine->grown == 0) take_own_array(heap, class_);
     if (grown > FIRST_SLOTS && magazine->blocks < heap->arrays) take_second_array(heap, class_);
-    for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = (void *)hz_map.base;
+    for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = HZ_SLOT_OPEN;
     magazine->blocks[grown] = NULL;
     heap->grown_bytes += (size_t)grown * hz_class_bytes[class_];
     heap->grown_bytes -= (size_t)magazine->grown * hz_class_bytes[class_];

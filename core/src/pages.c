@@ -113,7 +113,7 @@ void hz_run_resize(hz_page_info *run, size_t pages)
 {
     hz_page_info *last = &run[pages - 1];
     last->head = (uint32_t)hz_info_page(run);
-    if (last != run) last->state = HZ_RUN_BUSY;
+    if (last != run) last->state = HZ_RUN_NONE;
     hz_plain_put(&run->pages, (uint32_t)pages);
 }
 
@@ -126,7 +126,7 @@ static bool is_end_of(const hz_page_info *page, hz_run_state state, uint32_t nod
 /* Lists pages [first, first + pages), joined with free neighbours of the same state and node. */
 static void run_list(size_t first, size_t pages, hz_run_state state, uint32_t node)
 {
-    (void)hz_plain_swap(&hz_map.infos[first].state, (uint8_t)HZ_RUN_BUSY); /* not in use */
+    (void)hz_plain_swap(&hz_map.infos[first].state, (uint8_t)HZ_RUN_NONE); /* not in use */
     const hz_page_info *left = first > 0 ? &hz_map.infos[first - 1] : NULL;
     if (is_end_of(left, state, node)) {
         hz_page_info *neighbour = &hz_map.infos[left->head];
@@ -171,7 +171,7 @@ hz_page_info *hz_run_split(hz_page_info *run, size_t first, size_t pages)
     const uint32_t node = run->node;
     list_remove(run);
     if (state == HZ_RUN_DIRTY) hz_freed_put(first, pages, 0);
-    hz_page_info *taken = hz_run_mark(first, pages, HZ_RUN_BUSY, node);
+    hz_page_info *taken = hz_run_mark(first, pages, HZ_RUN_NONE, node);
     if (start < first) run_list(start, first - start, state, node);
     if (first + pages < end) run_list(first + pages, end - first - pages, state, node);
     return taken;

@@ -71,7 +71,7 @@ static bool is_kept(const hz_page_info *run)
 
 static void run_keep(hz_page_info *run)
 {
-    if (run->pages > 1) run[run->pages - 1].state = HZ_RUN_BUSY;
+    if (run->pages > 1) run[run->pages - 1].state = HZ_RUN_NONE;
     if (run->state == HZ_RUN_PURGED) hz_purging_insert(run);
 }
 
@@ -82,7 +82,7 @@ static void part_rebuild(size_t first, size_t end)
     while (at < end) {
         hz_page_info *run = &hz_map.infos[at];
         if (!is_kept(run)) {
-            run->state = HZ_RUN_BUSY;
+            run->state = HZ_RUN_NONE;
             at++;
             continue;
         }
@@ -114,7 +114,7 @@ void hz_purging_end_lost(void)
         next = run->next;
         if (run->purger == survivor) continue;
         hz_purging_remove(run);
-        run->state = HZ_RUN_BUSY;
+        run->state = HZ_RUN_NONE;
         run_list_unknown(hz_info_page(run), run->pages);
     }
     hz_page_pool.survivor = 0;

@@ -162,8 +162,7 @@ static bool may_stay(int client)
  * limit of descriptors that has become lower than there are clients. */
 static bool is_worth_another_try(int error)
 {
-    const bool is_short =
-        error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+    const bool is_short = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
     if (service.wait_count > 1 && (is_short || error == EINVAL)) {
         client_leave(1);
         return true;

@@ -59,41 +59,6 @@ static void say(const char *what, const char *why)
     hz_message(message, text.length);
 }
 
-static char *copy(char *to, const char *text)
-{
-    const size_t length = strlen(text);
-    memcpy(to, text, length);
-    return to + length;
-}
-
-/* Works in any state of the process: of the C library it calls only strlen and memcpy. */
-static void say_of(const char *what, const void *address)
-{
-    char message[MESSAGE_BYTES];
-    char *end = copy(copy(copy(message, "hz: "), what), ": 0x");
-    int shift = HZ_WORD_BITS - 4;
-    while (shift > 0 && (uintptr_t)address >> shift == 0) shift -= 4;
-    for (; shift >= 0; shift -= 4) *end++ = "0123456789abcdef"[(uintptr_t)address >> shift & 15];
-    *end++ = '\n';
-    *end = '\0';
-    hz_message(message, (size_t)(end - message));
-}
-
-/* A handler of SIGABRT may allocate, but the thread's heap may be half changed: so the thread gives
- * it up first. */
-HZ_SLOW _Noreturn void hz_die(const char *what, const void *address)
-{
-    say_of(what, address);
-    hz_heap_abandon();
-    abort();
-}
-
-HZ_SLOW void hz_warn_once(const char *what, const void *address)
-{
-    static _Atomic uint32_t warned;
-    if (hz_atomic_swap(&warned, 1) == 0) say_of(what, address);
-}
-
 /* `kept` says what the program runs on with. */
 static void setting_refuse(const settings *asked, const char *what, const char *why,
                            const char *kept)
@@ -116,8 +81,7 @@ static const char *value_of(const char *variable, const char *name)
 }
 
 /* HZ_STRICT=yes asks for strictness and is a wrong setting, which strictness refuses. */
-static void read_switch(const settings *asked, const char *variable, const char *name,
-                        bool *is_on)
+static void read_switch(const settings *asked, const char *variable, const char *name, bool *is_on)
 {
     const char *value = value_of(variable, name);
     if (value == NULL) return;
@@ -284,7 +248,7 @@ static bool start_once(const settings *asked)
     process.confirm = asked->confirm;
     process.control = asked->control;
     if (asked->stats_path != NULL && strlen(asked->stats_path) < sizeof process.stats_path)
-        copy(process.stats_path, asked->stats_path);
+        (void)strcpy(process.stats_path, asked->stats_path);
     const uint32_t cpus = resolve();
     if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();

@@ -89,7 +89,7 @@ static hz_page_info *dirty_take(size_t first, size_t end)
         if (part > end - at) part = end - at;
         hz_run_split(run, at, part);
     }
-    return hz_run_mark(first, end - first, HZ_RUN_BUSY, node);
+    return hz_run_mark(first, end - first, HZ_RUN_NONE, node);
 }
 
 /* Takes up to `most` pages, down from where the sweep stands, of any nodes. */

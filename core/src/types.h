@@ -237,7 +237,7 @@ enum { HZ_INBOX_BLOCKS = 8192 };
 /* ---- back ----------------------------------------------------------------------------------- */
 
 typedef enum hz_run_state {
-    HZ_RUN_BUSY = 0, /* none of those below: the page lies within a run, or was never used */
+    HZ_RUN_NONE = 0, /* no run begins here: the page lies within one, or was never used */
     HZ_RUN_CLEAN,    /* a free run that reads as zero and costs no memory */
     HZ_RUN_DIRTY,    /* a free run that is still resident */
     HZ_RUN_OUT,      /* the first page of a run in use, and no other page */

@@ -241,7 +241,7 @@ static sums count_pages(void)
         } else if (state == HZ_RUN_CLEAN || state == HZ_RUN_DIRTY) {
             page += count_free(page, &found);
         } else {
-            require(state == HZ_RUN_BUSY, "page %zu is in state %d", page, state);
+            require(state == HZ_RUN_NONE, "page %zu is in state %d", page, state);
             found.busy++;
             page++;
         }

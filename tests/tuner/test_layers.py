@@ -89,6 +89,7 @@ C_BESIDE = frozenset(
         "size_class.c",
         "params.c",
         "parked.c",
+        "die.c",
         "guard.c",
         "harden.c",
         "usage.c",
