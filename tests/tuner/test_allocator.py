@@ -121,14 +121,14 @@ def without_library(name: str) -> Adapter:
 @pytest.mark.parametrize("name", TABLES)
 def test_in_no_version_a_knob_or_an_option_stands_twice(name: str) -> None:
     rows = tables()[name].rows
-    for version in {row.since for row in rows} | {row.before for row in rows}:
+    for version in {version for row in rows for version in row.span}:
         held = [row for row in rows if row.holds(version)]
-        assert len({row.param.name for row in held}) == len(held), version
+        assert len({row.name for row in held}) == len(held), version
         assert len({row.option for row in held}) == len(held), version
 
 
 def row_of(name: str, version: str, knob: str) -> KnobRow | None:
-    return next((row for row in rows_of(name, version) if row.param.name == knob), None)
+    return next((row for row in rows_of(name, version) if row.name == knob), None)
 
 
 @pytest.mark.parametrize(

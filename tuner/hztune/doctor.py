@@ -35,23 +35,18 @@ _LOAD = "load"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found.
-
-    Attributes:
-        name: What was looked at.
-        verdict: "ok"; "warn": it costs precision; "unfit": measurements mean little; "unknown".
-        found: What there is, in one phrase.
-        mend: The command that mends it; "" when there is nothing to mend.
-    """
+    """What one check found."""
 
     name: str
     verdict: Fitness
+    """"ok"; "warn": it costs precision; "unfit": measurements mean little; "unknown"."""
     found: str
     mend: str = ""
+    """The command that mends it; "" when there is nothing to mend."""
 
 
 def examine(root: Path = Path("/")) -> tuple[Check, ...]:
-    """Returns every finding on this machine; `root` stands for / in tests."""
+    """Every finding on this machine; `root` stands for / in tests."""
     machine = Machine.here(root)
     return tuple(check(root, machine) for check in _CHECKS)
 

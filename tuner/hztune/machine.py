@@ -49,40 +49,33 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides how fast a configuration is here.
-
-    Attributes:
-        cpu: Model name.
-        cores: CPUs that this process may run on.
-        quota: CPUs' worth of time that its control group may use; None: no limit.
-        kernel: Release of the kernel.
-        libc: Name and version of the C library.
-        page_size: Bytes.
-        thp: Mode of transparent huge pages: always, madvise or never; "" when unknown. Sizes of
-            pages that have another mode than usual follow: "madvise, always for 32 64 KiB".
-        governor: Frequency governor of the first CPU; "" when there is none to read.
-        turbo: "on", "off", or "" when it cannot be read.
-        memory_gib: Memory of the machine, rounded: a few pages differ from boot to boot.
-        memory_limit_kb: Limit of its control group, KiB; None: no limit.
-        cpu_flags: A short hash of the CPU's features as the kernel lists them; "" when it does not.
-    """
+    """What decides how fast a configuration is here."""
 
     cpu: str
     cores: int
+    """CPUs that this process may run on."""
     quota: float | None
+    """CPUs' worth of time that its control group may use; None: no limit."""
     kernel: str
     libc: str
     page_size: int
     thp: str
+    """Mode of transparent huge pages: always, madvise or never; "" when unknown. Sizes of pages
+    that have another mode than usual follow: "madvise, always for 32 64 KiB"."""
     governor: str
+    """Frequency governor of the first CPU; "" when there is none to read."""
     turbo: str
+    """Either "on" or "off"; "" when it cannot be read."""
     memory_gib: int
+    """Memory of the machine, rounded: a few pages differ from boot to boot."""
     memory_limit_kb: int | None
+    """Limit of its control group, KiB; None: no limit."""
     cpu_flags: str = ""
+    """A short hash of the CPU's features as the kernel lists them; "" when it does not."""
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
-        """Returns the record of this machine; `root` stands for / in tests."""
+        """The record of this machine; `root` stands for / in tests."""
         return cls(
             cpu=_cpu_model(root),
             cores=len(os.sched_getaffinity(0)),
@@ -105,11 +98,11 @@ class Machine:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def described(self) -> tuple[tuple[str, str], ...]:
-        """Returns every field in words: ("kernel", "6.1.0")."""
+        """Every field in words: ("kernel", "6.1.0")."""
         return tuple((WORDS[f.name], shown(getattr(self, f.name))) for f in fields(self))
 
     def differences(self, other: Machine) -> tuple[str, ...]:
-        """Returns what differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
+        """What differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
         return tuple(
             f"{WORDS[field.name]}: {shown(getattr(other, field.name))} there, "
             f"{shown(getattr(self, field.name))} here"
@@ -119,7 +112,7 @@ class Machine:
 
 
 def identity(root: Path = Path("/")) -> str:
-    """Returns what tells this machine from all others: 12 hexadecimal digits.
+    """What tells this machine from all others: 12 hexadecimal digits.
 
     It is the same after a restart where there is a machine-id. That must not be published as it is,
     so that a hash of this application's own stands for it (machine-id(5)). The host's name counts,
@@ -133,7 +126,7 @@ def identity(root: Path = Path("/")) -> str:
 
 
 def boot_id(root: Path = Path("/")) -> str:
-    """Returns the number that every start of the kernel makes anew."""
+    """The number that every start of the kernel makes anew."""
     return text_or_empty(root / "proc/sys/kernel/random/boot_id")
 
 
@@ -141,7 +134,7 @@ _waited_s = 0.0
 
 
 def waited_s() -> float:
-    """Returns how long this process has waited for its timed windows so far, seconds."""
+    """How long this process has waited for its timed windows so far, seconds."""
     return _waited_s
 
 
@@ -166,7 +159,7 @@ def timed_window() -> Iterator[None]:
 
 
 def _lock_folder(root: Path = Path("/")) -> Path:
-    """Returns the one directory that every user of this machine locks, whatever his environment.
+    """The one directory that every user of this machine locks, whatever his environment.
 
     The first ones are the machine's own and in memory, where a root that comes over a network is
     neither.
@@ -175,7 +168,7 @@ def _lock_folder(root: Path = Path("/")) -> Path:
 
 
 def _all_may_read(folder: Path) -> bool:
-    """Returns whether it is a directory that its mode lets every user read, not only this one."""
+    """Whether it is a directory that its mode lets every user read, not only this one."""
     try:
         mode = folder.stat().st_mode
     except OSError:
@@ -186,7 +179,7 @@ def _all_may_read(folder: Path) -> bool:
 def quota_paths(
     root: Path, controller: str, name_v2: str, name_v1: str, whose: str = "self"
 ) -> tuple[Path, ...]:
-    """Returns where a limit of a process's control group may stand, its own group first.
+    """Where a limit of a process's control group may stand, its own group first.
 
     Args:
         root: Stands for / in tests.
@@ -208,7 +201,7 @@ def quota_paths(
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """Returns the smallest CPU quota on the way up the control groups, in CPUs."""
+    """The smallest CPU quota on the way up the control groups, in CPUs."""
     quotas = []
     for path in quota_paths(root, "cpu", _CPU_QUOTA_V2, "cpu.cfs_quota_us"):
         words = text_or_empty(path).split()
@@ -220,7 +213,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] | None:
-    """Returns the smallest memory limit on the way up the control groups, and its use.
+    """The smallest memory limit on the way up the control groups, and its use.
 
     Both in bytes; None: there is no limit.
     """
@@ -233,7 +226,7 @@ def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] 
 
 
 def _cpu_model(root: Path) -> str:
-    """Returns the model name; where the kernel gives none (arm64), implementer and part."""
+    """The model name; where the kernel gives none (arm64), implementer and part."""
     text = text_or_empty(root / "proc/cpuinfo")
     model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
     if model:
@@ -243,7 +236,7 @@ def _cpu_model(root: Path) -> str:
 
 
 def _cpu_flags(root: Path) -> str:
-    """Returns a short hash of the features of the first CPU, whatever their order."""
+    """A short hash of the features of the first CPU, whatever their order."""
     text = text_or_empty(root / "proc/cpuinfo")
     listed = re.search(r"^(?:flags|Features)\s*: (.+)$", text, re.MULTILINE)
     if listed is None:
@@ -252,13 +245,13 @@ def _cpu_flags(root: Path) -> str:
 
 
 def _memory_gib(root: Path) -> int:
-    """Returns the memory of the machine, GiB; 0 when unknown."""
+    """The memory of the machine, GiB; 0 when unknown."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", text_or_empty(root / "proc/meminfo"), re.MULTILINE)
     return round(int(found[1]) / 2**20) if found else 0
 
 
 def _turbo(root: Path) -> str:
-    """Returns whether the CPU may exceed its nominal frequency."""
+    """Whether the CPU may exceed its nominal frequency."""
     cpu = root / "sys/devices/system/cpu"
     boost = text_or_empty(cpu / "cpufreq/boost")
     no_turbo = text_or_empty(cpu / "intel_pstate/no_turbo")
@@ -268,7 +261,7 @@ def _turbo(root: Path) -> str:
 
 
 def _huge_pages(folder: Path) -> str:
-    """Returns the mode of transparent huge pages, and which sizes have an unusual one.
+    """The mode of transparent huge pages, and which sizes have an unusual one.
 
     Since Linux 6.8 each size has a mode. Usually the largest has that of all, and no other is used.
     """
@@ -286,11 +279,11 @@ def _huge_pages(folder: Path) -> str:
 
 
 def _chosen(text: str) -> str:
-    """Returns the word in brackets: "madvise" of "always [madvise] never"."""
+    """The word in brackets: "madvise" of "always [madvise] never"."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else ""
 
 
 def shown(value: object) -> str:
-    """Returns a field as a reader expects it."""
+    """A field as a reader expects it."""
     return "none" if value is None else str(value) or "unknown"

@@ -26,21 +26,16 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace that was opened and is whole.
-
-    Attributes:
-        path: Where it stands here.
-        digest: The beginning of its SHA-256.
-        threads: Threads that were recorded.
-        calls: Calls of the allocator in one round.
-        timed: Whether it has times, so that a pace can be kept.
-    """
+    """A trace that was opened and is whole."""
 
     path: Path
     digest: str
+    """The beginning of its SHA-256."""
     threads: int
     calls: int
+    """Calls of the allocator in one round."""
     timed: bool
+    """Whether it has times, so that a pace can be kept."""
 
     @property
     def name(self) -> str:
@@ -54,7 +49,7 @@ def is_trace(text: str) -> bool:
 
 
 def find(text: str) -> TraceFile:
-    """Returns the trace that "trace:FILE" names, or "trace:FILE@DIGEST", as results have it.
+    """The trace that "trace:FILE" names, or "trace:FILE@DIGEST", as results have it.
 
     Raises:
         UsageError: There is no such file, it is no whole trace, or it is another than the digest's.

@@ -51,35 +51,28 @@ _CALLS_A_SECOND = 8e6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadParam:
-    """One parameter of a workload.
-
-    Attributes:
-        name: As in `-p NAME=VALUE`.
-        default: What it is when nothing is said.
-        low: Least legal number; 0 with choices.
-        high: Greatest legal number; 0 with choices.
-        choices: The legal words; empty for a number.
-        unit: Of the number.
-        doc: What it does, in one line.
-    """
+    """One parameter of a workload."""
 
     name: str
     default: Value
     unit: str
     doc: str
     low: int = 0
+    """Least legal number; 0 with choices."""
     high: int = 0
+    """Greatest legal number; 0 with choices."""
     choices: tuple[str, ...] = ()
+    """The legal words; empty for a number."""
 
     def legal(self) -> str:
-        """Returns what is legal, in words: "a whole number from 1 to 100 (percent)"."""
+        """What is legal, in words: "a whole number from 1 to 100 (percent)"."""
         if self.choices:
             return "one of: " + " ".join(self.choices)
         unit = f" ({self.unit})" if self.unit else ""
         return f"a whole number from {self.low} to {self.high}{unit}"
 
     def parse(self, text: str) -> Value:
-        """Returns the value that `text` stands for; UsageError: it is not legal."""
+        """The value that `text` stands for; UsageError: it is not legal."""
         if self.choices and text in self.choices:
             return text
         is_number = not self.choices and re.fullmatch(r"[0-9]{1,18}", text, re.ASCII)
@@ -99,27 +92,20 @@ class NamedSetting:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One workload of hz-bench.
-
-    Attributes:
-        name: As in `--workload NAME`.
-        doc: Its shape, and what one operation is.
-        source: Where the shape comes from.
-        min_threads: Fewest threads it works with.
-        steady: Whether every second is like the other, so that turns can measure it.
-        params: Its parameters.
-        settings: Its named settings.
-        file: Whether it replays a file, and is named NAME:FILE.
-    """
+    """One workload of hz-bench."""
 
     name: str
     doc: str
     source: str
+    """Where the shape comes from."""
     min_threads: int
+    """Fewest threads it works with."""
     steady: bool
+    """Whether every second is like the other, so that turns can measure it."""
     params: tuple[WorkloadParam, ...]
     settings: tuple[NamedSetting, ...]
     file: bool
+    """Whether it replays a file, and is named NAME:FILE."""
 
     @property
     def text(self) -> str:
@@ -127,7 +113,7 @@ class Workload:
         return f"{self.name}:FILE" if self.file else self.name
 
     def param(self, name: str) -> WorkloadParam:
-        """Returns the parameter called `name`; "-" and "_" are the same; else UsageError."""
+        """The parameter called `name`; "-" and "_" are the same; else UsageError."""
         for param in self.params:
             if param.name.replace("-", "_") == name.replace("-", "_"):
                 return param
@@ -136,36 +122,30 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """A workload with everything chosen that makes its requests what they are, except the seed.
-
-    Attributes:
-        name: Name of the workload; of a trace "trace:" and its file's name.
-        setting: Name of the setting; "" for the workload's own defaults. Of a trace its digest.
-        params: (name, value) of the parameters that were given beyond the setting.
-        threads: Number of threads.
-        steady: Whether turns can measure it.
-        goal: What is measured of it.
-        trace: The file that is replayed; None: there is none, or the specification was read from
-            results, which do not know where it stands.
-        rest: Its rounds of load and rest; None: it is not looked at while it rests.
-        quota: The container in which each of its runs is measured; None: it has the machine.
-    """
+    """A workload with everything chosen that makes its requests what they are, except the seed."""
 
     name: str
     setting: str
+    """Name of the setting; "" for the workload's own defaults. Of a trace its digest."""
     params: tuple[tuple[str, Value], ...]
     threads: int
     steady: bool = True
+    """Whether turns can measure it."""
     goal: Goal = "throughput"
+    """What is measured of it."""
     trace: TraceFile | None = field(default=None, compare=False)
+    """The file that is replayed; None: there is none, or the specification was read from results,
+    which do not know where it stands."""
     rest: RestPlan | None = None
+    """Its rounds of load and rest; None: it is not looked at while it rests."""
     quota: Quota | None = None
+    """The container in which each of its runs is measured; None: it has the machine."""
 
     @classmethod
     def from_text(
         cls, text: str, overrides: Sequence[str] = (), threads: int | None = None
     ) -> WorkloadSpec:
-        """Returns the specification that a command line describes.
+        """The specification that a command line describes.
 
         Args:
             text: "remote", or "remote@main" with a named setting; or "trace:FILE".
@@ -199,7 +179,7 @@ class WorkloadSpec:
         return " ".join([*words, f"T={self.threads}", *goal, *rest, *within])
 
     def by(self, goal: Goal) -> WorkloadSpec:
-        """Returns the same workload with something else measured of it.
+        """The same workload with something else measured of it.
 
         Latencies are of whole runs: they take a clock at every call, and come when a run ends. So
         is what stays at rest.
@@ -213,20 +193,20 @@ class WorkloadSpec:
         return made.resting(self.rest) if goal == "kept" else made
 
     def resting(self, plan: RestPlan | None = None) -> WorkloadSpec:
-        """Returns the same workload with a rest behind its load; else UsageError."""
+        """The same workload with a rest behind its load; else UsageError."""
         if self.name.startswith(trace_file.PREFIX):
             raise UsageError(f"{self.label}: memory at rest is not measured of a trace")
         return replace(self, rest=plan or RestPlan(), steady=False)
 
     def within(self, quota: Quota) -> WorkloadSpec:
-        """Returns the same workload in a container.
+        """The same workload in a container.
 
         It is measured by runs: a quota counts the time in which others have their turn, as well.
         """
         return replace(self, quota=quota, steady=False)
 
     def command(self, seed: int) -> list[str]:
-        """Returns the hz-bench command; the same seed gives the same requests."""
+        """The hz-bench command; the same seed gives the same requests."""
         words = [str(artifacts.bench()), self._target]
         for key, value in self.params:
             words += [f"--{key}", str(value)]
@@ -243,7 +223,7 @@ class WorkloadSpec:
         return self.name + (f"@{self.setting}" if self.setting else "")
 
     def span(self, seconds: float) -> list[str]:
-        """Returns the options of a run of about so many seconds; of a trace it is whole rounds."""
+        """The options of a run of about so many seconds; of a trace it is whole rounds."""
         if self.trace is None:
             return ["--seconds", f"{seconds:g}"]
         usual = 1 if _is_paced(self) else round(_CALLS_A_SECOND * seconds / self.trace.calls)
@@ -279,7 +259,7 @@ class WorkloadSpec:
 
 @cache
 def listing() -> tuple[Workload, ...]:
-    """Returns every workload of the installed hz-bench; else HztuneError."""
+    """Every workload of the installed hz-bench; else HztuneError."""
     done = process.run([str(artifacts.bench()), "--list", "--json"], deadline_s=_LIST_DEADLINE_S)
     if not done.ok:
         raise HztuneError(f"hz-bench --list {done.describe()}; reinstall hztune")
@@ -299,7 +279,7 @@ def listing() -> tuple[Workload, ...]:
 
 
 def find(name: str) -> Workload:
-    """Returns the workload called `name`; UsageError: there is none."""
+    """The workload called `name`; UsageError: there is none."""
     for workload in listing():
         if workload.name == name:
             return workload
@@ -309,7 +289,7 @@ def find(name: str) -> Workload:
 def workloads_named(
     text: str, overrides: Sequence[str] = (), threads: int | None = None
 ) -> tuple[WorkloadSpec, ...]:
-    """Returns the workloads of "larson,remote@main", all with one number of threads.
+    """The workloads of "larson,remote@main", all with one number of threads.
 
     Args:
         text: One workload, or several with commas between them.
@@ -327,7 +307,7 @@ def workloads_named(
 def specs_named(
     names: Sequence[str], overrides: Sequence[str], threads: int | None
 ) -> tuple[WorkloadSpec, ...]:
-    """Returns the workloads of ("larson", "remote@main"), each with the overrides that it takes.
+    """The workloads of ("larson", "remote@main"), each with the overrides that it takes.
 
     Raises:
         UsageError: As for `WorkloadSpec.from_text`; or none of them takes one of the overrides.
@@ -342,7 +322,7 @@ def specs_named(
 
 
 def goal_of(metric: str) -> Goal:
-    """Returns what a profile's metric was the measure of; else UsageError."""
+    """What a profile's metric was the measure of; else UsageError."""
     for goal, name in METRICS.items():
         if name == metric:
             return goal
@@ -358,14 +338,14 @@ def takes(name: str, override: str) -> bool:
 
 
 def _override(workload: Workload, text: str) -> tuple[str, Value]:
-    """Returns name and value of one "KEY=VALUE"."""
+    """Name and value of one "KEY=VALUE"."""
     key, value = key_value(text, "-p")
     param = workload.param(key)
     return param.name, param.parse(value)
 
 
 def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -> WorkloadSpec:
-    """Returns the specification of a trace, whose threads are those that were recorded."""
+    """The specification of a trace, whose threads are those that were recorded."""
     if threads not in (None, trace.threads):
         counted = "1 thread" if trace.threads == 1 else f"{trace.threads} threads"
         raise UsageError(
@@ -391,7 +371,7 @@ def _traced(spec: WorkloadSpec, name: str) -> int:
 
 
 def _threads(workload: Workload, threads: int | None) -> int:
-    """Returns the number of threads, refused where the workload cannot have it."""
+    """The number of threads, refused where the workload cannot have it."""
     if threads is None:
         return max(workload.min_threads, len(os.sched_getaffinity(0)))
     if not workload.min_threads <= threads <= _MAX_THREADS:
@@ -403,7 +383,7 @@ def _threads(workload: Workload, threads: int | None) -> int:
 
 
 def _unknown(what: str, name: str, names: Sequence[str]) -> UsageError:
-    """Returns the refusal of a name, with the nearest and all legal ones."""
+    """The refusal of a name, with the nearest and all legal ones."""
     hint = did_you_mean(name, names)
     legal = " ".join(names) or "it has none"
     return UsageError(f"there is no {what} {name!r}{hint} (legal: {legal})")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hztune.allocator.tables import AUTO, SWITCH, KnobRow, Table, knob, rows_of
+from hztune.allocator.tables import AUTO, SWITCH, KnobRow, Table, knob, knobs_of, rows_of
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value, judge
 
@@ -83,12 +83,14 @@ class Adapter:
 
     def knobs(self, installed: Installed) -> tuple[Param, ...]:
         """The knobs of that version; the default is what the program gives, where it does."""
-        given = dict(installed.given)
+        own, given = knobs_of(self.family, installed.version), dict(installed.given)
+        if not given:
+            return own
         return tuple(
-            replace(row.param, default=given[row.param.name], may_be_auto=False)
-            if row.param.name in given
-            else row.param
-            for row in self.rows(installed)
+            replace(each, default=given[each.name], may_be_auto=False)
+            if each.name in given
+            else each
+            for each in own
         )
 
     def variables(self) -> tuple[str, ...]:
@@ -104,9 +106,9 @@ class Adapter:
     def settings(self, config: Config, installed: Installed) -> Environment:
         """The variables for a checked configuration; LD_PRELOAD is not among them."""
         given = [
-            (row, row.text(config[row.param.name]))
+            (row, row.text(config[row.name]))
             for row in self.rows(installed)
-            if row.param.name in config and not self.is_left(row.param.name, config[row.param.name])
+            if row.name in config and not self.is_left(row.name, config[row.name])
         ]
         if not self.table.variable:
             return {self._variable_of(row): text for row, text in given}
@@ -122,7 +124,7 @@ class Adapter:
         said = self.requests(environment)
         try:
             return {
-                row.param.name: self.value_of(row, said[row.option])
+                row.name: self.value_of(row, said[row.option])
                 for row in self.rows(installed)
                 if row.option in said
             }
@@ -171,14 +173,14 @@ class Adapter:
         """The settings that stand in the memory of a running process, where they do."""
         found: dict[str, Value] = {}
         for row in self.table.rows:
-            if row.symbol and row.param.name not in found:
+            if row.symbol and row.name not in found:
                 held = memory(row.symbol, struct.calcsize(f"={row.form}"))
                 if held is None and not found:
                     return found
                 if held is not None:
                     (value,) = struct.unpack(f"={row.form}", held)
                     is_switch = row.form == "?"
-                    found[row.param.name] = SWITCH[value] if is_switch else round(row.per * value)
+                    found[row.name] = SWITCH[value] if is_switch else round(row.per * value)
         return found
 
     def check(self, config: Config, installed: Installed) -> None:
@@ -244,7 +246,7 @@ class Adapter:
             for option, text in dict(pairs).items():
                 if option not in rows:
                     continue
-                name, value = rows[option].param.name, rows[option].value(text)
+                name, value = rows[option].name, rows[option].value(text)
                 if agreed.setdefault(name, value) != value:
                     raise WrongConfiguration(
                         f"one process runs {self.name} with {name}={agreed[name]}, another with "

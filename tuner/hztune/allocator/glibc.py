@@ -69,7 +69,7 @@ class Glibc(Adapter):
         return [(name, text) for name, _, text in (each.partition("=") for each in entries)]
 
     def value_of(self, row: KnobRow, text: str) -> Value:
-        return text if row.param.kind == "enum" else int(text, 0)
+        return text if row.words else int(text, 0)
 
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None

@@ -35,6 +35,9 @@ class Hz(Library):
     def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
         return _rows()
 
+    def knobs(self, installed: Installed) -> tuple[Param, ...]:
+        return params.table()
+
     def check(self, config: Config, installed: Installed) -> None:
         """Asks the core, which decides what is legal, then that numbers are no texts."""
         params.check(config)
@@ -92,7 +95,8 @@ class Hz(Library):
 
 @cache
 def _rows() -> tuple[KnobRow, ...]:
-    return tuple(KnobRow(each, each.name, (), (), "", "", 1, "") for each in params.table())
+    table = params.table()
+    return tuple(KnobRow(name=p.name, doc=p.doc, default=0, words=p.choices) for p in table)
 
 
 def _meaning(row: Param, number: int) -> Value | None:

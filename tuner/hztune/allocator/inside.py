@@ -32,20 +32,17 @@ _GONE = "deprecated_"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An allocator in a file.
-
-    Attributes:
-        family: Its adapter's name.
-        prefix: Of its functions and variable, in small letters ("_rjem_"); "": none.
-        version: As far as the file tells: of mimalloc the first that has the same options; "": it
-            does not.
-        variable: The one variable that it reads ("_RJEM_MALLOC_CONF"); "": others, or several.
-    """
+    """An allocator in a file."""
 
     family: str
+    """Its adapter's name."""
     prefix: str
+    """Of its functions and variable, in small letters ("_rjem_"); "": none."""
     version: str
+    """As far as the file tells: of mimalloc the first that has the same options; "": it does
+    not."""
     variable: str
+    """The one variable that it reads ("_RJEM_MALLOC_CONF"); "": others, or several."""
 
 
 @cache
@@ -135,6 +132,6 @@ def _version(path: Path, table: Table) -> str:
     def strays(version: Version) -> int:
         return len({row.option for row in table.rows if row.holds(version)} ^ there)
 
-    turns = {version for row in table.rows for version in (row.since, row.before) if version}
+    turns = {version for row in table.rows for version in row.span if version}
     first: Version = min(sorted(turns), key=strays)
     return ".".join(map(str, first))

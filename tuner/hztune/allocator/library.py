@@ -153,7 +153,7 @@ class Jemalloc(Library):
         """What mallctl says in a probe: every value after clipping."""
         if self.is_inside:
             return self.requested(environment, installed)
-        asked = [(row.param.name, *_mallctl(row)) for row in self.rows(installed)]
+        asked = [(row.name, *_mallctl(row)) for row in self.rows(installed)]
         strict = self.confirm_environment(environment)
         answer: dict[str, Value] = self.ask(f"ASKED = {asked!r}{_ASK_JEMALLOC}", strict, installed)
         return answer
@@ -161,17 +161,17 @@ class Jemalloc(Library):
 
 def _mallctl(row: KnobRow) -> tuple[bytes, str]:
     """The name under which mallctl knows a knob, and the form of its answer."""
-    if row.param.name == "bin_shards":
+    if row.name == "bin_shards":
         return b"arenas.bin.0.nshards", "number"
-    form = "switch" if row.param.choices == SWITCH else "word"
-    return f"opt.{row.option}".encode(), form if row.param.kind == "enum" else "number"
+    form = "switch" if row.words == SWITCH else "word"
+    return f"opt.{row.option}".encode(), form if row.words else "number"
 
 
 class Tcmalloc(Library):
     """The library's own functions say in a probe what it runs with, after clipping."""
 
     def value_of(self, row: KnobRow, text: str) -> Value:
-        if row.param.choices == SWITCH:
+        if row.words == SWITCH:
             return SWITCH[text[:1] in "tTyY1"]
         return super().value_of(row, text)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,26 +27,55 @@ _MOST_BYTES = 256 * 1024
 _FROM_FILE = "files[0].partition('.so')[2].strip('.')"
 
 
-@dataclass(frozen=True, slots=True)
-class KnobRow:
-    """One knob of an allocator in a range of its versions, `since` the first until `before`."""
+class KnobRow(Schema, frozen=True, kw_only=True):
+    """A [[parameter]] of the file: one knob in a range of versions."""
 
-    param: Param
-    option: str
-    """What the allocator calls it in these versions."""
-    since: Version
-    before: Version
-    symbol: str
+    name: str
+    """As hztune knows it, in every version."""
+    doc: str
+    default: int | str
+    """The allocator's own; `auto` where it is worked out when the allocator starts."""
+    low: int = 0
+    """Least value that the allocator keeps as it is."""
+    high: int = 0
+    scale: Scale = "linear"
+    unit: str = ""
+    words: tuple[str, ...] = ()
+    """All that is legal; empty: a number is."""
+    versions: str = ""
+    """"2.0-2.1.2" is from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all."""
+    own_name: str = field(default="", name="option")
+    symbol: str = ""
     """Where its value stands in the memory of a process; "": nowhere."""
-    form: str
+    form: Literal["", "I", "?", "q", "Q", "d"] = ""
     """The C type behind `symbol`, as `struct` has it."""
-    per: int
+    per: int = 1
     """What the allocator takes as 1: it writes and holds a fraction of that."""
-    suffix: str
+    suffix: str = ""
     """Unit that a written number carries."""
 
+    @property
+    def option(self) -> str:
+        """What the allocator calls it in these versions."""
+        return self.own_name or self.name
+
+    @property
+    def span(self) -> tuple[Version, Version]:
+        """The first version that has it so, and the first one after the last."""
+        since, _, before = self.versions.partition("-")
+        return parse_version(since), parse_version(before)
+
     def holds(self, version: Version) -> bool:
-        return self.since <= version and (not self.before or version < self.before)
+        since, before = self.span
+        return since <= version and (not before or version < before)
+
+    @property
+    def param(self) -> Param:
+        kind: Literal["int", "enum"] = "enum" if self.words else "int"
+        high = len(self.words) - 1 if self.words else self.high
+        may_be_auto = self.default == AUTO and not self.words
+        return Param(self.name, kind, self.default, self.low, high, self.scale, self.unit,
+                     self.words, may_be_auto, "", "", self.doc)  # fmt: skip
 
     def text(self, value: Value) -> str:
         """A value as the allocator's parser reads it."""
@@ -57,41 +85,11 @@ class KnobRow:
 
     def value(self, text: str) -> Value:
         """The value of such a text; ValueError: it is no number, where one is wanted."""
-        if self.param.kind == "enum":
+        if self.words:
             return text
         if self.per != 1:
             return round(self.per * float(text))
         return int(text.removesuffix(self.suffix))
-
-
-class _Entry(Schema, frozen=True, kw_only=True):
-    """A [[parameter]] of the file: a number from `low` to `high`, or one of `words`."""
-
-    name: str
-    doc: str
-    default: int | str
-    low: int = 0
-    high: int = 0
-    scale: Scale = "linear"
-    unit: str = ""
-    words: tuple[str, ...] = ()
-    versions: str = ""
-    option: str = ""
-    symbol: str = ""
-    form: Literal["", "I", "?", "q", "Q", "d"] = ""
-    per: int = 1
-    suffix: str = ""
-
-    def row(self) -> KnobRow:
-        kind: Literal["int", "enum"] = "enum" if self.words else "int"
-        high = len(self.words) - 1 if self.words else self.high
-        may_be_auto = self.default == AUTO and not self.words
-        param = Param(self.name, kind, self.default, self.low, high, self.scale, self.unit,
-                      self.words, may_be_auto, "", "", self.doc)  # fmt: skip
-        since, _, before = self.versions.partition("-")
-        span = parse_version(since), parse_version(before)
-        option = self.option or self.name
-        return KnobRow(param, option, *span, self.symbol, self.form, self.per, self.suffix)
 
 
 class Table(Schema, frozen=True, kw_only=True):
@@ -157,7 +155,7 @@ def _read(path: Path) -> Table:
     rows = []
     for each in said.pop("parameter", ()):
         known[each["name"]] = {**known.get(each["name"], {}), **each}
-        rows.append(judged(known[each["name"]], _Entry).row())
+        rows.append(known[each["name"]])
     return judged({**said, "name": path.stem, "rows": rows}, Table)
 
 
@@ -166,6 +164,11 @@ def rows_of(allocator: str, version: str) -> tuple[KnobRow, ...]:
     """The rows that describe a version, in the order of the table."""
     numbers = parse_version(version)
     return tuple(row for row in tables()[allocator].rows if row.holds(numbers))
+
+
+@cache
+def knobs_of(allocator: str, version: str) -> tuple[Param, ...]:
+    return tuple(row.param for row in rows_of(allocator, version))
 
 
 def parse_version(text: str) -> Version:

@@ -31,24 +31,20 @@ _RANDOM_TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One parameter of a space.
-
-    Attributes:
-        param: The knob, as its allocator describes it.
-        values: Legal values in order, special ones (`auto`, 0 for "off") first; for a share the
-            whole-number divisors 1, 2, 4 ...
-        low: Least value of a share; unused otherwise.
-        high: Greatest value of a share; unused otherwise.
-        share_of: The parameter that it is a share of, or "".
-        when: Where it is searched; elsewhere it stays at its default.
-    """
+    """One parameter of a space."""
 
     param: Param
     values: tuple[Value, ...]
+    """Legal values in order, special ones (`auto`, 0 for "off") first; for a share the whole-number
+    divisors 1, 2, 4 ..."""
     low: int = 0
+    """Least value of a share; unused otherwise."""
     high: int = 0
+    """Greatest value of a share; unused otherwise."""
     share_of: str = ""
+    """The parameter that it is a share of, or ""."""
     when: Expression | None = None
+    """Where it is searched; elsewhere it stays at its default."""
 
     @property
     def name(self) -> str:
@@ -118,25 +114,20 @@ def _legal_everywhere(config: Mapping[str, Value]) -> None:
 
 @dataclass(frozen=True)
 class Space:
-    """The configurations of one allocator that a search may propose.
-
-    Attributes:
-        allocator: Name of the adapter whose knobs these are.
-        dimensions: In an order in which each one stands after those it needs.
-        rules: What is legal but senseless.
-        presets: In the order in which they are measured.
-        params: Every knob of the allocator, searched or not.
-        check: Raises UsageError when the allocator would refuse a whole configuration.
-        risks: What is known to harm some programs, whatever it does to the user's.
-    """
+    """The configurations of one allocator that a search may propose."""
 
     allocator: str
+    """Name of the adapter whose knobs these are."""
     dimensions: tuple[Dimension, ...]
     rules: tuple[Rule, ...]
+    """What is legal but senseless."""
     presets: tuple[Preset, ...]
+    """In the order in which they are measured."""
     params: tuple[Param, ...]
     check: Callable[[Mapping[str, Value]], None] = _legal_everywhere
+    """Raises UsageError when the allocator would refuse a whole configuration."""
     risks: tuple[Rule, ...] = ()
+    """What is known to harm some programs, whatever it does to the user's."""
 
     @property
     def default(self) -> ConfigDict:
@@ -289,14 +280,12 @@ class Choice:
     """The configurations of several allocators.
 
     What changes nothing is the unchanged program: it is the control and never proposed.
-
-    Attributes:
-        parts: The space of each, in the order in which they are first measured.
-        unchanged: The one on which the unchanged program runs with its defaults; "": none of them.
     """
 
     parts: tuple[Space, ...]
+    """The space of each, in the order in which they are first measured."""
     unchanged: str = ""
+    """The one on which the unchanged program runs with its defaults; "": none of them."""
 
     @property
     def control(self) -> Arm:

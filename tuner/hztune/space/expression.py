@@ -56,14 +56,10 @@ class _WordInArithmetic(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that was read once and is evaluated often.
-
-    Attributes:
-        text: As it was written.
-        names: Every name that it mentions.
-    """
+    """An expression that was read once and is evaluated often."""
 
     text: str
+    """As it was written."""
     names: frozenset[str] = field(compare=False)
     _tree: ast.expr = field(repr=False, compare=False)
 
