@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure import Block
+from hztune.measure import Block, watch
 from hztune.measure.alternate import (
     BY_TURNS,
     AlternateExecutor,
@@ -140,35 +139,8 @@ def test_a_program_with_busy_threads_has_all_cpus() -> None:
     assert is_by_turns(block)
 
 
-def test_a_number_that_counts_all_the_time_is_found_out() -> None:
-    code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
-    said, block = choose(
-        python(code, rate=Metric(r"([0-9.]+)", better="higher"), reads_output=True)
-    )
-    assert said.endswith("; its number is corrected by the time that it stood still")
-    assert is_by_turns(block)
-
-
-PORT_CODE = "import socket\ns = socket.socket()\n{reuse}s.bind(('127.0.0.1', {port}))\ns.listen()\n"
-REUSE = "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 LIARS = {
-    "sleep": (f"{BUSY}time.sleep(0.2)", "it waits for something else than a CPU"),
     "file": (f"f = open('{{folder}}/out', 'w')\n{BUSY}", "two copies of it share the file"),
-    "port": (PORT_CODE.format(reuse=REUSE, port="{port}") + BUSY, "share the port {port}"),
-    "same port": (PORT_CODE.format(reuse="", port="{port}") + BUSY, "a second copy of it"),
-    "lock": (
-        f"import fcntl\nf = open('{{folder}}/lock', 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n{BUSY}",
-        "two copies of it share the file",
-    ),
     "failing second": (
         f"os.close(os.open('{{folder}}/only', os.O_CREAT | os.O_EXCL))\n{BUSY}"
         "os.unlink('{folder}/only')",
@@ -182,10 +154,7 @@ def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(
     name: str, tmp_path: Path
 ) -> None:
     code, reason = LIARS[name]
-    names = {"folder": str(tmp_path), "port": str(free_port())}
-    for word, value in names.items():
-        code, reason = code.replace(f"{{{word}}}", value), reason.replace(f"{{{word}}}", value)
-    said, block = choose(python(code))
+    said, block = choose(python(code.replace("{folder}", str(tmp_path))))
     assert said.startswith("measured by whole runs, one after the other: ")
     assert reason in said
     assert block.control.ok
@@ -248,14 +217,19 @@ def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_netw
     assert "--by turns needs a port of its own for each copy of the server" in done.stderr
 
 
-@pytest.mark.skipif(not can_have_networks(), reason="this process may not make a network")
-def test_two_copies_of_a_program_do_not_share_a_port_of_two_networks() -> None:
-    """To make a network takes the kernel a moment, in which the program waits."""
-    busy = SPIN.format(seconds="1.5")
-    program = python(PORT_CODE.format(reuse="", port=free_port()) + busy)
-    own = ("unshare", "--user", "--map-root-user", "--net", *program.argv)
-    _, block = choose(replace(program, argv=own))
-    assert is_by_turns(block)
+def test_what_two_copies_cannot_both_hold_is_seen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "out").open("w"):
+        held = {*watch._held(os.getpid())}
+        port = watch.port_in_words(server.getsockname()[1])
+        assert port in watch.ports_of(os.getpid())
+    assert {port, f"the file {tmp_path / 'out'}"} <= {one.what for one in held}
+    with Path(__file__).open():
+        assert __file__ not in " ".join(one.what for one in watch._held(os.getpid()))
+    both = watch.Holdings()
+    both._of = {0: {watch.Held("the port 1", "net:[1]")}, 1: {watch.Held("the port 1", "net:[2]")}}
+    assert both.shared() == []  # each network has all ports
+    both._of = {0: held, 1: held}
+    assert port in both.shared()
 
 
 def test_a_program_that_does_not_exist_is_a_usage_error() -> None:

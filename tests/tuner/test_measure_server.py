@@ -85,9 +85,8 @@ def test_a_metric_is_read_from_what_the_load_prints(serve: Any) -> None:
     assert outcome.ops_per_s == pytest.approx(1250)
 
 
-@pytest.mark.parametrize("name", ["jemalloc", "hz"])
-def test_the_server_runs_under_the_candidate_and_the_load_does_not(serve: Any, name: str) -> None:
-    checked = serve(arm=Arm(name), load="env", check="! grep -E 'LD_PRELOAD|HZ_|MALLOC_CONF'")
+def test_the_server_runs_under_the_candidate_and_the_load_does_not(serve: Any) -> None:
+    checked = serve(arm=Arm("hz"), load="env", check="! grep -E 'LD_PRELOAD|HZ_|MALLOC_CONF'")
     assert (checked.status, checked.detail) == ("ok", "")
 
 
@@ -114,7 +113,6 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
     "crashes under load": ({"word": "crash"}, "crash", "SIGABRT"),
     "ends before it answers": ({"code": "raise SystemExit(3)"}, "failed", "exit status 3"),
     "is put under a load that fails": ({"load": "echo no; exit 1"}, "failed", "--load"),
-    "is put under a load that hangs": ({"load": "sleep 60", "timeout_s": 0.3}, "hang", "--load"),
     "answers wrongly": ({"check": "grep right"}, "bad_output", "--check"),
 }
 
