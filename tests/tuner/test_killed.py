@@ -23,7 +23,7 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm, Block, Role, spent_s
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Around
@@ -34,7 +34,6 @@ from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy, recording
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
-from hztune.tune.session import _spent
 from hztune.tune.story import Story
 
 from .conftest import RESUME_S
@@ -211,7 +210,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
             clock = VirtualClock()
             executor, blocks = Stored(store, clock, tell), store.replay()
-            budget = Budget(clock, 90.0, spent_s=_spent(blocks))
+            budget = Budget(clock, 90.0, spent_s=spent_s(blocks))
             bench = Workbench(executor, Ledger.of(blocks), budget, Quiet())
             decision = Story(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})

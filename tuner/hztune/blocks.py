@@ -257,6 +257,11 @@ def times_of(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
         now, last_ns = now + length, end_ns
 
 
+def spent_s(blocks: Iterable[Block]) -> float:
+    """Seconds that blocks took, with what lies between them."""
+    return max((end for _, end in times_of(blocks)), default=0.0)
+
+
 def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
     """Returns one block of the same arms from what each workload gave; a single one is itself.
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from hztune.blocks import Arm, Block, Outcome, times_of
+from hztune.blocks import Arm, Block, Outcome, spent_s
 from hztune.caution import Caution
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
@@ -405,8 +405,7 @@ class Panel:
         Raises:
             StoppedByUser: The user asked to stop; every block is kept.
         """
-        spent = times_of(block for block in bench.ledger.panel if bench.ledger.is_own(block))
-        left_s = seconds - max((end for _, end in spent), default=0.0)
+        left_s = seconds - spent_s(filter(bench.ledger.is_own, bench.ledger.panel))
         until_s = max(until_s, bench.budget.elapsed() + left_s)
         return _Course(bench, control, self.executors, until_s, may_remove).run(tuple(steps))
 

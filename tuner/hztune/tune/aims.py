@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from hztune.blocks import Arm
-from hztune.profile import TOLD_FROM, Verdict
+from hztune.profile import Verdict
 from hztune.progress import percent
-from hztune.rests import MEMORIES, MemoryKind
-from hztune.result import REASONS, Decision, claim_of
+from hztune.rests import MEMORIES
+from hztune.result import REASONS, Decision
 from hztune.stats.intervals import Interval
 from hztune.study.bench import Workbench
 from hztune.study.calibration import (
@@ -54,6 +54,7 @@ from hztune.study.proof import (
     prove_front,
 )
 from hztune.study.search import FastestGoal
+from hztune.tune.on_program import price_words
 
 if TYPE_CHECKING:
     from hztune.tune.story import Story
@@ -101,10 +102,6 @@ class Aim(ABC):
         """Searches and proves, as far as the time allows."""
 
 
-if TYPE_CHECKING:
-    from hztune.tune.on_program import LastProof
-
-
 class Winner(Aim):
     """The part of a story that searches and proves until a gain is proved."""
 
@@ -142,10 +139,9 @@ class Winner(Aim):
         The first block of a proof holds its whole chain; later ones hold the beginning of it.
         """
         chains: dict[Arm, Chain] = {}
-        for block in self.bench.ledger.own_blocks():
-            if block.role == "confirm":
-                arms = tuple(outcome.arm for outcome in block.outcomes[1:])
-                chains.setdefault(arms[0], arms)
+        for block in self.bench.ledger.own_blocks("confirm"):
+            arms = tuple(outcome.arm for outcome in block.outcomes[1:])
+            chains.setdefault(arms[0], arms)
         judged = {proof.first for proof in self.proofs}
         return [arms for first, arms in chains.items() if first not in judged]
 
@@ -159,17 +155,18 @@ class Winner(Aim):
     def _most_steps(self) -> int:
         """Configurations of a chain for which the time left holds the pairs of a proof."""
         pairs = max(PAIRS, self.bench.least_pairs)
-        for arms in range(MOST_STEPS, 1, -1):
-            if affordable_pairs(self.bench, arms, PROVED_BY) >= pairs:
-                return arms
-        return 1
+        counts = range(MOST_STEPS, 1, -1)
+        bench = self.bench
+        return next((n for n in counts if affordable_pairs(bench, n, PROVED_BY) >= pairs), 1)
 
     def _time_for_proof(self) -> bool:
         return affordable_pairs(self.bench, 1, PROVED_BY) >= self.bench.least_pairs
 
     def _prove(self, chain: Chain) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
-        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {self._told(chain)}")
+        steps = zip(chain, (self.story.control, *chain), strict=False)
+        told = ", then ".join(difference(arm, before) for arm, before in steps)
+        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {told}")
         proof = prove(self.bench, self.story.control, chain, alpha=self._alpha(), until=PROVED_BY)
         if not proof.succeeded:
             self._refuse(proof)
@@ -187,25 +184,16 @@ class Winner(Aim):
         self.story.search.refuse(proof.first)
         self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
 
-    def _told(self, chain: Chain) -> str:
-        """What a proof will add, one after another."""
-        steps = zip(chain, (self.story.control, *chain), strict=False)
-        return ", then ".join(difference(arm, before) for arm, before in steps)
-
     def _reason(self, proof: Proof) -> str:
         """Why a finalist is not confirmed."""
+        ledger, gain = self.bench.ledger, proof.interval
         if proof.answer == "over_loss":
-            return loss_words(self.bench.ledger, self.bench.ledger.fresh(proof.arm, proof.first))
-        if (floor := self._floor_above(proof)) is not None:
+            return loss_words(ledger, ledger.fresh(proof.arm, proof.first))
+        floor = plan.floor if (plan := plan_of(ledger, (proof.first,))) else 0.0
+        is_open = proof.answer in ("futile", "out_of_time")
+        if is_open and gain and gain.low > 0.0 and gain.estimate < floor:
             return f"its gain is below the noise floor of {percent(floor, sign=False)}"
         return REASONS[proof.answer]
-
-    def _floor_above(self, proof: Proof) -> float | None:
-        """The noise floor, where a gain is refused that is shown, but no larger than it."""
-        gain, plan = proof.interval, plan_of(self.bench.ledger, (proof.first,))
-        if proof.answer not in ("futile", "out_of_time") or gain is None or plan is None:
-            return None
-        return plan.floor if gain.low > 0.0 and gain.estimate < plan.floor else None
 
     def _improved(self, proof: Proof) -> Decision:
         """The verdict of a proved gain."""
@@ -225,38 +213,10 @@ class Winner(Aim):
         gain = self.story.gain_words(interval.estimate)
         why = f"{gain} on {interval.pairs} fresh pairs of processes"
         record = self.bench.ledger.fresh_by_arm[arm.key]
-        why += _price({kind: record.ratio_of(kind) for kind in MEMORIES})
-        decision = self.story.decided("improved", arm, interval, why, steps)
-        return decision if self.story.last is None else self._on_program(decision, self.story.last)
-
-    def _on_program(self, found: Decision, last: LastProof) -> Decision:
-        """The verdict of the program itself on what was found on its trace."""
-        seen = last.prove(self.bench, self.story.control, found.arm)
-        interval, on_trace = seen.proof.interval, f"on its trace, {found.why}"
-        told = f": {interval.text} on {interval.pairs} fresh pairs" if interval else ""
-        shared = replace(
-            found,
-            calibration=seen.calibration,
-            each=(),
-            on_program=True,
-            rss_ratio=seen.rss_ratio,
-        )
-        if seen.proof.succeeded and interval is not None:
-            self.bench.reporter.say(f"confirmed on {last.label} itself{told}")
-            why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of {last.label} "
-            claim = claim_of(last.metric, "improved", interval)
-            why += f"itself{_price({'rss': seen.rss_ratio})}; {on_trace}"
-            return replace(shared, claim=claim, why=why)
-        reason = f"{last.label} itself does not confirm it ({REASONS[seen.proof.answer]}){told}"
-        self.bench.reporter.say(f"not confirmed: {reason}")
-        return replace(
-            shared,
-            arm=self.story.control,
-            claim=claim_of(last.metric, "no_gain", seen.itself),
-            why=f"{on_trace}, but {reason}",
-            steps=(),
-            rss_ratio=None,
-        )
+        why += price_words({kind: record.ratio_of(kind) for kind in MEMORIES})
+        found = self.story.decided("improved", arm, interval, why, steps)
+        last = self.story.last
+        return last.verdict(self.bench, self.story.control, found) if last else found
 
     def _saved(self, proof: Proof, interval: Interval) -> Decision:
         """The verdict where the default breaks the memory limit, and the finalist keeps it."""
@@ -317,16 +277,6 @@ def _seen(proof: Proof) -> str:
     return f": {proof.interval.text} on {pairs}"
 
 
-def _price(ratios: Mapping[MemoryKind, float | None]) -> str:
-    """What a gain costs in memory, tuned / default; "" where it hardly does."""
-    told = [
-        f"{ratio:.2f} times the {MEMORIES[kind]}"
-        for kind, ratio in ratios.items()
-        if ratio is not None and ratio > TOLD_FROM
-    ]
-    return f", at {' and '.join(told)}" if told else ""
-
-
 class Front(Aim):
     """The part of a story that ends with proved configurations, none beaten in both objectives."""
 
@@ -364,7 +314,7 @@ class Front(Aim):
 
     def _begun(self) -> Counter[Arm]:
         """The arms that have fresh pairs of this machine, with how many."""
-        fresh = [block for block in self.bench.ledger.own_blocks() if block.role == "confirm"]
+        fresh = self.bench.ledger.own_blocks("confirm")
         return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
 
     def _emitted(self, front: Sequence[Proof]) -> Decision:
@@ -397,11 +347,7 @@ class Front(Aim):
 
 def _told(member: Proof) -> str:
     """What became of a member, in words."""
-    claims = [
-        word
-        for word, is_proved in (("faster", member.is_faster), ("less memory", member.is_saving))
-        if is_proved
-    ]
+    claims = ["faster"] * member.is_faster + ["less memory"] * member.is_saving
     if member.answer == "proved":
         fate = f"confirmed ({' and '.join(claims)})"
     else:

@@ -8,12 +8,16 @@ left. Its blocks stand beside those of the trace, and no other decision looks at
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hztune.blocks import Arm, Block, times_of
+from hztune.blocks import Arm, Block, spent_s
 from hztune.measure import Around, Executor, Role
-from hztune.stats.intervals import FIRST_LOOK, Interval
+from hztune.profile import TOLD_FROM
+from hztune.progress import percent
+from hztune.rests import MEMORIES, MemoryKind
+from hztune.result import REASONS, Decision, claim_of
+from hztune.stats.intervals import FIRST_LOOK
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import (
     COPIES,
@@ -21,13 +25,12 @@ from hztune.study.calibration import (
     HEADROOM,
     LEAST_BLOCKS,
     PROGRAM_SHARE,
-    Calibration,
     TooLittleTime,
     assess,
     calibrate,
 )
 from hztune.study.ledger import Ledger
-from hztune.study.proof import Proof, against_itself, claim_error, prove
+from hztune.study.proof import against_itself, claim_error, prove
 
 _CALIBRATED_BY = 0.25
 _PROVED_BY = 0.98
@@ -46,16 +49,6 @@ class _Beside(Around):
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         self.ledger.add(replace(block, workload=self.label, machine=self.ledger.machine))
         return block
-
-
-@dataclass(frozen=True, slots=True)
-class OnProgram:
-    """What the program itself showed of the configuration that was found on its trace."""
-
-    proof: Proof  # of the configuration
-    calibration: Calibration  # what could be seen
-    rss_ratio: float | None  # peak memory, tuned / default; None: not measured
-    itself: Interval | None  # the default against itself, log units; None: too few pairs
 
 
 @dataclass(frozen=True)
@@ -85,28 +78,47 @@ class LastProof:
             f"kept for them; --budget {enough_s}s would do, and so would a shorter run"
         )
 
-    def prove(self, study: Workbench, control: Arm, winner: Arm) -> OnProgram:
-        """Measures fresh pairs of the program.
+    def verdict(self, study: Workbench, control: Arm, found: Decision) -> Decision:
+        """Measures fresh pairs of the program, and says what they show of what was found.
 
         Raises:
             StoppedByUser: The user asked to stop; every block is kept.
             HztuneError: The program does not run.
         """
         earlier = [replace(block, workload="") for block in study.ledger.on_program]
-        spent_s = max((end for _, end in times_of(earlier)), default=0.0)
         seconds = self.seconds + max(0.0, study.budget.left())
-        budget = Budget(study.budget.clock, seconds, spent_s)
+        budget = Budget(study.budget.clock, seconds, spent_s(earlier))
         ledger = Ledger.of(earlier, machine=study.ledger.machine)
         beside = _Beside(self.executor, study.ledger, self.label)
         self.executor.recall(earlier)
         bench = Workbench(beside, ledger, budget, study.reporter, study.stop, note=study.note)
-        study.reporter.say(f"on {self.label} itself: {winner.text}")
+        study.reporter.say(f"on {self.label} itself: {found.arm.text}")
         calibrate(bench, control, _CALIBRATED_BY)
         calibration = assess(bench, (_PROVED_BY - _CALIBRATED_BY) * seconds, claim_error(0))
         bench.calibrated(calibration.floor, calibration.least_pairs)
         study.reporter.say(calibration.line())
-        proof = prove(bench, control, (winner,), alpha=claim_error(0), until=_PROVED_BY)
-        record = ledger.fresh_by_arm.get(winner.key)
-        return OnProgram(
-            proof, calibration, record.rss_ratio if record else None, against_itself(ledger)
-        )
+        proof = prove(bench, control, (found.arm,), alpha=claim_error(0), until=_PROVED_BY)
+        record, interval = ledger.fresh_by_arm.get(found.arm.key), proof.interval
+        rss_ratio, on_trace = record.rss_ratio if record else None, f"on its trace, {found.why}"
+        seen = replace(found, calibration=calibration, each=(), on_program=True)
+        told = f": {interval.text} on {interval.pairs} fresh pairs" if interval else ""
+        if proof.succeeded and interval is not None:
+            study.reporter.say(f"confirmed on {self.label} itself{told}")
+            why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of {self.label} "
+            why += f"itself{price_words({'rss': rss_ratio})}; {on_trace}"
+            claim = claim_of(self.metric, "improved", interval)
+            return replace(seen, claim=claim, why=why, rss_ratio=rss_ratio)
+        reason = f"{self.label} itself does not confirm it ({REASONS[proof.answer]}){told}"
+        study.reporter.say(f"not confirmed: {reason}")
+        claim = claim_of(self.metric, "no_gain", against_itself(ledger))
+        return replace(seen, arm=control, claim=claim, why=f"{on_trace}, but {reason}", steps=())
+
+
+def price_words(ratios: Mapping[MemoryKind, float | None]) -> str:
+    """What a gain costs in memory, tuned / default; "" where it hardly does."""
+    told = [
+        f"{ratio:.2f} times the {MEMORIES[kind]}"
+        for kind, ratio in ratios.items()
+        if ratio is not None and ratio > TOLD_FROM
+    ]
+    return f", at {' and '.join(told)}" if told else ""

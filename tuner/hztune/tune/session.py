@@ -6,15 +6,14 @@ One session of a study: from a task, which is a judged request, to a directory w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hztune import doctor, export, files, profile
 from hztune.allocator import Installed
-from hztune.blocks import Block, times_of
+from hztune.blocks import spent_s
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
@@ -23,11 +22,11 @@ from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, fir
 from hztune.measure.executors import Say, programs_executor, say_nothing, workloads_executor
 from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
-from hztune.result import FRONT, Decision, LiveMemory, Result, Survivor, ending, front_file, read
+from hztune.result import FRONT, LiveMemory, Result, Survivor, ending, front_file, read
 from hztune.schema import as_word
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
-from hztune.study.bench import Budget, Clock, Stop, SystemClock, Workbench
+from hztune.study.bench import Budget, Stop, SystemClock, Workbench
 from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Panel, make
@@ -106,18 +105,21 @@ def tune(task: Task, reporter: Reporter) -> Result:
         interruptible() as asked,
         directory(task) as out,
         _measuring(request, out) as (machine, client),
-        _store(task, machine, out) as store,
+        LocalStudy(out, task.identity, machine, resume=request.resume) as store,
     ):
         if (ended := store.ending) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
-            return told_again(ended, out)
+            result = read(ended, out)
+            write(result)  # once more, where it may have been lost
+            return result
         kept_command.write(out / PROFILE, request.command)
         findings = () if client else doctor.remarks()
         for line in (*chosen_from(task), *task.remarks, *findings):
             reporter.say(line)
         inside = task.candidates.inside
+        target = Target(request.workloads, request.programs, request.seed, 1 + SLOTS)
         executor = (
-            ClusterExecutor(client, _target(request), task.space.control, store, machine)
+            ClusterExecutor(client, target, task.space.control, store, machine)
             if client
             else executor_of(request, machine, store, inside, reporter.say)
         )
@@ -125,15 +127,19 @@ def tune(task: Task, reporter: Reporter) -> Result:
         last = last_proof_of(request, machine, store, reporter.say)
         story = _story(task, executor, store, reporter, asked.is_set, panel, last)
         bench, control = story.bench, story.control
+        found: tuple[tuple[Survivor, ...], tuple[LiveMemory, ...]] = (), ()
         with bench.budget.running():
             decision = story.run()
-            asks = not client
-            found = (
-                afterwards(request, bench, control, decision, machine, inside, reporter)
-                if asks
-                else ((), ())
-            )
-        return _finish(task, machine, story, decision, store, started, *found)
+            if not client:
+                found = afterwards(request, bench, control, decision, machine, inside, reporter)
+        wall_s = time.monotonic() - started
+        result = result_of(task, machine, story, decision, wall_s, store.folder, *found)
+        # First of all beside the samples: an ended study stays as it ended. Going on with it would
+        # be another look at the same data, which the error of its claim does not allow for.
+        if decision.verdict != "interrupted":
+            store.conclude(ending(result))
+        write(result)
+        return result
 
 
 @contextmanager
@@ -145,11 +151,6 @@ def _measuring(request: TuneRequest, out: Path) -> Iterator[tuple[Machine, Clien
     with cluster(request.on) as client:
         there = Recording.of(out / SAMPLES) if is_there(out) else None
         yield there.machine if there else first_machine(client), client
-
-
-def _target(request: TuneRequest) -> Target:
-    """What the workers of a cluster measure."""
-    return Target(request.workloads, request.programs, request.seed, 1 + SLOTS)
 
 
 def plan(task: Task) -> list[str]:
@@ -219,10 +220,6 @@ def executor_of(
     )
 
 
-def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
-    return LocalStudy(out, task.identity, machine, resume=task.request.resume)
-
-
 def _story(
     task: Task,
     executor: Executor,
@@ -233,26 +230,28 @@ def _story(
     last: LastProof | None = None,
 ) -> Story:
     """The study, of whose budget the judging and earlier sessions took their part."""
-    blocks = store.replay()
-    budget = budget_of(task.request, SystemClock(), _spent(blocks) + task.judged_s)
-    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
+    asked, own, blocks = task.request, task.request.division, store.replay()
+    budget = Budget(
+        SystemClock(),
+        own.phases_s,
+        spent_s(blocks) + task.judged_s,
+        own.panel_s,
+        own.program_s + own.smallest_s,
+        own.part,
+    )
+    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, asked.weighed)
     executor.recall(ledger.own_blocks())
-    bench = Workbench(executor, ledger, budget, reporter, stop, note=store.note)
-    return story_of(task, bench, task.request.seed, panel, last)
-
-
-def story_of(
-    task: Task,
-    bench: Workbench,
-    seed: int,
-    panel: Panel | None,
-    last: LastProof | None = None,
-) -> Story:
-    """The story that was asked for: of one winner, or of a front."""
-    asked = task.request
-    kind = Front if asked.pareto else Winner
-    named = asked.sampler
-    return Story(bench, task.space, seed, asked.trials, panel, metric_of(asked), last, kind, named)
+    return Story(
+        Workbench(executor, ledger, budget, reporter, stop, note=store.note),
+        task.space,
+        asked.seed,
+        asked.trials,
+        panel,
+        metric_of(asked),
+        last,
+        Front if asked.pareto else Winner,
+        asked.sampler,
+    )
 
 
 def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) -> LastProof | None:
@@ -271,13 +270,6 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
     return LastProof(executor, as_word(program.label), program_metric(program), seconds)
 
 
-def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
-    """The time of a study, of which some is the panel's where there is one."""
-    own = request.division
-    kept_s = own.program_s + own.smallest_s
-    return Budget(clock, own.phases_s, spent_s, own.panel_s, kept_s, own.part)
-
-
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
     """The workloads on which the winner is examined; None: there are none."""
     if not request.division.panel_s:
@@ -285,38 +277,3 @@ def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None
     tuned = [spec.name for spec in request.workloads]
     threads = request.threads
     return Panel(make(sink, seed=request.seed, machine=machine, threads=threads, tuned=tuned))
-
-
-def _spent(blocks: Iterable[Block]) -> float:
-    """Seconds that the blocks of earlier sessions took, with what lies between them."""
-    return max((end for _, end in times_of(blocks)), default=0.0)
-
-
-def _finish(
-    task: Task,
-    machine: Machine,
-    story: Story,
-    decision: Decision,
-    store: LocalStudy,
-    started: float,
-    survivors: Sequence[Survivor],
-    live: Sequence[LiveMemory],
-) -> Result:
-    """Writes what came out, first of all beside the samples: an ended study stays as it ended.
-
-    Going on with it would be another look at the same data, which the error of its claim does not
-    allow for. Only an interrupted study has no end.
-    """
-    wall_s = time.monotonic() - started
-    result = result_of(task, machine, story, decision, wall_s, store.folder, survivors, live)
-    if decision.verdict != "interrupted":
-        store.conclude(ending(result))
-    write(result)
-    return result
-
-
-def told_again(ended: Mapping[str, Any], out: Path | None) -> Result:
-    """What an ended study said, written once more where it may have been lost."""
-    result = read(ended, out)
-    write(result)
-    return result
