@@ -21,8 +21,7 @@ from hztune.profile import Profile
 
 pytestmark = pytest.mark.slow
 
-Build = Callable[..., Path]
-DEADLINE_S = 600
+DEADLINE_S = 900
 HIDDEN = ("HZTUNE_CORE", "PYTHONPATH", "LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH")
 PROGRAMS = ("with_static", "with_prefixed", "with_shared")
 
@@ -83,15 +82,15 @@ def away(folder: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def distributions(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the sdist, and with the wheel that was built from the sdist."""
+    """A directory with the sdist, and with the wheel that was built from it, not optimized."""
     folder = tmp_path_factory.mktemp("dist")
-    run([root / ".ci" / "wheels", folder], env={**os.environ, "PYTHON": sys.executable})
+    quick = {"PYTHON": sys.executable, "SKBUILD_CMAKE_BUILD_TYPE": "Quick"}
+    run([root / ".ci" / "wheels", folder], env={**os.environ, **quick})
     return folder
 
 
 @pytest.fixture(scope="module")
 def wheel(distributions: Path) -> Path:
-    """The wheel."""
     (found,) = distributions.glob("*.whl")
     return found
 
@@ -105,9 +104,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     home = tmp_path_factory.mktemp("fresh") / "venv"
     venv.create(home)
-    lent = sysconfig.get_path("platlib")
     (site,) = home.glob("lib/python*/site-packages")
-    (site / "lent.pth").write_text(f"{lent}\n")
+    (site / "lent.pth").write_text(f"{sysconfig.get_path('platlib')}\n")
     pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     run([*pip, wheel])
     return home / "bin"
@@ -123,11 +121,12 @@ def answer(root: Path) -> str:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> dict[str, object]:
-    """Options for a process that knows nothing of the checkout."""
     return away(tmp_path)
 
 
-def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, root: Path) -> None:
+def test_the_wheel_carries_all_modules_libraries_headers_programs_and_spaces(
+    wheel: Path, root: Path
+) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     headers = {f"include/hz/{path.name}" for path in (root / "core/include/hz").iterdir()}
     spaces = {
@@ -142,22 +141,8 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
     }  # fmt: skip
     assert {f"hztune/core/{name}" for name in wanted} <= names
     assert {"hztune/_core.abi3.so", "hztune/py.typed"} <= names
-
-
-def test_the_man_page_and_completions_are_installed_beside_the_command(
-    installed: Path, root: Path
-) -> None:
-    share = root / "tuner" / "share"
-    committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
-    assert len(committed) == 4
-    for path in committed:
-        assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
-
-
-def test_the_wheel_carries_every_module_of_the_package_and_no_test(wheel: Path, root: Path) -> None:
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
     modules = {str(p.relative_to(root / "tuner")) for p in (root / "tuner/hztune").rglob("*.py")}
-    assert names == modules
+    assert {name for name in names if name.endswith(".py")} == modules
 
 
 def test_one_wheel_serves_every_python_from_3_10_on_and_every_glibc_from_2_34_on(
@@ -187,11 +172,14 @@ def test_the_sdist_holds_what_a_build_and_its_tests_need(distributions: Path) ->
     ]
 
 
-def test_the_installed_command_answers_from_its_own_table(
-    installed: Path, outside: dict[str, object]
+def test_the_man_page_and_completions_are_installed_beside_the_command(
+    installed: Path, root: Path
 ) -> None:
-    rows = json.loads(run([installed / "hztune", "params", "--json"], **outside))
-    assert "magazine_cap" in [row["name"] for row in rows]
+    share = root / "tuner" / "share"
+    committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
+    assert len(committed) == 4
+    for path in committed:
+        assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
 
 
 def test_every_path_of_the_installed_command_is_its_own(
@@ -210,86 +198,36 @@ def test_the_installed_command_needs_no_compiler(
     profile.save(make_profile(), tmp_path / "profile.json")
     command = installed / "hztune"
     bare: dict[str, object] = {"cwd": tmp_path, "env": {"PATH": str(installed)}}
-    assert run([command, "--version"], **bare).startswith("hztune ")
     assert "findings" in json.loads(run([command, "doctor", "--json"], **bare))
+    assert "larson" in run([command, "list", "workloads"], **bare)
     under = run([command, "run", "profile.json", "--", "/usr/bin/env"], **bare)
     assert f"LD_PRELOAD={installed.parent}" in under
 
 
-def test_the_installed_programs_run_and_the_library_takes_part(
-    installed: Path, outside: dict[str, object]
-) -> None:
-    bench, lib = (
-        run([installed / "hztune", "paths", option], **outside).strip()
-        for option in ("--bench", "--lib")
-    )
-    listed = json.loads(run([bench, "--list", "--json"], **outside))
-    assert "larson" in [each["name"] for each in listed["workloads"]]
-    confirm = run(["sh", "-c", f"LD_PRELOAD={lib} HZ_CONFIRM=1 /bin/true 2>&1"], **outside)
-    assert confirm.startswith("HZ_CONFIRM {")
-
-
-def built_consumer(folder: Path, hz_dir: Path) -> Path:
-    """A project that finds hz at `hz_dir`, built in a folder that exists."""
-    (folder / "CMakeLists.txt").write_text(CONSUMER_CMAKE)
-    (folder / "main.c").write_text(CONSUMER_C)
-    build = folder / "build"
-    run(["cmake", "-S", folder, "-B", build, f"-Dhz_DIR={hz_dir}"], **away(folder))
-    run(["cmake", "--build", build], **away(folder))
-    return build
-
-
-@pytest.fixture(scope="module")
-def consumer_of_wheel(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that uses hz of the installed wheel, built."""
-    folder = tmp_path_factory.mktemp("consumer")
-    hz_dir = run([installed / "hztune", "paths", "--cmake"], **away(folder)).strip()
-    return built_consumer(folder, Path(hz_dir))
-
-
-@pytest.fixture(scope="module")
-def prefix(core_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation prefix that was moved after `cmake --install`."""
-    first = tmp_path_factory.mktemp("prefix") / "first"
-    run(["cmake", "--install", core_build, "--prefix", first])
-    return first.rename(first.with_name("moved"))
-
-
-@pytest.fixture(scope="module")
-def consumer_of_prefix(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that uses hz of the moved prefix, built."""
-    (hz_dir,) = prefix.rglob("cmake/hz")
-    return built_consumer(tmp_path_factory.mktemp("consumer"), hz_dir)
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_project_finds_hz_in_the_installed_wheel(
-    program: str, consumer_of_wheel: Path, answer: str, outside: dict[str, object]
+    installed: Path, tmp_path: Path, answer: str, outside: dict[str, object]
 ) -> None:
-    assert run([consumer_of_wheel / program], **outside) == answer
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_project_finds_hz_in_a_prefix_that_was_moved(
-    program: str, consumer_of_prefix: Path, answer: str, outside: dict[str, object]
-) -> None:
-    assert run([consumer_of_prefix / program], **outside) == answer
+    (tmp_path / "CMakeLists.txt").write_text(CONSUMER_CMAKE)
+    (tmp_path / "main.c").write_text(CONSUMER_C)
+    hz_dir = run([installed / "hztune", "paths", "--cmake"], **outside).strip()
+    run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Dhz_DIR={hz_dir}"], **outside)
+    run(["cmake", "--build", tmp_path / "build"], **outside)
+    assert [run([tmp_path / "build" / name], **outside) for name in PROGRAMS] == 3 * [answer]
 
 
 @pytest.mark.parametrize("archive", ["libhz.a", "libhz_prefixed.a"])
 def test_a_program_that_links_an_archive_carries_no_debug_information_of_it(
-    archive: str, prefix: Path, installed: Path
+    archive: str, installed: Path
 ) -> None:
-    for place in (prefix, installed.parent):
-        (found,) = place.rglob(archive)
-        assert ".debug_info" not in run(["objdump", "-h", found])
+    (found,) = installed.parent.rglob(archive)
+    assert ".debug_info" not in run(["objdump", "-h", found])
 
 
 @pytest.mark.parametrize("linking", ["shared", "static"])
 def test_pkg_config_gives_flags_that_link(
-    linking: str, prefix: Path, tmp_path: Path, answer: str, outside: dict[str, object]
+    linking: str, installed: Path, tmp_path: Path, answer: str, outside: dict[str, object]
 ) -> None:
-    (folder,) = prefix.rglob("pkgconfig")
+    (folder,) = installed.parent.rglob("core/lib/pkgconfig")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
     ask = ["pkg-config", "--cflags", "--libs", *(["--static"] if linking == "static" else []), "hz"]
     flags = run(ask, env=environment).split()  # type: ignore[arg-type]

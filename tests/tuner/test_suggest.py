@@ -25,6 +25,7 @@ from hztune.measure.program import Program
 from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
 from hztune.suggest.ideas import Case, command, ideas, suggestions
 from hztune.suggest.sight import Calls, Sight
+from hztune.suggest.suggested import Suggested
 
 from .conftest import MakeProfile, processes_in
 
@@ -71,53 +72,106 @@ PROGRAM = api.program(("./prog", "a b"))
 SERVER = api.program(server="./srv --port {port}", load="./load {port}")
 
 
-def named(sight: Sight = SIGHT, program: Program = PROGRAM, limit_kb: int = 0) -> dict[str, str]:
-    """The measurements that are named, in order, with the command of each."""
-    case = Case(program, sight, ("hz", "jemalloc"), limit_kb, is_limited=limit_kb > 0)
-    return {each.name: each.command for each in suggestions(case)}
+Named = tuple[Sight, Program, int, str, dict[str, str], set[str]]
+
+LARGE = replace(CALLS, allocations=2_000, sizes=((8_388_607, 2_000),))
+HANDED = replace(CALLS, frees_by_others=900_000, threads=4)
+LISTENS = replace(SIGHT, ended=False, ports=("the port 6379",))
+LONG = replace(SIGHT, wall_s=60.0, cpu_s=60.0, life_cpu_s=60.0, peak_kb=10_000)
+KEEPS = replace(SIGHT, peak_kb=300 * 1024, before_kb=10 * 1024, end_kb=290 * 1024)
+STUCK = replace(SIGHT, obstacle="it is a static program", inside=("inside:jemalloc",))
+SETUID = replace(SIGHT, obstacle="it is set-uid", gains_rights=True)
+BUSY = replace(SIGHT, calls=replace(CALLS, allocations=9_000_000), inside=("inside:jemalloc",),
+               end_kb=60 * 1024, before_kb=1)  # fmt: skip
+
+NAMED: dict[str, Named] = {
+    "three measurements": (SIGHT, PROGRAM, 0, "", {
+        "speed": "hztune -- ./prog 'a b'",
+        "allocators side by side": "hztune compare none hz jemalloc -- ./prog 'a b'",
+    }, {"speed, searched on a trace"}),
+    "frees by other threads": (
+        replace(SIGHT, threads=4, calls=HANDED), PROGRAM, 0, "allocators side by side", {}, set(),
+    ),
+    "memory that is faulted in again and again": (
+        replace(SIGHT, faults=1_000_000, calls=LARGE), PROGRAM, 0, "",
+        {"glibc's settings": "hztune --allocator glibc -- ./prog 'a b'"}, set(),
+    ),
+    "memory that is faulted in once": (
+        replace(SIGHT, calls=LARGE), PROGRAM, 0, "", {}, {"glibc's settings"},
+    ),
+    "much memory in no block": (
+        replace(SIGHT, peak_kb=180 * 1024, faults=45_000), PROGRAM, 0, "less memory",
+        {"less memory": "hztune --max-rss 0.8x -- ./prog 'a b'"}, set(),
+    ),
+    "a program that listens and goes on": (LISTENS, PROGRAM, 0, "as a server", {
+        "as a server": "hztune suggest --server './prog '\"'\"'a b'\"'\"'' --ready-port 6379 "
+                       "--load 'YOUR LOAD'",
+    }, set()),
+    "a long run": (LONG, PROGRAM, 0, "", {
+        "speed, searched on a trace": "hztune record -o prog.trace -- ./prog 'a b' && hztune "
+                                      "--workload trace:prog.trace --prove-on -- ./prog 'a b'",
+    }, set()),
+    "a server that keeps its burst": (KEEPS, SERVER, 0, "memory at rest", {
+        "memory at rest": "hztune --objective kept --idle-s 2 --rounds 3 "
+                          "--server './srv --port {port}' --load './load {port}'",
+    }, set()),
+    "one of three that is about memory": (BUSY, SERVER, 0, "", {
+        "memory at rest": "hztune --objective kept --idle-s 2 --rounds 3 "
+                          "--server './srv --port {port}' --load './load {port}'",
+    }, set()),
+    "nothing that is kept": (replace(BUSY, end_kb=0), SERVER, 0, "", {}, {"memory at rest"}),
+    "a container that is nearly full": (
+        SIGHT, PROGRAM, 128 * 1024, "the smallest container", {}, set(),
+    ),
+    "a container with much room": (SIGHT, PROGRAM, 8 << 20, "", {}, {"the smallest container"}),
+    "only what is inside": (STUCK, PROGRAM, 0, "", {
+        "its own allocator's settings": "hztune --allocator inside -- ./prog 'a b'",
+    }, {"speed", "allocators side by side"}),
+    "nothing that can be changed": (
+        replace(STUCK, inside=()), PROGRAM, 0, "another build", {}, {"less memory"},
+    ),
+    "a program that gains rights": (SETUID, PROGRAM, 0, "", {
+        "a copy without rights": "cp ./prog ./prog-copy && hztune -- ./prog-copy 'a b'",
+    }, {"speed", "another build"}),
+    "a program of Go": (replace(STUCK, inside=(), is_of_go=True), PROGRAM, 0, "", {},
+                        {"another build"}),
+}  # fmt: skip
 
 
-# ---- what is named -------------------------------------------------------------------------------
+def case_of(sight: Sight, program: Program = PROGRAM, limit_kb: int = 0) -> Case:
+    return Case(program, sight, ("hz", "jemalloc"), limit_kb, is_limited=limit_kb > 0)
 
 
-def test_three_measurements_are_named_each_as_a_command() -> None:
-    found = named()
-    assert len(found) == 3
-    assert found["speed"] == "hztune -- ./prog 'a b'"
-    assert found["allocators side by side"] == "hztune compare none hz jemalloc -- ./prog 'a b'"
+@pytest.mark.parametrize("what", NAMED)
+def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what: str) -> None:
+    sight, program, limit_kb, first, commands, absent = NAMED[what]
+    found = {each.name: each.command for each in suggestions(case_of(sight, program, limit_kb))}
+    assert len(found) <= 3 and not absent & found.keys()
+    assert next(iter(found), "") == first or not first
+    assert {name: found.get(name) for name in commands} == commands
 
 
 def test_every_reason_is_one_sentence_without_a_claim() -> None:
     for sight in (SIGHT, replace(SIGHT, inside=("inside:jemalloc",)), replace(SIGHT, calls=None)):
-        for each in suggestions(Case(PROGRAM, sight, ("hz",), 1 << 20, is_limited=True)):
+        for each in ideas(case_of(sight, limit_kb=1 << 20)):
             assert len(each.reason) > 20 and "\n" not in each.reason
             assert not re.search(r"\b(faster|better|will|gains?)\b", each.reason)
 
 
-def test_frees_by_other_threads_bring_the_allocators_side_by_side_first() -> None:
-    handed = replace(CALLS, frees_by_others=900_000, threads=4)
-    assert next(iter(named(replace(SIGHT, threads=4, calls=handed)))) == "allocators side by side"
-
-
-def test_memory_that_is_faulted_in_again_and_again_speaks_for_glibcs_settings() -> None:
-    large = replace(CALLS, allocations=2_000, sizes=((8_388_607, 2_000),))
-    found = named(replace(SIGHT, faults=1_000_000, calls=large))
-    assert found["glibc's settings"] == "hztune --allocator glibc -- ./prog 'a b'"
-    assert "glibc's settings" not in named(replace(SIGHT, faults=25_000, calls=large))
-
-
-def test_much_memory_that_belongs_to_no_block_speaks_for_a_limit() -> None:
-    spare = replace(SIGHT, peak_kb=180 * 1024, faults=45_000)
-    assert next(iter(named(spare))) == "less memory"
-    assert named(spare)["less memory"] == "hztune --max-rss 0.8x -- ./prog 'a b'"
+def reason(sight: Sight, name: str) -> str:
+    return next(each.reason for each in ideas(case_of(sight)) if each.name == name)
 
 
 def test_memory_that_a_program_maps_for_itself_speaks_for_no_limit() -> None:
     jvm = replace(SIGHT, peak_kb=900 * 1024, faults=225_000, calls=replace(CALLS, peak_kb=30_000))
-    case = Case(PROGRAM, jvm, ("hz",), 0, is_limited=False)
-    assert suggestions(case)[0].name != "less memory"
-    told = {each.name: each.reason for each in ideas(case)}
-    assert told["less memory"].endswith("; most of it, the program maps for itself")
+    assert suggestions(case_of(jvm))[0].name != "less memory"
+    assert reason(jvm, "less memory").endswith("; most of it, the program maps for itself")
+
+
+def test_a_program_that_waits_is_told_that_less_cpu_time_hardly_shortens_it() -> None:
+    idle = replace(SIGHT, wall_s=10.0)
+    assert "it works 10 % of the time" in reason(idle, "speed")
+    assert "of the time" not in reason(replace(idle, delay_s=9.0), "speed")
 
 
 def test_of_a_server_only_what_its_load_does_is_counted() -> None:
@@ -131,73 +185,7 @@ def test_of_a_server_only_what_its_load_does_is_counted() -> None:
     assert (calls.allocations, calls.sizes, calls.frees, calls.frees_by_others) == (
         210, ((63, 200), (127, 10)), 200, 10,
     )  # fmt: skip
-    sight = replace(SIGHT, before_kb=60 * 1024, faults=10_340)
-    assert sight.faults_again == 100
-
-
-def test_a_program_that_listens_and_goes_on_is_asked_for_as_a_server() -> None:
-    found = named(replace(SIGHT, ended=False, ports=("the port 6379",)))
-    assert next(iter(found.items())) == (
-        "as a server",
-        "hztune suggest --server './prog '\"'\"'a b'\"'\"'' --ready-port 6379 --load 'YOUR LOAD'",
-    )
-
-
-def test_a_long_run_speaks_for_a_trace_and_a_short_one_does_not() -> None:
-    found = named(replace(SIGHT, wall_s=60.0, cpu_s=60.0, life_cpu_s=60.0, peak_kb=10_000))
-    line = "hztune record -o prog.trace -- ./prog 'a b' && hztune --workload trace:prog.trace "
-    assert found["speed, searched on a trace"].startswith(line + "--prove-on")
-    assert "speed, searched on a trace" not in named()
-
-
-def test_a_server_that_keeps_its_burst_speaks_for_memory_at_rest() -> None:
-    kept = replace(SIGHT, peak_kb=300 * 1024, before_kb=10 * 1024, end_kb=290 * 1024)
-    found = named(kept, SERVER)
-    assert next(iter(found)) == "memory at rest"
-    assert found["memory at rest"] == (
-        "hztune --objective kept --idle-s 2 --rounds 3 --server './srv --port {port}' "
-        "--load './load {port}'"
-    )
-    gone = replace(kept, end_kb=12 * 1024)
-    assert next(iter(named(gone, SERVER))) != "memory at rest"
-
-
-def test_of_three_measurements_one_is_about_memory_where_that_is_worth_it() -> None:
-    busy = replace(CALLS, allocations=9_000_000)
-    kept = replace(SIGHT, calls=busy, inside=("inside:jemalloc",), end_kb=60 * 1024, before_kb=1)
-    assert list(named(kept, SERVER))[2] == "memory at rest"
-    assert "memory at rest" not in named(replace(kept, end_kb=0), SERVER)
-
-
-def test_a_container_that_is_nearly_full_speaks_for_the_smallest_one() -> None:
-    assert next(iter(named(limit_kb=128 * 1024))) == "the smallest container"
-    assert "the smallest container" not in named(limit_kb=8 << 20)
-
-
-def test_under_a_program_that_takes_no_allocator_only_what_is_inside_is_measured() -> None:
-    stuck = replace(SIGHT, obstacle="it is a static program", inside=("inside:jemalloc",))
-    found = named(stuck)
-    assert found["its own allocator's settings"] == "hztune --allocator inside -- ./prog 'a b'"
-    assert "speed" not in found and "allocators side by side" not in found
-    assert list(named(replace(stuck, inside=()))) == ["another build"]
-
-
-def test_of_a_program_that_gains_rights_a_copy_is_measured() -> None:
-    found = named(replace(SIGHT, obstacle="it is set-uid", gains_rights=True))
-    assert found == {
-        "a copy without rights": "cp ./prog ./prog-copy && hztune -- ./prog-copy 'a b'"
-    }
-
-
-def test_a_program_that_waits_is_told_that_less_cpu_time_hardly_shortens_it() -> None:
-    idle = replace(SIGHT, wall_s=10.0)
-    case = Case(PROGRAM, idle, ("hz",), 0, is_limited=False)
-    reason = next(each.reason for each in suggestions(case) if each.name == "speed")
-    assert "it works 10 % of the time" in reason
-    kept_from_it = replace(idle, delay_s=9.0)
-    case = replace(case, sight=kept_from_it)
-    reason = next(each.reason for each in suggestions(case) if each.name == "speed")
-    assert "of the time" not in reason
+    assert replace(SIGHT, before_kb=60 * 1024, faults=10_340).faults_again == 100
 
 
 ASKED = {
@@ -238,8 +226,8 @@ def test_every_study_that_is_named_can_be_asked_for(
 ) -> None:
     monkeypatch.setattr("hztune.measure.insides.of_run", lambda program, most_s: ())
     monkeypatch.setattr("hztune.suggest.ideas.MOST", 99)
-    found = named(SPARE, program, limit_kb=1 << 20)
-    lines = [each for each in found.values() if not each.startswith("hztune compare")]
+    found = [each.command for each in suggestions(case_of(SPARE, program, limit_kb=1 << 20))]
+    lines = [each for each in found if not each.startswith("hztune compare")]
     assert len(lines) == 6
     for line in lines:
         words = shlex.split(line)[1:]
@@ -292,11 +280,9 @@ def test_of_a_program_that_fails_by_itself_nothing_is_suggested(what: str) -> No
 
 
 def test_a_program_that_drops_its_environment_is_named() -> None:
-    sight = look("sh", "-c", "env -i sleep 0.3")
-    assert "sleep" in sight.dropped
-    text = "\n".join(api.suggestion_text(api.suggest(
-        api.program(("sh", "-c", "env -i sleep 0.3")), seconds=2.0)))  # fmt: skip
-    assert "environment dropped for" in text
+    found = api.suggest(api.program(("sh", "-c", "env -i sleep 0.1")), profiles="none")
+    assert "sleep" in found.sight.dropped
+    assert "environment dropped for" in "\n".join(api.suggestion_text(found))
 
 
 def test_of_a_static_program_it_is_said_what_cannot_be_known(compiled: Compile) -> None:
@@ -305,12 +291,6 @@ def test_of_a_static_program_it_is_said_what_cannot_be_known(compiled: Compile) 
     assert found.sight.calls is None and "static program" in found.sight.unseen
     assert [each.name for each in found.measurements] == ["another build"]
     assert "not seen: it cannot be recorded" in "\n".join(api.suggestion_text(found))
-
-
-def test_of_a_program_of_go_nothing_is_suggested(compiled: Compile) -> None:
-    text = 'const char built[] = "\\377 Go buildinf:"; int main(void) {return !built[0];}'
-    found = api.suggest(api.program((str(compiled("gone", text, "-static")),)))
-    assert found.measurements == () and "own runtime" in found.sight.obstacle
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -391,11 +371,22 @@ def test_a_folder_without_profiles_offers_nothing(
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def test_the_command_prints_what_the_function_found(hztune: Run) -> None:
-    done = hztune("suggest", "--for", "3s", "--", "ls", "/")
+@pytest.fixture(scope="module")
+def seen() -> Suggested:
+    return api.suggest(api.program(("ls", "/")), profiles="none")
+
+
+def test_the_command_prints_what_the_function_found(
+    seen: Suggested, hztune_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "suggest", lambda *_, **more: seen)
+    done = hztune_here("suggest", "--for", "3s", "--", "ls", "/")
     assert done.returncode == 0, done.stderr
     assert "worth measuring, the first one most:\n1. " in done.stdout
     assert done.stdout.rstrip().endswith("nothing was compared, and nothing is claimed.")
+    found = json.loads(hztune_here("suggest", "--json", "--", "ls", "/").stdout)
+    assert found["program"] == "ls" and found["sight"]["calls"]["allocations"] > 10
+    assert {"name", "command", "reason", "weight", "about"} == found["measurements"][0].keys()
 
 
 def test_a_killed_look_leaves_no_process_behind(core_build: Path, tmp_path: Path) -> None:
@@ -409,13 +400,6 @@ def test_a_killed_look_leaves_no_process_behind(core_build: Path, tmp_path: Path
     while processes_in(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert processes_in(tmp_path) == []
-
-
-def test_the_command_prints_json(hztune: Run) -> None:
-    found = json.loads(hztune("suggest", "--json", "--", "ls", "/").stdout)
-    assert found["program"] == "ls" and found["sight"]["calls"]["allocations"] > 10
-    assert len(found["measurements"]) == 3
-    assert {"name", "command", "reason", "weight", "about"} == found["measurements"][0].keys()
 
 
 WRONG = {

@@ -12,18 +12,16 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import inside, live, loaded_program
 from hztune.allocator.live import Running
-from hztune.allocator.loaded_program import LoadedProgram
 from hztune.errors import HztuneError
 from hztune.measure.identity import AllocatorIdentity, Fault, user_settings
 from hztune.measure.insides import mapped_files
@@ -116,7 +114,10 @@ class _Run:
                 self.cpu_s = 1e-9 * tree_cpu_ns(launch.child.pid)
                 self._await_trace(launch)
             if not self.ended:
-                _ask_to_end(launch)
+                for pid in live.descendants(launch.child.pid):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGTERM)
+                launch.child.wait(_END_S)
             done = launch.child.stop(_END_S)
         self.run, _ = launch.run(done)
         if self.ended:
@@ -169,7 +170,12 @@ class _Run:
     def _followed(self, launch: Launch) -> Iterator[None]:
         """Looks at memory, threads and ports as long as the block lasts."""
         watch = MemoryWatch(launch.child.pid, RestPlan())
-        with watch.watching(), _repeated(lambda: self._count(launch.child.pid)):
+
+        def follow(ended: Event) -> None:
+            while not ended.wait(_PAUSE_S):
+                self._count(launch.child.pid)
+
+        with watch.watching(), alongside(follow, "look"):
             yield
         self.points = tuple(watch.points)
 
@@ -185,24 +191,6 @@ class _Run:
                 self.ports |= ports_of(pid)
         self.files_kb = max(self.files_kb, files_kb)
         self.threads, self.processes = max(self.threads, threads), max(self.processes, len(pids))
-
-
-def _repeated(action: Callable[[], None]) -> AbstractContextManager[None]:
-    """Does something again and again, in a thread, as long as the block lasts."""
-
-    def follow(ended: Event) -> None:
-        while not ended.wait(_PAUSE_S):
-            action()
-
-    return alongside(follow, "look")
-
-
-def _ask_to_end(launch: Launch) -> None:
-    """Sends SIGTERM to the program and all that it started, and waits for a moment."""
-    for pid in live.descendants(launch.child.pid):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGTERM)
-    launch.child.wait(_END_S)
 
 
 # ---- all together --------------------------------------------------------------------------------
@@ -225,11 +213,17 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
     seen = _Run(seconds)
     with with_port_and_dir(program) as here, mapped_files() as files:
         seen.once(here)
-    _require_well(program, seen)
+    fault = seen.run.fault
+    if fault is not None and (program.service is not None or seen.ended):
+        raise HztuneError(
+            f"{program.label} fails by itself, so that nothing can be measured of it: "
+            f"{fault.detail}"
+        )
     reporter.say(f"{program.label}: another one, with its calls recorded")
     calls, unseen, dropped = _calls(program, seen, seconds)
-    provider = seen.run.library
-    parts = inside.parts_of([found.program, *loaded_program.libraries(found.program), *files])
+    provider, libraries = seen.run.library, loaded_program.libraries(found.program)
+    is_own = not provider or Path(provider) == found.program
+    parts = inside.parts_of([found.program, *libraries, *files])
     points = seen.points or ((0, seen.run.rss_peak_kb, 0),)
     return Sight(
         wall_s=seen.wall_s,
@@ -243,10 +237,10 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         peak_kb=max(seen.run.rss_peak_kb - seen.files_kb, *(kb for _, kb, _ in points)),
         end_kb=points[-1][1],
         before_kb=seen.before_kb,
-        allocator=_allocator(found, provider),
+        allocator=found.inside if is_own else loaded_program.named(Path(provider)),
         provider=provider,
         inside=tuple(part.name for part in parts),
-        links=tuple(each.name for each in loaded_program.libraries(found.program)),
+        links=tuple(each.name for each in libraries),
         obstacle=found.obstacle() or "",
         gains_rights=found.gains_rights,
         is_of_go=found.is_of_go,
@@ -255,24 +249,6 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         calls=calls,
         unseen=unseen,
     )
-
-
-def _require_well(program: Program, seen: _Run) -> None:
-    """Sees to it that the program does what it should; one that was ended in time has."""
-    fault = seen.run.fault
-    is_cut = program.service is None and not seen.ended
-    if fault is not None and not is_cut:
-        raise HztuneError(
-            f"{program.label} fails by itself, so that nothing can be measured of it: "
-            f"{fault.detail}"
-        )
-
-
-def _allocator(found: LoadedProgram, provider: str) -> str:
-    """The name of what provides malloc; the program itself where no library was seen to."""
-    if not provider or Path(provider) == found.program:
-        return found.inside
-    return loaded_program.named(Path(provider))
 
 
 def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, str, set[str]]:
@@ -286,27 +262,17 @@ def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, 
             with with_port_and_dir(replace(program, argv=tuple(words))) as here:
                 again.once(here)
             told = tool.trace_info(trace) if trace.exists() else None
-            before = _before_load(trace, told, again.load_ns) if told and again.load_ns else None
+            if told and again.load_ns and again.load_ns > told["notes"]["start_ns"]:
+                to_s = 1e-9 * (again.load_ns - told["notes"]["start_ns"])
+                tool.cut_trace(trace, folder / "before", to_s=to_s)
+                before = tool.trace_info(folder / "before")  # what a server called before its load
     except HztuneError as error:
         return None, str(error), again.dropped
     if told is None or not told["calls"]:
-        return None, _why_unseen(again), again.dropped
+        fault = again.run.fault
+        unseen = f"the recorded run failed: {fault.detail}" if fault else "it called no allocator"
+        if again.dropped:
+            names = ", ".join(sorted(again.dropped))
+            unseen = f"{names} was started without {_PRELOAD}, by which calls are recorded"
+        return None, unseen, again.dropped
     return Calls.of(told, before), "", again.dropped
-
-
-def _before_load(trace: Path, told: Mapping[str, Any], load_ns: int) -> Mapping[str, Any] | None:
-    """What a server called before its load began; None: nothing."""
-    part, to_s = trace.with_name("before"), 1e-9 * (load_ns - told["notes"]["start_ns"])
-    if to_s <= 0.0:
-        return None
-    tool.cut_trace(trace, part, to_s=to_s)
-    return tool.trace_info(part)
-
-
-def _why_unseen(again: _Run) -> str:
-    """Why a recording holds nothing."""
-    if again.dropped:
-        names = ", ".join(sorted(again.dropped))
-        return f"{names} was started without {_PRELOAD}, by which calls are recorded"
-    fault = again.run.fault
-    return f"the recorded run failed: {fault.detail}" if fault else "it called no allocator"
