@@ -291,9 +291,8 @@ def listener() -> Listener:
 
 
 @pytest.fixture
-def simulate(core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulate:
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
 
     def simulated(landscape: Landscape, *, rss_scatter: float = 0.0) -> VirtualClock:
         clock = VirtualClock()

@@ -15,7 +15,7 @@ from hztune import params, profile
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-BUDGET_S = 10
+BUDGET_S = 20
 
 
 @pytest.fixture(scope="module")
