@@ -21,7 +21,7 @@ import numpy as np
 
 from hztune.params import Value
 from hztune.sparse import Axis, Measurement, SparseModel
-from hztune.sparse.told import FAR
+from hztune.sparse.grid import FAR
 from hztune.stats.intervals import fixed_interval
 
 LEAST_PAIRS = 6

@@ -330,3 +330,18 @@ def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() ->
     assert gain.proved_by == 6
     proving = planned_interval(pairs[:6], 0.05, 10)
     assert _reported(gain) == Interval(proving.low, proving.low, proving.high, 10)
+
+
+def test_how_exactly_memory_is_known_is_each_machines_own() -> None:
+    """On one host equal processes take equal memory, on the other they do not."""
+    scatters, benches = {"quiet": 0.002, "noisy": 0.1}, {}
+    for seed, (name, scatter) in enumerate(scatters.items()):
+        ledger = Ledger(machine=name)
+        benches[name] = bench_of(flat, seed=seed, ledger=ledger, rss_scatter=scatter)
+        calibrate(benches[name], CONTROL, 0.08)
+    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
+    both = Ledger.of(blocks).memory_noises()
+    assert both.on("noisy").between > 100.0 * both.on("quiet").between
+    for name, bench in benches.items():
+        assert both.on(name) == bench.ledger.memory_noises().on(name)
+    assert both.on("newcomer") == both.pooled

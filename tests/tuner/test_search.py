@@ -18,7 +18,7 @@ from lab.replay import ModelNoise, Truth
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.space import Preset, Space
-from hztune.sparse.told import FAR
+from hztune.sparse.grid import FAR
 from hztune.stats.intervals import LEAST_PLANNED
 from hztune.stats.question import Looks
 from hztune.study.bench import Workbench

@@ -27,8 +27,7 @@ from hztune.sparse import (
     model,
     screening_step,
 )
-from hztune.sparse.grid import UNCHANGED
-from hztune.sparse.told import FAR
+from hztune.sparse.grid import FAR, UNCHANGED
 
 SPACE: dict[str, BaseDistribution] = {
     **{f"size{number}": IntDistribution(0, 7) for number in range(7)},

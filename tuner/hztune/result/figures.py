@@ -29,8 +29,7 @@ from hztune.result import Addition, Result, claimed_interval
 from hztune.result import read as read_result
 from hztune.result.kept import KeptMemory, kept_memory
 from hztune.sparse import Axis, Measurement, SparseModel
-from hztune.sparse.grid import UNCHANGED
-from hztune.sparse.told import FAR
+from hztune.sparse.grid import FAR, UNCHANGED
 from hztune.stats.intervals import NORMAL_95, Interval, fixed_interval
 from hztune.stats.noise import pool_plain
 from hztune.stats.ratios import block_ratios, pair_ratio

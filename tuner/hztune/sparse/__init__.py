@@ -3,10 +3,9 @@
 Nothing here knows the rest of hztune: `SparseSampler` works in any Optuna study.
 """
 
-from hztune.sparse.grid import Axis
+from hztune.sparse.grid import BLOCK, EXCESS, VARIANCE, Axis
 from hztune.sparse.model import Measurement, SparseModel
 from hztune.sparse.sampler import SparseSampler, screening_step
-from hztune.sparse.told import BLOCK, EXCESS, VARIANCE
 
 __all__ = [
     "BLOCK", "EXCESS", "VARIANCE", "Axis", "Measurement", "SparseModel", "SparseSampler",

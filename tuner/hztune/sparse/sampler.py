@@ -26,21 +26,18 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hztune.sparse.grid import (
+    FAR,
     UNCHANGED,
     Axis,
+    BlockKey,
     Floats,
     Grid,
     Legal,
     LevelRow,
     Levels,
     Params,
-    axis_of,
-)
-from hztune.sparse.model import Measurement, SparseModel
-from hztune.sparse.told import (
-    FAR,
-    BlockKey,
     Variances,
+    axis_of,
     block_of,
     excess_of,
     order_of,
@@ -48,6 +45,7 @@ from hztune.sparse.told import (
     value_of,
     variances_of,
 )
+from hztune.sparse.model import Measurement, SparseModel
 
 PRICE = 0.002
 """Log ratio that a parameter must promise: a configuration that changes less is the better one."""

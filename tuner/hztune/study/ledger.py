@@ -386,10 +386,6 @@ class Ledger:
 
         return self._once("noises", estimated)
 
-    def memory_noise(self) -> Noise:
-        """The noise of a log saving of memory on the machine that confirms."""
-        return self.memory_noises().on(self.machine)
-
     def memory_noises(self) -> Noises:
         """The noise of a log saving of memory on each machine.
 
