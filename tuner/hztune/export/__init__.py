@@ -31,8 +31,10 @@ class Format:
     executable: bool = False
 
 
-_TABLE = files.read_toml(Path(__file__).with_name("formats.toml"), 1 << 16)["format"]
-FORMATS = tuple(Format(**{**row, "allocators": tuple(row.get("allocators", ()))}) for row in _TABLE)
+_TABLE = files.read_toml(Path(__file__).with_name("formats.toml"), 1 << 16)
+FORMATS = tuple(
+    Format(**{**row, "allocators": tuple(row.get("allocators", ()))}) for row in _TABLE["format"]
+)
 
 
 def render(profile: Profile, format_name: str) -> str:
@@ -69,7 +71,7 @@ def find(name: str) -> Format:
 @cache
 def _templates() -> Environment:
     made = Environment(
-        loader=DictLoader({form.name: form.template for form in FORMATS}),
+        loader=DictLoader({form.name: _TABLE["shared"] + form.template for form in FORMATS}),
         extensions=["jinja2.ext.do"],
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -77,10 +79,12 @@ def _templates() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # none of the forms is HTML
     )
-    made.filters["hashed"] = lambda lines: "\n".join(f"# {line}" for line in lines)
-    made.filters["slashed"] = lambda lines: "\n".join(
-        ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
+    made.filters["hashed"] = lambda texts: "\n".join(
+        f"# {line}" for text in texts for line in text.splitlines()
     )
+    made.filters["slashed"] = lambda texts: "\n".join(
+        f" * {line}".rstrip() for text in texts for line in text.splitlines() or [""]
+    ).join(("/*\n", "\n */"))
     made.filters["sh"] = lambda value: "'" + value.replace("'", "'\"'\"'") + "'"
     made.filters["json"] = json.dumps
     return made

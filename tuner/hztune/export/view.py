@@ -16,10 +16,6 @@ from hztune.params import Param, Value
 from hztune.profile import Profile
 
 _PRELOADABLE = re.compile(r"[A-Za-z0-9_./+,=-]+")
-_ELSEWHERE = (
-    "elsewhere: LD_PRELOAD names files of the installation that wrote this; where hztune is in",
-    "           another place, export the profile again. Of a missing file, ld.so only warns.",
-)
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,6 @@ class View:
     """A profile as the templates see it."""
 
     profile: Profile
-    image_deepbind = "/usr/local/lib/libhz-deepbind.so"
 
     def said(self, undo: str) -> list[str]:
         """Lines of comment: what was proved where, how to check it, how to undo it."""
@@ -50,7 +45,7 @@ class View:
         if self._is_hz:
             return "/usr/local/lib/libhz.so"
         soname = self.profile.allocator.soname
-        return f"{soname}:{self.image_deepbind}" if soname else ""
+        return f"{soname}:/usr/local/lib/libhz-deepbind.so" if soname else ""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -69,42 +64,9 @@ class View:
         return self.profile.adapter.package_of(soname) if soname else ""
 
     @property
-    def elsewhere(self) -> list[str]:
-        """What LD_PRELOAD is good for; nothing where nothing is preloaded."""
-        if not self.preload:
-            return []
-        deepbind = "deepbind:  no allocator: by it, plugins opened RTLD_DEEPBIND use this one"
-        return [*_ELSEWHERE, *([] if self._is_hz else [deepbind])]
-
-    @property
-    def needs(self) -> list[str]:
-        """What an image must hold."""
-        made = self.profile.allocator
-        if self._is_hz:
-            what = f"the image must hold {self.image_preload} (hztune paths --lib is the file)"
-        elif made.name == "glibc":
-            what = f"an image with glibc {made.version} (Alpine has another libc)"
-        elif self.profile.adapter.is_inside:
-            inside = f"{self.profile.adapter.family} {made.version}".rstrip()
-            what = f"an image whose program has {inside} inside, as the one that was measured"
-        elif made.soname:
-            package = f"the Debian package {self.package} and " if self.package else ""
-            beside = f"{self.image_deepbind} (hztune paths --deepbind is the file)"
-            what = f"the image must hold {package}{beside}"
-        else:
-            return []
-        return [f"needs:   {what}"]
-
-    @property
     def macros(self) -> str:
         """What hz_config.h says to the compiler."""
         return macros(self.profile.params)
-
-    @property
-    def tunables(self) -> list[list[str]]:
-        """Name and value of each of glibc's tunables."""
-        text = self.profile.environment.get("GLIBC_TUNABLES", "")
-        return [part.split("=", 1) for part in text.split(":") if part]
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -112,19 +74,6 @@ class View:
         made = self.profile.allocator
         config = {**made.given, **self.profile.params}
         return self.profile.adapter.settings(config, made.as_installed())
-
-    @property
-    def other_jemallocs(self) -> list[str]:
-        """What one must know of other builds, or of a program that has such a symbol already."""
-        if self.profile.adapter.is_inside:
-            return [
-                "it takes the place of a symbol of that name that the program has now, and says "
-                "what",
-                "the program gave it; a variable that the program sets itself still overrides it",
-            ]
-        return [
-            "builds with a prefix want _rjem_malloc_conf (Rust's jemalloc-sys) or je_malloc_conf"
-        ]
 
     @property
     def json(self) -> str:

@@ -14,12 +14,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from hztune import files
+from hztune import export, files
+from hztune.profile import ratio_text
 from hztune.report import charts, words
 from hztune.report.dashboard import write_storage
 from hztune.report.page import Page
 from hztune.rests import Rested
 from hztune.result import figures
+from hztune.result.kept import slope_words
 
 __all__ = ["PAGE", "memory_chart", "render", "write", "write_storage"]
 
@@ -53,6 +55,7 @@ def render(folder: Path) -> str:
             program=page.program,
             command=shlex.join(["hztune", "tune", *found.command]),
             hyperfine=page.hyperfine,
+            forms=export.FORMATS,
         )
     )
 
@@ -81,12 +84,18 @@ def memory_chart(default: Sequence[Rested], tuned: Sequence[Rested], width: floa
 def _templates() -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE),
+        extensions=["jinja2.ext.do"],
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"words": words, "axes": charts}
+    made.globals |= {
+        "words": words,
+        "axes": charts,
+        "ratio": ratio_text,
+        "slope_words": slope_words,
+    }
     made.filters |= {"cell": _cell, "fitted": _fitted, "polyline": _polyline, "px": _px}
     return made
 
@@ -105,8 +114,10 @@ def _fitted(text: str, room: float, beside: str | None) -> str:
     return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
 
-def _cell(text: str) -> str:
+def _cell(text: str | int) -> str | int:
     """A cell; the interval behind a number gets a line of its own where the page is narrow."""
+    if not isinstance(text, str):
+        return text
     number, bracket, interval = text.partition(" [")
     if isinstance(text, Markup) or not bracket:
         return text

@@ -11,17 +11,15 @@ from functools import cached_property
 
 from markupsafe import Markup
 
-from hztune import export
 from hztune.blocks import Arm
 from hztune.measure.live_share import LiveReading
-from hztune.profile import ratio_text
 from hztune.progress import duration
 from hztune.report import words
 from hztune.report.charts import Strip
 from hztune.rests import MEMORIES
 from hztune.result import Account, front_file
 from hztune.result.figures import Candidate, Figures
-from hztune.result.kept import Keeper, slope_words
+from hztune.result.kept import Keeper
 from hztune.stats.intervals import Interval
 from hztune.study.counters import CounterChange
 from hztune.workload import METRICS
@@ -80,30 +78,9 @@ class Page:
         yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
 
     @property
-    def tuned(self) -> Iterator[tuple[Markup, ...]]:
-        """What the profile changes: parameter, its value, its default."""
-        for name, value in self.found.tuned.items():
-            param = self.found.params[name]
-            shown = []
-            for each in (value, param.default):
-                short = words.value_words(each, param.unit)
-                bare = param.unit and short == str(each) and short.isdigit()
-                shown.append(_VALUE.format(each, f"{short} {param.unit}" if bare else short))
-            yield _CODE.format(name) + Markup("<small>{}</small>").format(param.doc), *shown
-
-    @property
     def weighed(self) -> str:
         """The memory that the study weighed, in words."""
         return MEMORIES[self.found.ledger.memory]
-
-    @property
-    def front(self) -> Iterator[tuple[str, ...]]:
-        """The members of the front."""
-        for number, member in enumerate(self.found.front, start=1):
-            claim = member.claim
-            assert claim.memory is not None  # every member has one
-            file, told = _CODE.format(front_file(number)), _CODE.format(words.arm_words(member.arm))
-            yield file, ratio_text(claim), ratio_text(claim.memory), str(claim.pairs), told
 
     @property
     def proof(self) -> tuple[list[Strip], list[tuple[str, str, Arm]]]:
@@ -143,45 +120,6 @@ class Page:
         return label, _ANSWERS[answer], answer == "proved"
 
     @property
-    def kept(self) -> Iterator[tuple[str, ...]]:
-        """What stays at rest, by default and tuned."""
-        for name, one in self._keepers:
-            slope = slope_words(one.slope_kb) if one.slope_kb else "-"
-            yield name, words.size_words(one.kept_kb), words.size_words(one.lazy_kb), slope
-
-    @property
-    def kept_findings(self) -> list[str]:
-        """What is to be said of that."""
-        kept, control = self.found.kept, words.control_words(self.found.profile)
-        told = []
-        if kept and kept.ratio is not None:
-            of = f"{kept.ratio.text} of {control}"
-            told.append(f"kept memory: {of}, on {kept.pairs} fresh pairs")
-        if kept and kept.speed is not None:
-            told.append(f"speed of the loads: {kept.speed.text} of {control}")
-        if kept and kept.slope_change_kb is not None:
-            more = slope_words(kept.slope_change_kb)
-            told.append(f"each round keeps {more} more than with {control}")
-        for name, one in self._keepers:
-            if one.grows:
-                told.append(
-                    f"{name}: each round keeps more than the one before, a leak or fragmentation"
-                )
-            if one.charged_kb:
-                charged = words.size_words(one.charged_kb)
-                told.append(
-                    f"{name}: its control group is charged {charged} that cannot be reclaimed"
-                )
-        return told
-
-    @property
-    def survivors(self) -> Iterator[tuple[str, ...]]:
-        """The smallest memory that each arm survived."""
-        for one in self._account.survivors:
-            least = f"{one.least.kb / 1024:.1f}\u00a0MiB"
-            yield _CODE.format(words.arm_words(one.arm)), least, one.least.words
-
-    @property
     def live(self) -> Iterator[tuple[str, ...]]:
         """Live and held memory of each arm."""
         for one in self._account.live:
@@ -212,18 +150,6 @@ class Page:
         left_out = result.account.left_out if result else ()
         told = [each.text for each in self.found.profile.cautions]
         return told + [f"left out: {each.text}" for each in left_out]
-
-    @property
-    def elsewhere(self) -> Iterator[tuple[str, ...]]:
-        """What the panel has seen."""
-        for each in self._account.elsewhere:
-            missing = f"not measured: {each.missing}" if each.missing else ""
-            speed, memory = (
-                "-" if ends is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*ends)
-                for ends in (each.speed, each.memory)
-            )
-            on, said = each.on.removeprefix("programs "), each.failure or missing
-            yield on, each.workload, speed, memory, str(each.pairs), said or _HARMS[each.state]
 
     @cached_property
     def allocators(self) -> list[Strip]:
@@ -266,41 +192,11 @@ class Page:
         return strips
 
     @property
-    def importance(self) -> Iterator[tuple[str, ...]]:
-        """The ten parameters that matter most."""
-        for name, share in list(self.found.importance.items())[:10]:
-            yield _CODE.format(name), _BAR.format(100.0 * share), f"{100.0 * share:.0f} %"
-
-    @property
     def telling(self) -> CounterChange:
         """The change to tell first: of events, and counted under both."""
         changes = self.found.changes
         both = (each for each in changes if all(each.shown) and not each.counter.endswith("_bytes"))
         return next(both, changes[0])
-
-    @property
-    def changes(self) -> Iterator[tuple[str, ...]]:
-        """What was counted differently."""
-        for each in self.found.changes:
-            counter, factor = _CODE.format(each.counter), words.factor_words(*each.shown)
-            yield each.noun, counter, *each.figures, factor
-
-    @property
-    def failures(self) -> Iterator[tuple[str, ...]]:
-        """What failed, with an example."""
-        for status, count, example in self.found.failures:
-            told = _CODE.format(words.arm_words(example.arm)) + Markup(": {}").format(
-                example.detail
-            )
-            yield status, str(count), told
-
-    @property
-    def forms(self) -> Iterator[tuple[str, str]]:
-        """The forms of export for this allocator."""
-        name = self.found.profile.allocator.name
-        for form in export.FORMATS:
-            if not form.allocators or name in form.allocators:
-                yield _CODE.format(form.name), form.doc
 
     @property
     def program(self) -> str:
@@ -336,7 +232,7 @@ class Page:
         return self.found.result.account
 
     @property
-    def _keepers(self) -> list[tuple[str, Keeper]]:
+    def keepers(self) -> list[tuple[str, Keeper]]:
         kept, control = self.found.kept, words.control_words(self.found.profile)
         both = ((control, kept.default), ("tuned", kept.tuned)) if kept else ()
         return [(name, one) for name, one in both if one is not None]

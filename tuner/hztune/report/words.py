@@ -159,6 +159,11 @@ def size_words(kb: float) -> str:
     return f"{kb:.0f}\u00a0KiB" if abs(kb) < 1024 else f"{kb / 1024:.1f}\u00a0MiB"
 
 
+def short_ratio(ends: tuple[float, float, float] | None) -> str:
+    """A ratio with its interval to two digits; "-" where there is none."""
+    return "-" if ends is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*ends)
+
+
 def bench_command(workload: WorkloadId, threads: int, ops: int) -> str:
     """The command of a built-in workload that does so many operations."""
     params = "".join(f" --{name} {value}" for name, value in workload.params.items())
