@@ -16,10 +16,11 @@ from markupsafe import Markup
 
 from hztune import export, files
 from hztune.profile import ratio_text
+from hztune.progress import duration
 from hztune.report import charts, words
 from hztune.report.dashboard import write_storage
 from hztune.report.page import Page
-from hztune.rests import Rested
+from hztune.rests import MEMORIES, Rested
 from hztune.result import figures
 from hztune.result.kept import slope_words
 
@@ -90,12 +91,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {
-        "words": words,
-        "axes": charts,
-        "ratio": ratio_text,
-        "slope_words": slope_words,
-    }
+    made.globals |= {"words": words, "axes": charts, "duration": duration, "memories": MEMORIES}
+    made.globals |= {"ratio": ratio_text, "slope_words": slope_words}
     made.filters |= {"cell": _cell, "fitted": _fitted, "polyline": _polyline, "px": _px}
     return made
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from markupsafe import Markup
-
 from hztune.blocks import Arm
 from hztune.measure.live_share import LiveReading
-from hztune.progress import duration
 from hztune.report import words
 from hztune.report.charts import Strip
-from hztune.rests import MEMORIES
 from hztune.result import Account, front_file
 from hztune.result.figures import Candidate, Figures
 from hztune.result.kept import Keeper
@@ -35,10 +31,6 @@ _ANSWERS = {
     "over_limit": "not confirmed: it is not shown to meet the limit",
     "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
-_HARMS = {"harmed": "harmed", "safe": "no harm", "open": "not shown"}
-_CODE = Markup("<code>{}</code>")
-_VALUE = Markup('<span class="value" title="{}">{}</span>')
-_BAR = Markup('<span class="share" style="width:{:.1f}%" aria-hidden="true"></span>')
 _RUN_S = 1.0
 """Seconds that one run of the hyperfine command takes, about."""
 
@@ -49,38 +41,10 @@ class Page:
 
     found: Figures
 
-    @property
-    def tiles(self) -> Iterator[tuple[str, str, str]]:
-        """The figures of the head: name, value, note."""
-        found, claim = self.found, self.found.profile.claim
-        limits = found.profile.objective.limits
-        if (
-            claim.ratio is not None
-            and claim.verdict != "no_gain"
-            and claim.metric != METRICS["kept"]
-        ):
-            note = f"{claim.ci_low:.3f} to {claim.ci_high:.3f} of the control's"
-            yield "speed", f"{claim.ratio:.3f}x", note
-        kept = found.kept.ratio.estimate if found.kept and found.kept.ratio else None
-        for name, ratio, key in (
-            ("peak memory", found.rss_ratio, "max_rss"),
-            ("kept memory", kept, "max_kept"),
-        ):
-            if ratio is not None:
-                limit = f"; limit {limits[key]}" if key in limits else ""
-                yield name, f"{ratio:.2f}x", f"of the control's{limit}"
-        floor = words.change(found.floor, sign=False)
-        yield "noise floor", floor, "how far two runs of the control differ by chance"
-        failed = sum(bool(one.record.failures) for one in found.candidates)
-        yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
-        turns, disturbed = found.turns
-        wall_s = max(found.times[-1][1], found.result.account.wall_s if found.result else 0.0)
-        yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
-
-    @property
-    def weighed(self) -> str:
-        """The memory that the study weighed, in words."""
-        return MEMORIES[self.found.ledger.memory]
+    @cached_property
+    def ranked(self) -> list[Candidate]:
+        """Every configuration of the search, the fastest first, and last those that failed."""
+        return sorted(self.found.candidates, key=_rank)
 
     @property
     def proof(self) -> tuple[list[Strip], list[tuple[str, str, Arm]]]:
@@ -155,7 +119,7 @@ class Page:
     def allocators(self) -> list[Strip]:
         """Every allocator with its defaults, where a study chose between several."""
         strips = []
-        for one in sorted(self.found.candidates, key=_rank):
+        for one in self.ranked:
             name, record = one.arm.allocator, one.record
             if not one.arm.is_default:
                 continue
@@ -166,19 +130,6 @@ class Page:
                 note = words.interval_words(one.interval)
                 strips.append(Strip(name, note, record.log_ratios, one.interval, "neutral"))
         return strips
-
-    @property
-    def ranked(self) -> Sequence[tuple[str, ...]]:
-        """Every configuration of the search, the fastest first."""
-        rows = []
-        for one in sorted(self.found.candidates, key=_rank):
-            record = one.record
-            speed = words.interval_words(one.interval) if one.interval else "-"
-            speed = record.failures[0].status if record.failures else speed
-            memory = "-" if record.rss_ratio is None else f"{record.rss_ratio:.2f}x"
-            told = _CODE.format(words.arm_words(one.arm))
-            rows.append((str(one.number), speed, str(len(record.pairs)), memory, told))
-        return rows
 
     @property
     def steps(self) -> list[Strip]:
