@@ -48,9 +48,9 @@ from hztune.compare.contenders import BUILD
 from hztune.compare.gate import MOST_PAIRS
 from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, USUAL_PAIRS
 from hztune.errors import UsageError
-from hztune.strictjson import Fields
 from hztune.workload import WorkloadSpec
 from lab import builds
+from lab.fields import Fields
 
 EXPERIMENTS = Path(__file__).resolve().parents[1]
 DEFINITION = "experiment.toml"

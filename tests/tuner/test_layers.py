@@ -35,7 +35,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
-    frozenset({"params", "machine", "strictjson", "trace_file", "rests", "quota"}),
+    frozenset({"params", "machine", "trace_file", "rests", "quota"}),
     frozenset({"schema"}),
     frozenset({"process", "files", "scratch", "gc_freeze", "interrupt"}),
     frozenset({"artifacts", "arguments"}),
