@@ -17,18 +17,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
 
-import optuna
 import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 
 from hztune.blocks import Arm, Block, Role, spent_s
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Around
 from hztune.progress import Quiet
-from hztune.report.dashboard import Observation, mirror
 from hztune.space import Space
 from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy, recording
@@ -237,45 +233,3 @@ def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_no
     toy_space: Space, tmp_path: Path
 ) -> None:
     kill_studies(tmp_path, toy_space, kills=10, most_records=250)
-
-
-# ---- the copy for the dashboard ------------------------------------------------------------------
-
-
-def kill_mirrors(path: Path, kills: int) -> list[float]:
-    """Kills what writes the copy, and makes it anew each time; gives the seconds it took."""
-    good = {"ran": -1.0}
-    findings = [Observation({"cap": 2**power}, 0.01 * power, good) for power in range(3, 9)]
-    defaults = {"cap": 256}
-
-    def write(tell: Tell) -> None:
-        while True:
-            mirror(path, "all", findings, defaults)
-            tell(1)
-
-    def trials() -> int:
-        storage = JournalStorage(JournalFileBackend(str(path)))
-        return len(optuna.load_study(study_name="all", storage=storage).trials)
-
-    rng = Random(kills)
-    resumed_s = []
-    for _ in range(kills):
-        killed(write, after=rng.randrange(1, 6))
-        began = time.monotonic()
-        assert trials() == len(findings)
-        mirror(path, "all", findings, defaults)
-        resumed_s.append(time.monotonic() - began)
-        assert trials() == len(findings)
-        assert sorted(each.name for each in path.parent.iterdir()) == [path.name]
-    return resumed_s
-
-
-def test_the_copy_for_the_dashboard_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
-    kill_mirrors(tmp_path / "study.journal", kills=25)
-
-
-@pytest.mark.perf
-def test_after_each_of_two_hundred_kills_the_copy_is_made_again_in_two_seconds(
-    tmp_path: Path,
-) -> None:
-    assert max(kill_mirrors(tmp_path / "study.journal", kills=200)) <= RESUME_S
