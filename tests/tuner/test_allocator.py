@@ -336,6 +336,19 @@ def test_what_is_not_legal_is_refused_before_anything_runs(
         found.environment({f"{knob}x": 1})
 
 
+@pytest.mark.parametrize("name", TUNABLE)
+def test_a_knob_that_a_process_does_not_tell_is_wrong_unless_it_has_no_way_to(
+    name: str, find: Find
+) -> None:
+    adapter, unreadable = find(name).adapter, tables()[name].unreadable
+    for config in find(name).single_settings():
+        asked = {knob for knob, value in config.items() if not adapter.is_left(knob, value)}
+        if asked <= unreadable:
+            continue
+        with pytest.raises(WrongConfiguration, match="did not say"):
+            adapter.verify(config, {})
+
+
 @pytest.mark.parametrize("name", [name for name in FOREIGN if name != "mimalloc"])
 def test_a_process_under_another_library_is_noticed(name: str, find: Find) -> None:
     found = find(name)
