@@ -35,14 +35,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "seed": {"seed": 2},
     "target": {"workload": None, "program": PROGRAM},
 }
-MACHINES: dict[str, dict[str, Any]] = {
-    "CPU model": {"cpu": "another"},
-    "CPU features": {"cpu_flags": "0123456789ab"},
-    "number of CPUs": {"cores": MACHINE.cores + 1},
-    "page size": {"page_size": 2 * MACHINE.page_size},
-    "mode of huge pages": {"thp": "another"},
-    "kernel": {"kernel": "another"},
-    "C library": {"libc": "another"},
+MACHINES: dict[str, str | int] = {
+    **dict.fromkeys(("cpu", "cpu_flags", "thp", "kernel", "libc"), "another"),
+    "cores": MACHINE.cores + 1,
+    "page_size": 2 * MACHINE.page_size,
 }
 FILES = ("libhz.so", "hz-bench")
 
@@ -69,19 +65,17 @@ def refused(folder: Path, request: TuneRequest, machine: Machine = MACHINE) -> N
     opened(folder, REQUEST)
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_samples_are_refused_to_another_study(study: Path, tmp_path: Path, name: str) -> None:
-    changes = dict(REQUESTS[name])
-    if "space" in changes:
-        space = tmp_path / changes["space"]
-        space.write_text('schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n')
-        changes["space"] = str(space)
+@pytest.mark.parametrize("what", REQUESTS)
+def test_samples_are_refused_to_another_study(study: Path, tmp_path: Path, what: str) -> None:
+    space = tmp_path / "narrow.toml"
+    space.write_text('schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n')
+    changes = {**REQUESTS[what], **({"space": str(space)} if what == "search space" else {})}
     refused(study, dataclasses.replace(REQUEST, **changes))
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_samples_are_refused_to_another_machine(study: Path, name: str) -> None:
-    refused(study, REQUEST, dataclasses.replace(MACHINE, **MACHINES[name]))
+@pytest.mark.parametrize("field", MACHINES)
+def test_samples_are_refused_to_another_machine(study: Path, field: str) -> None:
+    refused(study, REQUEST, dataclasses.replace(MACHINE, **{field: MACHINES[field]}))
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -140,6 +140,8 @@ def test_the_wheel_carries_all_modules_libraries_headers_programs_and_spaces(
         "lib/libhz-recorder.so", "bin/hz-record", "bin/hz-trace",
     }  # fmt: skip
     assert {f"hztune/core/{name}" for name in wanted} <= names
+    tables = {p.name for p in (root / "tuner/hztune/allocator").glob("*.toml")}
+    assert {f"hztune/allocator/{name}" for name in tables} <= names
     assert {"hztune/_core.abi3.so", "hztune/py.typed"} <= names
     modules = {str(p.relative_to(root / "tuner")) for p in (root / "tuner/hztune").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
