@@ -269,18 +269,13 @@ class Workbench:
 
     def run_s(self) -> float | None:
         """Usual seconds of a run of the default; None: there was none."""
-        seconds = [1e-9 * run.counted_ns for run in self.default_runs()]
+        seconds = [1e-9 * run.counted_ns for runs in self.default_moments() for run in runs]
         return median(seconds) if seconds else None
 
-    def default_runs(self) -> list[Turn]:
-        """Every run of the calibration: the default by itself."""
-        return [run for runs in self.default_moments() for run in runs]
-
     def default_moments(self) -> list[list[Turn]]:
-        """The same in groups: what was measured side by side."""
-        blocks = (block for block in self.ledger.own_blocks() if block.role == "aa")
+        """Every run of the calibration, the default by itself: what was measured side by side."""
         moments: dict[tuple[int, int], list[Turn]] = {}
-        for block in blocks:
+        for block in self.ledger.own_blocks("aa"):
             for run in (run for outcome in block.outcomes for run in outcome.turns):
                 moments.setdefault((block.number, run.round), []).append(run)
         return [*moments.values()]

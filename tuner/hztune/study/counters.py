@@ -169,8 +169,7 @@ def fresh_outcomes(ledger: Ledger, arm: Arm) -> list[Pair]:
     """
     found = [
         (block.outcomes[1].arm, (block.control, outcome))
-        for block in ledger.own_blocks()
-        if block.role == "confirm"
+        for block in ledger.own_blocks("confirm")
         for outcome in block.outcomes[1:]
         if outcome.arm == arm
     ]

@@ -15,7 +15,6 @@ from hztune.blocks import Arm, Outcome
 from hztune.caution import Caution
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.params import Value
 from hztune.profile import (
     LIMIT_ROOM,
     AllocatorId,
@@ -47,7 +46,7 @@ from hztune.stats.question import REPORTED_ERROR
 from hztune.stats.ratios import log_memory_ratio
 from hztune.study.calibration import Calibration
 from hztune.study.counters import counter_changes, fresh_outcomes, outlying_pairs
-from hztune.study.ledger import ArmRecord, Ledger
+from hztune.study.ledger import Ledger
 from hztune.study.proof import Step
 from hztune.tune.aims import Winner
 from hztune.tune.request import Task, TuneRequest
@@ -94,15 +93,21 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
     else:
         pairs = fresh_outcomes(ledger, decision.arm)
     is_deployed = request.program is not None or decision.on_program
+    arm, space, workload = decision.arm, task.space, _identities(request)[0]
+    own = space.part(arm.allocator).reduced(arm.config) if space.holds(arm) else {}
+    control = "" if space.holds(space.control) else space.control.allocator
+    # The expression that says when it rests is the user's own, and stays here.
+    rest = request.rest and RestPlan(request.rest.idle_s, request.rest.rounds)
+    found_on = None
+    if decision.on_program and request.prove_on is not None:
+        workload, found_on = _program_id(request.prove_on), workload
     return Profile(
         allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
-        params=_params(task, decision),
-        workload=_workload_id(request, decision),
+        params=dict(own),
+        workload=workload,
         threads=0 if decision.on_program else request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(
-            decision.claim.metric, dict(task.limits), _control(task), _rest(request), request.quota
-        ),
+        objective=Objective(decision.claim.metric, dict(task.limits), control, rest, request.quota),
         claim=decision.claim,
         search=SearchInfo(
             sampler=as_word(f"optuna-{request.sampler}"),
@@ -111,11 +116,16 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
             trials=ledger.configurations,
             space_sha256=task.space.fingerprint(),
         ),
-        versions=_versions(),
+        versions={
+            "hztune": version(),
+            "optuna": version_of("optuna"),
+            "numpy": version_of("numpy"),
+            "python": platform.python_version(),
+        },
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         shares=_shares(request, decision),
         cautions=tuple(_cautions(task, decision)),
-        found_on=_identities(request)[0] if decision.on_program else None,
+        found_on=found_on,
         term_days=request.term_days,
         memory=tuple(_memory(pairs)),
         suggested_limit_kb=_suggested_limit(pairs) if is_deployed else 0,
@@ -136,14 +146,6 @@ def _suggested_limit(pairs: Sequence[tuple[Outcome, Outcome]]) -> int:
     return 1024 * math.ceil(LIMIT_ROOM * max((p.rss_peak_kb for p in parts), default=0) / 1024)
 
 
-def _params(task: Task, decision: Decision) -> dict[str, Value]:
-    """What differs from the defaults of the arm's allocator; the unchanged program has none."""
-    arm = decision.arm
-    if not task.space.holds(arm):
-        return {}
-    return dict(task.space.part(arm.allocator).reduced(arm.config))
-
-
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
     """What is to be told of the configuration.
 
@@ -161,24 +163,6 @@ def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):
             if not params.items() <= looked_at:
                 yield Caution("known", risk, params=dict(params))
-
-
-def _control(task: Task) -> str:
-    """What the ratio is to; empty where that is the default of the profile's own allocator."""
-    control = task.space.control
-    return "" if task.space.holds(control) else control.allocator
-
-
-def _rest(request: TuneRequest) -> RestPlan | None:
-    """Its rounds of load and rest; the expression is the user's own, and stays here."""
-    return request.rest and RestPlan(request.rest.idle_s, request.rest.rounds)
-
-
-def _workload_id(request: TuneRequest, decision: Decision) -> WorkloadId:
-    """What the claim is of."""
-    if decision.on_program and request.prove_on is not None:
-        return _program_id(request.prove_on)
-    return _identities(request)[0]
 
 
 def _program_id(program: Program) -> WorkloadId:
@@ -222,15 +206,6 @@ def program_metric(program: Program) -> str:
     return "metric" if program.rate else "wall_s"
 
 
-def _versions() -> dict[str, str]:
-    return {
-        "hztune": version(),
-        "optuna": version_of("optuna"),
-        "numpy": version_of("numpy"),
-        "python": platform.python_version(),
-    }
-
-
 # ---- the account ---------------------------------------------------------------------------------
 
 
@@ -243,6 +218,9 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
     wall = max(wall_s, 1e-9)
     record = bench.ledger.fresh_by_arm.get(decision.arm.key)
     seen, within = _as_they_come(story)
+    rss_ratio = record.rss_ratio if record else None
+    rss_ratio = decision.rss_ratio if decision.on_program else rss_ratio
+    pairs = fresh_outcomes(bench.ledger, decision.arm)
     return Account(
         why=decision.why,
         failures=bench.ledger.failures(),
@@ -256,16 +234,16 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         turns=used.turns,
         disturbed=used.disturbed,
         waited_s=bench.budget.waited_s,
-        changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
-        rss_ratio=_rss_ratio(record, decision),
-        idle_ratio=_idle_ratio(bench.ledger, decision),
+        changes=counter_changes(pairs),
+        rss_ratio=rss_ratio,
+        idle_ratio=_idle_ratio(pairs),
         as_they_come=seen,
         seen_within=within,
         outliers=tuple(outlying_pairs(bench.ledger)),
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.gone if decision.examined else (),
-        kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
+        kept=kept_memory(pairs, bench.ledger.calm_controls),
     )
 
 
@@ -279,13 +257,6 @@ def _findable(story: Story, calibration: Calibration | None) -> float | None:
     if not story.bench.ledger.searched:
         return None
     return math.expm1(calibration.findable) if isinstance(story.aim, Winner) else None
-
-
-def _rss_ratio(record: ArmRecord | None, decision: Decision) -> float | None:
-    """Peak memory, tuned / control, of what the claim is of."""
-    if decision.on_program:
-        return decision.rss_ratio
-    return record.rss_ratio if record else None
 
 
 def _attempts(decision: Decision) -> Iterator[Attempt]:
@@ -333,11 +304,8 @@ def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float
     return seen, within
 
 
-def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
+def _idle_ratio(pairs: Sequence[tuple[Outcome, Outcome]]) -> float | None:
     """Idle memory to the control's, on the fresh pairs."""
-    pairs = [
-        (control.facts.get(_IDLE, 0), tuned.facts.get(_IDLE, 0))
-        for control, tuned in fresh_outcomes(ledger, decision.arm)
-    ]
-    logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
+    both = [tuple(each.facts.get(_IDLE, 0) for each in pair) for pair in pairs]
+    logs = [math.log(tuned / before) for before, tuned in both if before and tuned]
     return math.exp(sum(logs) / len(logs)) if logs else None
