@@ -171,7 +171,7 @@ def test_what_cannot_run_says_why() -> None:
 
 
 def test_what_is_over_before_it_is_asked_is_said_to_be_without_its_number() -> None:
-    asker = _Asker(NONE)
+    asker = _Asker(NONE, AllocatorIdentity())
     with subprocess.Popen(["/bin/true"]) as child:
         child.wait()
     asker._ask(child.pid)
@@ -184,21 +184,20 @@ def test_one_reason_why_nothing_is_known_is_said_once() -> None:
     assert "  held and live memory are not known: no process of it took requests" in plain
 
 
-def test_an_allocator_that_does_not_count_is_said_not_to() -> None:
-    share = LiveShare("mimalloc", LiveReading(2048), LiveReading(1024), "mimalloc does not count")
-    assert share.words == (
-        "at most 2.0 MiB held; 1.0 MiB held at the last reading; not known: mimalloc does not count"
-    )
+READING = LiveReading(4096, 1024)
+WORDS = {
+    "at most 2.0 MiB held; 1.0 MiB held at the last reading; not known: it does not count": (
+        LiveShare("mimalloc", LiveReading(2048), LiveReading(1024), "it does not count")
+    ),
+    "at most 4.0 MiB held for 1.0 MiB live (4.00x), the same at the last reading": (
+        LiveShare("hz", READING, LiveReading(4097, 1024))
+    ),
+}
 
 
-def test_what_is_held_at_most_and_at_last_is_said_once() -> None:
-    reading = LiveReading(4096, 1024)
-    share = LiveShare("hz", reading, reading)
-    assert (
-        share.words == "at most 4.0 MiB held for 1.0 MiB live (4.00x), the same at the last reading"
-    )
-    shown_alike = replace(share, last=LiveReading(4097, 1024))
-    assert shown_alike.words == share.words
+@pytest.mark.parametrize("words", WORDS)
+def test_what_is_held_at_most_and_at_last_is_said_once(words: str) -> None:
+    assert WORDS[words].words == words
 
 
 @pytest.fixture

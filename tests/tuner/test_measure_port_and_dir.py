@@ -15,9 +15,8 @@ import pytest
 
 from hztune import scratch
 from hztune.errors import UsageError
-from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, Service, described
-from hztune.measure.server import swept
+from hztune.measure.server import swept, with_port_and_dir
 
 PROGRAM = Program(
     ("serve", "--port={port}"),

@@ -135,33 +135,28 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
     Raises:
         HztuneError: the file system refused, or `path` is something else than a file.
     """
-    try:
-        require_replaceable(path)
-        parts = [content.encode()] if isinstance(content, str) else content
-        _write_whole(path, parts, mode)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise HztuneError(f"cannot write {str(path)!r}: {reason}") from None
-
-
-def _write_whole(path: Path, parts: Iterable[bytes], mode: int) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        handle = os.open(temporary, flags, mode, dir_fd=folder)
+        require_replaceable(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.writelines(parts)
-                file.flush()
-                os.fsync(handle)
-            os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            os.unlink(temporary, dir_fd=folder)
-            raise
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+            handle = os.open(temporary, flags, mode, dir_fd=folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.writelines([content.encode()] if isinstance(content, str) else content)
+                    file.flush()
+                    os.fsync(handle)
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(temporary, dir_fd=folder)
+                raise
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise HztuneError(f"cannot write {str(path)!r}: {reason}") from None
 
 
 def make_folder(path: Path) -> None:

@@ -26,10 +26,15 @@ from hztune.errors import HztuneError
 from hztune.measure import Arm, Turn
 from hztune.measure.identity import Fault
 from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
-from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
 from hztune.measure.scope import freezer
-from hztune.measure.server import answers, ended_by_itself, ended_when_told, swept
+from hztune.measure.server import (
+    answers,
+    ended_by_itself,
+    ended_when_told,
+    swept,
+    with_port_and_dir,
+)
 from hztune.measure.watch import Watcher, watching
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Series, WholeExecutor
 from hztune.process import Child

@@ -29,9 +29,8 @@ from hztune.allocator import (
 from hztune.allocator.live import ProcessMemory
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.launch import Run, Unit, time_once
-from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
-from hztune.measure.server import LOAD_SPAN_S, serve_once
+from hztune.measure.server import LOAD_SPAN_S, serve_once, with_port_and_dir
 from hztune.measure.watch import alongside
 
 _FIRST_S = 0.001

@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
@@ -137,25 +136,31 @@ def live_shares(
 
 def _asked(program: Program, arm: Arm, identity: IdentityCheck, seed: int) -> LiveShare:
     """What one arm answers; how its run ends does not matter."""
-    asker = _Asker(arm)
-    executor = RunExecutor(program, seed=seed, identity=_Listening(identity, asker), warmups=0)
+    asker = _Asker(arm, identity)
+    executor = RunExecutor(program, seed=seed, identity=asker, warmups=0)
     try:
-        with asker.asking():
+        with alongside(asker.follow, "asker"):
             block = executor.measure([arm], role="explore", rounds=1, number=0)
     except HztuneError as error:
         return replace(asker.share(), why=str(error))
     return asker.share(block.control.detail)
 
 
-class _Listening:
-    """Lets the processes of arms take requests, and notes them; nothing else is checked."""
+class _Asker:
+    """Lets the processes of an arm take requests, asks them, and keeps what they answer.
 
-    def __init__(self, others: IdentityCheck, asker: _Asker) -> None:
-        self._others, self._asker = others, asker
-        self.base = others.base
+    As a check of identity it finds nothing wrong: the measured runs were judged.
+    """
+
+    def __init__(self, arm: Arm, others: IdentityCheck) -> None:
+        self._arm, self._others, self.base = arm, others, others.base
+        self._pids: dict[int, None] = {}
+        self._most: dict[int, tuple[str, LiveReading]] = {}
+        self._last: dict[int, LiveReading] = {}
+        self._why = ""
+        self._was_found = False
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """Returns the variables of an arm's processes, with which they take requests."""
         given = self._others.prepare(arm)
         if isinstance(given, Fault):
             return given
@@ -164,49 +169,29 @@ class _Listening:
         return {**given, "LD_PRELOAD": preload, "HZ_CONTROL": "1"}
 
     def program(self, arm: Arm) -> Path | None:
-        """Returns the arm's own build of the program."""
         return self._others.program(arm)
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """Notes a process."""
-        self._asker.pids.setdefault(running.pid)
+        self._pids.setdefault(running.pid)
         return None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
-        """Finds nothing wrong: the measured runs were judged."""
         return None
 
-
-@dataclass
-class _Asker:
-    """Asks the processes of one run, and keeps what they answer."""
-
-    arm: Arm  # what runs
-    pids: dict[int, None] = field(default_factory=dict)  # its processes, as they are found
-    _most: dict[int, tuple[str, LiveReading]] = field(default_factory=dict)
-    _last: dict[int, LiveReading] = field(default_factory=dict)
-    _why: str = ""
-    _was_found: bool = False
-
-    def asking(self) -> AbstractContextManager[None]:
-        """Asks as long as the block lasts."""
-        return alongside(self._follow, "asker")
-
     def share(self, failure: str = "") -> LiveShare:
-        """Returns what was answered."""
+        """Returns what was answered; `failure` tells how the run failed."""
         if not self._most:
             return LiveShare(why=self._why or failure or (_OVER if self._was_found else _SILENT))
         pid = max(self._most, key=lambda each: self._most[each][1].held_kb)
         name, most = self._most[pid]
-        is_counted = most.live_kb is not None
-        why = "" if is_counted else f"{name} does not count live bytes"
+        why = f"{name} does not count live bytes" if most.live_kb is None else ""
         return LiveShare(name, most, self._last[pid], why)
 
-    def _follow(self, ended: Event) -> None:
+    def follow(self, ended: Event) -> None:
         pause_s = _PAUSE_S
         while not ended.wait(pause_s):
             began_s = time.monotonic()
-            for pid in [*self.pids]:
+            for pid in [*self._pids]:
                 with contextlib.suppress(OSError):
                     if _serves(pid):
                         self._ask(pid)
@@ -222,7 +207,7 @@ class _Asker:
                 self._why = str(error)
             return
         # Meant is the allocator inside the program, or that of malloc.
-        name = self.arm.allocator
+        name = self._arm.allocator
         parts = [
             part
             for part in found.parts

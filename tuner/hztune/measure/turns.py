@@ -104,32 +104,32 @@ class TurnExecutor(Executor):
             tempo: None: what fits the workload's threads.
             identity: None: by the allocators' adapters.
         """
-        self._spec = spec
-        self._sink = sink or Nowhere()
+        self.spec = spec
+        self.sink = sink or Nowhere()
         self._seed = seed
-        self._tempo = tempo or tempo_for(spec)
-        self._identity = identity or AllocatorIdentity()
+        self.tempo = tempo or tempo_for(spec)
+        self.identity = identity or AllocatorIdentity()
         self._overhead_s = 0.0
         self._blocks = 0
 
     def cost(self, arms: int, rounds: int) -> float:
         beside = self._overhead_s / self._blocks if self._blocks else 0.0
-        return arms * (self._tempo.block_s(rounds) + beside)
+        return arms * (self.tempo.block_s(rounds) + beside)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         with timed_window():
             started_ns = time.monotonic_ns()
-            self._sink.begin(Plan(number, role, tuple(arms), rounds))
-            performance = _Performance(arms, self._spec, self._tempo, self._identity, self._sink)
+            self.sink.begin(Plan(number, role, tuple(arms), rounds))
+            performance = _Performance(self, arms)
             performance.play(rounds, random.Random(f"{self._seed} {number} {role}"))
             outcomes = performance.outcomes()
-            self._sink.end()
+            self.sink.end()
             spent = performance.accounting(started_ns)
         self._accounting += spent
-        if self._tempo.round_ms and spent.turns:
+        if self.tempo.round_ms and spent.turns:
             took_ms = 1e3 * spent.measured_s / spent.turns
-            self._tempo = replace(self._tempo, round_ms=took_ms)
-        planned_s = len(arms) * self._tempo.block_s(rounds)
+            self.tempo = replace(self.tempo, round_ms=took_ms)
+        planned_s = len(arms) * self.tempo.block_s(rounds)
         self._overhead_s += max(0.0, spent.wall_s - planned_s) / len(arms)  # beside its turns
         self._blocks += 1
         return Block(number, role, outcomes)
@@ -138,21 +138,11 @@ class TurnExecutor(Executor):
 class _Performance:
     """One block: hz-turns from its start to its end."""
 
-    def __init__(
-        self,
-        arms: Sequence[Arm],
-        spec: WorkloadSpec,
-        tempo: Tempo,
-        identity: IdentityCheck,
-        sink: Sink,
-    ) -> None:
-        self._spec = spec
-        self._tempo = tempo
-        self._identity = identity
-        self._sink = sink
-        self._parts = [Part.of(arm, identity) for arm in arms]
+    def __init__(self, of: TurnExecutor, arms: Sequence[Arm]) -> None:
+        self._of = of
+        self._parts = [Part.of(arm, of.identity) for arm in arms]
         self._endings: dict[int, Mapping[str, Any]] = {}
-        self._judge = DisturbanceRule(spec.threads, len(os.sched_getaffinity(0)))
+        self._judge = DisturbanceRule(of.spec.threads, len(os.sched_getaffinity(0)))
         self._launched_ns = 0
         self._slept_ns = slept_ns()
         self._throttling = Throttling()
@@ -163,7 +153,7 @@ class _Performance:
         if all(part.fault for part in self._parts):
             return
         self._launched_ns = time.monotonic_ns()
-        with Child(self._command(rounds, rng), env=self._identity.base, stdin=None) as child:
+        with Child(self._command(rounds, rng), env=self._of.identity.base, stdin=None) as child:
             for line in child.lines(_SILENCE_S):
                 event = json.loads(line)
                 if event["event"] == "rounds":
@@ -178,7 +168,7 @@ class _Performance:
 
     def _command(self, rounds: int, rng: random.Random) -> list[str]:
         """Returns the command; an arm is named by its index, since an arm may stand twice."""
-        tempo = self._tempo
+        tempo = self._of.tempo
         words = [str(artifacts.turns()), "--ask", "--seed", str(rng.randrange(SEEDS))]
         words += ["--turn-ms", f"{tempo.turn_ms:g}", "--skip-ms", f"{tempo.skip_ms:g}"]
         words += ["--warmup-ms", f"{tempo.warmup_ms:g}", "--rounds", str(rounds)]
@@ -190,12 +180,12 @@ class _Performance:
         for index, part in enumerate(self._parts):
             if part.fault is None:
                 words += ["--arm", str(index)]
-                if own := self._identity.program(part.arm):
+                if own := self._of.identity.program(part.arm):
                     words += ["--program", str(own)]
                 padding = "x" * rng.randrange(PADDING_BYTES)
                 for name, value in {**part.changes, PADDING: padding}.items():
                     words += ["--env", f"{name}={value}"]
-        return [*words, "--", *self._spec.command(rng.randrange(SEEDS))]
+        return [*words, "--", *self._of.spec.command(rng.randrange(SEEDS))]
 
     def _take(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "end":
@@ -207,7 +197,7 @@ class _Performance:
         elif event["event"] == "turn":
             turn, evidence = self._turn(event)
             part.turns.append(turn)
-            self._sink.turn(index, part.pid, turn, evidence)
+            self._of.sink.turn(index, part.pid, turn, evidence)
         elif event["event"] == "exit":
             self._endings[index] = event
 
@@ -248,12 +238,12 @@ class _Performance:
                 ops_per_s=overall_rate(part.turns) if fault is None else 0.0,
                 turns=tuple(part.turns),
                 rss_peak_kb=ending.get("rss_peak_kb", 0),
-                live_kb=0 if self._tempo.round_ms else result.get("live_peak_kb", 0),
+                live_kb=0 if self._of.tempo.round_ms else result.get("live_peak_kb", 0),
                 counters=(result.get("hz") or {}).get("counters", {}),
                 facts={name: value for name, value in known.items() if value is not None},
             )
             found.append(outcome)
-            self._sink.outcome(index, part.pid, outcome)
+            self._of.sink.outcome(index, part.pid, outcome)
         return tuple(found)
 
     def _fault(
@@ -270,12 +260,12 @@ class _Performance:
             return Fault("bad_output", "hz-bench ended well but printed no result")
         if sum(turn.ops for turn in part.turns) <= 0:
             return Fault("bad_output", "it completed no operation in all its turns")
-        return self._identity.judge(part.arm, result["allocator"]["path"], ending["stderr_tail"])
+        return self._of.identity.judge(part.arm, result["allocator"]["path"], ending["stderr_tail"])
 
     def accounting(self, started_ns: int) -> Accounting:
         """Returns where the time of the block went."""
         turns = [turn for part in self._parts for turn in part.turns]
         first_ns = min((turn.start_ns for turn in turns), default=self._launched_ns)
-        skipped_ns = len(turns) * self._tempo.skip_ms * 1e6
+        skipped_ns = len(turns) * self._of.tempo.skip_ms * 1e6
         warmup_s = (first_ns - self._launched_ns + skipped_ns) * 1e-9
         return Accounting.of(turns, warmup_s, (time.monotonic_ns() - started_ns) * 1e-9)

@@ -27,10 +27,15 @@ from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Turn
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run, Unit, time_once
-from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
 from hztune.measure.rest import rest_once
-from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S, refuse_fixed_time, serve_once
+from hztune.measure.server import (
+    LOAD_PATIENCE_S,
+    LOAD_SPAN_S,
+    refuse_fixed_time,
+    serve_once,
+    with_port_and_dir,
+)
 from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
