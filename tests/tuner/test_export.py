@@ -15,7 +15,7 @@ from msgspec import structs
 
 from hztune import api, artifacts, export, params
 from hztune.errors import NoGainError, UsageError
-from hztune.export.provenance import claim
+from hztune.export.view import claim
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MemoryClaim, Objective, Profile
 from hztune.verify.running import examine

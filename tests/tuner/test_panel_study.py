@@ -14,7 +14,7 @@ from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.caution import Caution
 from hztune.errors import UsageError
-from hztune.export.provenance import provenance
+from hztune.export.view import provenance
 from hztune.machine import Machine
 from hztune.measure import Around, WorkloadSink
 from hztune.profile import Profile

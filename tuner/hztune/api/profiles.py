@@ -30,7 +30,7 @@ def load_profile(path: str | Path) -> Profile:
 
 def profile_lines(tuned: Profile) -> list[str]:
     """What a profile claims, where it was measured, and how to check it."""
-    from hztune.export.provenance import provenance
+    from hztune.export.view import provenance
 
     return provenance(tuned, undo="")[:-1]
 

@@ -16,6 +16,14 @@ from hztune.stats.intervals import Interval
 from hztune.workload import METRICS
 
 _FACTOR = 3.0
+_GAINS = {
+    "ops_per_s": ("do", "does", "{} times the operations a second", "{} more operations a second"),
+    "wall_s": ("run", "runs", "{} times as fast", "{} faster"),
+    "p99_ns": ("are", "is", "{} times as good in p99 latency", "{} better in p99 latency"),
+}
+"""By metric: the verbs of several and of one workload, and a gain as a factor and as a change."""
+
+_OWN_GAIN = ("are", "is", "{} times as good in its own metric", "{} better in its own metric")
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -31,27 +39,21 @@ def change(log_ratio: float, *, sign: bool = True) -> str:
 
 def verdict_words(profile: Profile) -> str:
     """The verdict in one sentence, without its interval."""
-    ratio, what = profile.claim.ratio, target_words(profile)
-    whose, control = allocator_words(profile), control_words(profile)
-    if profile.claim.verdict == "improved" and ratio is not None:
-        gain = _gain_words(profile.claim.metric, ratio, several=len(profile.workloads) > 1)
-        price = [
-            memory_words(seen.ratio, seen.of) for seen in profile.memory if seen.ci_low > TOLD_FROM
-        ]
-        told = f", for {' and '.join(price)}" if price else ""
-        return f"{what} {gain} {_with_words(profile)}{told}"
-    if profile.claim.verdict == "within_limit":
-        return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
-    memory = profile.claim.memory
-    if profile.claim.verdict == "less_memory" and memory is not None:
-        return f"{what} takes {memory_words(memory.ratio, memory.of)} {_with_words(profile)}"
-    if profile.claim.verdict == "infeasible":
-        return f"No configuration of {whose} keeps the limits on {what}"
-    if profile.claim.verdict == "not_enough_data":
-        return f"The budget was too small for a study of {what}"
-    if profile.claim.verdict == "interrupted":
-        return f"The study of {what} was stopped before it could prove anything"
-    return f"Nothing was proved better than {control} on {what}"
+    claim, what, control = profile.claim, target_words(profile), control_words(profile)
+    if claim.verdict == "improved" and claim.ratio is not None:
+        gain = _gain_words(claim.metric, claim.ratio, several=len(profile.workloads) > 1)
+        dear = (seen for seen in profile.memory if seen.ci_low > TOLD_FROM)
+        price = " and ".join(memory_words(seen.ratio, seen.of) for seen in dear)
+        return f"{what} {gain} {_with_words(profile)}" + (f", for {price}" if price else "")
+    if claim.verdict == "less_memory" and claim.memory is not None:
+        less = memory_words(claim.memory.ratio, claim.memory.of)
+        return f"{what} takes {less} {_with_words(profile)}"
+    return {
+        "within_limit": f"{what} keeps its memory limit {_with_words(profile)}; {control} does not",
+        "infeasible": f"No configuration of {allocator_words(profile)} keeps the limits on {what}",
+        "not_enough_data": f"The budget was too small for a study of {what}",
+        "interrupted": f"The study of {what} was stopped before it could prove anything",
+    }.get(claim.verdict, f"Nothing was proved better than {control} on {what}")
 
 
 def interval_sentence(profile: Profile) -> str:
@@ -217,26 +219,16 @@ def _with_words(profile: Profile) -> str:
 
 def _gain_words(metric: str, ratio: float, *, several: bool) -> str:
     """A gain in words; of several workloads it is the mean."""
-    verbs = {"ops_per_s": ("do", "does"), "wall_s": ("run", "runs")}.get(metric, ("are", "is"))
-    verb = verbs[0] if several else verbs[1]
     if metric == METRICS["kept"]:
         return f"keeps {memory_words(1.0 / ratio, 'kept')} at rest"
-    mean = " on average" if several else ""
-    if ratio >= _FACTOR:
-        forms = {
-            "ops_per_s": "{} times the operations a second",
-            "wall_s": "{} times as fast",
-            "p99_ns": "{} times as good in p99 latency",
-        }
-        form = forms.get(metric, "{} times as good in its own metric")
-        return f"{verb} {form.format(f'{ratio:.1f}')}{mean}"
-    gain = change(math.log(ratio), sign=False)
-    forms = {
-        "ops_per_s": "{} more operations a second",
-        "wall_s": "{} faster",
-        "p99_ns": "{} better in p99 latency",
-    }
-    return f"{verb} {forms.get(metric, '{} better in its own metric').format(gain)}{mean}"
+    many, one, factor, more = _GAINS.get(metric, _OWN_GAIN)
+    is_far = ratio >= _FACTOR
+    told = (
+        factor.format(f"{ratio:.1f}")
+        if is_far
+        else more.format(change(math.log(ratio), sign=False))
+    )
+    return f"{many if several else one} {told}{' on average' if several else ''}"
 
 
 def _count(count: int, noun: str) -> str:
