@@ -23,8 +23,9 @@ from hztune.profile import Claim, MemoryClaim, Objective, Profile, SearchInfo, S
 from hztune.progress import Quiet, duration
 from hztune.report import words
 from hztune.report.page import Page
-from hztune.result import Decision, Result, ending, figures
+from hztune.result import Attempt, Decision, Result, ending, figures
 from hztune.result.figures import Figures, likely_effects
+from hztune.result.summary import summary_lines
 from hztune.space import Space
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy
@@ -286,9 +287,28 @@ def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures, pa
     assert step.interval.ratio == pytest.approx((adds.ratio, adds.ci_low, adds.ci_high))
     assert step.names == ("depot_lock",) and len(step.pairs) == step.interval.pairs
     assert all(each.is_kept == ({*each.names} <= {*found.tuned}) for each in found.steps)
+    gain = 100.0 * (step.interval.ratio.estimate - 1.0)
+    assert any(
+        f"depot_lock = spin  adds +{gain:.1f} % [" in each for each in summary_lines(found.result)
+    )
     assert not found.made_anew and "are made for this page" not in page
     plain = interval_of([pair.log_ratio for pair in found.ledger.fresh(found.winner).pairs])
     assert plain is not None and plain.ratio != pytest.approx(shown.ratio)
+
+
+def test_a_finalist_that_was_refused_is_named_so(found: Figures) -> None:
+    assert found.result is not None
+    arm = Arm.of("hz", {"depot_slots": 8})
+    refused = Attempt(arm, "futile", None, None, None, 4)
+    account = found.result.account
+    account = replace(account, attempts=(*account.attempts, refused))
+    page = Page(replace(found, result=replace(found.result, account=account)))
+    label, fate, is_proved = page.fate(arm, 7)
+    assert (label, is_proved) == ("finalist 7", False)
+    assert "its gain is below what this budget can prove" in fate
+    assert page.fate(found.winner, 1) == ("the profile", "proved", True)
+    strips, _ = Page(found).proof
+    assert [strip.kind for strip in strips].count("gain") == 1
 
 
 def test_a_response_curve_holds_every_configuration_under_its_value(found: Figures) -> None:
