@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +30,6 @@ from hztune.store.log import LocalStudy, recording
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
 from hztune.tune.story import Story
-
-from .conftest import RESUME_S
 
 SEED = int(os.environ.get("TEST_SEED", "0"))
 MORE = int(os.environ.get("TEST_MORE", "1"))
@@ -132,11 +129,8 @@ def block(number: int) -> Block:
     return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, number=number)
 
 
-def kill_writers(folder: Path, seed: int, kills: int) -> list[float]:
-    """Kills one writer after the other, each of which goes on where the last one ended.
-
-    Gives the seconds in which the study was open again, kill by kill.
-    """
+def kill_writers(folder: Path, seed: int, kills: int) -> None:
+    """Kills one writer after the other, each of which goes on where the last one ended."""
 
     def write(tell: Tell) -> None:
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
@@ -146,20 +140,16 @@ def kill_writers(folder: Path, seed: int, kills: int) -> list[float]:
 
     rng = Random(seed)
     before: list[dict[str, Any]] = []
-    resumed_s = []
     for _ in range(kills):
         told = killed(write, after=rng.randrange(1, 60))
-        began = time.monotonic()
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
             kept = store.replay()
-        resumed_s.append(time.monotonic() - began)
         found = records(folder)
         assert len(found) >= told > len(before)
         assert found[: len(before)] == before
         assert [row["seq"] for row in found] == list(range(len(found)))
         assert kept == tuple(block(pair) for pair in range(len(kept)))
         before = found
-    return resumed_s
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4 * MORE))
@@ -167,14 +157,6 @@ def test_of_sixty_killed_writers_none_loses_a_record_and_the_next_one_goes_on(
     tmp_path: Path, seed: int
 ) -> None:
     kill_writers(tmp_path, seed, kills=15)
-
-
-@pytest.mark.perf
-def test_after_each_of_two_hundred_kills_a_study_is_open_again_in_two_seconds(
-    tmp_path: Path,
-) -> None:
-    resumed_s = kill_writers(tmp_path, seed=8, kills=200)
-    assert max(resumed_s) <= RESUME_S
 
 
 # ---- a whole study -------------------------------------------------------------------------------
