@@ -73,23 +73,6 @@ def judged(
 # ---- a claim -------------------------------------------------------------------------------------
 
 
-def test_a_claim_that_is_true_holds(make_profile: MakeProfile, make_bench: MakeBench) -> None:
-    finding = judged(make_profile, make_bench, truth(0.131))
-    assert finding.answer == "holds"
-    assert finding.interval is not None and finding.interval.low > 0
-
-
-@pytest.mark.parametrize(
-    ("log_ratio", "why"),
-    [(0.03, "smaller than was claimed"), (0.0, "no such gain"), (-0.3, "slower than the control")],
-)
-def test_a_claim_that_is_not_true_does_not_hold(
-    log_ratio: float, why: str, make_profile: MakeProfile, make_bench: MakeBench
-) -> None:
-    finding = judged(make_profile, make_bench, truth(log_ratio))
-    assert (finding.answer, why in finding.why) == ("does not hold", True), finding
-
-
 def finding_of(claimed: Claim, *logs: float) -> Verification:
     """What is said of a claim when time is up after these pairs."""
     promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
@@ -97,28 +80,51 @@ def finding_of(claimed: Claim, *logs: float) -> Verification:
     return verification(promise, record, Looks.due(len(logs), 4, len(logs)))
 
 
-def test_an_interval_that_hardly_excludes_no_gain_is_not_as_large_as_was_claimed() -> None:
+@pytest.mark.parametrize(
+    ("log_ratio", "status", "answer", "why"),
+    [
+        (0.131, "ok", "holds", "the gain is there, and as large as was claimed"),
+        (0.7, "ok", "holds", "the gain is there"),
+        (0.03, "ok", "does not hold", "smaller than was claimed"),
+        (0.0, "ok", "does not hold", "no such gain"),
+        (-0.3, "ok", "does not hold", "slower than the control"),
+        (0.131, "crash", "does not hold", "crash"),
+    ],
+)
+def test_a_claim_holds_where_it_is_true(
+    log_ratio: float,
+    status: str,
+    answer: str,
+    why: str,
+    make_profile: MakeProfile,
+    make_bench: MakeBench,
+) -> None:
+    finding = judged(make_profile, make_bench, truth(log_ratio, status=status))
+    assert finding.answer == answer and why in finding.why, finding
+
+
+@pytest.mark.parametrize(
+    ("logs", "answer", "why"),
+    [
+        (
+            [-0.006, 0.042],  # [1.001, 1.035]
+            "cannot tell",
+            "the gain is there, but 12 pairs do not show that it is as large as was claimed",
+        ),
+        (
+            [0.018, 0.033],
+            "holds",
+            "the gain is there, and as large as was claimed: above 1.015x, half of the claimed "
+            "1.031x",
+        ),
+    ],
+)
+def test_half_of_the_claimed_lower_end_must_be_shown(
+    logs: list[float], answer: str, why: str
+) -> None:
     claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
-    finding = finding_of(claimed, *[-0.006, 0.042] * 6)  # [1.001, 1.035]
-    assert finding.interval is not None
-    assert finding.interval.low > 0.0 and finding.interval.high > math.log(1.031)
-    assert finding.answer == "cannot tell"
-    assert finding.why == (
-        "the gain is there, but 12 pairs do not show that it is as large as was claimed"
-    )
-
-
-def test_half_of_the_claimed_lower_end_is_as_large_as_was_claimed() -> None:
-    claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
-    finding = finding_of(claimed, *[0.018, 0.033] * 6)
-    assert finding.answer == "holds"
-    assert finding.why == (
-        "the gain is there, and as large as was claimed: above 1.015x, half of the claimed 1.031x"
-    )
-
-
-def test_more_than_was_claimed_holds(make_profile: MakeProfile, make_bench: MakeBench) -> None:
-    assert judged(make_profile, make_bench, truth(0.7)).answer == "holds"
+    finding = finding_of(claimed, *logs * 6)
+    assert (finding.answer, finding.why) == (answer, why)
 
 
 def advised_s(finding: Verification) -> int:
@@ -155,14 +161,6 @@ def test_an_answer_that_stays_open_says_how_much_time_would_probably_tell(
     assert open_ >= 20 and told >= 0.7 * open_, f"{told} of {open_}"
 
 
-def test_a_configuration_that_crashes_here_does_not_hold(
-    make_profile: MakeProfile, make_bench: MakeBench
-) -> None:
-    finding = judged(make_profile, make_bench, truth(0.131, status="crash"))
-    assert finding.answer == "does not hold"
-    assert "crash" in finding.why
-
-
 @pytest.mark.parametrize(("rss", "answer"), [(1.3, "does not hold"), (1.05, "holds")])
 def test_a_limit_is_part_of_the_claim(
     rss: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
@@ -194,11 +192,11 @@ def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
 ) -> None:
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
     wrong = 0
-    for seed in range(100):
+    for seed in range(30):
         for log_ratio, lie in ((0.131, "does not hold"), (0.0, "holds")):
             bench = make_bench(truth(log_ratio), QUIET, seed=seed)
             wrong += measure(claim, bench).answer == lie
-    assert wrong <= 5, "of 200 answers, with an error of 2.5 % each at most"
+    assert wrong <= 3, "of 60 answers, with an error of 2.5 % each at most"
 
 
 def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
@@ -261,20 +259,35 @@ def test_a_workload_is_measured_as_the_profile_has_it(
     assert held["claimed"] == {"ratio": 60.0, "ci_low": 50.0, "ci_high": 70.0, "pairs": 8}
 
 
-def test_a_program_is_measured_when_its_command_is_given_again(
-    here: Profile, tmp_path: Path, hztune: Run
+@pytest.mark.parametrize(
+    ("words", "warnings"),
+    [
+        (["--", "sleep", "1"], 0),
+        (["--", "sleep", "2"], 1),
+        (["--server", "sleep 1", "--load", "true", "--ready", "true"], 0),
+        (["--server", "sleep 2", "--load", "true", "--ready", "true"], 1),
+    ],
+)
+def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if_it_is_another(
+    words: list[str],
+    warnings: int,
+    here: Profile,
+    tmp_path: Path,
+    hztune_here: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = saved(of_program(here, "sleep", "0.01"), tmp_path)
-    done = hztune(
-        "verify", path, "--by", "runs", "--budget", "20s", "--quiet", "--", "sleep", "0.01"
-    )
-    assert (done.returncode, done.stderr) == (4, ""), done.stdout
+    simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
+    monkeypatch.setattr("hztune.verify.claim.programs_executor", simulated)
+    path = saved(of_program(here, "sleep", "1"), tmp_path)
+    done = hztune_here("verify", path, "--quiet", *words)
+    assert done.returncode == 4
+    assert done.stderr.count("warning: the command is not the one") == warnings
     assert "the claim does not hold" in done.stdout
     assert "here:    1." in done.stdout or "here:    0." in done.stdout
     assert "claimed: 60.000x, 95 % interval [50.000, 70.000], 8 pairs" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+@pytest.mark.parametrize("name", ["INT", "HUP"])
 def test_a_signal_ends_a_verification_with_a_status_and_leaves_no_temporary_folder(
     name: str,
     here: Profile,
@@ -298,33 +311,13 @@ def test_a_signal_ends_a_verification_with_a_status_and_leaves_no_temporary_fold
     assert seen.is_relative_to(temporary) and [*temporary.glob("*/*")] == []
 
 
-def test_another_command_is_measured_with_a_warning(
-    here: Profile, tmp_path: Path, hztune: Run
-) -> None:
-    path = saved(of_program(here, "sleep", "0.01"), tmp_path)
-    done = hztune("verify", path, "--budget", "1s", "--quiet", "--", "sleep", "0.02")
-    assert "warning: the command is not the one" in done.stderr
-    assert done.returncode in (1, 4)
-
-
-@pytest.mark.parametrize(("server", "warnings"), [("sleep 5", 0), ("sleep 6", 1)])
-def test_a_server_is_known_by_its_own_command(
-    server: str, warnings: int, here: Profile, tmp_path: Path, hztune: Run
-) -> None:
-    path = saved(of_program(here, "sleep", "5"), tmp_path)
-    options = ["--server", server, "--load", "true", "--ready", "true", "--budget", "0.5s"]
-    done = hztune("verify", path, *options, "--quiet")
-    assert done.returncode == 1
-    assert done.stderr.count("warning: the command is not the one") == warnings
-
-
 @pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
 def test_without_a_claim_there_is_nothing_to_verify(
-    verdict: str, here: Profile, tmp_path: Path, hztune: Run
+    verdict: str, here: Profile, tmp_path: Path, hztune_here: Run
 ) -> None:
     result = structs.replace(CLAIMED, verdict=verdict)
     path = saved(structs.replace(here, claim=result, params={}), tmp_path)
-    done = hztune("verify", path)
+    done = hztune_here("verify", path)
     assert done.returncode == 0
     assert (
         f"nothing to verify: the profile claims no gain (its verdict is {verdict})" in done.stdout
@@ -332,7 +325,7 @@ def test_without_a_claim_there_is_nothing_to_verify(
 
 
 def test_what_does_not_fit_the_profile_is_refused(
-    here: Profile, tmp_path: Path, hztune: Run
+    here: Profile, tmp_path: Path, hztune_here: Run
 ) -> None:
     bench = saved(here, tmp_path)
     (tmp_path / "program").mkdir()
@@ -346,7 +339,7 @@ def test_what_does_not_fit_the_profile_is_refused(
         ([bench, "--pid", "1", "--", "true"], "exclude each other"),
         ([bench, "--budget", "soon"], "legal is a number with s"),
     ):
-        done = hztune("verify", *words)
+        done = hztune_here("verify", *words)
         assert (done.returncode, done.stdout) == (2, ""), words
         assert said in done.stderr.splitlines()[-1]
 
@@ -410,14 +403,6 @@ def test_a_profile_of_another_place_is_applied_with_a_warning_that_names_it(
         named += ["transparent huge pages: elsewhere there", "version of hz: 0.0.1 there"]
     assert all(name in done.stderr for name in named)
     assert done.stderr.count("\n") == len(named)
-
-
-def test_a_profile_of_this_place_is_applied_without_a_word(
-    here: Profile, tmp_path: Path, hztune: Run
-) -> None:
-    path = saved(here, tmp_path)
-    assert hztune("run", path, "--", "true").stderr == ""
-    assert hztune("export", path, "--format", "sh").stderr == ""
 
 
 # ---- a running process ---------------------------------------------------------------------------
@@ -537,7 +522,7 @@ def test_a_variable_that_somebody_else_added_is_named(
 
 
 def test_the_command_says_it_in_words_and_as_status(
-    here: Profile, tmp_path: Path, idle: Path, hztune: Run, running: Running
+    here: Profile, tmp_path: Path, idle: Path, hztune_here: Run, running: Running
 ) -> None:
     path = saved(here, tmp_path)
     made, variables = (
@@ -546,10 +531,10 @@ def test_the_command_says_it_in_words_and_as_status(
     )
     assert made.params == CONFIGS["hz"]
     with running(idle, variables) as pid:
-        good = hztune("verify", path, "--pid", str(pid))
-        as_json = hztune("verify", path, "--pid", str(pid), "--json")
+        good = hztune_here("verify", path, "--pid", str(pid))
+        as_json = hztune_here("verify", path, "--pid", str(pid), "--json")
     with running(idle, {**variables, "HZ_MAGAZINE_CAP": "128"}) as pid:
-        bad = hztune("verify", path, "--pid", str(pid))
+        bad = hztune_here("verify", path, "--pid", str(pid))
     assert (good.returncode, good.stderr) == (0, "")
     assert good.stdout.endswith("the profile is in effect\n")
     assert "magazine_cap  512  (effective)" in good.stdout
@@ -560,13 +545,13 @@ def test_the_command_says_it_in_words_and_as_status(
 
 
 def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
-    here: Profile, tmp_path: Path, idle: Path, hztune: Run, monkeypatch: pytest.MonkeyPatch
+    here: Profile, tmp_path: Path, idle: Path, hztune_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(here, tmp_path)
-    absent = hztune("verify", path, "--pid", str(2**22 + 1))
+    absent = hztune_here("verify", path, "--pid", str(2**22 + 1))
     assert (absent.returncode, absent.stdout) == (2, "")
     assert absent.stderr == f"hztune: there is no process {2**22 + 1}, or its program is gone\n"
-    assert hztune("verify", path, "--pid", "0").returncode == 2
+    assert hztune_here("verify", path, "--pid", "0").returncode == 2
 
     def forbidden(pid: int) -> None:
         raise PermissionError(13, "Permission denied")
