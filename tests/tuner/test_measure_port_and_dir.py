@@ -43,29 +43,15 @@ def test_two_that_live_at_once_have_ports_and_directories_of_their_own() -> None
     with with_port_and_dir(PROGRAM) as one, with_port_and_dir(PROGRAM) as other:
         assert folder_of(one) != folder_of(other)
         assert port_of(one) != port_of(other)
-        assert [*folder_of(one).iterdir()] == []
-
-
-def test_every_command_of_a_unit_has_the_same_port_and_directory() -> None:
-    with with_port_and_dir(PROGRAM) as program:
-        port, folder = port_of(program), folder_of(program)
-        assert program.prepare == f"touch {folder}/a"
-        assert program.service == Service(f"load {port} ${{port}}", f"test -e {folder}", port)
-
-
-def test_a_port_that_is_given_can_be_bound() -> None:
-    with (
-        with_port_and_dir(PROGRAM) as program,
-        socket.create_server(("127.0.0.1", port_of(program))),
-    ):
-        pass
-
-
-def test_a_directory_is_gone_with_its_unit_whatever_is_in_it() -> None:
-    with with_port_and_dir(PROGRAM) as program:
-        (folder_of(program) / "deep").mkdir()
-        (folder_of(program) / "deep" / "file").write_text("x")
-    assert not folder_of(program).exists()
+        port, folder = port_of(one), folder_of(one)
+        assert [*folder.iterdir()] == []
+        assert one.prepare == f"touch {folder}/a"
+        assert one.service == Service(f"load {port} ${{port}}", f"test -e {folder}", port)
+        with socket.create_server(("127.0.0.1", port)):
+            subprocess.run(["/bin/sh", "-c", one.prepare], check=True)
+        assert [each.name for each in folder.iterdir()] == ["a"]
+        (folder / "deep").mkdir()
+    assert not folder.exists()
 
 
 def test_a_program_that_is_no_server_keeps_its_words() -> None:
@@ -149,13 +135,6 @@ def test_commands_that_cannot_meet_are_refused_with_what_to_write(name: str) -> 
 def test_a_port_may_stand_in_what_writes_the_configuration() -> None:
     told = described(prepare="echo {port} > {dir}/c", server="s {dir}/c", load="l {port}")
     assert told.service is not None and told.service.port == 0
-
-
-def test_a_shell_reads_the_directory_as_one_word() -> None:
-    with with_port_and_dir(PROGRAM) as program:
-        done = subprocess.run(["/bin/sh", "-c", program.prepare], check=False)
-        assert done.returncode == 0
-        assert [each.name for each in folder_of(program).iterdir()] == ["a"]
 
 
 def test_shared_memory_of_a_killed_server_is_removed_and_no_other() -> None:
