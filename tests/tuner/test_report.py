@@ -390,7 +390,7 @@ def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(in_vain: Path) -
 def test_a_page_tells_one_noise_and_all_of_the_time(in_vain: Path) -> None:
     found, text = figures.read(in_vain), text_of(in_vain)
     assert not re.search(r"against itself ([+-]|scattered)", text)
-    assert found.result is not None and found.times[-1][1] < found.result.account.wall_s
+    assert found.result is not None and found.timed[-1][2] < found.result.account.wall_s
     assert re.search(rf"time ?{duration(found.result.account.wall_s)}", text)
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,52 +58,51 @@ def printed(result: Result, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_summary_says_what_this_budget_finds(make_result: MakeResult) -> None:
-    made = make_result("improved")
-    assert (
+SEEN = {"glibc": 1.09, "hz": 1.31, "tbb": "crash"}
+LINES: dict[str, tuple[dict[str, Any], str]] = {
+    "what a search finds": (
+        {},
         "noise floor: 5.2 %; a parameter that gains 17.4 % is found and proved nine times in ten; "
-        "a larger --budget finds smaller gains"
-    ) in summary_lines(made)
-    proof = replace(made, account=replace(made.account, findable=None))
-    assert "noise floor: 5.2 %; a gain of 11.3 % is proved three times in four" in summary_lines(
-        proof
-    )
+        "a larger --budget finds smaller gains",
+    ),
+    "what a proof finds": (
+        {"findable": None},
+        "noise floor: 5.2 %; a gain of 11.3 % is proved three times in four",
+    ),
+    "allocators with their scatter": (
+        {"as_they_come": SEEN, "seen_within": {"glibc": 0.12, "hz": 0.10}},
+        "with their defaults, in the search: glibc 1.09x ± 12.7 %, hz 1.31x ± 10.5 %, tbb crash",
+    ),
+    "allocators without it": (
+        {"as_they_come": SEEN},
+        "with their defaults, in the search: glibc 1.09x, hz 1.31x, tbb crash",
+    ),
+    "an interval that may be too narrow": (
+        {"follow_on": 0.62},
+        "fresh pairs are like those before them (correlation 0.62): the gain changed with time, "
+        "and its interval may be too narrow; `hztune verify` asks again",
+    ),
+    "waiting and failures": (
+        {"waited_s": 12.4, "wall_s": 60.0, "failures": {"hang": 2, "crash": 1}},
+        "searched: 25 configurations in 1:00, 12 s of it waiting; failures: 1 crash, 2 hang",
+    ),
+}
 
 
-def test_a_summary_has_at_most_fifteen_lines_and_one_tells_of_the_waiting(
+@pytest.mark.parametrize("what", LINES)
+def test_a_summary_tells_of_the_search_in_a_line_each(what: str, make_result: MakeResult) -> None:
+    changes, line = LINES[what]
+    made = make_result("improved")
+    plain = summary_lines(made)
+    told = summary_lines(replace(made, account=replace(made.account, **changes)))
+    assert line in told and (line in plain) == (not changes)
+
+
+def test_a_summary_has_at_most_fifteen_lines(
     make_result: MakeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = make_result("improved")
-    waited = replace(made, account=replace(made.account, waited_s=12.4))
-    lines = printed(waited, capsys)
-    assert len(lines) <= 15
-    assert len([line for line in lines if ", 12 s of it waiting" in line]) == 1
-
-
-def test_what_the_search_saw_of_an_allocator_has_its_scatter(make_result: MakeResult) -> None:
-    made = make_result("improved")
-    seen = {"glibc": 1.09, "hz": 1.31, "tbb": "crash"}
-    before, after = (
-        replace(made, account=replace(made.account, as_they_come=seen, seen_within=within))
-        for within in ({}, {"glibc": 0.12, "hz": 0.10})
-    )
-    assert (
-        "with their defaults, in the search: glibc 1.09x ± 12.7 %, hz 1.31x ± 10.5 %, tbb crash"
-    ) in summary_lines(after)
-    assert "with their defaults, in the search: glibc 1.09x, hz 1.31x, tbb crash" in summary_lines(
-        before
-    )
-    assert summary_json(after)["seen_within"] == {"glibc": 0.12, "hz": 0.10}
-
-
-def test_an_interval_that_may_be_too_narrow_is_told(make_result: MakeResult) -> None:
-    made = make_result("improved")
-    assert not any("like those before them" in line for line in summary_lines(made))
-    unsteady = replace(made, account=replace(made.account, follow_on=0.62))
-    assert (
-        "fresh pairs are like those before them (correlation 0.62): the gain changed with time, "
-        "and its interval may be too narrow; `hztune verify` asks again"
-    ) in summary_lines(unsteady)
+    assert len(printed(replace(made, account=replace(ACCOUNT, waited_s=12.4)), capsys)) <= 15
 
 
 def test_the_counters_of_the_json_are_those_of_the_allocator_by_name(
@@ -123,13 +123,8 @@ def test_the_last_lines_are_commands_that_a_shell_takes_as_they_are(
     result = make_result("improved")
     use, other = printed(result, capsys)[-2:]
     path = str(result.folder and result.folder / "profile.json")
-    assert shlex.split(use.removeprefix("use it:")) == [
-        "hztune",
-        "run",
-        path,
-        "--",
-        "./your-program",
-    ]
+    run = ["hztune", "run", path, "--", "./your-program"]
+    assert shlex.split(use.removeprefix("use it:")) == run
     assert shlex.split(other.removeprefix("or:")) == ["hztune", "export", path, "--format", "env"]
 
 

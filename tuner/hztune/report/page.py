@@ -54,13 +54,13 @@ class Page:
             name = f"{words.control_words(found.profile)} against itself"
             note = f"noise floor {words.change(found.floor, sign=False)}"
             strips.append(Strip(name, note, found.calibration_pairs, None, "neutral"))
-        for number, (arm, record) in enumerate(found.proofs, start=1):
+        for number, record in enumerate(found.proofs, start=1):
             interval = found.proved(record)
-            label, fate, is_proved = self.fate(arm, number)
+            label, fate, is_proved = self.fate(record.arm, number)
             note = _interval_note(interval) + ("" if is_proved else " - not proved")
             kind = "gain" if is_proved else "neutral"
             strips.append(Strip(label, note, record.log_ratios, interval, kind))
-            lines[label] = (label, fate, arm)
+            lines[label] = (label, fate, record.arm)
         return strips, list(lines.values())
 
     def fate(self, arm: Arm, number: int) -> tuple[str, str, bool]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hztune import profile as profiles
-from hztune.blocks import Arm, Outcome, Role, times_of
+from hztune.blocks import Arm, Block, Outcome, Role, times_of
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
@@ -148,7 +148,7 @@ class Figures:
     def candidates(self) -> tuple[Candidate, ...]:
         """Every configuration of the search, in order of first measurement."""
         seen: dict[str, float] = {}
-        for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True):
+        for block, begin, end in self.timed:
             others = block.outcomes[1:] if block.role == "search" else ()
             for index, outcome in enumerate(others):
                 share = (index + 1) / (len(others) + 1)
@@ -159,15 +159,16 @@ class Figures:
         )
 
     @cached_property
-    def times(self) -> tuple[tuple[float, float], ...]:
-        """When each block began and ended; pauses between sessions are left out."""
-        return tuple(times_of(self.samples.blocks))
+    def timed(self) -> list[tuple[Block, float, float]]:
+        """Each block with when it began and ended; pauses between sessions are left out."""
+        blocks = self.samples.blocks
+        return [(block, *ends) for block, ends in zip(blocks, times_of(blocks), strict=True)]
 
     @property
     def phases(self) -> list[tuple[Role, float, float]]:
         """The study's phases, in order: blocks of one role, with their begin and end."""
         phases: list[tuple[Role, float, float]] = []
-        for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True):
+        for block, begin, end in self.timed:
             begin = phases[-1][2] if phases else begin
             if phases and phases[-1][0] == block.role:
                 _, begin, _ = phases.pop()
@@ -181,7 +182,7 @@ class Figures:
         searches = sum(block.role == "search" for block in self.samples.blocks)
         every = max(1, searches // _CHECKPOINTS)
         steps: list[tuple[float, float]] = []
-        for block, (_, end) in zip(self.samples.blocks, self.times, strict=True):
+        for block, _, end in self.timed:
             ledger.add(block)
             if block.role == "search" and block.control.ok:
                 searches -= 1
@@ -191,34 +192,30 @@ class Figures:
         return tuple(steps)
 
     @property
-    def shares(self) -> tuple[tuple[str, list[float], Interval | None], ...]:
+    def shares(self) -> list[tuple[str, list[float], Interval | None]]:
         """What the profile does on each of several workloads: name, fresh pairs, interval."""
         record = self.ledger.fresh_by_arm.get(self.winner.key)
-        each = zip(self.profile.shares, record.each, strict=False) if record else ()
-        return tuple(
-            (
-                share.workload.label,
-                [pair.log_ratio for pair in pairs],
-                claimed_interval(share, len(pairs)),
-            )
-            for share, pairs in each
-        )
+        told = []
+        for share, pairs in zip(self.profile.shares, record.each if record else (), strict=False):
+            ratios = [pair.log_ratio for pair in pairs]
+            told.append((share.workload.label, ratios, claimed_interval(share, len(pairs))))
+        return told
 
     @property
     def fresh_pairs(self) -> tuple[tuple[float, float], ...]:
         """When each fresh pair was measured, and its log ratio."""
         return tuple(
             (0.5 * (begin + end), pair.log_ratio)
-            for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True)
+            for block, begin, end in self.timed
             if block.role == "confirm" and self.ledger.is_own(block)
             for pair in block_ratios(block)
             if pair is not None
         )
 
     @property
-    def proofs(self) -> tuple[tuple[Arm, ArmRecord], ...]:
+    def proofs(self) -> list[ArmRecord]:
         """Every arm that was measured on fresh pairs, in order."""
-        return tuple((record.arm, record) for record in self.ledger.fresh_by_arm.values())
+        return list(self.ledger.fresh_by_arm.values())
 
     def proved(self, record: ArmRecord) -> Interval | None:
         """The interval of an arm's fresh pairs: as its proof judged it, where that is stored."""
