@@ -39,6 +39,7 @@ from hztune.stats.intervals import (
 from hztune.stats.ratios import log_rss_ratio, pair_ratio
 from hztune.store import Nowhere, Sink
 from hztune.study.bench import Workbench
+from hztune.study.counters import Pair
 from hztune.study.proof import Step
 from hztune.workload import WorkloadSpec
 
@@ -100,7 +101,6 @@ are faulted in again, memory that is given back at each burst, heaps that fragme
 
 State = Literal["harmed", "safe", "open"]
 What = Literal["speed", "memory", "failure"]
-Pair = tuple[Outcome, Outcome]
 
 _MARGINS: dict[What, float] = {"speed": SPEED_MARGIN, "memory": MEMORY_MARGIN}
 
