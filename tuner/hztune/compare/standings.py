@@ -123,14 +123,14 @@ def standings(
             the number of blocks.
         live: What each contender's allocator answered; () when none was asked.
     """
-    found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
-    if instructions:
-        found = tuple(
-            replace(each, instructions=_rounded(number))
-            for each, number in zip(found, instructions, strict=True)
+    found = tuple(
+        replace(
+            _standing(name, i, blocks, horizon),
+            instructions=_rounded(instructions[i]) if instructions else None,
+            live=live[i] if live else None,
         )
-    if live:
-        found = tuple(replace(each, live=share) for each, share in zip(found, live, strict=True))
+        for i, name in enumerate(names)
+    )
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = best.speed.reciprocal if best is not None and best.speed is not None else None

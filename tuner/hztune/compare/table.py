@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hztune.compare.contenders import Amount
 from hztune.compare.gate import Ruling, whole
-from hztune.compare.standings import Standing, Standings, geometric_mean
+from hztune.compare.standings import Standings, geometric_mean
 from hztune.measure.live_share import common_silence
 from hztune.stats.intervals import Interval
 
@@ -87,38 +87,21 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 def _paragraph(row: Standings, width: int, counters: bool) -> str:
     text = [row.label]
     for each in row.all:
-        told = f"{_speed(each, row)}  {_memory(each)}{_cpu(each, row)}{_failed(each)}"
+        rate, cpu_s = row.rate(each), row.cpu_s(each)
+        figure = amount_text(rate, row.amount) if rate else _NO_FIGURE
+        told = f"{interval_text(each.speed):<20}  {figure:>17}  "
+        told += f"{each.rss_mb:>8.1f} MiB" if each.rss_mb else f"{_NO_FIGURE:>8}    "
+        if each.rss_mb and each.memory:
+            told += f"  ({math.exp(each.memory.estimate):.2f}x)"
+        if cpu_s is not None:  # other programs disturb it less than the length of a run
+            told += f"  CPU {seconds_text(cpu_s)} ({interval_text(each.cpu)})"
+        if each.failures:
+            told += f"  failed {len(each.failures)} times ({each.failures[-1]})"
         text.append(f"  {each.name:{width}}  {told}")
     text += _kept_lines(row, width)
     if counters:
         text += [*_live_lines(row, width), *_counter_lines(row)]
     return "\n".join(text)
-
-
-def _speed(standing: Standing, row: Standings) -> str:
-    rate = row.rate(standing)
-    figure = amount_text(rate, row.amount) if rate else _NO_FIGURE
-    return f"{interval_text(standing.speed):<20}  {figure:>17}"
-
-
-def _memory(standing: Standing) -> str:
-    if not standing.rss_mb:
-        return f"{_NO_FIGURE:>8}    "
-    ratio = f"  ({math.exp(standing.memory.estimate):.2f}x)" if standing.memory else ""
-    return f"{standing.rss_mb:>8.1f} MiB{ratio}"
-
-
-def _cpu(standing: Standing, row: Standings) -> str:
-    """The CPU time of a program's run, which other programs disturb less than its length."""
-    if standing.cpu is None or (cpu_s := row.cpu_s(standing)) is None:
-        return ""
-    return f"  CPU {seconds_text(cpu_s)} ({interval_text(standing.cpu)})"
-
-
-def _failed(standing: Standing) -> str:
-    if not standing.failures:
-        return ""
-    return f"  failed {len(standing.failures)} times ({standing.failures[-1]})"
 
 
 def _kept_lines(row: Standings, width: int) -> list[str]:
@@ -134,11 +117,25 @@ def _kept_lines(row: Standings, width: int) -> list[str]:
 
 def _live_lines(row: Standings, width: int) -> list[str]:
     """What each allocator held, and how much of it the program had; nothing if none was asked."""
-    asked = [each for each in row.all if each.live is not None]
-    if why := common_silence([each.live for each in asked if each.live]):
+    asked = [(each.name, each.live) for each in row.all if each.live is not None]
+    if why := common_silence([live for _, live in asked]):
         return [f"  held and live memory are not known: {why}"]
-    told = [f"    {each.name:{width}}  {each.live.words}" for each in asked if each.live]
+    told = [f"    {name:{width}}  {live.words}" for name, live in asked]
     return ["  held and live memory, in one more run of each:", *told] if told else []
+
+
+def _counter_lines(row: Standings) -> list[str]:
+    """One line for each counter that is not 0 everywhere, with its value in every contender."""
+    counting = [(each.name, each.counters) for each in row.all if each.counters]
+    told = []
+    for counter in dict.fromkeys(name for _, counters in counting for name in counters):
+        if any(counters.get(counter) for _, counters in counting):
+            cells = (
+                f"{name} {counters[counter]:.0f}" if counter in counters else f"{name} {_NO_FIGURE}"
+                for name, counters in counting
+            )
+            told.append(f"    {counter}: " + ", ".join(cells))
+    return told
 
 
 def _kept_table(rows: Sequence[Standings]) -> list[str]:
@@ -153,37 +150,19 @@ def _kept_table(rows: Sequence[Standings]) -> list[str]:
     return [*lines(head, cells), ""] if cells else []
 
 
-def _counter_lines(row: Standings) -> list[str]:
-    """One line for each counter that is not 0 everywhere, with its value in every contender."""
-    counting = [each for each in row.all if each.counters]
-    names = dict.fromkeys(name for each in counting for name in each.counters)
-    return [
-        f"    {name}: " + ", ".join(f"{each.name} {_count(each, name)}" for each in counting)
-        for name in names
-        if any(each.counters.get(name) for each in counting)
-    ]
-
-
-def _count(standing: Standing, name: str) -> str:
-    return f"{standing.counters[name]:.0f}" if name in standing.counters else _NO_FIGURE
-
-
 def _cells(row: Standings) -> list[str]:
     first, *others = row.all
     figure = amount_text(first.ops_per_s, row.amount).removesuffix(" Mops/s")
     cells = [row.label, f"{figure}, {first.rss_mb:.1f}"]
-    cells += [_cell(each) for each in others]
+    for each in others:
+        failed = each.failures[-1] if each.failures else _NO_FIGURE
+        told = f"{interval_text(each.speed)}, {each.rss_mb:.1f}"
+        cells.append(failed if each.speed is None else told)
     if others:
         lead = interval_text(row.lead)
         cells.append(f"{lead} ({row.best})" if row.best else lead)
         cells.append(_NO_FIGURE if row.frugality is None else f"{row.frugality:.2f}")
     return cells
-
-
-def _cell(standing: Standing) -> str:
-    if standing.speed is None:
-        return standing.failures[-1] if standing.failures else _NO_FIGURE
-    return f"{interval_text(standing.speed)}, {standing.rss_mb:.1f}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -195,18 +174,13 @@ def _summary(rows: Sequence[Standings]) -> list[str]:
     if len(rows) < 2 or len(rows[0].all) < 2:
         return []
     first, *others = (each.name for each in rows[0].all)
-    means = [f"{name} / {first} {_mean(rows, _speed_of(name))}" for name in others]
-    means.append(f"{first} / best of the others {_mean(rows, lambda row: row.lead)}")
+    each = {f"{name} / {first}": [row.of(name).speed for row in rows] for name in others}
+    each[f"{first} / best of the others"] = [row.lead for row in rows]
+    means = [
+        f"{what} {interval_text(geometric_mean([one for one in those if one]), digits=3)}"
+        for what, those in each.items()
+    ]
     return [f"geometric means over {len(rows)} rows: " + "; ".join(means)]
-
-
-def _speed_of(name: str) -> Callable[[Standings], Interval | None]:
-    return lambda row: row.of(name).speed
-
-
-def _mean(rows: Sequence[Standings], part: Callable[[Standings], Interval | None]) -> str:
-    known = [interval for row in rows if (interval := part(row)) is not None]
-    return interval_text(geometric_mean(known), digits=3)
 
 
 def amount_text(rate: float, amount: Amount) -> str:
