@@ -258,6 +258,8 @@ def test_a_comparison_that_was_killed_goes_on_and_measures_no_pair_twice(
     assert recording(session.out).blocks[:ends_at] == seen
     if gate is None:
         assert [len(each.blocks) for each in found.rows] == [4, 4]
+        every = {(spec.label, number) for spec in SPECS for number in range(4)}
+        assert {*before, *session.measured} == every
     stored, wrong = comparison.load(session.out / "comparison.json")
     assert (stored.standings, wrong) == (found.standings, [])
     again = session.go_on(gate)  # of one that is complete nothing is measured
