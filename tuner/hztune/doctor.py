@@ -39,7 +39,7 @@ class Check:
 
     name: str
     verdict: Fitness
-    """"ok"; "warn": it costs precision; "unfit": measurements mean little; "unknown"."""
+    """One of ok; warn: it costs precision; unfit: measurements mean little; unknown."""
     found: str
     mend: str = ""
     """The command that mends it; "" when there is nothing to mend."""

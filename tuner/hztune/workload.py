@@ -291,13 +291,8 @@ def workloads_named(
 ) -> tuple[WorkloadSpec, ...]:
     """The workloads of "larson,remote@main", all with one number of threads.
 
-    Args:
-        text: One workload, or several with commas between them.
-        overrides: "KEY=VALUE" for the workloads that have such a parameter; one has it at least.
-        threads: None: as many as this process may use CPUs, or as the neediest of them needs.
-
-    Raises:
-        UsageError: As for `WorkloadSpec.from_text`.
+    "KEY=VALUE" is for those that have such a parameter; one has it at least. Without `threads` they
+    have as many as this process may use CPUs, or as the neediest of them needs.
     """
     specs = specs_named(listed(text), overrides, threads)
     most = max((spec.threads for spec in specs if spec.trace is None), default=0)

@@ -92,11 +92,7 @@ _KNOWN: dict[tuple[int, ...], Elf | None] = {}
 
 
 def read(path: Path) -> Elf | None:
-    """What the headers of `path` say; None when it is no ELF file, or a broken one.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """What the headers of `path` say; None: it is no ELF file, or a broken one; else OSError."""
     with opened(path) as file:
         status = os.fstat(file.fileno())
         version = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)

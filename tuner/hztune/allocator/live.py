@@ -269,11 +269,7 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
 
 
 def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables of `environment` that the process was not started with as they are.
-
-    Raises:
-        UsageError: The process has overwritten its variables.
-    """
+    """The variables of `environment` that the process was not started with as they are."""
     if running.environment is None:
         raise UsageError(f"process {running.pid} has overwritten the variables it was started with")
     given = running.environment

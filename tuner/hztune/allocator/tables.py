@@ -43,7 +43,7 @@ class KnobRow(Schema, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
     """All that is legal; empty: a number is."""
     versions: str = ""
-    """"2.0-2.1.2" is from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all."""
+    """As in "2.0-2.1.2": from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all."""
     own_name: str = field(default="", name="option")
     symbol: str = ""
     """Where its value stands in the memory of a process; "": nowhere."""

@@ -105,11 +105,8 @@ def machine_facts(
 ) -> dict[str, int]:
     """What a space may refer to: CPUs that a quota leaves us, threads of the workload.
 
-    Args:
-        threads: Of the workload.
-        machine: Where it runs; None: here.
-        rests: Whether memory at rest is judged.
-        keeping: Whether settings are tried with which freed memory is never returned.
+    `rests`: memory at rest is judged; `keeping`: settings are tried with which freed memory is
+    never returned.
     """
     machine = machine or Machine.here()
     quota = machine.cores if machine.quota is None else ceil(machine.quota)
@@ -118,11 +115,7 @@ def machine_facts(
 
 
 def find(name: str | Path) -> Path:
-    """The file that `name` means: a path, or the name of a space that hztune ships.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The file that `name` means: a path, or the name of a space that hztune ships."""
     path = Path(name)
     if is_file(name):
         if path.is_file():
