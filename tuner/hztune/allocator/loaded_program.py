@@ -130,7 +130,7 @@ def named(library: Path) -> str:
 
 
 def loader_of(program: Path | None) -> Path:
-    """The dynamic loader that `program` asks for, else the system's own; UsageError: it is static."""
+    """The loader that `program` asks for, else the system's own; UsageError: it is static."""
     if program is None:
         loader = _ourselves().interpreter
         if loader is None:
