@@ -236,6 +236,25 @@ def test_pairs_far_from_the_others_are_told_of(
     assert re.search(r"39 pairs of .*spin lies far .*0\.86x .*block 57.* counts all the same", text)
 
 
+def test_each_allocator_with_its_defaults_has_a_strip(
+    improved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = figures.read(improved)
+    ran = next(each for each in found.candidates if each.interval)
+    crashed = next(each for each in found.candidates if each.record.failures)
+    bare = [
+        replace(each, record=replace(each.record, arm=Arm(name)))
+        for each, name in ((ran, "glibc"), (crashed, "tbb"))
+    ]
+    vars(found)["candidates"] = (*found.candidates, *bare)
+    monkeypatch.setattr(figures, "read", lambda folder: found)
+    assert ran.interval is not None
+    strip = f"Allocators .*glibc {re.escape(words.interval_words(ran.interval))}.* tbb crash"
+    text = text_of(improved).replace("\u00a0", " ")
+    assert "in the search, against the default of hz" in text
+    assert re.search(strip.replace("\u00a0", " ").replace("\\ ", " "), text)
+
+
 # ---- what it rests on ----------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ from hztune.report.charts import Strip
 from hztune.result import Account, front_file
 from hztune.result.figures import Candidate, Figures
 from hztune.result.kept import Keeper
-from hztune.stats.intervals import Interval
 from hztune.study.counters import CounterChange
 from hztune.workload import METRICS
 
@@ -57,7 +56,7 @@ class Page:
         for number, record in enumerate(found.proofs, start=1):
             interval = found.proved(record)
             label, fate, is_proved = self.fate(record.arm, number)
-            note = _interval_note(interval) + ("" if is_proved else " - not proved")
+            note = words.interval_words(interval) + ("" if is_proved else " - not proved")
             kind = "gain" if is_proved else "neutral"
             strips.append(Strip(label, note, record.log_ratios, interval, kind))
             lines[label] = (label, fate, record.arm)
@@ -97,50 +96,12 @@ class Page:
         return list(dict.fromkeys(said))
 
     @property
-    def shares(self) -> list[Strip]:
-        """What the profile does on each of several workloads."""
-        strips = []
-        for name, pairs, interval in self.found.shares:
-            kind = "neutral"
-            if interval is not None and not interval.has_zero:
-                kind = "gain" if interval.low > 0.0 else "loss"
-            strips.append(Strip(name, _interval_note(interval), pairs, interval, kind))
-        return strips
-
-    @property
     def cautions(self) -> list[str]:
         """What the profile may do elsewhere, and what was left out of it for that."""
         result = self.found.result
         left_out = result.account.left_out if result else ()
         told = [each.text for each in self.found.profile.cautions]
         return told + [f"left out: {each.text}" for each in left_out]
-
-    @cached_property
-    def allocators(self) -> list[Strip]:
-        """Every allocator with its defaults, where a study chose between several."""
-        strips = []
-        for one in self.ranked:
-            name, record = one.arm.allocator, one.record
-            if not one.arm.is_default:
-                continue
-            if record.failures or one.interval is None:
-                status = record.failures[0].status if record.failures else "not measured"
-                strips.append(Strip(name, status, (), None, "loss"))
-            else:
-                note = words.interval_words(one.interval)
-                strips.append(Strip(name, note, record.log_ratios, one.interval, "neutral"))
-        return strips
-
-    @property
-    def steps(self) -> list[Strip]:
-        """What each parameter adds."""
-        strips = []
-        for step in self.found.steps:
-            label = ", ".join(step.names) or "the allocator itself"
-            fate, kind = ("in the profile", "gain") if step.is_kept else ("dropped", "neutral")
-            note = f"{_interval_note(step.interval)} - {fate}"
-            strips.append(Strip(label, note, step.pairs, step.interval, kind))
-        return strips
 
     @property
     def telling(self) -> CounterChange:
@@ -195,10 +156,6 @@ def _reading(found: LiveReading | None) -> tuple[str, str, str]:
     live = "-" if found.live_kb is None else words.size_words(found.live_kb)
     ratio = "-" if found.ratio is None else f"{found.ratio:.2f}x"
     return words.size_words(found.held_kb), live, ratio
-
-
-def _interval_note(interval: Interval | None) -> str:
-    return words.interval_words(interval) if interval is not None else "too few pairs"
 
 
 def _rank(candidate: Candidate) -> float:

@@ -110,8 +110,10 @@ def allocator_words(profile: Profile) -> str:
     )
 
 
-def interval_words(interval: Interval) -> str:
+def interval_words(interval: Interval | None) -> str:
     """An estimate with its interval: "+3.1 % [+1.0 %, +5.2 %]"."""
+    if interval is None:
+        return "too few pairs"
     if not math.isfinite(interval.half_width):
         return change(interval.estimate)
     low, high = change(interval.low), change(interval.high)
