@@ -13,7 +13,6 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.caution import Caution
-from hztune.errors import UsageError
 from hztune.export.view import provenance
 from hztune.machine import Machine
 from hztune.measure import Around, WorkloadSink
@@ -254,15 +253,6 @@ def test_a_known_risk_is_told_of_a_configuration_that_has_it(
     assert space.known_risks({"delay": 0}) == []
 
 
-def test_a_risk_that_a_profile_could_not_hold_is_refused(
-    toy_params: Sequence[object], tmp_path: Path
-) -> None:
-    path = tmp_path / "risky.toml"
-    path.write_text(RISKY.format(why="it's bad"))
-    with pytest.raises(UsageError, match=r"risk\[0\].why"):
-        load(path, toy_params, check=lambda config: None)  # type: ignore[arg-type]
-
-
 # ---- where the lines appear ----------------------------------------------------------------------
 
 SLOW = Caution("speed", "programs with large blocks", "large", {"magazine_cap": 512},
@@ -278,26 +268,6 @@ LINES = (
 def warned(make_profile: Callable[..., Profile]) -> Profile:
     """A profile with two cautions."""
     return make_profile(cautions=(SLOW, KNOWN))
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"what": "slowness"}, "what is"),
-        ({"on": "a\nb"}, "on is"),
-        ({"ratio": None}, "lacks its ratio"),
-        ({"ratio": 0.5}, "outside its interval"),
-        ({"params": {"magazine_cap": 64}}, "not in params"),
-        ({"extra": 1}, "unknown field extra"),
-    ],
-)
-def test_a_warning_that_is_not_legal_is_refused(
-    warned: Profile, changes: dict[str, object], complaint: str
-) -> None:
-    told = json.loads(profile.dumps(warned))
-    told["warnings"][0] |= changes
-    with pytest.raises(UsageError, match=complaint):
-        profile.parse(json.dumps(told).encode())
 
 
 @pytest.mark.parametrize("line", LINES)

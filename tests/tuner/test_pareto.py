@@ -19,7 +19,7 @@ from hztune.stats.intervals import Interval, planned_interval, planned_looks
 from hztune.stats.question import Looks, Question
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import calibrate
-from hztune.study.front import LEAST_SAVING, FrontGoal, Point, dominates, members, spread, unbeaten
+from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proof import (
@@ -248,22 +248,6 @@ def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: S
     assert found[between] >= 1  # it needs two parameters at once
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_in_usual_noise_no_member_is_beaten_by_another_one(toy_space: Space, seed: int) -> None:
-    decision = decided(bench_of(three_ways, USUAL, seed=seed, budget_s=240), toy_space, seed)
-    assert decision.front
-    seen = [estimates(member) for member in decision.front]
-    assert not any(dominates(one, other) for one in seen for other in seen)
-    assert seen == sorted(seen, reverse=True)
-    real = [truth_of(three_ways, member) for member in decision.front]
-    assert not any(dominates(one, other) for one in real for other in real)
-
-
-def estimates(member: Decision) -> Point:
-    assert member.interval is not None and member.memory is not None
-    return member.interval.estimate, -member.memory.estimate
-
-
 def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
     def savers(arm: Arm) -> Truth:
         truth = three_ways(arm)
@@ -312,16 +296,6 @@ def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space
     assert [(m.arm, m.interval.estimate, m.memory.estimate) for m in after.front] == [
         (m.arm, m.interval.estimate, m.memory.estimate) for m in before.front
     ]
-
-
-def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Space) -> None:
-    verdicts: Counter[str] = Counter()
-    for seed in range(8):
-        bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)
-        decision = decided(bench, toy_space, seed)
-        verdicts[decision.verdict] += 1
-        assert decision.front or "the front is the default alone" in decision.why
-    assert verdicts["no_gain"] >= 7  # 0.8 % a study: two or more in 8 come once in 600
 
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:

@@ -32,7 +32,6 @@ from hztune.stats.noise import (
     machine_variance,
     noise_floor,
     pool,
-    pool_plain,
 )
 from hztune.stats.ratios import PairRatio, log_rss_ratio, pair_ratio
 
@@ -336,15 +335,6 @@ def on(machine: str, pairs: Sequence[PairRatio]) -> list[PairRatio]:
     return [replace(each, machine=machine) for each in pairs]
 
 
-def test_one_machine_is_pooled_as_if_it_had_no_name() -> None:
-    rng = np.random.default_rng(5)
-    measured = [[pair(float(y)) for y in rng.normal(0.1, 0.1, 4)] for _ in range(9)]
-    named = [on("one", pairs) for pairs in measured]
-    assert pool(named, NOISE) == pool(measured, NOISE)
-    assert pool_plain(named[0], NOISE) == pool_plain(measured[0], NOISE)
-    assert estimate_noise(named) == estimate_noise(measured)
-
-
 def test_a_gain_that_differs_from_machine_to_machine_is_estimated_with_its_true_error() -> None:
     rng = np.random.default_rng(6)
     gain, apart, spread = 0.1, 0.08, 0.1
@@ -369,13 +359,6 @@ def test_what_was_on_one_machine_only_is_less_sure_where_machines_differ() -> No
     known, unknown = pool([*both * 5, *alone], NOISE)[-2:]
     assert unknown.raw == pytest.approx(0.2)
     assert unknown.raw_error > known.raw_error > math.sqrt(NOISE.of_pair(1) / 8)
-
-
-def test_machines_that_differ_are_not_noise() -> None:
-    noise = estimate_noise([on("one", [pair(0.0)] * 3) + on("other", [pair(0.5)] * 3)])
-    assert noise is not None
-    assert noise.between == 0.0
-    assert noise.df == 4
 
 
 def test_a_quiet_machine_is_not_taken_for_as_noisy_as_another_one() -> None:
@@ -409,10 +392,6 @@ def test_a_machine_with_few_pairs_has_the_noise_of_all() -> None:
     assert noises.on("few") == noises.on("unknown") == noises.pooled != noises.on("many")
     assert noises.pooled == estimate_noise([many + on("few", [pair(0.0)] * 3)])
     assert estimate_noises([[pair(0.1)], [pair(0.2)]]) is None
-
-
-def test_nothing_pools_to_nothing() -> None:
-    assert pool([], NOISE) == ()
 
 
 def test_the_surer_of_two_leads_wins_more_probably() -> None:

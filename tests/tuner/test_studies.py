@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from hztune.blocks import Arm
-
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 RECORDINGS = sorted(ENGINE.glob("noise-*.json"))
 assert RECORDINGS, f"{ENGINE} holds no recorded noise"
@@ -62,28 +60,6 @@ def test_every_odd_noise_can_be_told_of_and_brings_hardly_a_false_claim(
     found = studies.many(range(len(noises)), noises, 60.0, jobs=1, gain=0.0)
     assert [counts.noise for counts in found] == sorted(noises)
     assert sum(counts.false_claims for counts in found) <= 1
-
-
-@pytest.mark.parametrize(
-    ("name", "alone", "together"),
-    [
-        ("twins", 0.1, 0.1),
-        ("only-together", 0.0, 0.1),
-        ("cancel", 0.1, 0.0),
-        ("turns", 0.1, 0.1),
-    ],
-)
-def test_an_odd_truth_is_what_its_name_says(
-    studies: ModuleType, name: str, alone: float, together: float
-) -> None:
-    clock = studies.VirtualClock()
-    one, other = ("a", 1), ("b", 1)
-    truth = studies.odd.TRUTHS[name]([one], [other], 0.1, clock, 30.0)
-    single, both = Arm.of("hz", dict([one])), Arm.of("hz", dict([one, other]))
-    assert truth(single).log_ratio == pytest.approx(alone)
-    assert truth(both).log_ratio == pytest.approx(together)
-    clock.advance(31.0)
-    assert truth(single).log_ratio == pytest.approx(-alone if name == "turns" else alone)
 
 
 def numbers(counts: Any) -> dict[str, float]:
