@@ -386,12 +386,12 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
     return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;
 }
 
-/* Marks blocks as back, from blocks[0] on, as long as they lie on the page of `info`; returns how
- * many: 0 where the first one is back already. No block is read: one that was freed twice is
- * noticed here if both copies come back; else its second copy lacks the seal when an allocation
- * meets it, or when its span is given up (unseal_all). */
-static size_t mark_back(const hz_page_info *info, hz_page_info *span, void *const *blocks,
-                        void *const *end)
+/* Marks blocks as back as long as they lie on the page of `info`; returns the first one that does
+ * not, or that is back already. No block is read: one that was freed twice is noticed here if both
+ * copies come back; else its second copy lacks the seal when an allocation meets it, or when its
+ * span is given up (unseal_all). */
+static void *const *mark_back(const hz_page_info *info, hz_page_info *span, void *const *blocks,
+                              void *const *end)
 {
     const size_t page = hz_info_page(info), colour = info->colour, room = HZ_PAGE_BYTES - colour;
     const uintptr_t start = (uintptr_t)hz_page_address(page);
@@ -410,7 +410,7 @@ static size_t mark_back(const hz_page_info *info, hz_page_info *span, void *cons
     const size_t word = (size_t)(info - span) * WORDS_PER_PAGE + lowest / BYTES_PER_WORD;
     if (word < span->scan_word) span->scan_word = (uint32_t)word;
     span->free_count += (uint32_t)(at - blocks);
-    return (size_t)(at - blocks);
+    return at;
 }
 
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
@@ -418,19 +418,19 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
     hz_bin *bin = bin_of(shard, class_);
     hz_page_info *dead = NULL;
     void *const *const end = blocks + count;
-    size_t taken = 1;
     hz_lock_take(&bin->lock);
-    for (; blocks < end && taken > 0; blocks += taken) {
-        taken = 0;
-        if (HZ_UNLIKELY(hz_granule_of(blocks[0]) >= hz_atomic_peek(&hz_map.granules))) break;
-        const hz_page_info *info = hz_info_at(blocks[0]);
+    while (blocks < end) {
+        if (HZ_UNLIKELY(hz_granule_of(*blocks) >= hz_atomic_peek(&hz_map.granules))) break;
+        const hz_page_info *info = hz_info_at(*blocks);
         if (HZ_UNLIKELY(info->class_ != class_ || info->shard != shard)) break;
         hz_page_info *span = &hz_map.infos[info->head];
-        taken = mark_back(info, span, blocks, end);
+        void *const *const next = mark_back(info, span, blocks, end);
+        if (HZ_UNLIKELY(next == blocks)) break;
+        blocks = next;
         if (span->listing != HZ_SPAN_LISTED || span_is_empty(span)) span_settle(bin, span, &dead);
     }
     hz_lock_release(&bin->lock);
-    if (HZ_UNLIKELY(blocks < end)) hz_die("a block was freed twice", blocks[0]);
+    if (HZ_UNLIKELY(blocks < end)) hz_die("a block was freed twice", *blocks);
     destroy_all(dead, class_);
 }
 

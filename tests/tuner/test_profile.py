@@ -468,7 +468,7 @@ folder = Path(sys.argv[1])
 allowed = (str(folder), "/proc/self/fd/")  # the latter is what was found there, and is open
 paths = sorted(folder.iterdir())
 profile.load(paths[0])  # whatever is imported late is imported now
-export.render(profile.load(paths[0]), "env")
+export.render(profile.load(paths[0]), "header")
 seen = []
 
 
