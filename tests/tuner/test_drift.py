@@ -282,6 +282,11 @@ def test_all_profiles_of_a_folder_are_measured_and_the_worst_answer_decides(
         "3 profiles: 2 holds, 1 does not hold",
     ]
     assert [one.answer for one in history.read()].count("does not hold") == 1
+    assert sum("before: " in line for line in told) == 1  # two files hold the same profile
+    assert cli.status_of(["verify", "--all", str(folder), "--quiet"]) == 4
+    told = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("  before: ") for line in told) == 2 + 3 + 1
+    assert any(line.endswith("1.05x the memory: does not hold") for line in told)
 
 
 def test_only_what_is_due_is_measured_when_that_is_asked(

@@ -22,7 +22,6 @@ from hztune.errors import UsageError
 
 if TYPE_CHECKING:
     from hztune.profile import Profile
-    from hztune.verify.history import Recheck
 
 _OF_RESULTS = ("samples", "csv")
 """The forms of a results directory; all others are of a profile."""
@@ -163,14 +162,6 @@ def history_command(profile_path: Path | None, as_json: bool) -> None:
                 f"{claimed.ci_high:.3f}]"
             )
         for before, check in zip([None, *own[:-1]], own, strict=True):
-            click.echo("\n".join(_of_one(before, check)))
-
-
-def _of_one(before: Recheck | None, check: Recheck) -> list[str]:
-    ratio = "too few pairs"
-    if (found := check.found) is not None:
-        ratio = f"{found.ratio:.3f}x [{found.ci_low:.3f}, {found.ci_high:.3f}]"
-        ratio += f", {check.pairs} pairs"
-    memory = f", {check.rss_ratio:.2f}x the memory" if check.rss_ratio is not None else ""
-    line = f"  {check.at[:10]} {check.at[11:16]}  {ratio}{memory}: {check.answer}"
-    return [line, *(f"      {each}" for each in (api.changes(before, check) if before else ()))]
+            click.echo(f"  {check.words}")
+            for change in api.changes(before, check) if before is not None else ():
+                click.echo(f"      {change}")

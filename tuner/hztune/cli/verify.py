@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
 _STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
 """The exit status that an answer asks for; of several the greatest, and 0 where all hold."""
+
+_EARLIER = 5
+"""Lines of the history of each profile, the newest ones."""
 
 _NOT_MEASURED = {"ratio": None, "ci_low": None, "ci_high": None, "pairs": 0}
 _HELP = """Measure a profile's claim again, here and now.
@@ -211,7 +215,8 @@ class FolderAnswer:
     """What came of one profile of a folder.
 
     `answer` is that of the verification; "not measured" where it cannot be, "no claim" or "not due"
-    where it need not be. `differs` says what is not as it was where the profile was proved.
+    where it need not be. `differs` says what is not as it was where the profile was proved,
+    `earlier` what the newest verifications before this one found.
     """
 
     path: Path
@@ -219,6 +224,7 @@ class FolderAnswer:
     why: str
     differs: tuple[str, ...] = ()
     finding: Verification | None = None
+    earlier: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """For people; a name that a terminal would obey stands in quotes."""
@@ -228,7 +234,7 @@ class FolderAnswer:
         if self.finding is not None and self.finding.interval is not None:
             interval = self.finding.interval
             told.append(f"  {_measured_text(*interval.ratio, interval.pairs)}")
-        return told + [f"  {difference}" for difference in self.differs]
+        return told + [f"  {each}" for each in (*self.earlier, *self.differs)]
 
 
 def _verify_folder(
@@ -280,6 +286,9 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
                 kept.path, "not due", "its term has not passed, and nothing is known to differ"
             )
         differs = tuple(api.differences(tuned, programs=programs))
+        earlier: tuple[str, ...] = ()
+        with suppress(HztuneError):  # then the check itself says that there is no history
+            earlier = tuple(f"before: {each.words}" for each in api.history(tuned)[-_EARLIER:])
         with reporter(quiet=quiet) as display:
             display.say(f"{kept.path}: {why or 'measured again, as was asked'}")
             finding = api.verify(
@@ -292,7 +301,7 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
             )
     except HztuneError as error:
         return FolderAnswer(kept.path, "not measured", str(error))
-    return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding)
+    return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding, earlier)
 
 
 def programs_in(words: tuple[str, ...]) -> tuple[Program, ...]:

@@ -173,6 +173,16 @@ class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/1"):
         """
         return time_of("at", self.at)
 
+    @property
+    def words(self) -> str:
+        """In one line: when it ended, the ratio, the memory, the answer."""
+        ratio = "too few pairs"
+        if (found := self.found) is not None:
+            ratio = f"{found.ratio:.3f}x [{found.ci_low:.3f}, {found.ci_high:.3f}]"
+            ratio += f", {self.pairs} pairs"
+        memory = f", {self.rss_ratio:.2f}x the memory" if self.rss_ratio is not None else ""
+        return f"{self.at[:10]} {self.at[11:16]}  {ratio}{memory}: {self.answer}"
+
 
 def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification) -> Recheck:
     """A verification that has just ended, as the history holds it."""
