@@ -80,14 +80,8 @@ def examine(tuned: Profile, pid: int) -> Report:
     adapter = tuned.adapter
     found = _inside(running, adapter) if adapter.is_inside else adapter.installed()
     rows, faults = _compared(tuned, running, adapter, found)
-    return Report(
-        pid=pid,
-        program=str(running.program),
-        provider=str(running.provider),
-        rows=rows,
-        faults=faults,
-        remarks=_remarks(tuned, running, found),
-    )
+    remarks = _remarks(tuned, running, found)
+    return Report(pid, str(running.program), str(running.provider), rows, faults, remarks)
 
 
 def _inside(running: Running, adapter: Adapter) -> Installed:
@@ -121,8 +115,19 @@ def _compared(
     except WrongConfiguration as error:
         return (), (str(error),)
     rows = _rows(tuned, adapter, found, settings)
-    faults = [_fault(row) for row in rows if not row.agrees]
-    return rows, (*faults, *_added(tuned, running, adapter))
+    faults = [
+        f"{row.name} is {row.found} ({row.evidence}); the profile says {row.asked}"
+        if row.found is not None
+        else f"{row.name} cannot be read from the process; the profile says {row.asked}"
+        for row in rows
+        if not row.agrees
+    ]
+    added = [
+        f"{name} is set, and the profile does not set it"
+        for name in adapter.disturbing(running.environment or {})
+        if name not in tuned.environment
+    ]
+    return rows, (*faults, *added)
 
 
 def _rows(
@@ -147,19 +152,6 @@ def _rows(
     return tuple(rows)
 
 
-def _fault(row: Reading) -> str:
-    if row.found is None:
-        return f"{row.name} cannot be read from the process; the profile says {row.asked}"
-    return f"{row.name} is {row.found} ({row.evidence}); the profile says {row.asked}"
-
-
-def _added(tuned: Profile, running: Running, adapter: Adapter) -> list[str]:
-    """Variables that would change the allocator and are not the profile's."""
-    names = adapter.disturbing(running.environment or {})
-    added = [name for name in names if name not in tuned.environment]
-    return [f"{name} is set, and the profile does not set it" for name in added]
-
-
 def _other_container(tuned: Profile, pid: int) -> tuple[str, ...]:
     """That a process may use another amount of memory than there was where the claim was proved."""
     quota = tuned.objective.quota
@@ -177,20 +169,10 @@ def _other_container(tuned: Profile, pid: int) -> tuple[str, ...]:
 def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, ...]:
     """Another build of the library, and children that run on something else."""
     others = live.strangers(running.pid, running.provider)
-    children = tuple(
-        f"its child {other.pid} ({other.program}) has malloc from {other.provider}"
-        for other in others
-    )
-    unknown = (
-        ("it has overwritten the variables that it was started with",)
-        if running.environment is None
-        else ()
-    )
-    part = (insides.sentence(found),) if tuned.adapter.is_inside else ()
-    return (
-        *part,
-        *_other_container(tuned, running.pid),
-        *machine_diff.of_library(tuned, found),
-        *children,
-        *unknown,
-    )
+    told = [insides.sentence(found)] if tuned.adapter.is_inside else []
+    told += _other_container(tuned, running.pid)
+    told += machine_diff.of_library(tuned, found)
+    told += [f"its child {o.pid} ({o.program}) has malloc from {o.provider}" for o in others]
+    if running.environment is None:
+        told.append("it has overwritten the variables that it was started with")
+    return tuple(told)
