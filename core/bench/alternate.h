@@ -54,7 +54,7 @@
  *          threads: most that one process had; delay_before_ns: of the result's delay_ns, what lies
  *          before the first turn; stdout_bytes: all it printed (the first of them are in the file
  *          that --keep-stdout names, KEY.RUN); stderr: its beginning and its end; result: what
- *          hz-launch said, or null when the program could not be started at all.
+ *          hz-launch said, as a string, or null when the program could not be started at all.
  *          Where the unit has a service: service_cpu_ns: CPU time that the service has used in the
  *          turns of this run.
  *   rest   As serve, after the runs: the caller reads what it wants of the idle service and writes

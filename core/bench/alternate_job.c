@@ -383,17 +383,12 @@ static void write_stderr(hz_json *json, const hz_job *job)
 
 static void write_ending(hz_json *json, const hz_job *job)
 {
-    size_t size = job->report_bytes;
-    while (size > 0 && job->report[size - 1] == '\n') size--;
     if (job->killed_as != NULL)
         hz_json_string(json, "ended_as", job->killed_as);
     else
         hz_json_null(json, "ended_as");
     write_stderr(json, job);
-    if (hz_json_is_object(job->report, size))
-        hz_json_raw(json, "result", job->report, size);
-    else
-        hz_json_null(json, "result");
+    hz_json_report(json, "result", job->report, job->report_bytes);
 }
 
 void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)

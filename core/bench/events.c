@@ -55,18 +55,6 @@ static const char *arm_status(const hz_arm *arm)
     return strcmp(status, "ok") == 0 && !arm->told_to_quit ? "failed" : status;
 }
 
-static void write_result(hz_json *json, const hz_capture *out)
-{
-    static char text[HZ_CAPTURE_BYTES];
-    size_t size = hz_capture_copy(out, text);
-    while (size > 0 && text[size - 1] == '\n') size--;
-    if (out->total <= HZ_CAPTURE_BYTES && memchr(text, '\n', size) == NULL &&
-        hz_json_is_object(text, size))
-        hz_json_raw(json, "result", text, size);
-    else
-        hz_json_null(json, "result");
-}
-
 void hz_event_rounds(unsigned done)
 {
     hz_json json = arm_event("rounds", NULL);
@@ -76,7 +64,8 @@ void hz_event_rounds(unsigned done)
 
 void hz_event_exit(const hz_arm *arm)
 {
-    static char tail[HZ_CAPTURE_BYTES];
+    static char text[HZ_CAPTURE_BYTES];
+    const bool is_whole = arm->child.out.total <= HZ_CAPTURE_BYTES;
     const hz_ending *end = &arm->child.end;
     hz_json json = arm_event("exit", arm);
     hz_json_string(&json, "status", arm_status(arm));
@@ -85,8 +74,8 @@ void hz_event_exit(const hz_arm *arm)
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss - atomic_load(&arm->page->own_kb));
     hz_json_int(&json, "minor_faults", end->usage.ru_minflt);
     hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&end->usage));
-    hz_json_bytes(&json, "stderr_tail", tail, hz_capture_copy(&arm->child.err, tail));
-    write_result(&json, &arm->child.out);
+    hz_json_bytes(&json, "stderr_tail", text, hz_capture_copy(&arm->child.err, text));
+    hz_json_report(&json, "result", text, is_whole ? hz_capture_copy(&arm->child.out, text) : 0);
     hz_json_end_line(&json);
 }
 

@@ -131,6 +131,15 @@ void hz_json_bytes(hz_json *json, const char *key, const char *bytes, size_t siz
     write_quoted(json->out, bytes, size);
 }
 
+void hz_json_report(hz_json *json, const char *key, const char *bytes, size_t size)
+{
+    while (size > 0 && bytes[size - 1] == '\n') size--;
+    if (size > 0)
+        hz_json_bytes(json, key, bytes, size);
+    else
+        hz_json_null(json, key);
+}
+
 void hz_json_raw(hz_json *json, const char *key, const char *text, size_t size)
 {
     value_start(json, key);

@@ -31,8 +31,8 @@ void hz_json_string(hz_json *json, const char *key, const char *text);
 void hz_json_bytes(hz_json *json, const char *key, const char *bytes, size_t size);
 /* `text` is JSON already. */
 void hz_json_raw(hz_json *json, const char *key, const char *text, size_t size);
-/* Whether `text` is one whole JSON object (RFC 8259), nested at most 32 deep. */
-bool hz_json_is_object(const char *text, size_t size);
+/* The same, or null where there are none; without the ends of lines behind it. */
+void hz_json_report(hz_json *json, const char *key, const char *bytes, size_t size);
 /* Ends the outermost object and its line, and flushes it. */
 void hz_json_end_line(hz_json *json);
 

@@ -198,15 +198,10 @@ int64_t hz_proc_reaped_ns(pid_t pid)
     char path[PATH_ROOM];
     char text[512];
     process_path(path, pid, "stat");
-    if (!read_text(path, text, sizeof text)) return 0;
-    char *cursor = strrchr(text, ')');
-    if (cursor == NULL) return 0;
-    cursor += 3;                             /* behind the state, the third field */
-    for (int field = 4; field < 16; field++) /* parent, group, session, ..., user, system */
-        (void)strtoll(cursor, &cursor, 10);
-    const int64_t user = strtoll(cursor, &cursor, 10);
-    const int64_t kernel = strtoll(cursor, &cursor, 10);
-    return (user + kernel) * (NS_PER_S / sysconf(_SC_CLK_TCK));
+    const char *stat = read_stat(path, text, sizeof text);
+    if (stat == NULL) return 0;
+    const int64_t ticks = stat_number(stat, 16) + stat_number(stat, 17); /* user, system */
+    return ticks * (NS_PER_S / sysconf(_SC_CLK_TCK));
 }
 
 int64_t hz_proc_delay_ns(pid_t pid)

@@ -54,6 +54,14 @@ class Programs:
         return result
 
 
+def read_event(line: str) -> dict[str, Any]:
+    """A line of hz-turns or hz-alternate; what its program reported is unpacked, too."""
+    read: dict[str, Any] = json.loads(line)
+    if read.get("result"):
+        read["result"] = json.loads(read["result"])
+    return read
+
+
 def run(words: list[object], **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(word) for word in words],

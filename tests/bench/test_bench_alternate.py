@@ -17,7 +17,7 @@ import pytest
 
 from hztune.measure.scope import freezer
 
-from .conftest import DEADLINE_S, Programs
+from .conftest import DEADLINE_S, Programs, read_event
 
 SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
 Event = dict[str, Any]
@@ -41,8 +41,8 @@ def alternate(programs: Programs, units: dict[str, list[str]], *options: object)
         text=True, timeout=DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    return [event for event in events if event["event"] == "run"]
+    events = [read_event(line) for line in done.stdout.splitlines()]
+    return [each for each in events if each["event"] == "run"]
 
 
 def test_the_own_time_of_a_program_is_what_it_works_and_not_when_it_stands(
@@ -218,7 +218,7 @@ def frozen_runs(
         capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [read_event(line) for line in done.stdout.splitlines()]
     return {event["unit"]: event for event in events if event["event"] == "run"}
 
 
@@ -316,7 +316,7 @@ def test_a_service_and_its_loads_are_frozen_together(
         words, input="ready\nready\n", capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.returncode == 0, done.stderr
-    runs = [event for event in map(json.loads, done.stdout.splitlines()) if event["event"] == "run"]
+    runs = [event for event in map(read_event, done.stdout.splitlines()) if event["event"] == "run"]
     assert sorted((run["unit"], run["run"], run["ended_as"]) for run in runs) == [
         (key, number, None) for key in "ab" for number in range(2)
     ]
@@ -345,7 +345,7 @@ def serve(programs: Programs, answer: str, *options: object, before: str = "") -
         words, input=f"{answer}\non\n", capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [read_event(line) for line in done.stdout.splitlines()]
 
 
 def test_a_service_is_asked_for_before_its_load_and_rests_behind_it(programs: Programs) -> None:

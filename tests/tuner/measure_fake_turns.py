@@ -84,7 +84,7 @@ class Arm:
             minor_faults=1,
             cpu_s=0.1,
             stderr_tail=self.plan.get("stderr", ""),
-            result=self.plan.get("result", result) if status == "ok" else None,
+            result=json.dumps(self.plan.get("result", result)) if status == "ok" else None,
         )
 
 

@@ -331,7 +331,7 @@ def _stint(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path 
         path = folder / f"{event['unit']}.{event['run']}"
         stdout = path.read_text(encoding="utf-8", errors="replace")
         path.unlink()
-    told = json.dumps(event["result"]).encode() if event["result"] else b""
+    told = (event["result"] or "").encode()
     result = report_of(program, told, stderr)
     run = replace(
         run_of(result, watcher, stdout, stderr),
@@ -411,7 +411,7 @@ class _Playing:
 
         How long the load's first thread wanted a CPU says nothing: the server had it meanwhile.
         """
-        told = json.dumps(event["result"]).encode() if event["result"] else b""
+        told = (event["result"] or "").encode()
         stderr = event["stderr"]
         run = run_of(report_of(self.unit.program, told, stderr), self.seen(), "", stderr)
         fault = ended_by_itself(run) if event["ended_as"] is None else self._fault

@@ -228,7 +228,7 @@ class _Performance:
         found = []
         for index, part in enumerate(self._parts):
             ending = self._endings.get(index, {})
-            result: Mapping[str, Any] = ending.get("result") or {}
+            result = _object_in(ending.get("result"))
             fault = part.fault or self._fault(part, ending, result)
             known = {"ops": result.get("ops"), "minor_faults": ending.get("minor_faults")}
             outcome = Outcome(
@@ -269,3 +269,12 @@ class _Performance:
         skipped_ns = len(turns) * self._of.tempo.skip_ms * 1e6
         warmup_s = (first_ns - self._launched_ns + skipped_ns) * 1e-9
         return Accounting.of(turns, warmup_s, (time.monotonic_ns() - started_ns) * 1e-9)
+
+
+def _object_in(text: str | None) -> Mapping[str, Any]:
+    """Returns what hz-bench printed; empty where that is no object."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}
