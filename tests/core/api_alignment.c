@@ -26,15 +26,6 @@ CHECK("malloc, calloc and realloc align every size to 16")
     }
 }
 
-CHECK("large blocks are aligned to 16")
-{
-    for (size_t size = 40000; size < (64u << 20); size += size / 3 + 1) {
-        void *block = malloc(size);
-        require(off(block, 16) == 0, "malloc(%zu) gave %p", size, block);
-        free(block);
-    }
-}
-
 /* Fills what was asked, and checks it after neighbours have come and gone. */
 static void require_aligned(void *block, size_t alignment, size_t size, const char *by)
 {
@@ -52,20 +43,6 @@ CHECK("memalign gives every power of two up to 8 MiB")
         for (size_t size = 1; size < 300000; size = size * 3 + 1) {
             void *block = memalign(alignment, size);
             require_aligned(block, alignment, size, "memalign");
-            free(block);
-        }
-    }
-}
-
-CHECK("posix_memalign gives every power of two up to 8 MiB")
-{
-    for (size_t alignment = sizeof(void *); alignment <= (8u << 20); alignment *= 2) {
-        for (size_t size = 1; size < 300000; size = size * 5 + 1) {
-            void *block = NULL;
-            const int reason = posix_memalign(&block, alignment, size);
-            require(reason == 0, "posix_memalign of %zu bytes at %zu: result %d", size, alignment,
-                    reason);
-            require_aligned(block, alignment, size, "posix_memalign");
             free(block);
         }
     }
@@ -153,32 +130,6 @@ CHECK("pvalloc rounds the size up to pages")
         void *block = pvalloc(size);
         require_aligned(block, page, (size + page - 1) / page * page, "pvalloc");
         free(block);
-    }
-}
-
-CHECK("pvalloc of nearly everything fails with ENOMEM")
-{
-    for (size_t less = 0; less < 10000; less++) {
-        errno = 0;
-        void *block = pvalloc(SIZE_MAX - less);
-        require(block == NULL && errno == ENOMEM, "pvalloc(SIZE_MAX - %zu) gave %p, errno %d", less,
-                block, errno);
-    }
-}
-
-CHECK("aligned blocks do not overlap")
-{
-    static unsigned char *blocks[2000];
-    uint64_t state = 7;
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        const size_t alignment = (size_t)16 << (random_next(&state) % 9);
-        blocks[i] = memalign(alignment, 600);
-        memset(blocks[i], (int)(i & 0xff), 600);
-    }
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        for (size_t at = 0; at < 600; at++)
-            require(blocks[i][at] == (i & 0xff), "byte %zu of block %zu was overwritten", at, i);
-        free(blocks[i]);
     }
 }
 

@@ -40,18 +40,6 @@ CHECK("realloc keeps the contents growing and shrinking")
     }
 }
 
-CHECK("realloc byte by byte keeps the contents")
-{
-    unsigned char *block = NULL;
-    for (size_t size = 1; size <= 20000; size++) {
-        block = realloc(block, size);
-        block[size - 1] = (unsigned char)(size * 31);
-    }
-    for (size_t i = 0; i < 20000; i++)
-        require(block[i] == (unsigned char)((i + 1) * 31), "byte %zu was lost", i);
-    free(block);
-}
-
 CHECK_IN(60, "calloc gives zeroes from used memory")
 {
     for (int round = 0; round < 50; round++) {
@@ -72,23 +60,6 @@ CHECK_IN(60, "calloc gives zeroes from used memory")
     }
 }
 
-CHECK("calloc of many small ones gives zeroes")
-{
-    static unsigned char *blocks[5000];
-    for (int round = 0; round < 10; round++) {
-        for (size_t i = 0; i < COUNT(blocks); i++) {
-            const size_t size = i % 700 + 1;
-            blocks[i] = calloc(size, 1);
-            for (size_t at = 0; at < size; at++) {
-                require(blocks[i][at] == 0, "round %d: byte %zu of %zu is %d", round, at, size,
-                        blocks[i][at]);
-            }
-            memset(blocks[i], 0xee, malloc_usable_size(blocks[i]));
-        }
-        for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
-    }
-}
-
 CHECK("the usable size is at least the size, and all of it is writable")
 {
     static unsigned char *blocks[3000];
@@ -105,30 +76,9 @@ CHECK("the usable size is at least the size, and all of it is writable")
     }
 }
 
-CHECK("the usable size of large blocks is writable")
-{
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        unsigned char *block = malloc(sizes[i]);
-        const size_t usable = malloc_usable_size(block);
-        require(usable >= sizes[i], "malloc(%zu): usable %zu", sizes[i], usable);
-        memset(block, 0x11, usable);
-        free(block);
-    }
-}
-
 CHECK("the usable size of NULL is zero")
 {
     require(malloc_usable_size(NULL) == 0, "it is not");
-}
-
-CHECK("realloc to the usable size keeps all of it")
-{
-    unsigned char *block = malloc(100);
-    const size_t usable = malloc_usable_size(block);
-    fill(block, usable, 3);
-    block = realloc(block, usable);
-    require_filled(block, usable, 3, "after realloc to the usable size");
-    free(block);
 }
 
 CHECK("free(NULL) does nothing")
@@ -149,17 +99,6 @@ CHECK("free keeps errno for every size up to 200 MiB")
             free(block);
             require(errno == 1234, "free of %zu bytes set errno to %d", size, errno);
         }
-    }
-}
-
-CHECK("free of many blocks keeps errno")
-{
-    static void *blocks[20000];
-    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(i % 3000 + 1);
-    errno = 1234;
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        free(blocks[i]);
-        require(errno == 1234, "free %zu set errno to %d", i, errno);
     }
 }
 

@@ -78,33 +78,7 @@ CHECK("reallocarray of an overflowing product fails and keeps the block")
     free(block);
 }
 
-CHECK("realloc of too much fails and keeps the block")
-{
-    unsigned char *block = malloc(5000);
-    memset(block, 0x3c, 5000);
-    errno = 0;
-    require(realloc(block, SIZE_MAX - 8) == NULL && errno == ENOMEM, "errno is %d", errno);
-    for (size_t i = 0; i < 5000; i++)
-        require(block[i] == 0x3c, "byte %zu of the old block changed", i);
-    free(block);
-}
-
 /* ---- alignment plus size overflows ---------------------------------------------------------- */
-
-CHECK("memalign whose alignment and size overflow together fails")
-{
-    static const size_t cases[][2] = {
-        {(size_t)1 << 62, PTRDIFF_MAX - 100}, {(size_t)1 << 63, 1},
-        {(size_t)1 << 63, SIZE_MAX},          {(size_t)1 << 62, (size_t)1 << 62},
-        {(size_t)1 << 40, PTRDIFF_MAX},       {16, SIZE_MAX - 15},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        errno = 0;
-        void *block = memalign(cases[i][0], cases[i][1]);
-        require(block == NULL && (errno == ENOMEM || errno == EINVAL),
-                "memalign(%zu, %zu) gave %p, errno %d", cases[i][0], cases[i][1], block, errno);
-    }
-}
 
 CHECK("memalign(a, about -a) fails for every alignment")
 {
@@ -116,27 +90,6 @@ CHECK("memalign(a, about -a) fails for every alignment")
             require(block == NULL && errno != 0, "memalign(%zu, -%zu%+d) gave %p", alignment,
                     alignment, (int)less - 19, block);
         }
-    }
-}
-
-CHECK("memalign of a huge power of two has no memory")
-{
-    for (int bit = 48; bit < 64; bit++) {
-        errno = 0;
-        void *block = memalign((size_t)1 << bit, 16);
-        require(block == NULL && errno == ENOMEM, "2^%d: %p, errno %d", bit, block, errno);
-    }
-    errno = 0;
-    require(memalign(SIZE_MAX, 16) == NULL && errno == EINVAL, "SIZE_MAX: errno %d", errno);
-}
-
-CHECK("posix_memalign of a huge alignment fails")
-{
-    for (unsigned bit = 48; bit < 64; bit++) {
-        void *block = &block;
-        const int reason = posix_memalign(&block, (size_t)1 << bit, 16);
-        require(reason == ENOMEM || reason == EINVAL, "alignment 1<<%u: result %d", bit, reason);
-        require(block == (void *)&block, "alignment 1<<%u: the pointer was touched", bit);
     }
 }
 
@@ -154,17 +107,6 @@ CHECK("zero bytes give a unique block from every entry point")
         free(first);
         free(second);
     }
-}
-
-CHECK("zero elements give a unique block")
-{
-    void *const blocks[] = {calloc(0, 0), calloc(0, 8), calloc(8, 0), reallocarray(NULL, 0, 8)};
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        require(blocks[i] != NULL, "case %zu gave NULL", i);
-        for (size_t j = 0; j < i; j++)
-            require(blocks[i] != blocks[j], "cases %zu and %zu are one block", i, j);
-    }
-    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
 CHECK("a thousand blocks of zero bytes are distinct")

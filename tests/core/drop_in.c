@@ -104,11 +104,3 @@ CHECK("threads and forks work")
     }
     for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
 }
-
-CHECK("impossible sizes are refused")
-{
-    errno = 0;
-    require(malloc(SIZE_MAX / 2 + 1) == NULL && errno == ENOMEM, "malloc");
-    errno = 0;
-    require(aligned_alloc((size_t)1 << 40, (size_t)1 << 62) == NULL && errno == ENOMEM, "aligned");
-}
