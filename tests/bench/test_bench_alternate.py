@@ -290,6 +290,7 @@ def test_a_program_sees_nothing_of_its_freezer(
     assert [(tmp_path / f"{key}.0").read_text() for key in units] == ["(0, 0)\n"] * len(units)
 
 
+@pytest.mark.slow
 def test_one_that_stops_itself_under_a_freezer_stays_so_until_another_one_continues_it_or_is_ended(
     programs: Programs, freezers: dict[str, Path]
 ) -> None:

@@ -75,6 +75,7 @@ def test_what_does_not_end_is_killed_as_hung(programs: Programs, script: str) ->
     assert gone(result["pid"])
 
 
+@pytest.mark.slow
 def test_what_has_stopped_itself_is_not_waited_for(programs: Programs) -> None:
     _, result = launch(programs, "--timeout-ms", 60_000, "--", "sh", "-c", "kill -STOP $$")
     assert result["status"] == "stopped"

@@ -95,6 +95,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "checks"), BESIDE.values(), ids=BESIDE.keys())
 def test_the_background_thread_lives_beside_other_preloaded_libraries(
     first: str, second: str, checks: str, core_tests: Path, preload: Preload
