@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from . import traces
-from .conftest import ALLOCATORS, DEADLINE_S, MARKED, Call, Preload, Programs, Witness
+from .conftest import ALLOCATORS, DEADLINE_S, MARKED, Call, Preload, Programs, Witness, read_event
 from .traces import Thread, churn, conveyor
 
 
@@ -220,7 +220,7 @@ def test_nor_are_they_in_any_figure_of_turns(programs: Programs, tmp_path: Path)
     for n in (4000, 400_000):
         path = traces.write(tmp_path / f"{n}.hzt", [churn(n)])
         done = programs.turns(*words, "--arm", "a", "--", programs.bench_path, f"trace:{path}")
-        events = [json.loads(line) for line in done.stdout.splitlines()]
+        events = [read_event(line) for line in done.stdout.splitlines()]
         (end,) = (each for each in events if each["event"] == "exit")
         now = max(each["rss_kb"] for each in events if each["event"] == "turn")
         seen.append((end["result"]["own_kb"], now, end["rss_peak_kb"]))
@@ -272,7 +272,7 @@ def test_a_trace_stops_and_goes_on_in_turns(
     arms = [word for name in ("hz", "jemalloc") for word in (
         "--arm", name, "--env", f"LD_PRELOAD={preload(name)['LD_PRELOAD']}")]  # fmt: skip
     done = programs.turns(*words, *arms, "--", programs.bench_path, f"trace:{path}")
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [read_event(line) for line in done.stdout.splitlines()]
     turns = [each for each in events if each["event"] == "turn"]
     assert len(turns) == 12
     for name in ("hz", "jemalloc"):  # beside other work, a turn of 10 ms may get no CPU at all
