@@ -20,12 +20,7 @@ from hztune.errors import HztuneError, UsageError
 
 
 def main() -> None:
-    """Prints what is named.
-
-    Raises:
-        UsageError: There is no such experiment, or nothing to draw.
-        HztuneError: An experiment is not what it claims.
-    """
+    """Prints what is named."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -23,12 +23,7 @@ from hztune.progress import Plain
 
 
 def main() -> None:
-    """Measures what is named.
-
-    Raises:
-        UsageError: Something is missing; nothing was measured.
-        HztuneError: A measurement failed, or the user stopped; the rows so far are kept.
-    """
+    """Measures what is named."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

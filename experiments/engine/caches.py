@@ -64,11 +64,7 @@ class Shared:
 
 
 def ratios(block: Block) -> list[float]:
-    """The log ratio of each arm's speed to that of the first one.
-
-    Raises:
-        SystemExit: A run failed.
-    """
+    """The log ratio of each arm's speed to that of the first one."""
     if bad := [each.detail for each in block.outcomes if not each.ok]:
         raise SystemExit(f"caches.py: {bad}")
     first, *others = (math.log(each.ops_per_s) for each in block.outcomes)
@@ -78,15 +74,7 @@ def ratios(block: Block) -> list[float]:
 def measure(
     case: Case, work: Path, runs: int, span_s: float, before: Sequence[Shared]
 ) -> Iterator[Shared]:
-    """Measures one program under all allocators, by turns and by runs.
-
-    Args:
-        case: The program.
-        work: Where its inputs are.
-        runs: How many there shall be of each allocator, with those of before.
-        span_s: No block begins after so many seconds.
-        before: What earlier calls measured.
-    """
+    """Measures one program under all allocators, by turns and by runs."""
     began, program = time.monotonic(), program_of(case, work)
     with environment(case):  # the identity holds the variables that all processes get
         identity = program_identity(program)

@@ -143,14 +143,7 @@ def examined(turns: AlternateExecutor, program: Program) -> Finding:
 
 
 def pair(executor: WholeExecutor, number: int) -> tuple[float, float]:
-    """Measures a program beside itself once.
-
-    Returns:
-        The logarithm of the ratio, and the measured seconds of both.
-
-    Raises:
-        SystemExit: A run failed.
-    """
+    """Measures a program beside itself once."""
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=number)
     ratio = pair_ratio(*block.outcomes)
     if ratio is None:
@@ -193,11 +186,7 @@ def measure(case: Case, work: Path, load: str, pairs: int) -> Cell:
 
 
 def require_this_machine(results: Path) -> None:
-    """Refuses to add to the results of another machine: they do not belong into one table.
-
-    Raises:
-        SystemExit: They are.
-    """
+    """Refuses to add to the results of another machine: they do not belong into one table."""
     if not results.is_file():
         return
     there, here = Machine(**json.loads(results.read_text())["machine"]), MACHINE
@@ -218,11 +207,7 @@ def add_places(parser: argparse.ArgumentParser, results: Path) -> None:
 
 
 def require_place(asked: argparse.Namespace) -> None:
-    """Sees to it that what is measured now may be added to the results; keeps it to one CPU.
-
-    Raises:
-        SystemExit: The results are another machine's, or this process may not use the CPU.
-    """
+    """Sees to it that what is measured now may be added to the results; keeps it to one CPU."""
     if asked.table:
         return
     require_this_machine(asked.results)

@@ -205,11 +205,7 @@ class Kept(Around):
         self._study, self._until = study, until
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block and keeps it.
-
-        Raises:
-            KeyboardInterrupt: The time is over.
-        """
+        """Measures a block and keeps it."""
         if time.monotonic() > self._until:
             raise KeyboardInterrupt
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
@@ -226,11 +222,7 @@ class Kept(Around):
 def kept(
     name: str, subject: Subject, machine: Machine, options: argparse.Namespace
 ) -> Iterator[None]:
-    """Keeps every block of a subject until what it is for is written.
-
-    Raises:
-        SystemExit: It was interrupted, or its time is over.
-    """
+    """Keeps every block of a subject until what it is for is written."""
     folder = options.out / f"unfinished-{name}"
     folder.mkdir(exist_ok=True)
     asked = ("configs", "passes", "noise_only", "refine_only", "busy")
@@ -289,11 +281,7 @@ def by_turns(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, Exec
 
 @contextmanager
 def subject_of(name: str, machine: Machine) -> Iterator[Subject]:
-    """What is called so, for as long as the block lasts.
-
-    Raises:
-        SystemExit: It is a program that is not installed, or not measured by turns.
-    """
+    """What is called so, for as long as the block lasts."""
     if name not in PROGRAMS:
         spec, executor = by_turns(name, 1, machine)
         yield Subject(spec.label, spec.threads, executor)

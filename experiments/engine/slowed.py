@@ -164,11 +164,7 @@ def slower_servers(case: Case, work: Path) -> Program:
 
 
 def instructions(words: Sequence[str]) -> int:
-    """How many instructions a command takes.
-
-    Raises:
-        SystemExit: valgrind is missing, or the command failed under it.
-    """
+    """How many instructions a command takes."""
     valgrind = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
     done = subprocess.run([*valgrind, *words], capture_output=True, text=True, check=False)
     found = _COLLECTED.search(done.stderr)
@@ -201,15 +197,7 @@ def counted(name: str, work: Path, before: Sequence[Slowed]) -> list[Slowed]:
 def measure(
     name: str, work: Path, blocks: int, span_s: float, before: Sequence[Slowed]
 ) -> Iterator[Slowed]:
-    """Measures one program beside its slower forms, in so many blocks or so many seconds.
-
-    Args:
-        name: Of the program.
-        work: Where its inputs are.
-        blocks: How many there shall be, with those of before.
-        span_s: No block begins after so many seconds.
-        before: What earlier calls counted and measured; of a server nothing.
-    """
+    """Measures one program beside its slower forms, in so many blocks or so many seconds."""
     began, case = time.monotonic(), case_of(name)
     is_server = name in SERVERS
     program = slower_servers(case, work) if is_server else slower_programs(name, case, work)

@@ -117,11 +117,7 @@ class Stopped:
 
 
 def measure(case: Case, work: Path, pairs: int) -> Stopped:
-    """Measures one program beside itself: by freezers, by signals, and so on.
-
-    Raises:
-        SystemExit: It cannot be measured by turns, or a run failed.
-    """
+    """Measures one program beside itself: by freezers, by signals, and so on."""
     program = programs.program_of(case, work)
     memory_mb = int(Machine.here().memory_gib * 1024)
     frozen, signalled = [], []

@@ -46,11 +46,7 @@ class Setup:
 
 
 def collected(setup: Setup, library: str, mode: str, size: int, rounds: int) -> int:
-    """Instructions of one whole run of ``pair``, start-up included.
-
-    Raises:
-        CountError: valgrind is missing, or the program or the library failed under it.
-    """
+    """Instructions of one whole run of ``pair``, start-up included."""
     words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     words += [str(setup.pair), mode, str(size), str(setup.depth), str(rounds)]
     environment = {**os.environ, **dict(setup.variables), "LD_PRELOAD": library}

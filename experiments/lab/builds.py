@@ -41,17 +41,7 @@ def arm(kind: str, config: Mapping[str, Value]) -> Arm:
 
 
 def contender(name: str, kind: str, config: Mapping[str, Value]) -> Contender:
-    """Builds hz and returns it as a contender.
-
-    Args:
-        name: What it is called.
-        kind: One of BUILDS.
-        config: Its parameters: in its header where it has one, else in the environment.
-
-    Raises:
-        UsageError: CMake is not installed, or the configuration is not legal.
-        HztuneError: The build failed.
-    """
+    """Builds hz and returns it as a contender."""
     params.check(config)
     is_program = INSIDE in BUILDS[kind]
     build = _built(kind, config)

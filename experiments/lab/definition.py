@@ -192,11 +192,7 @@ def find(names: Sequence[str]) -> tuple[Path, ...]:
 
 
 def load(folder: Path) -> Experiment:
-    """Returns the experiment in a folder.
-
-    Raises:
-        UsageError: There is none, or something in it is not legal.
-    """
+    """Returns the experiment in a folder."""
     path = folder / DEFINITION
     fields = Fields(files.read_toml(path, MOST_BYTES))
     try:

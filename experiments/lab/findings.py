@@ -58,11 +58,7 @@ class ExperimentReading:
 
 
 def examine(experiment: Experiment) -> ExperimentReading:
-    """Returns what became of an experiment, every estimate made anew from its samples.
-
-    Raises:
-        UsageError: Its results are no legal record.
-    """
+    """Returns what became of an experiment, every estimate made anew from its samples."""
     name, question = experiment.name, experiment.question
     path = experiment.folder / RESULTS
     if not path.exists():

@@ -27,11 +27,7 @@ _SEED = 1
 
 
 def count(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck) -> Count:
-    """Returns how many instructions a workload with one thread takes under an arm.
-
-    Raises:
-        HztuneError: valgrind is missing, or the program failed under it.
-    """
+    """Returns how many instructions a workload with one thread takes under an arm."""
     runs = [_run(spec, arm, proof, operations) for operations in (OPERATIONS, 2 * OPERATIONS)]
     return Count((runs[0][0], runs[1][0]), (runs[0][1], runs[1][1]))
 

@@ -71,22 +71,7 @@ def run(
     executors: Executors = conduct.executors,
     programs: Mapping[str, Program] | None = None,
 ) -> Ran:
-    """Measures an experiment and writes its results.
-
-    Args:
-        experiment: What to measure.
-        reporter: What is told.
-        extra: More contenders, behind those of the experiment.
-        budget_s: Seconds for all rows; None: what the experiment says.
-        resume: Whether rows of a run that was stopped, or of one that is complete, are kept.
-        executors: What measures.
-        programs: What is started for the rows that are programs, by name. Those that it lacks are
-            left for another run, as if this one had been stopped.
-
-    Raises:
-        UsageError: A contender is not here, or what is to be resumed is of something else.
-        HztuneError: The measuring itself failed, or a file cannot be written.
-    """
+    """Measures an experiment and writes its results."""
     require(experiment)
     contenders = distinct([*contenders_of(experiment, reporter), *extra])
     machine = Machine.here()
@@ -123,11 +108,7 @@ def run(
 
 
 def further(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Contenders from "NAME=/path/to/lib.so".
-
-    Raises:
-        UsageError: One of them is not so written, or names no allocator's library.
-    """
+    """Contenders from "NAME=/path/to/lib.so"."""
     for text in texts:
         if contender_text(text).kind != "library":
             raise UsageError(f"{text!r} is no library; legal is NAME=/path/to/library.so")
@@ -135,11 +116,7 @@ def further(texts: Sequence[str]) -> tuple[Contender, ...]:
 
 
 def require(experiment: Experiment) -> None:
-    """Makes sure that what an experiment needs beside allocators is here, before any is measured.
-
-    Raises:
-        UsageError: In words.
-    """
+    """Makes sure that what an experiment needs beside allocators is here."""
     for side in experiment.sides:
         if side.profile and not side.profile.exists():
             raise UsageError(
@@ -156,12 +133,7 @@ def require(experiment: Experiment) -> None:
 
 
 def contenders_of(experiment: Experiment, reporter: Reporter) -> tuple[Contender, ...]:
-    """Returns the contenders that are here; tells of each that may be absent and is.
-
-    Raises:
-        UsageError: One that may not be absent is not installed, or refuses its parameters; or
-            none is left beside the control.
-    """
+    """Returns the contenders that are here; tells of each that may be absent and is."""
     found = [_contender(side, reporter) for side in experiment.sides]
     here = tuple(each for each in found if each is not None)
     if len(here) < 2:
@@ -231,11 +203,7 @@ def _slim_outcome(outcome: Outcome, asked: set[str]) -> Outcome:
 
 
 def _resumed(folder: Path, fresh: Comparison, reporter: Reporter) -> Comparison:
-    """Returns the rows to go on with: unfinished ones, else complete ones of the same contenders.
-
-    Raises:
-        UsageError: The unfinished rows are of other contenders, or of another machine.
-    """
+    """Returns the rows to go on with: unfinished ones, else complete ones of the same."""
     path = folder / UNFINISHED
     if path.exists():
         found, wrong = comparisons.load(path)

@@ -13,11 +13,7 @@ from lab.findings import ExperimentReading
 
 
 def draw_answer(finding: ExperimentReading, path: Path) -> None:
-    """Writes the picture of an experiment that was measured.
-
-    Raises:
-        UsageError: It was not.
-    """
+    """Writes the picture of an experiment that was measured."""
     if not finding.standings:
         raise UsageError(f"{finding.name} is not measured yet, so there is nothing to draw")
     files.write_whole(path, chart.draw(finding.standings))

@@ -40,11 +40,7 @@ class RunError(Exception):
 
 
 def build(folder: Path) -> Path:
-    """Compiles the program into `folder`.
-
-    Raises:
-        RunError: There is no compiler, or it refuses.
-    """
+    """Compiles the program into `folder`."""
     program = folder / "latency"
     words = ["cc", "-O2", str(HERE / "latency.c"), "-o", str(program)]
     try:
@@ -57,11 +53,7 @@ def build(folder: Path) -> Path:
 
 
 def measure(words: Sequence[str], name: str, library: str) -> dict[str, float]:
-    """The figures of one run.
-
-    Raises:
-        RunError: The program or the library failed.
-    """
+    """The figures of one run."""
     environment = {**os.environ, "LD_PRELOAD": library}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0 or "cannot be preloaded" in done.stderr:

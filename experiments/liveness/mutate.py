@@ -135,11 +135,7 @@ def mutants(tree: Path, row: str, each_place: bool) -> Iterator[tuple[Place, ...
 
 
 def run(trees: list[Path], rows: list[str], each_place: bool) -> int:
-    """Judges the rows, in each tree one at a time; prints a line for each mutant.
-
-    Returns:
-        How many survived.
-    """
+    """Judges the rows, in each tree one at a time; prints a line for each mutant."""
     named = tests(trees[0])
     for row in rows:
         if row not in named:

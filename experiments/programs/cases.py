@@ -303,11 +303,7 @@ def build(
     functions: int = inputs.FUNCTIONS,
     pigeons: int = inputs.PIGEONS,
 ) -> None:
-    """Makes what the commands of cases need in `work`; programs whose compiler is missing are not.
-
-    Raises:
-        CaseError: A compiler refuses.
-    """
+    """Makes what the commands of cases need in `work`, but programs without a compiler."""
     inputs.write(work, functions, pigeons)
     lines = {case.build: case for case in cases if case.build and not missing(case)}
     for case in lines.values():

@@ -36,11 +36,7 @@ def study(case: Case, work: Path, budget: str, allocator: str, out: Path) -> lis
 
 
 def measure(case: Case, work: Path, budget: str, allocator: str) -> dict[str, Any]:
-    """Carries out a case's study and returns what it left.
-
-    Raises:
-        CaseError: A program is missing, or hztune failed.
-    """
+    """Carries out a case's study and returns what it left."""
     if lacking := missing(case):
         raise CaseError(f"{case.name}: {'; '.join(lacking)}")
     out = work / f"study-{case.name}"

@@ -44,11 +44,7 @@ BY_NAME = {case.name: case for case in (*CASES, *COMPARED)}
 def measure(
     experiment: Experiment, case: Case, work: Path, extra: Sequence[Contender], *, anew: bool
 ) -> Ran:
-    """Measures one row, unless it is there; keeps those that are there, unless all begins anew.
-
-    Raises:
-        HztuneError: It cannot be measured; the text says why.
-    """
+    """Measures one row, unless it is there; keeps those that are there, unless all begins anew."""
     program, reporter = case.program(work, case.size), Plain(sys.stderr)
     given = {ProgramSpec.of(program): program}
     with environment(case):
@@ -78,12 +74,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measures what is asked for.
-
-    Returns:
-        1 when a program is missing, a row cannot be measured, or an allocator failed in at least
-        half of a row's pairs; else 0.
-    """
+    """Measures what is asked for."""
     asked = arguments(words)
     experiment = definition.load(asked.experiment.resolve())
     for name in sorted({*asked.only} - {*experiment.programs}):

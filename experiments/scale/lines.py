@@ -85,16 +85,7 @@ def undilated(threads: int) -> dict[str, str]:
 
 
 def noted(library: Path, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """What the library writes of one run.
-
-    Args:
-        library: libhz-lines.so.
-        command: What is run.
-        variables: Parameters of hz and of the library.
-
-    Raises:
-        subprocess.CalledProcessError: The run failed.
-    """
+    """What the library writes of one run."""
     with tempfile.TemporaryDirectory(prefix="hz-lines-") as folder:
         path = Path(folder) / "lines.json"
         ours = {key: value for key, value in os.environ.items() if not key.startswith("HZ_")}
@@ -105,16 +96,7 @@ def noted(library: Path, command: Sequence[str], variables: Mapping[str, str]) -
 
 
 def ways_per_op(spec: WorkloadSpec, variables: Mapping[str, str], cpus: int) -> dict[str, float]:
-    """How often a thread waits in an operation until another cache answers.
-
-    Args:
-        spec: The workload with its threads.
-        variables: hz's parameters.
-        cpus: How many the threads share.
-
-    Returns:
-        For lines of the "program", its blocks among them, and for "hz"'s.
-    """
+    """How often a thread waits in an operation until another cache answers."""
     _, *words = [*spec.command(seed=1), *STAY.get(spec.name, [])]
     ops = OPS * spec.threads
     found = noted(

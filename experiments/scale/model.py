@@ -78,13 +78,7 @@ class Solution:
 
 
 def solved(stations: Sequence[Station], think_ns: float, threads: int) -> Solution:
-    """Mean-value analysis of a closed network.
-
-    Args:
-        stations: What threads wait for.
-        think_ns: Time of an operation in which a thread waits for no other.
-        threads: How many there are, each on a CPU of its own.
-    """
+    """Mean-value analysis of a closed network."""
     waiting = [0.0] * len(stations)
     rate = 0.0
     for count in range(1, threads + 1):
@@ -122,15 +116,7 @@ def ways_per_op(run: Run, cpus: int) -> float:
 
 
 def work_ns(base: Run, run: Run, cpus: int, line_ns: float, fault_ns: float) -> float:
-    """CPU time of an operation of `run`.
-
-    Args:
-        base: The run apart on which it is built.
-        run: A run of the ledger.
-        cpus: On how many CPUs.
-        line_ns: What line.c says there.
-        fault_ns: What a page fault takes.
-    """
+    """CPU time of an operation of `run`."""
     apart = run["apart"]
     faults = run["faults_per_op"] - apart["faults_per_op"]
     return (
@@ -141,12 +127,7 @@ def work_ns(base: Run, run: Run, cpus: int, line_ns: float, fault_ns: float) -> 
 
 
 def stations(run: Run, line_ns: float) -> list[Station]:
-    """The locks of a run, and the address space, which the kernel locks.
-
-    Args:
-        run: A run of the ledger.
-        line_ns: What is added to each hold: the lock's line comes from another CPU.
-    """
+    """The locks of a run, and the address space, which the kernel locks."""
     locks = [Station(_name(lock), lock["per_op"] * (lock["ns"] + line_ns)) for lock in run["locks"]]
     calls = run["system_calls"]
     mapping = sum(calls[name]["per_op"] * calls[name]["ns"] for name in MAPPING if name in calls)

@@ -153,13 +153,7 @@ class LockUse:
 
 
 def lock_uses(contacts: Iterable[Contact], ops: int, seconds: float) -> tuple[LockUse, ...]:
-    """Returns what each name came to, the one with the most holds first.
-
-    Args:
-        contacts: Every lock of a run.
-        ops: Operations of that run.
-        seconds: How long it was.
-    """
+    """Returns what each name came to, the one with the most holds first."""
     by_name: defaultdict[str, list[Contact]] = defaultdict(list)
     for contact in contacts:
         by_name[contact.name].append(contact)
@@ -240,16 +234,7 @@ class Noted:
 def run_noted(
     spec: WorkloadSpec, seconds: float, variables: Mapping[str, str] | None = None
 ) -> Noted:
-    """Runs a workload on the library with the ledger.
-
-    Args:
-        spec: The workload.
-        seconds: Length of the counted window.
-        variables: Parameters of hz, as variables ("HZ_SHARDS": "2").
-
-    Raises:
-        HztuneError: The library was not built, the run failed, or the ledger cannot be read.
-    """
+    """Runs a workload on the library with the ledger."""
     with scratch_folder() as folder:
         path = folder / "ledger.json"
         said = run_bench(
@@ -274,18 +259,7 @@ def run_bench(
     variables: Mapping[str, str],
     words: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Runs a workload on a library and returns what hz-bench says of it.
-
-    Args:
-        spec: The workload.
-        seconds: Length of the counted window.
-        library: The allocator.
-        variables: Variables of the environment.
-        words: Further options of hz-bench.
-
-    Raises:
-        HztuneError: The run failed.
-    """
+    """Runs a workload on a library and returns what hz-bench says of it."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith("HZ_")}
     command = [
         *spec.command(seed=1),

@@ -198,16 +198,7 @@ class Line:
     def while_short(
         self, work: Callable[[], T], times: int, beside: Callable[[], T] | None = None
     ) -> list[tuple[float, T, T | None]]:
-        """Does the same several times while the way is short, or where that is seldom, is shortest.
-
-        Args:
-            work: What is done.
-            times: How often.
-            beside: What is done before each, and does not depend on the way.
-
-        Returns:
-            The longer one of the ways before and after, what was done, and what beside it.
-        """
+        """Does the same several times while the way is short, or shortest."""
         done: list[tuple[float, T, T | None]] = []
         for _ in range(TRIES):
             other = beside() if beside else None
