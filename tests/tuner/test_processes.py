@@ -514,23 +514,3 @@ def test_a_refusal_is_one_sentence_and_status_2(
     done = hztune("set", "--pid", str(start(WAIT, **on_hz).pid), "decay_ms=x")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "legal is a whole number from 0 to 60000 (ms)" in done.stderr
-
-
-def test_a_watch_ends_with_its_process(
-    start: Start, on_hz: dict[str, str], core_build: Path
-) -> None:
-    program = start(WAIT, **on_hz)
-    words = ["-m", "hztune", "stats", "--watch", "0.1", "--json", "--pid", str(program.pid)]
-    watch = subprocess.Popen(
-        [sys.executable, *words],
-        env={**os.environ, "HZTUNE_CORE": str(core_build)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert watch.stdout is not None
-    lines = [json.loads(watch.stdout.readline()) for _ in range(2)]
-    program.kill()
-    program.wait(DEADLINE_S)
-    watch.communicate(timeout=DEADLINE_S)
-    assert watch.returncode == 0
-    assert [line["pid"] for line in lines] == [program.pid] * 2

@@ -119,9 +119,6 @@ _CONTENDERS = click.Argument(
                params=[*_OPTIONS, *ABOUT_PROGRAMS, _CONTENDERS])  # fmt: skip
 def compare_command(
     contenders: tuple[str, ...],
-    budget: str,
-    pairs: int | None,
-    seed: int,
     no_worse: str,
     counters: bool,
     as_json: bool,
@@ -133,6 +130,9 @@ def compare_command(
     resume: bool,
     quiet: bool,
     private: bool,
+    budget: str,
+    pairs: int | None,
+    seed: int,
     **measured: Any,
 ) -> int:
     if resume and out is not None and not contenders:
@@ -148,17 +148,10 @@ def compare_command(
     specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))
     found = api.compare(
-        sides,
-        specs,
-        pairs=pairs,
-        budget_s=budget_s,
-        seed=seed,
-        no_worse=no_worse or None,
-        out=out,
-        resume=resume,
-        command=() if private else given_words(specs),
+        sides, specs, pairs=pairs, budget_s=budget_s, seed=seed, no_worse=no_worse or None, out=out,
+        resume=resume, command=() if private else given_words(specs),
         reporter=Quiet() if quiet else Plain(sys.stderr),
-    )
+    )  # fmt: skip
     try:
         _write(found, plot, csv_path, junit)
     finally:  # a full disk takes the files, not the answer
@@ -168,9 +161,11 @@ def compare_command(
             text = api.comparison_text(found, markdown=markdown, counters=counters)
             print_lines(text.split("\n"))
     if found.stopped:
-        so_far = _so_far(found, len(specs))
+        told = f"interrupted with {len(specs) - len(found.left)} of {len(specs)} rows finished"
+        kept = " and ".join(f"{each.words} of {each.label}" for each in found.left if each.pairs)
+        told += f", and {kept} saved" if kept else ""
         how = "go on with the same command and" if private else "go on with: hztune compare"
-        raise StoppedByUser(f"{so_far}; {how} --resume --out {shlex.quote(str(out))}")
+        raise StoppedByUser(f"{told}; {how} --resume --out {shlex.quote(str(out))}")
     answer = api.ruling(found) if no_worse else ""
     if answer in ("", "not enough data"):
         _require_answers(found, every=not no_worse)
@@ -267,13 +262,6 @@ def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path
         api.write_comparison(found, table, "csv")
     if junit is not None:
         api.write_comparison(found, junit, "junit")
-
-
-def _so_far(found: Comparison, rows: int) -> str:
-    """What of an interrupted comparison is there."""
-    told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
-    kept = [f"{each.words} of {each.label}" for each in found.left if each.pairs]
-    return f"{told}, and {' and '.join(kept)} saved" if kept else told
 
 
 def _require_answers(found: Comparison, *, every: bool) -> None:

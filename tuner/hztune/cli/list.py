@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -79,15 +78,14 @@ def paths_command(what: str | None) -> None:
     """
     if what is not None:
         click.echo(str(api.paths()[what]()))
-    else:
-        click.echo(_columns([(name, _path_or_reason(find)) for name, find in api.paths().items()]))
-
-
-def _path_or_reason(find: Callable[[], Path]) -> str:
-    try:
-        return str(find())
-    except HztuneError as error:
-        return f"- ({error})"
+        return
+    rows = []
+    for name, find in api.paths().items():
+        try:
+            rows.append((name, str(find())))
+        except HztuneError as error:
+            rows.append((name, f"- ({error})"))
+    click.echo(_columns(rows))
 
 
 def _workloads() -> Listing:
@@ -131,8 +129,6 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows as text in columns; the last one runs free."""
     if not rows:
         return ""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    padded = [
-        [*(f"{cell:{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]] for row in rows
-    ]
+    *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    padded = ([f"{cell:{w}}" for cell, w in zip(row, [*widths, 1], strict=True)] for row in rows)
     return "\n".join("  ".join(cells) for cells in padded)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hztune import api
-from hztune.arguments import key_value, parse_duration, within
-from hztune.cli.options import JSON, flag, offer, option, pid_option, print_lines
+from hztune.arguments import key_value
+from hztune.cli.options import JSON, flag, offer, pid_option, print_lines
 from hztune.cli.program import FilledCommand
-from hztune.errors import HztuneError, UnfitError, UsageError
+from hztune.errors import UnfitError, UsageError
 from hztune.progress import mib
 
 if TYPE_CHECKING:
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from hztune.doctor import Check
 
 _MOST_ROWS = 12
-_CLEAR = "\x1b[H\x1b[2J"
 _STARTED = """
 The process must have been started on hz with HZ_CONTROL=1, or with the agent preloaded, which
 `hztune paths --agent` names. Only its user and root may ask.
@@ -109,8 +105,10 @@ def _diagnosed(found: Diagnosis) -> Iterator[str]:
         yield f"  its control group takes {mib(taken, '')} of {mib(most)}"
     for part in found.parts:
         yield from _part_lines(part)
+    choices = {(True, True): "in effect, asked for", (True, False): "in effect"}
     changed = [
-        f"  {each.name}={each.value} ({_whose_choice(each.is_effective, each.is_asked)})"
+        f"  {each.name}={each.value} "
+        f"({choices.get((each.is_effective, each.is_asked), 'asked for')})"
         for each in found.settings
         if not each.is_default
     ]
@@ -137,50 +135,17 @@ def _explained(found: Diagnosis) -> str:
     return ", ".join(f"{mib(size, '')} {what}" for what, size in ranked)
 
 
-def _whose_choice(is_effective: bool, is_asked: bool) -> str:
-    if not is_effective:
-        return "asked for"
-    return "in effect, asked for" if is_asked else "in effect"
-
-
 # ---- processes that take requests ----------------------------------------------------------------
 
 
-@click.command("stats", cls=FilledCommand, help=f"Show what a running process holds.\n{_STARTED}",
-               params=[
-    _PID, option("--watch TIME", "Print again every TIME, until the process ends."),
-    flag("--json", "Print JSON; with --watch a line each time.", "as_json"),
-])  # fmt: skip
-def stats_command(pid: int, watch: str, as_json: bool) -> None:
-    if not watch:
-        found = api.process_statistics(pid)
-        if as_json:
-            click.echo(json.dumps(_with_ratios(found), indent=2))
-        else:
-            print_lines(_table(found))
-        return
-    pause_s = parse_duration(watch, "--watch")
-    within("--watch", pause_s, 0.1, 3600.0)
-    for found in _until_it_ends(pid, pause_s):
-        if as_json:
-            click.echo(json.dumps(_with_ratios(found)))
-        else:
-            click.echo(_CLEAR if sys.stdout.isatty() else "", nl=False)
-            print_lines([*_table(found), ""])
-        sys.stdout.flush()
-
-
-def _until_it_ends(pid: int, pause_s: float) -> Iterator[Statistics]:
-    """Asks again and again; that a process ends between two answers is no error."""
-    yield api.process_statistics(pid)
-    while True:
-        time.sleep(pause_s)
-        try:
-            yield api.process_statistics(pid)
-        except HztuneError:
-            if Path("/proc", str(pid)).exists():
-                raise
-            return
+@click.command("stats", params=[_PID, JSON],
+               help=f"Show what a running process holds.\n{_STARTED}")  # fmt: skip
+def stats_command(pid: int, as_json: bool) -> None:
+    found = api.process_statistics(pid)
+    if as_json:
+        click.echo(json.dumps(_with_ratios(found), indent=2))
+    else:
+        print_lines(_table(found))
 
 
 @click.command("set", cls=FilledCommand, params=[

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from hztune.profile import Profile
     from hztune.verify.claim import Verification
     from hztune.verify.history import Kept
-    from hztune.verify.running import Report
 
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
 _STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
@@ -136,14 +135,22 @@ def verify_command(
             tuned, programs=targets, budget_s=budget_s, seed=seed, reporter=display, traces=traces
         )
     if as_json:
-        click.echo(json.dumps(_record(tuned, finding), indent=2))
+        told = {
+            "answer": finding.answer,
+            "why": finding.why,
+            "here": finding.measured,
+            "claimed": {name: getattr(tuned.claim, name) for name in _NOT_MEASURED},
+            "rss_ratio": finding.rss_ratio,
+            "kept_ratio": finding.kept_ratio,
+        }
+        click.echo(json.dumps(told, indent=2))
     else:
         print_lines(_for_people(tuned, finding))
     return _STATUS.get(finding.answer, 0)
 
 
 def _look(tuned: Profile, pid: int, targets: Sequence[Program], as_json: bool) -> int:
-    """Holds a process against the profile."""
+    """Holds a process against the profile; the answer stands last."""
     if targets:
         raise UsageError("--pid and a program after -- exclude each other; give one of them")
     report = api.examine(tuned, pid)
@@ -152,23 +159,16 @@ def _look(tuned: Profile, pid: int, targets: Sequence[Program], as_json: bool) -
         held = {**asdict(report), "in_effect": report.in_effect, "rows": rows}
         click.echo(json.dumps(held, indent=2))
     else:
-        print_lines(_process_lines(report))
+        width = max((len(row.name) for row in report.rows), default=0)
+        found = [(row, "-" if row.found is None else row.found) for row in report.rows]
+        print_lines([
+            f"process {report.pid} ({report.program}): malloc comes from {report.provider}",
+            *(f"  {row.name:{width}}  {value}  ({row.evidence})" for row, value in found),
+            *(f"note: {remark}" for remark in report.remarks),
+            *(f"not in effect: {fault}" for fault in report.faults),
+            f"the profile is {'' if report.in_effect else 'not '}in effect",
+        ])  # fmt: skip
     return 0 if report.in_effect else 1
-
-
-def _process_lines(report: Report) -> list[str]:
-    """A report for people; the answer stands last."""
-    width = max((len(row.name) for row in report.rows), default=0)
-    return [
-        f"process {report.pid} ({report.program}): malloc comes from {report.provider}",
-        *(
-            f"  {row.name:{width}}  {'-' if row.found is None else row.found}  ({row.evidence})"
-            for row in report.rows
-        ),
-        *(f"note: {remark}" for remark in report.remarks),
-        *(f"not in effect: {fault}" for fault in report.faults),
-        f"the profile is {'' if report.in_effect else 'not '}in effect",
-    ]
 
 
 def _measured_text(ratio: float, low: float, high: float, pairs: int) -> str:
@@ -192,19 +192,6 @@ def _for_people(tuned: Profile, finding: Verification) -> Iterator[str]:
         limit = f", limit {limits[key]}" if limits.get(key) else ""
         if ratio is not None:
             yield f"  {name} memory: {ratio:.2f}x of the control's{limit}{more}"
-
-
-def _record(tuned: Profile, finding: Verification) -> dict[str, object]:
-    """The answer for machines."""
-    claim = tuned.claim
-    return {
-        "answer": finding.answer,
-        "why": finding.why,
-        "here": finding.measured,
-        "claimed": {name: getattr(claim, name) for name in _NOT_MEASURED},
-        "rss_ratio": finding.rss_ratio,
-        "kept_ratio": finding.kept_ratio,
-    }
 
 
 # ---- every profile of a folder -------------------------------------------------------------------
@@ -292,13 +279,9 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
         with reporter(quiet=quiet) as display:
             display.say(f"{kept.path}: {why or 'measured again, as was asked'}")
             finding = api.verify(
-                tuned,
-                programs=programs,
-                budget_s=budget_s,
-                seed=seed,
-                reporter=display,
+                tuned, programs=programs, budget_s=budget_s, seed=seed, reporter=display,
                 traces=kept.traces,
-            )
+            )  # fmt: skip
     except HztuneError as error:
         return FolderAnswer(kept.path, "not measured", str(error))
     return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding, earlier)
