@@ -67,7 +67,6 @@ WRONG: dict[str, Callable[[], object]] = {
     "words in one": lambda: api.program("ls -l"),
     "no time for a run": lambda: api.program(("ls",), timeout=float("nan")),
     "endless brackets": lambda: api.program(("ls",), metric_regex="(" * 9999 + ")" * 9999),
-    "contenders in one": lambda: api.contenders("none"),
     "one contender": lambda: api.compare(api.contenders(["none"]), [api.program(("ls",))]),
     "nothing to compare on": lambda: api.compare(api.contenders(["none", "glibc"]), []),
 }
@@ -86,6 +85,11 @@ def test_what_is_not_legal_is_a_usage_error_in_one_sentence(what: str) -> None:
     with pytest.raises(UsageError) as refused:
         WRONG[what]()
     assert 10 < len(str(refused.value)) < 500 and "\n" not in str(refused.value)
+
+
+def test_contenders_in_one_text_are_not_split_into_letters() -> None:
+    with pytest.raises(UsageError, match="'none' are one text; give several"):
+        api.contenders("none")
 
 
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'

@@ -154,6 +154,7 @@ BAD = {
         ["compare", "none", "glibc", "--rests=x", "--idle-s=60", "--budget=20s", "--", "true"],
         "takes 480 s in 4 runs of each contender without the loads, and a row has 20 s",
     ),
+    "rest without an end": ([*TUNE, "--idle-s", "inf"], "'inf' is not a number; legal is one"),
     "rest that is no number": ([*TUNE, "--idle-s", "2s"], "'2s' is not a number; legal is one"),
     "process that is no number": (["doctor", "--pid", "me"], "'me' is no whole number"),
     "container of a folder": (["verify", "--all", ".", "--cpus", "1"], "write it into the .args"),
