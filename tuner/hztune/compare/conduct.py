@@ -230,11 +230,7 @@ def _finished(rows: Sequence[Measured], gate: Gate | None) -> tuple[Measured, ..
 
 
 def _refuse_numbers(sides: int, rows: int, gate: Gate | None) -> None:
-    """Sees to it that there is something to compare with something.
-
-    Raises:
-        UsageError: There is not, or more than a gate can test.
-    """
+    """Sees to it that there is something to compare with something."""
     if sides < 2 or not rows:
         raise UsageError(
             f"{sides} contenders on {rows} rows: give two contenders at least, and one workload or "
@@ -248,11 +244,7 @@ def _refuse_numbers(sides: int, rows: int, gate: Gate | None) -> None:
 
 
 def _refuse_long_rests(programs: Sequence[Program], sides: int, budget_s: float) -> None:
-    """Sees to it that the budget of a row holds at least the rests of its fewest pairs.
-
-    Raises:
-        UsageError: It does not. How long the loads take is not known before they run.
-    """
+    """Sees to it that the budget of a row holds at least the rests of its fewest pairs."""
     for program in programs:
         if program.rest is None:
             continue
@@ -268,11 +260,7 @@ def _refuse_long_rests(programs: Sequence[Program], sides: int, budget_s: float)
 def _study(
     out: Path, record: Comparison, specs: Sequence[ComparedRow], machine: Machine, resume: bool
 ) -> LocalStudy:
-    """Begins the samples of a comparison, or opens them again.
-
-    Raises:
-        UsageError: There are some and shall not be, or the reverse; or they are of another one.
-    """
+    """Begins the samples of a comparison, or opens them again."""
     if resume and not is_there(out):
         raise UsageError(f"there is no comparison to resume in {str(out)!r} (it has no {SAMPLES})")
     files.make_folder(out)
@@ -300,11 +288,7 @@ def _sum_of(those: Sequence[object]) -> str:
 def _rows_there(
     folder: Path, specs: Sequence[ComparedRow], gate: Gate | None
 ) -> tuple[Measured, ...]:
-    """Returns the rows that an earlier session completed.
-
-    Raises:
-        UsageError: The record is damaged, or is not of these rows.
-    """
+    """Returns the rows that an earlier session completed."""
     path = folder / RECORD
     if not path.exists():
         return ()

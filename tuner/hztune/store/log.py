@@ -65,12 +65,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _read(path: Path) -> list[bytes]:
-    """The whole lines of a file that may be being written.
-
-    Raises:
-        UsageError: It cannot be read, or holds something else.
-        HztuneError: It is damaged before its end.
-    """
+    """The whole lines of a file that may be being written."""
     try:
         with files.opened(path) as file:
             content = file.read()
@@ -274,11 +269,7 @@ class LocalStudy(rows.Sink):
         self._append(rows.OutcomeRow, **self._arms[index], pid=pid, **values)
 
     def _append(self, kind: type[Row], **fields: Any) -> None:
-        """Writes a row.
-
-        Raises:
-            HztuneError: It cannot be written; what was written before stays.
-        """
+        """Writes a row."""
         line = packed(kind(seq=self._seq, study=self.study, **fields))
         try:
             if os.write(self._file, line) < len(line):
@@ -357,11 +348,7 @@ def require_study(folder: Path) -> None:
 
 
 def _require_same(there: Recording, identity: Mapping[str, str], machine: Machine) -> None:
-    """Sees to it that a study goes on with what it was begun with.
-
-    Raises:
-        UsageError: It would measure something else, or on another machine.
-    """
+    """Sees to it that a study goes on with what it was begun with."""
     different = [
         f"{name}: {there.identity.get(name, 'nothing')} there, {identity.get(name, 'nothing')} here"
         for name in dict.fromkeys([*identity, *there.identity])

@@ -192,11 +192,7 @@ def verify(
 
 
 def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
-    """What measures the workload of a profile, or all of several together.
-
-    Raises:
-        UsageError: It was made for a program; or the workload is not legal here.
-    """
+    """What measures the workload of a profile, or all of several together."""
     if tuned.workload.kind == "program":
         if tuned.shares:
             raise UsageError(_each_command(tuned))
@@ -224,11 +220,7 @@ def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
 
 
 def _placed_texts(tuned: Profile, traces: Sequence[Path]) -> list[str]:
-    """The workloads of a profile as a command line names them, traces by where they stand here.
-
-    Raises:
-        UsageError: A trace was given that is none of the profile's.
-    """
+    """The workloads of a profile as a command line names them, traces by where they stand here."""
     known = {trace_file.find(f"{trace_file.PREFIX}{path}") for path in traces}
     by_digest = {each.digest: each for each in known}
     texts = [of.text for of in tuned.workloads]
@@ -252,12 +244,7 @@ def _each_command(tuned: Profile) -> str:
 
 
 def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
-    """What measures the programs that a profile was made for.
-
-    Raises:
-        UsageError: It was made for a workload, for others, or for another metric; or there is no
-            such program.
-    """
+    """What measures the programs that a profile was made for."""
     of = tuned.workload
     if of.kind == "bench":
         raise UsageError(
@@ -287,11 +274,7 @@ def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
 
 
 def _same_quota(program: Program, tuned: Profile) -> Quota | None:
-    """The container of the claim, in which it is measured again.
-
-    Raises:
-        UsageError: Another one was given.
-    """
+    """The container of the claim, in which it is measured again."""
     proved = tuned.objective.quota
     if program.quota is not None and program.quota != proved:
         where = f"in {proved.text}" if proved is not None else "without a container"

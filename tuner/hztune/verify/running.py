@@ -85,11 +85,7 @@ def examine(tuned: Profile, pid: int) -> Report:
 
 
 def _inside(running: Running, adapter: Adapter) -> Installed:
-    """What a process has inside under the adapter's name.
-
-    Raises:
-        UsageError: It has nothing of that name in any of its files.
-    """
+    """What a process has inside under the adapter's name."""
     for path in running.process.files:
         with contextlib.suppress(OSError):
             for part in inside.parts_of([running.process.link(path)]):
