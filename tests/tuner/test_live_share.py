@@ -136,6 +136,7 @@ def test_what_is_live_of_what_is_held_is_asked_while_a_program_runs(
     assert both[0].last is not None and both[0].last.held_kb > 10 * MIB_KB
 
 
+@pytest.mark.slow
 def test_the_load_of_a_server_that_goes_on_is_told_to_end() -> None:
     connect = 'import socket; socket.create_connection(("127.0.0.1", {port}))'
     ask = f"{sys.executable} -I -S -c '{connect}'"

@@ -16,38 +16,33 @@ TURN_NS = 18_000_000
 QUIET = Evidence(cpu_ns=2 * TURN_NS, involuntary=2, pressure_us=900)
 
 
-def causes(evidence: Evidence, threads: int = 2) -> str:
-    """The judgement of one turn on two CPUs."""
-    return DisturbanceRule(threads=threads, cores=2).causes(evidence, TURN_NS)
+SECOND_NS = 1_000_000_000
+WAITING = 400_000
+"""Microseconds of a second in which a process waited for a CPU."""
+
+CAUSES: dict[str, tuple[Evidence, int, int, str]] = {
+    "a quiet turn": (QUIET, 2, TURN_NS, ""),
+    "a tick of steal": (Evidence(steal_ticks=1), 2, TURN_NS, "steal"),
+    "a tick in seconds": (Evidence(steal_ticks=1), 2, 3 * SECOND_NS, ""),
+    "a sleep": (Evidence(suspended_ns=10**9), 2, TURN_NS, "suspend"),
+    "two at once": (Evidence(steal_ticks=2, suspended_ns=10**9), 2, TURN_NS, "suspend,steal"),
+    "pressure": (Evidence(pressure_us=16_000), 2, TURN_NS, "pressure"),
+    "pressure of its own threads": (Evidence(pressure_us=18_000), 32, TURN_NS, ""),
+    "a quota": (Evidence(throttled_us=2_000), 2, TURN_NS, "throttled"),
+    "a quota that hardly bites": (Evidence(throttled_us=9_000), 2, 3 * SECOND_NS, ""),
+    "a crowd waits": (Evidence(pressure_us=WAITING, others_us=60_000), 3, SECOND_NS, ""),
+    "others have its CPUs": (
+        Evidence(pressure_us=WAITING, others_us=150_000), 3, SECOND_NS, "pressure",
+    ),
+    "others where there is room": (Evidence(others_us=900_000), 3, SECOND_NS, ""),
+    "few ticks of others": (Evidence(pressure_us=90_000, others_us=45_000), 3, 10**8, ""),
+}  # fmt: skip
 
 
-def test_a_quiet_turn_is_not_disturbed() -> None:
-    assert causes(QUIET) == ""
-
-
-@pytest.mark.parametrize(
-    ("evidence", "cause"),
-    [
-        (Evidence(steal_ticks=1), "steal"),
-        (Evidence(suspended_ns=10**9), "suspend"),
-        (Evidence(pressure_us=16_000), "pressure"),
-        (Evidence(throttled_us=2_000), "throttled"),
-        (Evidence(steal_ticks=2, suspended_ns=10**9), "suspend,steal"),
-    ],
-)
-def test_a_disturbance_is_named(evidence: Evidence, cause: str) -> None:
-    assert causes(evidence) == cause
-
-
-def test_a_tick_of_steal_is_nothing_in_a_turn_of_seconds() -> None:
-    assert DisturbanceRule(threads=2, cores=2).causes(Evidence(steal_ticks=1), 3_000_000_000) == ""
-
-
-def test_a_quota_that_hardly_bites_is_nothing_in_a_run_of_seconds() -> None:
-    assert (
-        DisturbanceRule(threads=2, cores=2).causes(Evidence(throttled_us=9_000), 3_000_000_000)
-        == ""
-    )
+@pytest.mark.parametrize("name", CAUSES)
+def test_what_disturbs_a_turn_from_outside_is_named(name: str) -> None:
+    evidence, threads, length_ns, cause = CAUSES[name]
+    assert DisturbanceRule(threads=threads, cores=2).causes(evidence, length_ns) == cause
 
 
 GROUPS = {
@@ -86,32 +81,6 @@ def test_a_run_of_a_program_says_for_how_long_it_was_throttled(
     assert watch.seen(cpu_ns=1, rss_kb=2).throttled_us == 7_000
 
 
-def test_pressure_that_the_workload_makes_itself_is_no_disturbance() -> None:
-    assert causes(Evidence(pressure_us=18_000, involuntary=2), threads=32) == ""
-
-
-SECOND_NS = 1_000_000_000
-WAITING = 400_000
-"""Microseconds of a second in which a process waited for a CPU."""
-
-CROWDED = {
-    "its own threads wait": (Evidence(pressure_us=WAITING, others_us=60_000), ""),
-    "another process has the CPUs": (Evidence(pressure_us=WAITING, others_us=150_000), "pressure"),
-    "another process works where there is room": (Evidence(others_us=900_000), ""),
-}
-
-
-@pytest.mark.parametrize("name", CROWDED)
-def test_a_program_that_may_use_all_cpus_is_pressed_by_others_only(name: str) -> None:
-    evidence, cause = CROWDED[name]
-    assert DisturbanceRule(threads=3, cores=2).causes(evidence, SECOND_NS) == cause
-
-
-def test_a_few_ticks_of_others_are_nothing_in_a_short_run() -> None:
-    evidence = Evidence(pressure_us=90_000, others_us=45_000)
-    assert DisturbanceRule(threads=3, cores=2).causes(evidence, 100_000_000) == ""
-
-
 COUNTED = {
     "it was others": ("cpu 10 0 0 0", "cpu 30 2 10 900", 0.0, 320_000),
     "it was the program": ("cpu 10 0 0 0", "cpu 40 0 2 900", 0.3, 20_000),
@@ -141,5 +110,6 @@ def test_the_time_of_others_is_what_the_machine_was_busy_without_us(
 
 def test_threads_of_the_allocator_that_take_cpus_from_the_workload_are_no_disturbance() -> None:
     own = Evidence(cpu_ns=2 * TURN_NS, pressure_us=16_000)
-    assert causes(own) == ""
-    assert causes(replace(own, cpu_ns=TURN_NS)) == "pressure"
+    rule = DisturbanceRule(threads=2, cores=2)
+    assert rule.causes(own, TURN_NS) == ""
+    assert rule.causes(replace(own, cpu_ns=TURN_NS), TURN_NS) == "pressure"

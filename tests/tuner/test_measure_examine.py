@@ -270,7 +270,7 @@ def test_what_a_number_counts_is_found_by_what_it_is_alone_and_by_turns(name: st
 
 
 def test_a_server_is_compared_for_its_own_cpu_time() -> None:
-    found = judged(SERVER, *twice(stint(server_s=0.25)))
+    found = judged(SERVER, *twice(stint(server_s=0.25, threads=10, busy_threads=1.5)))
     assert found.reading == NumberReading(per_server_cpu=True)
     assert found.pace == ONE_CPU
     assert found.remark == (
@@ -285,11 +285,6 @@ def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_aga
     found = Tryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
     assert given.paces == [ONE_CPU, ALL_CPUS, ALL_CPUS]
     assert (found.pace, found.reading) == (ALL_CPUS, NumberReading(per_server_cpu=True))
-
-
-def test_a_server_whose_second_thread_does_little_stays_on_one_cpu() -> None:
-    found = judged(SERVER, *twice(stint(server_s=0.5, threads=10, busy_threads=1.5)))
-    assert found.pace == ONE_CPU
 
 
 def test_where_server_and_load_leave_cpus_idle_the_time_of_both_is_compared() -> None:
@@ -353,12 +348,9 @@ def test_a_load_that_goes_on_for_long_is_told_to_end_if_it_then_prints_its_numbe
     given = Given(*first, *twice(stint(server_s=0.5, says=100)))
     Tryout(given, SERVER_NUMBERED, CONTROL).finding()  # type: ignore[arg-type]
     assert given.spans == spans
-
-
-def test_the_load_of_a_server_that_is_timed_is_told_nothing() -> None:
     given = Given(*twice(stint(server_s=0.5)))
     Tryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
-    assert set(given.spans) == {0.0}
+    assert set(given.spans) == {0.0}  # of a load that is timed
 
 
 # ---- the time ------------------------------------------------------------------------------------

@@ -180,6 +180,7 @@ def test_on_a_quiet_machine_turns_are_believed_of_a_server_whose_load(
     assert said in place.told.text
 
 
+@pytest.mark.slow
 def test_a_load_of_a_fixed_time_that_prints_nothing_is_refused(place: Place) -> None:
     with pytest.raises(HztuneError, match="give --metric-regex"):
         place.measure(place.program(count=10**9, seconds=0.5))

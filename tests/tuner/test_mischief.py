@@ -186,7 +186,7 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
     """Every other one is timed by hz-launch where hyperfine is installed, too."""
     if [*MISCHIEFS].index(name) % 2:
         monkeypatch.setattr(launch, "hyperfine", lambda: None)
-    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path.name}"
+    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path}"
     outcome = measure(mischievous(mischief, word)).control
     assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
     assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
@@ -198,7 +198,7 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
 def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(
     name: str, tmp_path: Path
 ) -> None:
-    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path.name}"
+    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path}"
     with freezer() as group:
         if mischief.by_freezer and group is None:
             pytest.skip("this process may not make control groups of version 2")
@@ -215,7 +215,7 @@ def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(
 def test_whatever_a_program_does_it_is_gone_three_seconds_after_its_limit(
     clock: str, name: str, tmp_path: Path
 ) -> None:
-    word = f"late-{tmp_path.name}"
+    word = f"late-{tmp_path}"
     program = replace(mischievous(MISCHIEFS[name], word), timeout_s=SOON_S)
     began = time.monotonic()
     measure(program)
@@ -229,7 +229,7 @@ def test_many_that_misbehave_in_a_row_leave_no_process_and_no_memory(
     monkeypatch: pytest.MonkeyPatch, how: str, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(launch, "hyperfine", lambda: None)
-    word = f"row-{tmp_path.name}"
+    word = f"row-{tmp_path}"
     before_kb, held_kb, wrong = resident_kb(), [], []
     for name in islice(cycle(MISCHIEFS), IN_A_ROW[how]):
         mischief = MISCHIEFS[name]
