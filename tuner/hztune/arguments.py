@@ -35,11 +35,7 @@ SPARSE = "sparse"
 
 
 def parse_duration(text: str, option: str = "") -> float:
-    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
-
-    Raises:
-        UsageError: It is no time.
-    """
+    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise _illegal(option, text, "a number with s, m or h: 90s, 5m, 1h")
@@ -47,21 +43,13 @@ def parse_duration(text: str, option: str = "") -> float:
 
 
 def within(option: str, value: float, low: float, high: float) -> None:
-    """Sees to it that the number of an option is legal.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """Sees to it that the number of an option is legal."""
     if not low <= value <= high:
         raise UsageError(f"{option} is {value}; legal is a number from {low:g} to {high:g}")
 
 
 def memory_amount(text: str, option: str = "") -> tuple[float, int]:
-    """An amount of memory as people write it: (times the default's, KiB), one of them 0.
-
-    Raises:
-        UsageError: It is written in no known way, or is nothing.
-    """
+    """An amount of memory as people write it: (times the default's, KiB), one of them 0."""
     relative, absolute = _TIMES.fullmatch(text), _SIZE.fullmatch(text)
     if relative and float(relative[1]) > 0:
         return float(relative[1]), 0
@@ -75,20 +63,12 @@ def memory_amount(text: str, option: str = "") -> tuple[float, int]:
 
 
 def percentage(text: str, option: str = "") -> float:
-    """The part of 1 in a percentage as people write it: 1%, 0.5%.
-
-    Raises:
-        UsageError: It is no percentage from 0 to below 100.
-    """
+    """The part of 1 in a percentage as people write it: 1%, 0.5%."""
     return _part_of_1(text, option, "a percentage of at least 0 and below 100 (0%, 0.5%, 2%)")
 
 
 def margin(text: str, option: str = "") -> float:
-    """The same of a loss that a test is to exclude, which is never nothing.
-
-    Raises:
-        UsageError: It is no percentage between 0 and 100.
-    """
+    """The same of a loss that a test is to exclude, which is never nothing."""
     legal = "a percentage above 0 and below 100 (0.5%, 2%)"
     part = _part_of_1(text, option, legal)
     if part <= 0.0:
@@ -121,11 +101,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def key_value(text: str, option: str = "") -> tuple[str, str]:
-    """The two sides of KEY=VALUE.
-
-    Raises:
-        UsageError: It has no "=".
-    """
+    """The two sides of KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not equals:
         raise _illegal(option, text, "KEY=VALUE")
@@ -163,11 +139,7 @@ def require_name(text: str, of: str) -> None:
 
 
 def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
-    """The name and the words of NAME='./program its arguments'.
-
-    Raises:
-        UsageError: It has no name, or the words cannot be read.
-    """
+    """The name and the words of NAME='./program its arguments'."""
     found = split_named(text)
     if found is None:
         raise _illegal(
@@ -179,11 +151,7 @@ def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 
 
 def command_words(text: str, option: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would have them; what only a shell does is not done.
-
-    Raises:
-        UsageError: It is empty, has half a quotation, or a pipe and the like that is not quoted.
-    """
+    """The words of a command, as a shell would have them; what only a shell does is not done."""
     try:
         words = tuple(shlex.split(text))
         for_shell = [word for word in shlex.split(text, posix=False) if word in FOR_SHELL]
@@ -248,11 +216,7 @@ class ContenderText:
 
 
 def contender_text(text: str) -> ContenderText:
-    """What a contender is, by the form of its text.
-
-    Raises:
-        UsageError: Its parameters are not KEY=VALUE,KEY=VALUE.
-    """
+    """What a contender is, by the form of its text."""
     library = split_named(text)
     if library is not None and "/" in library[1]:
         return ContenderText("library", *library)

@@ -9,7 +9,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from math import expm1
-from types import TracebackType
 from typing import Protocol, TextIO
 
 from hztune.arguments import printable
@@ -19,19 +18,10 @@ from hztune.arguments import printable
 class StudyStatus:
     """How a study stands.
 
-    Attributes:
-        phase: calibrate, search, prove, panel, verify.
-        trials: Different configurations measured so far.
-        failed: How many of them failed.
-        best: Log ratio to the default: of the best configuration by now, or, where there is a
-            `subject`, of that.
-        error: Half-width of its 95 % interval, log units; infinite while unknown.
-        floor: Noise floor, log units; 0 while unknown.
-        left_s: Seconds left of the budget.
-        share: Part of the budget that is used, 0 to 1.
-        pairs: Fresh pairs of what is being proved.
-        planned: How many there will be; 0: it is not known.
-        subject: What is being proved; empty during the search.
+    `best` is the log ratio to the default, of the best configuration by now, or, where there is a
+    `subject` (what is being proved), of that; `error` the half-width of its 95 % interval, infinite
+    while unknown; `floor` the noise floor in log units, 0 while unknown; `share` the part of the
+    budget that is used, 0 to 1; `pairs` the fresh pairs of what is being proved, of `planned`.
     """
 
     phase: str
@@ -90,14 +80,13 @@ class Quiet:
         """Ignores the status."""
 
     def __enter__(self) -> Quiet:
-        """Starts nothing."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends nothing."""
+        pass
 
 
-class Plain:
+class Plain(Quiet):
     """Lines for a log: every `say`, and a status every few seconds of the study."""
 
     def __init__(self, stream: TextIO, every_s: float = 10.0) -> None:
@@ -119,13 +108,6 @@ class Plain:
         if due or status.phase != self._phase:
             self._shown_at, self._phase = status.left_s, status.phase
             self.say(status.line())
-
-    def __enter__(self) -> Plain:
-        """Starts nothing."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ends nothing."""
 
 
 class Live:
@@ -161,17 +143,10 @@ class Live:
         )
 
     def __enter__(self) -> Live:
-        """Starts the display."""
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Clears the line."""
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
 

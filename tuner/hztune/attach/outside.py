@@ -41,11 +41,7 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process:
-        """Finds a process.
-
-        Raises:
-            UsageError: There is none, or the number is that of a thread.
-        """
+        """Finds a process."""
         status = _status(pid)
         if not status:
             raise UsageError(f"there is no process {pid}")
@@ -88,21 +84,13 @@ class Process:
         return False
 
     def memory(self) -> SeenMemory:
-        """Its memory now.
-
-        Raises:
-            UsageError: It has ended, or may not be looked at.
-        """
+        """Its memory now."""
         found = dict(_FIGURES.findall(self._smaps("smaps_rollup")))
         names = ("Rss", "Anonymous", "LazyFree", "Swap", "AnonHugePages")
         return SeenMemory(*(_KIB * int(found.get(name, 0)) for name in names))
 
     def resident_between(self, first: int, last: int) -> int:
-        """Bytes in memory of the mappings between two addresses, but for lazy ones.
-
-        Raises:
-            UsageError: It has ended, or may not be looked at.
-        """
+        """Bytes in memory of the mappings between two addresses, but for lazy ones."""
         total = 0
         for start, end, about in _MAPPING.findall(self._smaps("smaps")):
             if int(start, 16) < last and first < int(end, 16):

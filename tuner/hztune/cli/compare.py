@@ -173,11 +173,7 @@ def compare_command(
 
 
 def _place_of_results(out: Path | None, resume: bool, files: dict[str, Path | None]) -> Path:
-    """The results directory; each file that is asked for can be written when all is measured.
-
-    Raises:
-        UsageError: The folder of a file does not exist, or it is a folder itself, or a device.
-    """
+    """The results directory; each file that is asked for can be written when all is measured."""
     if resume and out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     out = out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -205,11 +201,7 @@ def _rows(
     words: tuple[str, ...] | None,
     **about: Any,
 ) -> list[WorkloadSpec | Program]:
-    """What is measured.
-
-    Raises:
-        UsageError: Nothing is, or what excludes each other.
-    """
+    """What is measured: one kind of thing."""
     given = {
         "--workload": bool(workloads),
         "a program after --": words is not None,
@@ -240,11 +232,7 @@ def _rows(
 
 
 def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
-    """Whether the contenders are commands.
-
-    Raises:
-        UsageError: On some rows only.
-    """
+    """Whether the contenders are commands."""
     opens = [getattr(spec, "is_open", False) for spec in specs]
     if any(opens) and not all(opens):
         raise UsageError(
@@ -265,13 +253,7 @@ def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path
 
 
 def _require_answers(found: Comparison, *, every: bool) -> None:
-    """Sees to it that a script does not take for a comparison what is none, or that of lucky runs.
-
-    Raises:
-        NotEnoughDataError: The budget was too small for a row; or, where `every` contender is to
-            run, one failed in at least half of the pairs of a row.
-        HztuneError: The control failed in every block of every row.
-    """
+    """Refuses what is no comparison, or only that of a few lucky runs, so that a script notices."""
     late = [each for each in found.left if each.enough_s]
     if late:
         told = " and ".join(f"{each.words} of {each.label}" for each in late[:_MOST_NAMED])

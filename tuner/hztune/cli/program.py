@@ -104,11 +104,7 @@ def given_words(
 
 
 def gone_on_with(record: Path) -> Any:
-    """What the command beside a record comes to, with the options that are given now.
-
-    Raises:
-        UsageError: It was not kept, or another user may have written it.
-    """
+    """What the command beside a record comes to, with the options that are given now."""
     ctx, words = click.get_current_context(), api.command_of(record)
     if not words:
         raise UsageError(
@@ -124,11 +120,7 @@ def gone_on_with(record: Path) -> Any:
 def programs_of(
     words: tuple[str, ...], commands: tuple[str, ...], about: dict[str, Any]
 ) -> tuple[Program, ...]:
-    """The programs of the user's, or the server; empty: there is none.
-
-    Raises:
-        UsageError: There are words, but no `--` before them; or the options exclude each other.
-    """
+    """The programs of the user's, or the server; empty: there is none."""
     _require_dashes(words)
     if commands and (words or about["server"]):
         raise UsageError(

@@ -288,11 +288,7 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
 
 
 def programs_in(words: tuple[str, ...]) -> tuple[Program, ...]:
-    """The programs that the words of an `.args` name, as on the command line of `tune`.
-
-    Raises:
-        UsageError: The words are not legal there.
-    """
+    """The programs that the words of an `.args` name, as on the command line of `tune`."""
     try:
         with tune_command.make_context("hztune tune", list(words)) as ctx:
             about = {name: ctx.params[name] for name in PROGRAM_OPTIONS}
