@@ -37,12 +37,6 @@ from hztune.study.limits import MemoryLimit
 from hztune.tune import session
 from hztune.workload import WorkloadSpec
 
-RESUME_S = 2.0
-"""Most seconds, where a test marked `perf` looks, from a kill until its study is open again."""
-
-GONE_S = 3.0
-"""Most seconds, there, by which a target may outlive its limit."""
-
 SIMULATED = ModelNoise(within=0.02, between=0.005, common=0.05)
 """Noise of the studies that `simulate` lets tests carry out."""
 

@@ -120,10 +120,3 @@ def kill_at_random(kills: int, seed: int, kind: str) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_of_twenty_kills_at_random_moments_none_leaves_a_process(seed: int) -> None:
     kill_at_random(kills=5, seed=seed, kind="server" if seed == 0 else "program")
-
-
-@pytest.mark.perf
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_a_thousand_kills_at_random_moments_none_leaves_a_process(kind: str) -> None:
-    for seed in range(100, 150):
-        kill_at_random(kills=10, seed=seed, kind=kind)

@@ -42,11 +42,6 @@ def test_the_profile_says_what_was_asked_and_what_the_summary_says(results: Path
         assert params.complete(found.params) == params.defaults()
 
 
-@pytest.mark.perf
-def test_a_study_keeps_to_its_budget_within_a_tenth(results: Path) -> None:
-    assert json.loads((results.parent / "stdout").read_text())["wall_s"] <= 1.1 * BUDGET_S
-
-
 def test_the_env_file_gives_the_library_the_configuration_of_the_profile(
     results: Path, core_build: Path
 ) -> None:
