@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from itertools import groupby
 from typing import Any
 
@@ -254,48 +253,3 @@ def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: 
     kinds = [call.kind for call in witness("burst-idle", *work, *of_one_size)]
     halves = [(kind, len(list(calls))) for kind, calls in groupby(kinds)]
     assert halves == [("malloc", 404), ("free", 404)] * 4, "three bursts, and the last one"
-
-
-LOOP = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec; }
-int main(void) {
-    void *blocks[100];
-    const double start = now();
-    double end = start;
-    unsigned long ops = 0;
-    for (; end - start < 0.3; end = now(), ops += 1000)
-        for (int batch = 0; batch < 10; batch++) {
-            for (int i = 0; i < 100; i++) {
-                blocks[i] = malloc(64);
-                memset(blocks[i], 1, 64);
-            }
-            for (int i = 100; i-- > 0;) free(blocks[i]);
-        }
-    printf("%f\n", (double)ops / (end - start));
-}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.perf
-def test_lifo_is_as_fast_as_a_loop_by_hand(
-    programs: Programs, preload: Preload, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    program = tmp_path_factory.mktemp("loop") / "loop"
-    compile_words = ["cc", "-O2", "-fno-builtin", "-x", "c", "-", "-o", str(program)]
-    subprocess.run(compile_words, input=LOOP, text=True, check=True)
-    ratios = []
-    for _ in range(9):
-        by_hand = subprocess.run(
-            [program], env=preload("mimalloc"), capture_output=True, text=True, check=True
-        )
-        ours = programs.result(
-            "lifo", "--threads", 1, "--seconds", 0.3, "--warmup", 0, **preload("mimalloc")
-        )
-        ratios.append(ours["ops_per_s"] / float(by_hand.stdout))
-    assert sorted(ratios)[4] >= 0.95, ratios

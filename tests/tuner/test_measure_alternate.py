@@ -124,21 +124,6 @@ def test_a_program_that_is_busy_with_itself_is_measured_by_turns_on_one_cpu() ->
     assert is_by_turns(block)
 
 
-@pytest.mark.perf  # beside other work its threads do not have all CPUs
-def test_a_program_with_busy_threads_has_all_cpus() -> None:
-    work = (
-        "def work():\n    import hashlib\n    for _ in range(40): hashlib.sha256(b'x' * 4000000)\n"
-    )
-    code = (
-        f"import threading\n{work}"
-        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
-        "[t.start() for t in threads]\n[t.join() for t in threads]"
-    )
-    said, block = choose(python(code))
-    assert said == "measured by turns of 10 ms, on all CPUs"
-    assert is_by_turns(block)
-
-
 LIARS = {
     "file": (f"f = open('{{folder}}/out', 'w')\n{BUSY}", "two copies of it share the file"),
     "failing second": (

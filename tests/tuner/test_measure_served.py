@@ -16,7 +16,7 @@ import pytest
 from hztune.blocks import CPU_TIME
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Outcome, examine, executors, whole
+from hztune.measure import Arm, Block, Outcome, executors, whole
 from hztune.measure.alternate import BY_TURNS, NumberReading, Pace, Stint
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import program_executor
@@ -158,26 +158,6 @@ def test_a_load_that_never_ends_is_told_to(
     for outcome in good(place.measure(place.program(count=10**9, metric_regex=RATE))):
         assert BY_TURNS in outcome.facts
         assert outcome.ops_per_s > 0.0
-
-
-FOUND: dict[str, tuple[dict[str, Any], str]] = {
-    "ends after its requests": ({}, "of CPU time, and the load"),
-    "prints a rate": ({"count": 800, "metric_regex": RATE}, "corrected"),
-    "takes a fixed time": ({"count": 10**9, "seconds": 0.6, "metric_regex": RATE}, "corrected"),
-    "never ends": ({"count": 10**9, "metric_regex": RATE}, "corrected"),
-}
-
-
-@pytest.mark.perf  # beside other work its speed alone and by turns are too far apart
-@pytest.mark.parametrize("load", FOUND)
-def test_on_a_quiet_machine_turns_are_believed_of_a_server_whose_load(
-    place: Place, load: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(examine, "LOAD_PATIENCE_S", 1.0)
-    monkeypatch.setattr(examine, "LOAD_SPAN_S", 0.4)
-    options, said = FOUND[load]
-    assert all(BY_TURNS in each.facts for each in good(place.measure(place.program(**options))))
-    assert said in place.told.text
 
 
 @pytest.mark.slow

@@ -339,14 +339,6 @@ def test_studies_of_equals_claim_nothing(make_bench: MakeBench, toy_space: Space
     assert found["improved"] <= 1  # below 1 % a study: two or more in 10 come once in 200
 
 
-@pytest.mark.perf  # asserts no speed, but takes two minutes: the short form is above
-def test_four_hundred_studies_of_equals_claim_a_gain_in_one_of_a_hundred_at_most(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    found = verdicts(make_bench, toy_space, studies=400, gain=0.0)
-    assert found["improved"] <= 4
-
-
 def test_twice_the_least_gain_that_was_promised_is_found(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
