@@ -258,10 +258,7 @@ class ClusterExecutor(Executor):
         )
 
     def _entered(self, answered: Answered) -> Block:
-        """Writes a block as if it had ended now, and returns it.
-
-        Clocks of other machines begin at other moments.
-        """
+        """Writes a block as if it had ended now: clocks of other machines begin elsewhere."""
         block, spent, self._costs = answered
         self._accounting += spent
         ends = [turn.start_ns + turn.counted_ns for o in block.outcomes for turn in o.turns]

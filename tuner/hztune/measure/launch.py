@@ -313,10 +313,7 @@ def time_once(unit: Unit) -> Run:
 
 
 def _hyperfine_s(export: Path) -> float:
-    """Returns the time of the one run in hyperfine's JSON, seconds.
-
-    Version 1 has no schema number and `times`; version 2 has `measurements` with units.
-    """
+    """The one run's time in hyperfine's JSON, s: 1.x has `times`, 2.x `measurements` with units."""
     try:
         document = json.loads(export.read_text(encoding="utf-8"))
     except ValueError:

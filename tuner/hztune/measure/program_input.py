@@ -53,7 +53,9 @@ def input_of(name: str) -> Input | None:
         return _opened(own, os.readlink(own), "stdin") if about.st_size else None
     if _has_data(about):
         raise UsageError(f"stdin is a pipe with data, which only one run could read; {_INSTEAD}")
-    if stat.S_ISCHR(about.st_mode) and not _is_silent(about):
+    # nobody means a terminal or /dev/null as input
+    is_silent = os.isatty(0) or about.st_rdev == os.stat(os.devnull).st_rdev
+    if stat.S_ISCHR(about.st_mode) and not is_silent:
         raise UsageError(f"stdin is a device, which no run reads; {_INSTEAD}")
     return None
 
@@ -68,11 +70,6 @@ def _has_data(about: os.stat_result) -> bool:
     with suppress(OSError):
         waiting = fcntl.ioctl(0, termios.FIONREAD, waiting)
     return waiting != bytes(4)
-
-
-def _is_silent(about: os.stat_result) -> bool:
-    """Whether nobody means a device as input: a terminal, or /dev/null."""
-    return os.isatty(0) or about.st_rdev == os.stat(os.devnull).st_rdev
 
 
 def _opened(path: str, name: str, called: str) -> Input:

@@ -81,10 +81,7 @@ class Watcher:
                     self._visit(pid)
 
     def _visit(self, pid: int) -> None:
-        """Looks at a process that was not judged since its last exec.
-
-        A process in the middle of an exec shows parts of two programs. So one look is no proof.
-        """
+        """Looks at a process not judged since its last exec; amid one it shows parts of two."""
         image = pid, Path("/proc", str(pid), "auxv").read_bytes()
         if image in self._done or Path("/proc", str(pid), "exe").readlink() in self._helpers:
             return
