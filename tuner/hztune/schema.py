@@ -108,7 +108,7 @@ def _sentence(said: str, value: Any) -> str:
     what, _, place = said.replace("`", "").partition(" - at ")
     path = place.removeprefix("$").removeprefix(".")
     if what.startswith("Object "):  # a field is missing or unknown
-        return ascii(f"{path or 'it'}: {what[7:]}")[1:-1]
+        return ascii(f"{path}: {what[7:]}" if path else what[7:])[1:-1]
     for key in re.findall(r"\w+", path):
         held = value if isinstance(value, (dict, list)) else {}
         value = held[int(key)] if isinstance(held, list) else held.get(key)
