@@ -184,11 +184,11 @@ CAP = "[parameters.cap]\n"
 PRESET = '[[preset]]\nname = "p"\nwhy = "x"\nset = { cap = %s }'
 BAD = {
     "no TOML": ("schema = = 1", " is no TOML"),
-    "an unknown key": ("colour = 1", ": it: contains unknown field colour"),
+    "an unknown key": ("colour = 1", ": contains unknown field colour"),
     "an unknown parameter": ("[parameters.capp]", ": parameters.capp: there is no 'capp'; did you"),
     "an unknown key of a parameter": (
         CAP + "min = 8",
-        ": parameters.cap: it: contains unknown field min",
+        ": parameters.cap: contains unknown field min",
     ),
     "no table": ("[parameters]\ncap = 8", ": parameters.cap: it is 8; expected object, got int"),
     "a range above the legal one": (CAP + "high = 4096", "to 4096; legal is a power of two from 8"),
