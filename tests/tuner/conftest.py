@@ -300,12 +300,6 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulate:
     return simulated
 
 
-@pytest.fixture(autouse=True)
-def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no study run its program once more at its end: most are of no program at all."""
-    monkeypatch.setattr("hztune.tune.afterwards.ask_arms", lambda *asked, **more: ())
-
-
 @pytest.fixture
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets nothing that the machine does meanwhile disturb a run, so that none is repeated."""

@@ -141,7 +141,7 @@ def test_what_dask_sets_for_its_workers_reaches_no_control(monkeypatch: pytest.M
     }
 
 
-@pytest.mark.parametrize("changes", [{"panel": True}, {"smallest_memory": True}])
+@pytest.mark.parametrize("changes", [{"panel": True}])
 def test_what_only_this_machine_can_measure_excludes_a_cluster(changes: dict[str, bool]) -> None:
     larson = WorkloadSpec.from_text("larson", (), 2)
     with pytest.raises(UsageError, match="and --on exclude each other"):

@@ -30,7 +30,6 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered
 from hztune.measure.identity import Fault
-from hztune.measure.live_share import LiveShare
 from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.stats.intervals import Interval, fixed_interval
@@ -211,7 +210,6 @@ class Session:
     def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.out, self.measured, self.ends_at = out, [], -1  # type: ignore[var-annotated]
         monkeypatch.setattr(conduct, "workload_executor", self._executor)
-        monkeypatch.setattr(conduct, "live_shares", lambda *_, **__: (LiveShare(),) * 2)
 
     def _executor(self, spec: WorkloadSpec, sink: Sink, **_: object) -> Executor:
         session = self
@@ -299,9 +297,9 @@ def test_the_time_of_the_blocks_that_are_there_is_spent_and_others_are_measured_
 def test_of_an_interrupted_comparison_the_rows_to_go_on_with_are_told_and_what_is_kept() -> None:
     specs = [WorkloadSpec("larson", "", (), threads) for threads in (1, 2, 4)]
     asked, cut = measured().rows
-    rows = (replace(asked, spec=specs[0], live=(LiveShare(),)), replace(cut, spec=specs[1]))
+    rows = (replace(asked, spec=specs[0]), replace(cut, spec=specs[1], is_cut=True))
     kept = [replace(block, workload="larson T=2") for block in cut.blocks]
-    left = conduct.unfinished_rows(specs, rows, None, [*asked.blocks, *kept])
+    left = conduct.unfinished_rows(specs, rows, [*asked.blocks, *kept])
     assert left == (Unfinished("larson T=2", 6), Unfinished("larson T=4", 0))
 
 

@@ -27,7 +27,6 @@ FEW_RUNS = (10, 20, 26, 30, 36, 50)
 BESIDE = (
     {},
     {"panel": True},
-    {"panel": True, "smallest": True},
     {"program": True},
 )
 
@@ -51,7 +50,7 @@ class Case:
         executor = ReplayExecutor(
             landscape, ModelNoise(), seed=1, clock=clock, skip_ms=0.0, **times
         )
-        wanted = {"panel": False, "smallest": False, "program": False} | self.beside
+        wanted = {"panel": False, "program": False} | self.beside
         own = Division.of(self.budget_s, **wanted)
         budget = Budget(clock, own.phases_s, 0.0, own.panel_s, own.program_s, own.part)
         ledger = Ledger(MemoryLimit.of(self.limit) if self.limit else None)

@@ -10,28 +10,21 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.replay import Truth
 
 from hztune import api, profile
 from hztune.api import request as requested
 from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
-from hztune.machine import Machine
 from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import Program, described
-from hztune.measure.scope import Scope, _made, entered, freezer, memory_limit_of
+from hztune.measure.scope import Scope, entered, freezer, memory_limit_of
 from hztune.measure.whole import RunExecutor
 from hztune.profile import Objective, Profile
-from hztune.progress import Quiet
 from hztune.quota import Quota, memory_text
-from hztune.result import CONFIRMED_BY, Decision, SmallestMemory, claim_of
-from hztune.study.bench import Workbench
-from hztune.tune.afterwards import PRECISION, afterwards, smallest_memory, survivors
 from hztune.verify.claim import _same_quota
 from hztune.workload import WorkloadSpec
 
@@ -248,89 +241,6 @@ def test_a_scope_without_a_quota_is_nothing() -> None:
     with entered(None) as made:
         assert made == Scope()
     assert not Scope().is_out_of_memory(9)
-
-
-# ---- the smallest memory -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("needs_kb", [40_000, 100_100, 350_000])
-def test_the_smallest_memory_is_found_and_confirmed(needs_kb: int) -> None:
-    found = smallest_memory(lambda kb: kb >= needs_kb, 100_000, lambda: True)
-    assert found.is_confirmed
-    assert needs_kb <= found.kb <= (1.0 + PRECISION) * needs_kb + 8
-    assert found.failed_kb < needs_kb
-
-
-@real
-@pytest.mark.slow
-def test_the_smallest_memory_of_a_real_program_is_more_than_it_touches(
-    make_bench: Callable[..., Workbench],
-) -> None:
-    touched_mb = 48
-    argv = (sys.executable, "-I", "-S", "-c", f"block = b'x' * ({touched_mb} << 20)")
-    asked = requested(program=described(argv), smallest_memory=True, budget=600.0)
-    bench = make_bench(lambda arm: Truth())
-    (found,) = survivors(asked, [Arm("none")], bench, Machine.here(), (), Quiet())
-    assert touched_mb << 10 < found.least.kb < (touched_mb + 24) << 10
-    assert found.least.is_confirmed
-
-
-def test_that_no_container_can_be_made_is_said_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    refused = lambda quota, root: _made(quota, tmp_path)  # noqa: E731
-    monkeypatch.setattr("hztune.measure.scope._made", refused)
-    asked = requested(program=described(("/bin/true",)), smallest_memory=True, out=tmp_path / "out")
-    with pytest.raises(
-        UsageError, match=r"^--smallest-memory needs a container: .*may not make a control"
-    ):
-        api.tune(asked)
-    assert not (tmp_path / "out").exists()
-
-
-STOPS = {
-    "Ctrl-C": KeyboardInterrupt,
-    "a right that is gone": partial(UsageError, "no right to make a group"),
-}
-
-
-@pytest.mark.parametrize("how", STOPS)
-def test_a_verdict_outlives_a_search_for_the_smallest_memory_that_ends_early(
-    how: str, make_bench: Callable[..., Workbench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*asked: object) -> None:
-        raise STOPS[how]()
-
-    monkeypatch.setattr("hztune.tune.afterwards.survivors", stopped)
-    asked = requested(program=described(("/bin/true",)), smallest_memory=True, budget=60.0)
-    bench = make_bench(lambda arm: Truth())
-    decision = Decision(Arm("none"), claim_of("wall_s", "no_gain", None), None, (), "so it was")
-    found = afterwards(asked, bench, Arm("none"), decision, Machine.here(), (), Quiet())
-    assert found == ((), ())
-
-
-def test_a_limit_that_is_survived_by_chance_is_raised() -> None:
-    tried: list[int] = []
-
-    def survives(kb: int) -> bool:
-        tried.append(kb)
-        return kb >= 60_000 or (kb >= 50_000 and len(tried) % 3 != 0)
-
-    found = smallest_memory(survives, 100_000, lambda: True)
-    assert found.is_confirmed
-    assert tried[-CONFIRMED_BY:] == [found.kb] * CONFIRMED_BY
-
-
-def test_without_time_nothing_is_confirmed() -> None:
-    left = iter([True, True, True])
-    found = smallest_memory(lambda kb: kb > 50_000, 100_000, lambda: next(left, False))
-    assert not found.is_confirmed
-    assert found.kb > 50_000
-    assert "not confirmed" in found.words
-    nothing = smallest_memory(lambda kb: True, 100_000, lambda: False)
-    assert nothing == SmallestMemory(0, 0, 0, is_confirmed=False)
-    hopeless = smallest_memory(lambda kb: False, 100_000, lambda: True)
-    assert (hopeless.kb, hopeless.is_confirmed) == (0, False)
 
 
 # ---- what is asked, and what a profile says ------------------------------------------------------

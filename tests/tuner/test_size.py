@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20880, "modules": 144, "functions": 1950, "classes": 290, "docstrings": 5820},
-    "tests": {"code": 23210},
+    "tuner": {"code": 20410, "modules": 142, "functions": 1910, "classes": 282, "docstrings": 5720},
+    "tests": {"code": 22870},
     "experiments": {"code": 5400},
     "core in C": {"code": 20430},
     "tests in C": {"code": 12300},

@@ -99,7 +99,7 @@ _OPTIONS = [
            "Fresh pairs for each row.  [default: 6; with --no-worse as the time allows]"),
     SEED,
     option("--no-worse PERCENT", "Test whether the second contender is slower by more than that."),
-    flag("--counters", "Print counters and live memory, too."),
+    flag("--counters", "Print counters, too."),
     flag("--json", "Print JSON, with every sample and estimate.", "as_json"),
     flag("--markdown", "Print a Markdown table."),
     option("--plot FILE.svg", "Draw the ratios, too."),

@@ -91,9 +91,6 @@ _OPTIONS = [
     click.Option(["--panel/--no-panel", "panel"], default=None,
                  help="Measure the winner on other workloads; drop a parameter that harms them, "
                       "or warn.  [default: on for workloads]"),
-    flag("--smallest-memory",
-         "Then find the smallest memory limit that the default and the winner survive; takes 30 % "
-         "of --budget."),
     flag("--prove-on",
          "Search on a trace (--workload trace:FILE), and prove the result on its program, given "
          "after -- or with --server."),

@@ -12,7 +12,7 @@ import math
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +28,6 @@ from hztune.compare.match import Count, Measured, Unfinished
 from hztune.compare.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.live_share import LiveShare
 from hztune.params import Value
 from hztune.rests import Rested
 from hztune.schema import Created, Schema, as_text
@@ -211,7 +210,7 @@ class _Row(Schema, frozen=True):
     program: ProgramSpec | None = None
     planned: Horizon | None = None
     instructions: tuple[Count, ...] = ()
-    live: tuple[LiveShare, ...] = ()
+    is_cut: bool = False
 
     @classmethod
     def of(cls, row: Measured, names: Sequence[str]) -> _Row:
@@ -223,10 +222,9 @@ class _Row(Schema, frozen=True):
             workload = _Workload(spec.name, spec.setting, params, spec.threads, spec.steady)
         blocks = [[_Outcome.of(o, counters) for o in block.outcomes] for block in row.blocks]
         told = _standings_json(row.standings(names))
-        live = tuple(replace(one, why=_without_folders(one.why)) for one in row.live)
         return cls(
             spec.label, row.created, counters, told, blocks, workload, program, row.horizon,
-            row.counts, live,
+            row.counts, row.is_cut,
         )  # fmt: skip
 
     def read(self, contenders: Sequence[Contender]) -> Measured:
@@ -236,16 +234,17 @@ class _Row(Schema, frozen=True):
             spec = WorkloadSpec(of.name, of.setting, params, of.threads, of.steady)
         if spec is None or spec.label != self.row:
             raise UsageError(f"the row {self.row!r} has the samples of another one")
-        asked = [each for each in (self.instructions, self.live) if each]
-        if {len(each) for each in (*self.blocks, *asked)} != {len(contenders)}:
+        counted = [self.instructions] if self.instructions else []
+        if {len(each) for each in (*self.blocks, *counted)} != {len(contenders)}:
             raise UsageError(f"the row {self.row!r} has not one sample for each contender")
         blocks = []
         for number, outcomes in enumerate(self.blocks):
             both = zip(outcomes, contenders, strict=True)
             read = tuple(one.read(side.arm, self.counters) for one, side in both)
             blocks.append(Block(number, "explore", read))
-        counts = self.instructions
-        return Measured(spec, tuple(blocks), self.created, counts, self.planned, self.live)
+        return Measured(
+            spec, tuple(blocks), self.created, self.instructions, self.planned, is_cut=self.is_cut
+        )
 
 
 class _Gate(Schema, frozen=True):

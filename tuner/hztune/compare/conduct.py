@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from hztune import files
 from hztune.arguments import counts, listed
@@ -31,7 +30,6 @@ from hztune.compare.gate import Gate
 from hztune.compare.match import (
     LEAST_BUDGET_S,
     LEAST_PAIRS,
-    OVERTIME_S,
     Effort,
     Finish,
     MakeExecutor,
@@ -44,15 +42,13 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import (
-    RUN_S,
     Say,
     program_executor,
     program_identity,
     say_nothing,
     workload_executor,
 )
-from hztune.measure.live_share import LiveShare, live_shares
-from hztune.measure.program import Program, bench_program
+from hztune.measure.program import Program
 from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
@@ -62,8 +58,6 @@ from hztune.workload import WorkloadSpec, specs_named
 RECORD = "comparison.json"
 """The name of the record in a results directory."""
 
-Ask = Callable[[Measured], tuple[LiveShare, ...]]
-"""Asks the contenders of a row, which has been measured, for their live bytes."""
 
 Keep = Callable[[Comparison], None]
 """Takes the record whenever a row has been added to it."""
@@ -177,7 +171,7 @@ def compare(
         if study is not None:
             kept_command.write(study.folder / RECORD, command)
         if study is not None and resume:
-            record = replace(record, rows=_rows_there(study.folder, specs, gate))
+            record = replace(record, rows=_rows_there(study.folder, specs))
         there = len(record.rows)
         blocks = study.replay() if study is not None else ()
         make = executors(sides, machine, seed, programs, study, reporter.say, blocks)
@@ -191,23 +185,16 @@ def compare(
             if out is not None:
                 files.write_whole(out / RECORD, dumps(so_far))
 
-        def ask(row: Measured) -> tuple[LiveShare, ...]:
-            reporter.say("    one more run of each, which is asked for its live bytes")
-            return ask_row(row, sides, programs, budget_s / len(specs), seed)
-
-        found, stopped = carry_out(
-            record, left, plan, make, reporter, keep, ask=None if gate else ask
-        )
+        found, stopped = carry_out(record, left, plan, make, reporter, keep)
         if stopped:
             kept = study.replay() if study is not None else ()
-            found = replace(found, left=unfinished_rows(specs, found.rows, gate, kept))
+            found = replace(found, left=unfinished_rows(specs, found.rows, kept))
         return found
 
 
 def unfinished_rows(
     specs: Sequence[ComparedRow],
     rows: Sequence[Measured],
-    gate: Gate | None,
     blocks: Sequence[Block],
 ) -> tuple[Unfinished, ...]:
     """Returns the rows with which a later session goes on.
@@ -215,18 +202,11 @@ def unfinished_rows(
     Args:
         specs: What was asked for.
         rows: What was measured, as far as it was.
-        gate: Under one, rows are not asked for live bytes.
         blocks: Of all rows, as the sink has them.
     """
     pairs = Counter(block.workload for block in blocks)
-    left = specs[len(_finished(rows, gate)) :]
+    left = specs[sum(not row.is_cut for row in rows) :]
     return tuple(Unfinished(spec.label, pairs[spec.label]) for spec in left)
-
-
-def _finished(rows: Sequence[Measured], gate: Gate | None) -> tuple[Measured, ...]:
-    """Those that nothing is added to: one that was cut short was not asked for live bytes."""
-    is_cut = bool(rows) and gate is None and not rows[-1].live
-    return tuple(rows[:-1] if is_cut else rows)
 
 
 def _refuse_numbers(sides: int, rows: int, gate: Gate | None) -> None:
@@ -285,9 +265,7 @@ def _sum_of(those: Sequence[object]) -> str:
     return hashlib.sha256(repr(those).encode()).hexdigest()[:16]
 
 
-def _rows_there(
-    folder: Path, specs: Sequence[ComparedRow], gate: Gate | None
-) -> tuple[Measured, ...]:
+def _rows_there(folder: Path, specs: Sequence[ComparedRow]) -> tuple[Measured, ...]:
     """Returns the rows that an earlier session completed."""
     path = folder / RECORD
     if not path.exists():
@@ -298,7 +276,7 @@ def _rows_there(
             f"{str(path)!r} is damaged ({wrong[0]}); delete it, and its rows are made "
             "again of what samples.jsonl holds"
         )
-    rows = _finished(found.rows, gate)
+    rows = tuple(row for row in found.rows if not row.is_cut)
     if [row.spec for row in rows] != [*specs[: len(rows)]]:
         raise UsageError(f"{str(path)!r} is of other rows; choose another --out")
     return rows
@@ -312,9 +290,8 @@ def carry_out(
     reporter: Reporter,
     keep: Keep = lambda record: None,
     finish: Finish = lambda row: row,
-    ask: Ask | None = None,
 ) -> tuple[Comparison, bool]:
-    """Measures rows and adds them to the record; a row is kept before it is asked anything more.
+    """Measures rows and adds them to the record.
 
     A row that the budget was too small for is told in `left`, and is in the record, too, where it
     has a pair.
@@ -329,59 +306,16 @@ def carry_out(
         )
         try:
             for row in rows:
-                before = record.rows
                 if row.enough_s:
                     late = Unfinished(row.spec.label, len(row.blocks), row.enough_s)
                     record = replace(record, left=(*record.left, late))
                 if not row.blocks:
                     continue
-                record = replace(record, rows=(*before, row))
+                record = replace(record, rows=(*record.rows, row))
                 keep(record)
-                if ask is not None and not row.enough_s and not asked.is_set():
-                    record = replace(record, rows=(*before, replace(row, live=ask(row))))
-                    keep(record)
         except KeyboardInterrupt:
             is_stopped = True
     if budget.waited_s >= LONG_WAIT_S:
         told = f"another hztune measured for {duration(budget.waited_s)} meanwhile"
         reporter.say(f"{told}, which is no part of the budget")
     return record, is_stopped
-
-
-def ask_row(
-    row: Measured,
-    contenders: Sequence[Contender],
-    programs: Mapping[ProgramSpec, Program],
-    budget_s: float,
-    seed: int,
-) -> tuple[LiveShare, ...]:
-    """Runs each contender of a measured row once more, and asks how much memory its allocator has.
-
-    A gate asks nothing: it is about speed, and answers as soon as it can.
-    """
-    well = [
-        each
-        for index, each in enumerate(contenders)
-        if any(b.outcomes[index].ok for b in row.blocks)
-    ]
-    runs_s = [
-        1e-9 * turn.counted_ns
-        for block in row.blocks
-        for each in block.outcomes
-        for turn in each.turns
-    ]
-    seconds = min(max(budget_s, sum(runs_s)) / LEAST_PAIRS, max(0.0, row.left_s) + OVERTIME_S)
-    identity, usual_s = FileIdentity(contenders), 0.0
-    if isinstance(row.spec, ProgramSpec):
-        program = _with_commands(programs[row.spec], contenders)
-        inside = [each.inside for each in contenders if each.inside is not None]
-        identity = FileIdentity(contenders, program_identity(program, inside))
-        usual_s = median(runs_s or [0.0])
-    else:
-        program = bench_program(row.spec, min(RUN_S, seconds / max(1, len(well))))
-    found = live_shares(
-        program, [each.arm for each in well], identity, seed=seed, seconds=seconds, usual_s=usual_s
-    )
-    by_name = {each.name: share for each, share in zip(well, found, strict=True)}
-    silent = LiveShare(why="it did not run well")
-    return tuple(by_name.get(each.name, silent) for each in contenders)

@@ -16,13 +16,10 @@ from hztune.arguments import printable
 from hztune.compare.comparison import Comparison
 from hztune.compare.gate import Ruling
 from hztune.compare.standings import Standing, Standings
-from hztune.measure.live_share import LiveShare
 
 COLUMNS = (
     "row", "contender", "allocator", "figure", "unit", "ratio", "ci_low", "ci_high", "pairs",
     "memory_mib", "memory_ratio", "failures", "answer", "kept_mib", "kept_ratio", "round_more_kib",
-    "held_mib", "live_mib", "held_per_live", "last_held_mib", "last_live_mib", "last_held_per_live",
-    "live_unknown",
 )  # fmt: skip
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
@@ -47,9 +44,7 @@ def csv_text(found: Comparison) -> str:
 
     `figure` is the median, in `unit` (of a metric: higher or lower, whichever is better); `ratio`
     is that of speed to the first contender, above 1 is faster, with its 95 % interval. `kept_mib`
-    is what stays at rest, `round_more_kib` what each round of load and rest adds. `held_mib`
-    is what the allocator held at most in one more run, `last_held_mib` when it was last asked;
-    `live_unknown` says why one of the figures beside them is not known.
+    is what stays at rest, `round_more_kib` what each round of load and rest adds.
     """
     answers = {each.label: each.answer for each in found.rulings}
     text = io.StringIO()
@@ -83,15 +78,7 @@ def _figures(row: Standings, standing: Standing) -> dict[str, object]:
     if speed is not None and math.isfinite(speed.half_width):
         ends = (f"{end:.6f}" for end in speed.ratio)
         cells |= zip(("ratio", "ci_low", "ci_high"), ends, strict=True)
-    live = standing.live or LiveShare()
-    for prefix, reading in (("", live.most), ("last_", live.last)):
-        if reading is not None:
-            known = reading.live_kb is not None
-            ratio = reading.ratio
-            cells[f"{prefix}held_mib"] = f"{reading.held_kb / 1024:.3f}"
-            cells[f"{prefix}live_mib"] = f"{(reading.live_kb or 0) / 1024:.3f}" if known else ""
-            cells[f"{prefix}held_per_live"] = f"{ratio:.4f}" if ratio is not None else ""
-    return {**cells, "live_unknown": live.why}
+    return cells
 
 
 def junit(found: Comparison) -> str:

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from msgspec import Struct
@@ -36,7 +36,6 @@ from hztune.compare.gate import (
 from hztune.compare.standings import Standings, standings
 from hztune.errors import OutOfTime, UsageError
 from hztune.measure import Executor
-from hztune.measure.live_share import LiveShare
 from hztune.progress import Reporter, duration
 from hztune.stats.intervals import planned_looks
 from hztune.study.bench import Budget, Clock, Stop, SystemClock
@@ -46,10 +45,7 @@ LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
 
 OVERTIME_S = 5.0
-"""Seconds by which LEAST_PAIRS, and what asks for live bytes, may overdraw the budget."""
-
-ASKED_PART = 1.0 / 8.0
-"""Of the time of a row, what is kept for one more run of each contender."""
+"""Seconds by which LEAST_PAIRS may overdraw the budget."""
 
 USUAL_PAIRS = 6
 PLANNED_PAIRS = 30
@@ -128,10 +124,9 @@ class Measured:
         created: When it ended, UTC, "2026-01-31T12:00:00Z".
         counts: Instructions of each contender; () when they were not counted.
         horizon: The plan of a gate; None: there was none.
-        live: How much of its allocator's memory each contender had; () when none was asked.
         enough_s: The least whole budget that would do, where this one does not hold LEAST_PAIRS;
             infinite: it does not hold one run. 0: it does.
-        left_s: What it left of its part of the budget, seconds.
+        is_cut: Whether the user's stop ended it, so that a later session goes on with it.
     """
 
     spec: ComparedRow
@@ -139,9 +134,8 @@ class Measured:
     created: str
     counts: tuple[Count, ...] = ()
     horizon: Horizon | None = None
-    live: tuple[LiveShare, ...] = ()
     enough_s: float = 0.0
-    left_s: float = 0.0
+    is_cut: bool = False
 
     def standings(self, names: Sequence[str]) -> Standings:
         """What its samples give, of contenders with these names."""
@@ -152,7 +146,6 @@ class Measured:
             [each.each for each in self.counts],
             amount=amount_of(self.spec),
             horizon=self.horizon,
-            live=self.live,
         )
 
 
@@ -214,7 +207,7 @@ def play(
                 run.measure()
         except KeyboardInterrupt:
             if plan.gate is None and len(run.blocks) >= LEAST_PAIRS:
-                yield finish(Measured(spec, tuple(run.blocks), now()))
+                yield finish(Measured(spec, tuple(run.blocks), now(), is_cut=True))
             raise
         for words in failing(contenders, run.blocks).values():
             reporter.say(f"    {words}")
@@ -222,8 +215,9 @@ def play(
             reporter.say(f"    {remark}")
         enough_s = run.enough_s
         enough_s = math.ceil(enough_s) * len(specs) if math.isfinite(enough_s) else inf
-        row = Measured(spec, tuple(run.blocks), now(), horizon=run.horizon, enough_s=enough_s)
-        yield finish(replace(row, left_s=part_s - executor.accounting.wall_s))
+        yield finish(
+            Measured(spec, tuple(run.blocks), now(), horizon=run.horizon, enough_s=enough_s)
+        )
 
 
 @dataclass
@@ -274,7 +268,7 @@ class RowRun:
             if self.plan.gate is not None:
                 self._race(self.plan.gate, self.plan.pairs)
             else:
-                self._fill(self.plan.pairs or USUAL_PAIRS, (1.0 - ASKED_PART) * self.part_s)
+                self._fill(self.plan.pairs or USUAL_PAIRS, self.part_s)
         is_whole = len(self.blocks) >= LEAST_PAIRS or is_settled_by_failure(self.blocks)
         self.enough_s = 0.0 if is_whole or self._is_hopeless() else self._enough_s()
 

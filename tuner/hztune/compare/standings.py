@@ -10,7 +10,6 @@ from statistics import fmean, median
 from hztune.blocks import CPU_TIME, Block, Outcome, fixed
 from hztune.compare.contenders import Amount
 from hztune.compare.gate import Horizon
-from hztune.measure.live_share import LiveShare
 from hztune.result.kept import Keeper, keeper
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.noise import pooled_mean
@@ -37,7 +36,6 @@ class Standing:
         counters: What the allocator counted in a process, and what is known of the process itself
             (ops, minor_faults), mean over the blocks; by name.
         instructions: Of one operation of the workload; None: not counted.
-        live: How much of its allocator's memory it had; None: it was not asked.
         keeps: What it keeps at rest; None: it was not looked at while it rested.
         kept: Log of that over what the first one keeps; None when unknown.
     """
@@ -51,7 +49,6 @@ class Standing:
     failures: tuple[str, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     instructions: float | None = None
-    live: LiveShare | None = None
     keeps: Keeper | None = None
     kept: Interval | None = None
 
@@ -109,7 +106,6 @@ def standings(
     *,
     amount: Amount = "ops_per_s",
     horizon: Horizon | None = None,
-    live: Sequence[LiveShare] = (),
 ) -> Standings:
     """Returns what the blocks of a row say.
 
@@ -121,13 +117,11 @@ def standings(
         amount: What their figures are.
         horizon: The plan of a gate, whose intervals allow for its looks; None: no ratio decided
             the number of blocks.
-        live: What each contender's allocator answered; () when none was asked.
     """
     found = tuple(
         replace(
             _standing(name, i, blocks, horizon),
             instructions=_rounded(instructions[i]) if instructions else None,
-            live=live[i] if live else None,
         )
         for i, name in enumerate(names)
     )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from hztune.compare.contenders import Amount
 from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standings, geometric_mean
-from hztune.measure.live_share import common_silence
 from hztune.stats.intervals import Interval
 
 _NO_FIGURE = "-"
@@ -100,7 +99,7 @@ def _paragraph(row: Standings, width: int, counters: bool) -> str:
         text.append(f"  {each.name:{width}}  {told}")
     text += _kept_lines(row, width)
     if counters:
-        text += [*_live_lines(row, width), *_counter_lines(row)]
+        text += _counter_lines(row)
     return "\n".join(text)
 
 
@@ -113,15 +112,6 @@ def _kept_lines(row: Standings, width: int) -> list[str]:
             ratio = f"{interval_text(each.kept):<20}"
             told.append(f"    {each.name:{width}}  {ratio}  {each.keeps.words}{more}")
     return ["  kept memory, at the end of the last rest:", *told] if told else []
-
-
-def _live_lines(row: Standings, width: int) -> list[str]:
-    """What each allocator held, and how much of it the program had; nothing if none was asked."""
-    asked = [(each.name, each.live) for each in row.all if each.live is not None]
-    if why := common_silence([live for _, live in asked]):
-        return [f"  held and live memory are not known: {why}"]
-    told = [f"    {name:{width}}  {live.words}" for name, live in asked]
-    return ["  held and live memory, in one more run of each:", *told] if told else []
 
 
 def _counter_lines(row: Standings) -> list[str]:

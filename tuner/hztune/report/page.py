@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from hztune.blocks import Arm
-from hztune.measure.live_share import LiveReading
 from hztune.report import words
 from hztune.report.charts import Strip
 from hztune.result import Account, front_file
@@ -83,19 +81,6 @@ class Page:
         return label, _ANSWERS[answer], answer == "proved"
 
     @property
-    def live(self) -> Iterator[tuple[str, ...]]:
-        """Live and held memory of each arm."""
-        for one in self._account.live:
-            yield one.name, *_reading(one.share.most), *_reading(one.share.last)
-
-    @property
-    def live_unknown(self) -> list[str]:
-        """What of that is not known."""
-        asked = self._account.live
-        said = (f"not known: {one.name}: {one.share.why}" for one in asked if one.share.why)
-        return list(dict.fromkeys(said))
-
-    @property
     def cautions(self) -> list[str]:
         """What the profile may do elsewhere, and what was left out of it for that."""
         result = self.found.result
@@ -148,14 +133,6 @@ class Page:
         kept, control = self.found.kept, words.control_words(self.found.profile)
         both = ((control, kept.default), ("tuned", kept.tuned)) if kept else ()
         return [(name, one) for name, one in both if one is not None]
-
-
-def _reading(found: LiveReading | None) -> tuple[str, str, str]:
-    if found is None:
-        return "-", "-", "-"
-    live = "-" if found.live_kb is None else words.size_words(found.live_kb)
-    ratio = "-" if found.ratio is None else f"{found.ratio:.2f}x"
-    return words.size_words(found.held_kb), live, ratio
 
 
 def _rank(candidate: Candidate) -> float:

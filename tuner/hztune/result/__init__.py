@@ -25,9 +25,8 @@ import msgspec
 
 from hztune import profile as profiles
 from hztune import schema
-from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
+from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
-from hztune.measure.live_share import LiveShare
 from hztune.params import Value
 from hztune.profile import Claim, MemoryClaim, Profile, Verdict
 from hztune.rests import MemoryKind
@@ -100,53 +99,6 @@ class PanelRatios:
     missing: str = ""  # why nothing was measured; "": something was
 
 
-CONFIRMED_BY = 5
-"""Runs in a row that must survive."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmallestMemory:
-    """The smallest limit that was found."""
-
-    kb: int  # KiB; 0: it survived no limit that was tried
-    failed_kb: int  # the greatest limit below it at which a run was ended, KiB; 0: none was
-    runs: int  # how many were made
-    is_confirmed: bool  # whether CONFIRMED_BY runs in a row survived it
-
-    @property
-    def words(self) -> str:
-        """In words: "61.2 MiB, confirmed by 5 runs; 60.1 MiB was too little"."""
-        if not self.kb:
-            return "no limit was survived in the time that there was"
-        how = f"confirmed by {CONFIRMED_BY} runs" if self.is_confirmed else "not confirmed in time"
-        failed = f"; {self.failed_kb / 1024:.1f} MiB was too little" if self.failed_kb else ""
-        return f"{self.kb / 1024:.1f} MiB, {how}{failed}"
-
-
-@dataclass(frozen=True, slots=True)
-class Survivor:
-    """The smallest memory of its container that an arm survived."""
-
-    arm: Arm
-    least: SmallestMemory
-
-
-@dataclass(frozen=True, slots=True)
-class LiveMemory:
-    """How much of what its allocator holds the program had, under one arm."""
-
-    arm: Arm  # the control, or what the profile carries
-    target: str  # what ran; "": there is one only
-    share: LiveShare  # what was answered
-
-    @property
-    def name(self) -> str:
-        """In words: "the unchanged program", "hz thp=on on larson"."""
-        is_unchanged = self.arm.allocator == UNCHANGED_PROGRAM
-        whose = "the unchanged program" if is_unchanged else self.arm.text
-        return f"{whose} on {self.target}" if self.target else whose
-
-
 @dataclass(frozen=True, slots=True)
 class Account:
     """How a study came to its verdict, and where the time went."""
@@ -177,13 +129,9 @@ class Account:
     left_out: tuple[Caution, ...] = ()  # the harm of what the panel left out of the winner
     # what stays at rest, on the fresh pairs; None: nothing was looked at while it rested
     kept: KeptMemory | None = None
-    # the smallest memory of the default and of the profile; empty: it was not sought
-    survivors: tuple[Survivor, ...] = ()
     # least gain of one parameter that is found and proved nine times in ten, as a ratio - 1;
     # None: nothing was searched, or an earlier hztune did
     findable: float | None = None
-    # live and held memory of both, asked when all was measured; empty: it was not asked
-    live: tuple[LiveMemory, ...] = ()
     # correlation of the winner's fresh pairs with those before them; None: no more than chance
     # brings
     follow_on: float | None = None

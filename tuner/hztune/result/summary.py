@@ -26,7 +26,7 @@ def summary_json(result: Result) -> dict[str, Any]:
     are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, stored_form(result.account)
-    for name in ("kept", "survivors", "live", "waited_s", "seen_within"):  # only what is there
+    for name in ("kept", "waited_s", "seen_within"):  # only what is there
         if not account[name]:
             del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out")}

@@ -49,8 +49,7 @@ class Budget:
     total_s: float  # all of it that the phases share
     spent_s: float = 0.0  # what earlier sessions of the same study used of it
     reserved_s: float = 0.0  # what stands beside `total_s` for the panel, until it is released
-    # what stands beside both for the proof on the program, and for the smallest memory
-    kept_s: float = 0.0
+    kept_s: float = 0.0  # what stands beside both for the proof on the program
     # what the phases would have of a larger budget, as a part of it; see `Division`
     part: float = 1.0
 

@@ -1,8 +1,8 @@
 """How the time of a study is divided: written here, and nowhere else.
 
-A budget is one number of seconds. Some of it stands beside the phases: the panel's part, that of
-the smallest memory, that of the program behind a trace. The phases share the rest, one after
-another, and each ends by a share of it. What a phase leaves, the next one may use.
+A budget is one number of seconds. Some of it stands beside the phases: the panel's part, and that
+of the program behind a trace. The phases share the rest, one after another, and each ends by a
+share of it. What a phase leaves, the next one may use.
 
 Where a block takes long, shares alone would keep time back that nothing can use: so each phase has
 a least, too, and the leasts come before the shares.
@@ -54,9 +54,6 @@ PANEL_SHARE = 0.08
 PANEL_LEAST_S = 5.0
 """Seconds below which there is hardly time for three pairs on each of two workloads."""
 
-SMALLEST_SHARE = 0.3
-"""Part of a budget in which the smallest memory is sought, where it is."""
-
 PROGRAM_SHARE = 0.35
 """Part of a budget that is kept for the program on whose trace is searched."""
 
@@ -82,26 +79,22 @@ class Division:
 
     phases_s: float  # what calibration, search and proof share
     panel_s: float
-    smallest_s: float  # in which the smallest memory is sought
     program_s: float  # of the program behind a trace
     part: float  # what the phases would have of a larger budget, as a part of it
 
     @classmethod
-    def of(cls, budget_s: float, *, panel: bool, smallest: bool, program: bool) -> Division:
+    def of(cls, budget_s: float, *, panel: bool, program: bool) -> Division:
         """Divides a budget.
 
         Args:
             budget_s: All of it.
             panel: Whether a panel is wanted; there is one if its part is long enough.
-            smallest: Whether the smallest memory is sought.
             program: Whether what is found is proved on a program.
         """
-        panel_s, smallest_s = PANEL_SHARE * budget_s * panel, SMALLEST_SHARE * budget_s * smallest
-        program_s = PROGRAM_SHARE * budget_s * program
-        part = 1.0 - (panel_s + smallest_s + program_s) / budget_s
+        panel_s, program_s = PANEL_SHARE * budget_s * panel, PROGRAM_SHARE * budget_s * program
+        part = 1.0 - (panel_s + program_s) / budget_s
         panel_s = panel_s if panel_s >= PANEL_LEAST_S else 0.0
-        phases_s = budget_s - panel_s - smallest_s - program_s
-        return cls(phases_s, panel_s, smallest_s, program_s, part)
+        return cls(budget_s - panel_s - program_s, panel_s, program_s, part)
 
 
 def least_blocks(bench: Workbench) -> int:

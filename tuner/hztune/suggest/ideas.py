@@ -232,7 +232,7 @@ def _on_a_trace(case: Case) -> Iterator[Suggestion]:
 
 
 def _of_memory(case: Case) -> Iterator[Suggestion]:
-    """A limit where much is resident that belongs to no block; the smallest container."""
+    """A limit where much is resident that belongs to no block."""
     sight, peak = case.sight, _mib(case.sight.peak_kb)
     little = "" if case.size else ": that is little, and so may be what there is to save"
     if sight.calls is None:
@@ -247,18 +247,13 @@ def _of_memory(case: Case) -> Iterator[Suggestion]:
         reason = f"at its peak {peak} are resident, and its blocks are {blocks} at most"
         reason += threads + little + mapped
         weight = 0.5 * case.size * sight.spare
-    line = case.line(*case.inside, "--max-rss", "0.8x")
-    yield Suggestion("less memory", line, reason, weight, "memory")
     share = sight.peak_kb / case.limit_kb if case.limit_kb else 0.0
     if share >= _LITTLE:
         where = "the container that it runs in" if case.is_limited else "this machine"
-        yield Suggestion(
-            "the smallest container",
-            case.line(*case.inside, "--smallest-memory"),
-            f"its peak of {peak} is {_percent(share)} of the memory of {where}",
-            share if case.is_limited and share > 0.5 else 0.2 * share,
-            "memory",
-        )
+        reason += f"; that is {_percent(share)} of the memory of {where}"
+    weight = max(weight, share if case.is_limited and share > 0.5 else 0.2 * share)
+    line = case.line(*case.inside, "--max-rss", "0.8x")
+    yield Suggestion("less memory", line, reason, weight, "memory")
 
 
 def _of_a_server(case: Case) -> Iterator[Suggestion]:

@@ -32,11 +32,9 @@ from hztune.result import (
     Addition,
     Attempt,
     Decision,
-    LiveMemory,
     PanelRatios,
     Result,
     SpeedRatio,
-    Survivor,
 )
 from hztune.result.kept import kept_memory
 from hztune.schema import as_text, as_word
@@ -64,21 +62,15 @@ def result_of(
     decision: Decision,
     wall_s: float,
     folder: Path | None,
-    survivors: Sequence[Survivor] = (),
-    live: Sequence[LiveMemory] = (),
 ) -> Result:
     """The result of a study that came to a decision; nothing is written.
 
     `wall_s`: Seconds that this session took.
     `folder`: The results directory; None: there is none.
-    `survivors`: The smallest memory of some arms, where it was sought.
-    `live`: Live and held memory of some arms, where they were asked.
     """
     ledger = story.bench.ledger
     made, *front = (profile_of(task, machine, each, ledger) for each in (decision, *decision.front))
-    account = account_of(story, decision, wall_s)
-    account = replace(account, survivors=tuple(survivors), live=tuple(live))
-    return Result(made, account, tuple(front), folder)
+    return Result(made, account_of(story, decision, wall_s), tuple(front), folder)
 
 
 # ---- the profile ---------------------------------------------------------------------------------

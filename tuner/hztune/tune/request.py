@@ -22,9 +22,8 @@ from hztune.measure import insides
 from hztune.measure.executors import refuse_mixture
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program
-from hztune.measure.scope import entered
 from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
-from hztune.quota import LEAST_MEMORY_KB, Quota
+from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
 from hztune.study.calibration import PANEL_LEAST_S, PANEL_SHARE, Division
@@ -58,7 +57,6 @@ class RequestOptions(TypedDict, total=False):
     max_loss: str
     pareto: str
     panel: bool | None
-    smallest_memory: bool
     prove_on: Program | None
     term_days: int
     command: tuple[str, ...]
@@ -88,7 +86,6 @@ class TuneRequest:
     pareto: str = ""  # the objectives of a front, "throughput,rss"; "": speed alone
     panel: bool | None = None  # None: a workload has one, if there is time for it
     more: tuple[Program, ...] = ()  # further ones, each with a name
-    smallest_memory: bool = False  # seek what the default and the winner survive
     prove_on: Program | None = None  # of the trace that is searched on
     term_days: int = TERM_DAYS  # after which the profile should be measured again
     command: tuple[str, ...] = ()  # the words that asked, kept beside the profile; (): none
@@ -154,7 +151,6 @@ class TuneRequest:
         return Division.of(
             self.budget_s,
             panel=wants_panel and not self.pareto,
-            smallest=self.smallest_memory,
             program=self.prove_on is not None,
         )
 
@@ -241,8 +237,6 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     for is_wrong, sentence in chain(_mistakes(request), _mistakes_of_trace(request)):
         if is_wrong:
             raise UsageError(sentence)
-    if look and request.smallest_memory:
-        _require_container(request)
     target, remarks = _target(request, look)
     target = replace(
         target,
@@ -317,7 +311,6 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
     here = {
         "--panel": request.panel,
         "--prove-on": request.prove_on,
-        "--smallest-memory": request.smallest_memory,
         "several workloads or commands": len(targets) > 1,
         "--server, --prepare, --cleanup, --check or --metric-cmd": any(
             each.service or each.shell_commands for each in request.programs
@@ -346,15 +339,6 @@ def _mistakes_of_trace(request: TuneRequest) -> Iterator[tuple[bool, str]]:
     yield program.is_open, f"--prove-on: give the program itself, not {OPEN}"
     obstacle = loaded_program.inspect(program.argv[0]).obstacle()
     yield obstacle is not None, f"--prove-on: {obstacle}"
-
-
-def _require_container(request: TuneRequest) -> None:
-    """Sees to it that the smallest memory can be sought, which comes when all else is measured."""
-    try:
-        with entered(Quota(request.quota.cpus if request.quota else None, LEAST_MEMORY_KB)):
-            pass
-    except UsageError as error:
-        raise UsageError(f"--smallest-memory needs a container: {error}") from None
 
 
 def _max_loss(request: TuneRequest) -> LossLimit | None:

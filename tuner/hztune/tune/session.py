@@ -22,7 +22,7 @@ from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, fir
 from hztune.measure.executors import Say, programs_executor, say_nothing, workloads_executor
 from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
-from hztune.result import FRONT, LiveMemory, Result, Survivor, ending, front_file, read
+from hztune.result import FRONT, Result, ending, front_file, read
 from hztune.schema import as_word
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
@@ -31,7 +31,6 @@ from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Panel, make
 from hztune.study.search import SLOTS
-from hztune.tune.afterwards import afterwards
 from hztune.tune.aims import Front, Winner
 from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.on_program import LastProof
@@ -126,14 +125,10 @@ def tune(task: Task, reporter: Reporter) -> Result:
         panel = panel_of(request, machine, store)
         last = last_proof_of(request, machine, store, reporter.say)
         story = _story(task, executor, store, reporter, asked.is_set, panel, last)
-        bench, control = story.bench, story.control
-        found: tuple[tuple[Survivor, ...], tuple[LiveMemory, ...]] = (), ()
-        with bench.budget.running():
+        with story.bench.budget.running():
             decision = story.run()
-            if not client:
-                found = afterwards(request, bench, control, decision, machine, inside, reporter)
         wall_s = time.monotonic() - started
-        result = result_of(task, machine, story, decision, wall_s, store.folder, *found)
+        result = result_of(task, machine, story, decision, wall_s, store.folder)
         # First of all beside the samples: an ended study stays as it ended. Going on with it would
         # be another look at the same data, which the error of its claim does not allow for.
         if decision.verdict != "interrupted":
@@ -163,8 +158,6 @@ def plan(task: Task) -> list[str]:
     proofs = f"{'all members' if request.pareto else 'each parameter'} proved by {ends[2]}"
     if division.panel_s:
         proofs += f", {duration(division.panel_s)} for the panel"
-    if request.smallest_memory:
-        proofs += f", {duration(division.smallest_s)} for the smallest memory"
     if request.prove_on is not None:
         proofs += f", {duration(division.program_s)} for {request.prove_on.label} itself"
     lines = [
@@ -236,7 +229,7 @@ def _story(
         own.phases_s,
         spent_s(blocks) + task.judged_s,
         own.panel_s,
-        own.program_s + own.smallest_s,
+        own.program_s,
         own.part,
     )
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, asked.weighed)
