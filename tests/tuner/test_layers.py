@@ -31,7 +31,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"study"}),
     frozenset(
         {"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}
-        | {"attach", "trace"}
+        | {"attach", "recordings"}
     ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
@@ -247,7 +247,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
 
 def test_files_are_written_in_one_place() -> None:
     """Another user may have put a link where a name is known beforehand."""
-    elsewhere = {"tool.py", "scope.py"}  # an own new directory; the kernel's
+    elsewhere = {"scope.py"}  # the kernel's
     writers = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in python_files()

@@ -23,8 +23,8 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
-from hztune.suggest.ideas import Case, command, ideas, suggestions
-from hztune.suggest.sight import Calls, Sight
+from hztune.suggest.ideas import Suggestion, best_of, command, ideas
+from hztune.suggest.look import Calls, Sight
 from hztune.suggest.suggested import Suggested
 
 from .conftest import MakeProfile, processes_in
@@ -57,7 +57,6 @@ SIGHT = Sight(
     allocator="glibc",
     provider="/lib/libc.so.6",
     inside=(),
-    links=("libc.so.6",),
     obstacle="",
     gains_rights=False,
     is_of_go=False,
@@ -83,6 +82,7 @@ STUCK = replace(SIGHT, obstacle="it is a static program", inside=("inside:jemall
 SETUID = replace(SIGHT, obstacle="it is set-uid", gains_rights=True)
 BUSY = replace(SIGHT, calls=replace(CALLS, allocations=9_000_000), inside=("inside:jemalloc",),
                end_kb=60 * 1024, before_kb=1)  # fmt: skip
+JVM = replace(SIGHT, peak_kb=900 * 1024, faults=225_000, calls=replace(CALLS, peak_kb=30_000))
 
 NAMED: dict[str, Named] = {
     "three measurements": (SIGHT, PROGRAM, 0, "", {
@@ -103,6 +103,7 @@ NAMED: dict[str, Named] = {
         replace(SIGHT, peak_kb=180 * 1024, faults=45_000), PROGRAM, 0, "less memory",
         {"less memory": "hztune --max-rss 0.8x -- ./prog 'a b'"}, set(),
     ),
+    "memory that it maps for itself": (JVM, PROGRAM, 0, "speed", {}, set()),
     "a program that listens and goes on": (LISTENS, PROGRAM, 0, "as a server", {
         "as a server": "hztune suggest --server './prog '\"'\"'a b'\"'\"'' --ready-port 6379 "
                        "--load 'YOUR LOAD'",
@@ -137,14 +138,15 @@ NAMED: dict[str, Named] = {
 }  # fmt: skip
 
 
-def case_of(sight: Sight, program: Program = PROGRAM, limit_kb: int = 0) -> Case:
-    return Case(program, sight, ("hz", "jemalloc"), limit_kb, is_limited=limit_kb > 0)
+def found_of(sight: Sight, program: Program = PROGRAM, limit_kb: int = 0) -> list[Suggestion]:
+    return [*ideas(program, sight, ("hz", "jemalloc"), limit_kb, is_limited=limit_kb > 0)]
 
 
 @pytest.mark.parametrize("what", NAMED)
 def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what: str) -> None:
     sight, program, limit_kb, first, commands, absent = NAMED[what]
-    found = {each.name: each.command for each in suggestions(case_of(sight, program, limit_kb))}
+    best = best_of(found_of(sight, program, limit_kb))
+    found = {each.name: each.command for each in best}
     assert len(found) <= 3 and not absent & found.keys()
     assert next(iter(found), "") == first or not first
     assert {name: found.get(name) for name in commands} == commands
@@ -152,25 +154,27 @@ def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what: 
 
 def test_every_reason_is_one_sentence_without_a_claim() -> None:
     for sight in (SIGHT, replace(SIGHT, inside=("inside:jemalloc",)), replace(SIGHT, calls=None)):
-        for each in ideas(case_of(sight, limit_kb=1 << 20)):
+        for each in found_of(sight, limit_kb=1 << 20):
             assert len(each.reason) > 20 and "\n" not in each.reason
             assert not re.search(r"\b(faster|better|will|gains?)\b", each.reason)
 
 
-def reason(sight: Sight, name: str) -> str:
-    return next(each.reason for each in ideas(case_of(sight)) if each.name == name)
+IDLE = replace(SIGHT, wall_s=10.0)
 
 
-def test_memory_that_a_program_maps_for_itself_speaks_for_no_limit() -> None:
-    jvm = replace(SIGHT, peak_kb=900 * 1024, faults=225_000, calls=replace(CALLS, peak_kb=30_000))
-    assert suggestions(case_of(jvm))[0].name != "less memory"
-    assert reason(jvm, "less memory").endswith("; most of it, the program maps for itself")
-
-
-def test_a_program_that_waits_is_told_that_less_cpu_time_hardly_shortens_it() -> None:
-    idle = replace(SIGHT, wall_s=10.0)
-    assert "it works 10 % of the time" in reason(idle, "speed")
-    assert "of the time" not in reason(replace(idle, delay_s=9.0), "speed")
+@pytest.mark.parametrize(
+    ("sight", "name", "told", "is_told"),
+    [
+        (JVM, "less memory", "; most of it, the program maps for itself", True),
+        (IDLE, "speed", "it works 10 % of the time", True),
+        (replace(IDLE, delay_s=9.0), "speed", "of the time", False),
+    ],
+)
+def test_a_reason_tells_what_speaks_against(
+    sight: Sight, name: str, told: str, is_told: bool
+) -> None:
+    (one,) = (each for each in found_of(sight) if each.name == name)
+    assert (told in one.reason) == is_told
 
 
 def test_of_a_server_only_what_its_load_does_is_counted() -> None:
@@ -214,18 +218,18 @@ def test_a_command_to_paste_means_the_program_that_was_looked_at(what: str) -> N
     assert replace(again, rate=None) == replace(program, rate=None)
 
 
-RESTING = api.program(("ls", "/"), rests="^rest$", idle_s=0.5, rounds=4)
-LOADED = api.program(server="sleep {port}", load="true {port}")
 SPARE = replace(SIGHT, peak_kb=800 * 1024, end_kb=700 * 1024, faults=1_000_000)
 
 
-@pytest.mark.parametrize("program", [RESTING, LOADED], ids=["a program", "a server"])
+@pytest.mark.parametrize("program", [
+    api.program(("ls", "/"), rests="^rest$", idle_s=0.5, rounds=4),
+    api.program(server="sleep {port}", load="true {port}"),
+], ids=["a program", "a server"])  # fmt: skip
 def test_every_study_that_is_named_can_be_asked_for(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hztune.measure.insides.of_run", lambda program, most_s: ())
-    monkeypatch.setattr("hztune.suggest.ideas.MOST", 99)
-    found = [each.command for each in suggestions(case_of(SPARE, program, limit_kb=1 << 20))]
+    found = [each.command for each in found_of(SPARE, program, limit_kb=1 << 20)]
     lines = [each for each in found if not each.startswith("hztune compare")]
     assert len(lines) == 5
     for line in lines:

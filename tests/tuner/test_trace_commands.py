@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.bench import traces
 
-from hztune.trace.overview import trace_text
+from hztune.recordings import trace_text
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

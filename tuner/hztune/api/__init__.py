@@ -62,13 +62,18 @@ if TYPE_CHECKING:
     from hztune.export import find as find_format
     from hztune.measure.program import named as named_programs
     from hztune.profile import dumps as profile_json
+    from hztune.recordings import (
+        anonymize_trace,
+        convert_trace,
+        cut_trace,
+        recorder_command,
+        trace_info,
+        trace_text,
+    )
     from hztune.result.summary import summary_json as summary
     from hztune.result.summary import summary_lines
     from hztune.store.kept_command import read as command_of
     from hztune.suggest.suggested import suggest, suggestion_json, suggestion_text
-    from hztune.trace.overview import trace_text
-    from hztune.trace.recording import recorder_command
-    from hztune.trace.tool import anonymize_trace, convert_trace, cut_trace, trace_info
     from hztune.verify.history import unreadable as unreadable_history
     from hztune.verify.running import examine
     from hztune.workload import listing as workloads

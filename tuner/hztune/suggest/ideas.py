@@ -11,41 +11,25 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from hztune.measure.program import DEFAULT_READY_S, DEFAULT_TIMEOUT_S, Program
 from hztune.progress import mib
-from hztune.suggest.sight import Sight
+from hztune.suggest.look import Sight
 
-MOST = 3
-"""Measurements that are named."""
-
-_PAIR_S = 50e-9
-"""Of an allocation with its free."""
-
-_FAULT_S = 0.5e-6
-"""Of a page fault."""
-
-_LARGE_KB = 256 * 1024
-"""From that much memory on, its share counts in full."""
-
-_SMALL_KB = 16 * 1024
-"""Below that, memory is nothing to save."""
-
-_LITTLE = 0.02
-"""A share that is hardly worth a measurement."""
-
-_WAITS = 0.5
-"""CPUs below which a program waits more than it works."""
-
-_LONG_S = 2.0
-"""A run that takes longer is better searched on a trace."""
-
+_MOST = 3  # measurements that are named
+_PAIR_S = 50e-9  # of an allocation with its free
+_FAULT_S = 0.5e-6  # of a page fault
+_LARGE_KB = 256 * 1024  # from that much memory on, its share counts in full
+_SMALL_KB = 16 * 1024  # below that, memory is nothing to save
+_LITTLE = 0.02  # a share that is hardly worth a measurement
+_WAITS = 0.5  # CPUs below which a program waits more than it works
+_LONG_S = 2.0  # a run that takes longer is better searched on a trace
+#: Words that hztune reads as they are; a shell never sees those of a server.
 _PLACED = re.compile(r"[\w@%+=:,./{}-]+", re.ASCII)
-"""Words that hztune reads as they are; a shell never sees those of a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,65 +47,14 @@ class Suggestion:
     about: Literal["time", "memory", "both"] = "time"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A program, what was seen of it, and what could be put under it.
-
-    `allocators` are installed here and could be. It may use `limit_kb` (KiB; 0: not known) of
-    memory here; `is_limited`: that is a container's.
-    """
-
-    program: Program
-    sight: Sight
-    allocators: tuple[str, ...]
-    limit_kb: int
-    is_limited: bool
-
-    @property
-    def allocating(self) -> float:
-        """Share of its CPU time that its allocator may take."""
-        return min(1.0, _PAIR_S * self.sight.allocations_per_cpu_s)
-
-    @property
-    def faulting(self) -> float:
-        """Share of its CPU time that page faults of memory may take which it had before."""
-        return min(1.0, _FAULT_S * self.sight.faults_per_cpu_s)
-
-    @property
-    def time(self) -> float:
-        """Share of its time that another allocator or setting may change."""
-        share = min(1.0, self.allocating + self.faulting)
-        return share * min(1.0, self.sight.cpus / _WAITS) if self.waits else share
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits more than it works; a server waits for its load, which is no matter."""
-        return self.program.service is None and self.sight.cpus < _WAITS
-
-    @property
-    def size(self) -> float:
-        """How much its allocator's memory matters, from 0 to 1."""
-        kb = self.sight.malloc_kb
-        return 0.0 if kb < _SMALL_KB else min(1.0, kb / _LARGE_KB)
-
-    @property
-    def inside(self) -> tuple[str, ...]:
-        """The options with which only an allocator is tuned that the program brings, if need be."""
-        return ("--allocator", "inside") if self.sight.obstacle else ()
-
-    def line(self, *words: str, rest: bool = True) -> str:
-        """The command with these options; `rest`: with its rounds of load and rest, if it has."""
-        return command(self.program, words, rest=rest)
-
-
-def suggestions(case: Case) -> tuple[Suggestion, ...]:
+def best_of(every: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
     """The measurements most worth making, the first one most; fewer where there are no more.
 
     Where all are about time, the last one gives way to the best about memory, if that is not
     little; and the other way round.
     """
-    found = sorted(ideas(case), key=lambda one: -one.weight)
-    chosen, others = found[:MOST], found[MOST:]
+    found = sorted(every, key=lambda each: -each.weight)
+    chosen, others = found[:_MOST], found[_MOST:]
     if len({one.about for one in chosen}) == 1:
         others = [each for each in others if each.about != chosen[0].about]
         if others and others[0].weight > _LITTLE:
@@ -129,137 +62,93 @@ def suggestions(case: Case) -> tuple[Suggestion, ...]:
     return tuple(chosen)
 
 
-def ideas(case: Case) -> Iterator[Suggestion]:
-    """Every measurement that could be made."""
-    sight, can_replace = case.sight, not case.sight.obstacle
+def ideas(
+    program: Program, sight: Sight, allocators: Sequence[str], limit_kb: int, *, is_limited: bool
+) -> Iterator[Suggestion]:
+    """Every measurement that could be made.
+
+    Args:
+        program: What was looked at.
+        sight: What was seen of it.
+        allocators: That are installed here and could be put under it.
+        limit_kb: Memory that it may use here, KiB; 0: not known.
+        is_limited: Whether that is a container's.
+    """
+    can_replace = not sight.obstacle
     if can_replace or sight.inside:
-        yield from _of_a_server(case)
-        yield from _of_memory(case)
+        yield from _of_a_server(program, sight)
+        yield from _of_memory(program, sight, limit_kb, is_limited)
     if can_replace:
-        yield from _among_allocators(case)
-    elif sight.gains_rights:
-        own = case.program.argv[0]
-        name = f"./{Path(own).name}-copy"
-        copied = command(replace(case.program, argv=(name, *case.program.argv[1:])))
-        yield Suggestion(
-            "a copy without rights",
-            f"{shlex.join(['cp', shutil.which(own) or own, name])} && {copied}",
-            "the loader ignores LD_PRELOAD in a program that gains rights (set-uid); a copy gains "
-            "none",
-            1.0,
-        )
-    elif not sight.is_of_go:
-        own, *words = case.program.argv
-        other = f"./{Path(own).name}-with-another-malloc"
-        yield Suggestion(
-            "another build",
-            command(replace(case.program, argv=("{}", *words)), ("compare", own, other)),
-            "no allocator can be put under it from outside; a build that is linked with another "
-            "one can be compared with it (hztune paths --static-lib is hz's)",
-            0.3,
-        )
+        yield from _among_allocators(program, sight, allocators)
+    else:
+        yield from _of_a_copy(program, sight)
+    cost = _Cost(program, sight)
     if sight.inside:
         names = ", ".join(name.partition(":")[2] for name in sight.inside)
         only = "" if can_replace else ", and no other allocator can be put under it"
         yield Suggestion(
             "its own allocator's settings",
-            case.line("--allocator", "inside"),
-            "; ".join([f"{names} is inside, which reads variables{only}", *_why_speed(case)]),
-            max(0.9 * case.time, 0.05 + 0.5 * case.size * sight.spare),
+            command(program, ("--allocator", "inside")),
+            "; ".join([f"{names} is inside, which reads variables{only}", *cost.reasons]),
+            max(0.9 * cost.time, 0.05 + 0.5 * _size(sight) * sight.spare),
         )
-    yield from _on_a_trace(case)
-
-
-def _among_allocators(case: Case) -> Iterator[Suggestion]:
-    """Speed, among all allocators or of one; the shortest of these only compares."""
-    sight, calls = case.sight, case.sight.calls
-    yield Suggestion("speed", case.line(), "; ".join(_why_speed(case)), case.time + 1e-3)
-    if sight.allocator == "glibc" and case.faulting >= _LITTLE:
-        large = ""
-        if calls is not None and calls.large:
-            large = (
-                f"; {calls.large:,} of its blocks are of 128 KiB and more, which glibc maps for "
-                "themselves as long as nothing was set"
-            )
-        yield Suggestion(
-            "glibc's settings",
-            case.line("--allocator", "glibc"),
-            f"{_why_faults(case)}{large}: its thresholds decide what is given back",
-            0.95 * case.faulting,
-        )
-    if case.allocators:
-        share = calls.by_others if calls else 0.0
-        reason = "it takes a minute, and shows how much the choice of an allocator matters at all"
-        if share > _LITTLE:
-            reason = (
-                f"{_percent(share)} of its blocks are freed by another thread than the one that "
-                "allocated them, where allocators differ most"
-            )
-        yield Suggestion(
-            "allocators side by side",
-            case.line("compare", "none", *case.allocators, rest=False),
-            reason,
-            (0.7 + 0.5 * share) * case.time + 5e-4,
-        )
-    yield Suggestion(
-        "speed and memory",
-        case.line("--pareto", "throughput,rss"),
-        f"its allocator matters to its time ({_percent(case.time)} of it may be allocation and "
-        f"page faults) and to its memory ({_mib(sight.peak_kb)} at its peak); a front shows what "
-        "one costs in the other",
-        0.9 * min(case.time, case.size * sight.spare),
-        "both",
-    )
-
-
-def _on_a_trace(case: Case) -> Iterator[Suggestion]:
-    """A search on a recording, where one run of the program takes long."""
-    sight, program = case.sight, case.program
-    is_short = sight.ended and sight.own_s < _LONG_S
+    is_short = sight.ended and sight.wall_s - sight.delay_s < _LONG_S
     is_server = program.service is not None or (sight.ports and not sight.ended)
-    if is_short or is_server or sight.calls is None:
-        return
-    took = "one run takes" if sight.ended else "it had not ended after"
-    file = f"{program.label}.trace"
-    record = shlex.join(["hztune", "record", "-o", file, "--", *program.argv])
-    yield Suggestion(
-        "speed, searched on a trace",
-        f"{record} && {case.line('--workload', f'trace:{file}', '--prove-on', rest=False)}",
-        f"{took} {sight.wall_s:.1f} s; on a recording of its calls many more configurations can be "
-        "tried, and what is found is proved on the program",
-        0.8 * case.time,
-    )
+    if sight.calls is not None and not is_short and not is_server:
+        took = "one run takes" if sight.ended else "it had not ended after"
+        trace = f"{program.label}.trace"
+        record = shlex.join(["hztune", "record", "-o", trace, "--", *program.argv])
+        search = command(program, ("--workload", f"trace:{trace}", "--prove-on"), rest=False)
+        yield Suggestion(
+            "speed, searched on a trace",
+            f"{record} && {search}",
+            f"{took} {sight.wall_s:.1f} s; on a recording of its calls many more configurations "
+            "can be tried, and what is found is proved on the program",
+            0.8 * cost.time,
+        )
 
 
-def _of_memory(case: Case) -> Iterator[Suggestion]:
-    """A limit where much is resident that belongs to no block."""
-    sight, peak = case.sight, _mib(case.sight.peak_kb)
-    little = "" if case.size else ": that is little, and so may be what there is to save"
-    if sight.calls is None:
-        reason, weight = f"its peak is {peak} resident{little}", 0.1 * case.size
-    else:
-        threads = mapped = ""
-        if sight.allocator == "glibc" and sight.threads > 2:
-            threads = f", in {sight.threads} threads, for which glibc makes arenas of their own"
-        if sight.malloc_kb < sight.peak_kb:
-            mapped = "; most of it, the program maps for itself"
-        blocks = _mib(sight.calls.peak_kb)
-        reason = f"at its peak {peak} are resident, and its blocks are {blocks} at most"
-        reason += threads + little + mapped
-        weight = 0.5 * case.size * sight.spare
-    share = sight.peak_kb / case.limit_kb if case.limit_kb else 0.0
-    if share >= _LITTLE:
-        where = "the container that it runs in" if case.is_limited else "this machine"
-        reason += f"; that is {_percent(share)} of the memory of {where}"
-    weight = max(weight, share if case.is_limited and share > 0.5 else 0.2 * share)
-    line = case.line(*case.inside, "--max-rss", "0.8x")
-    yield Suggestion("less memory", line, reason, weight, "memory")
+class _Cost:
+    """The shares of a program's CPU time that its allocator and its page faults may take."""
+
+    def __init__(self, program: Program, sight: Sight) -> None:
+        faults_per_s = sight.faults_again / sight.life_cpu_s if sight.life_cpu_s > 0 else 0.0
+        allocating = min(1.0, _PAIR_S * sight.allocations_per_cpu_s)
+        waits = program.service is None and sight.cpus < _WAITS  # a server waits for its load
+        self.faulting = min(1.0, _FAULT_S * faults_per_s)
+        #: Share of its time that another allocator or setting may change.
+        self.time = min(1.0, allocating + self.faulting)
+        self.time *= min(1.0, sight.cpus / _WAITS) if waits else 1.0
+        self.of_faults = (
+            f"{faults_per_s:,.0f} page faults in a second of its CPU time are of memory that it "
+            f"had before, which at {_FAULT_S * 1e6:g} us each are {_percent(self.faulting)} of it"
+        )
+        #: What was seen that speaks for, or against, a search for speed.
+        self.reasons = ["what it asks of its allocator was not seen, and only measuring tells"]
+        if sight.calls is not None:
+            self.reasons = [
+                f"{sight.allocations_per_cpu_s:,.0f} allocations in a second of its CPU time, "
+                f"which at {_PAIR_S * 1e9:.0f} ns for each with its free are "
+                f"{_percent(allocating)} of it"
+            ]
+        if self.faulting >= _LITTLE:
+            self.reasons.append(self.of_faults)
+        if waits:
+            works = f"but it works {_percent(sight.cpus)} of the time"
+            self.reasons.append(f"{works}: less CPU time hardly shortens that")
+        elif sight.calls is not None and self.time < _LITTLE:
+            self.reasons.append("that is little, and so may be what there is to gain")
 
 
-def _of_a_server(case: Case) -> Iterator[Suggestion]:
+def _size(sight: Sight) -> float:
+    """How much its allocator's memory matters, from 0 to 1."""
+    return 0.0 if sight.malloc_kb < _SMALL_KB else min(1.0, sight.malloc_kb / _LARGE_KB)
+
+
+def _of_a_server(program: Program, sight: Sight) -> Iterator[Suggestion]:
     """What a server keeps after its load; a program that listens and does not end is one, too."""
-    sight, program = case.sight, case.program
-    if program.service is None and sight.ports and not sight.ended:
+    service = program.service
+    if service is None and sight.ports and not sight.ended:
         port = sight.ports[0].rpartition(" ")[2]
         words = ("suggest", "--server", shlex.join(program.argv), "--ready-port", port)
         yield Suggestion(
@@ -269,10 +158,10 @@ def _of_a_server(case: Case) -> Iterator[Suggestion]:
             "load of yours its requests can be counted",
             1.5,
         )
-    if program.service is None and program.rest is None:
+    if service is None and program.rest is None:
         return
     reason = "it says when it rests, so that what it keeps then can be read"
-    if program.service is not None:
+    if service is not None:
         reason = (
             f"before its load {_mib(sight.before_kb)} were resident, and a second after it "
             f"{_mib(sight.end_kb)} ({_mib(sight.peak_kb)} at its peak)"
@@ -282,38 +171,102 @@ def _of_a_server(case: Case) -> Iterator[Suggestion]:
     share = max(0, sight.end_kb - sight.before_kb) / peak_kb * sight.malloc_kb / peak_kb
     yield Suggestion(
         "memory at rest",
-        case.line("--objective", "kept", *rounds, *case.inside),
+        command(program, ("--objective", "kept", *rounds, *_inside(sight))),
         reason,
-        0.6 * case.size * share + 0.02,
+        0.6 * _size(sight) * share + 0.02,
         "memory",
     )
 
 
-def _why_speed(case: Case) -> Iterator[str]:
-    """What was seen that speaks for, or against, a search for speed."""
-    sight, calls = case.sight, case.sight.calls
-    if calls is None:
-        yield "what it asks of its allocator was not seen, and only measuring tells"
-    else:
-        yield (
-            f"{sight.allocations_per_cpu_s:,.0f} allocations in a second of its CPU time, which at "
-            f"{_PAIR_S * 1e9:.0f} ns for each with its free are {_percent(case.allocating)} of it"
+def _of_memory(
+    program: Program, sight: Sight, limit_kb: int, is_limited: bool
+) -> Iterator[Suggestion]:
+    """A limit where much is resident that belongs to no block."""
+    peak, size = _mib(sight.peak_kb), _size(sight)
+    reason, weight = f"its peak is {peak} resident", 0.1 * size
+    if sight.calls is not None:
+        blocks, weight = _mib(sight.calls.peak_kb), 0.5 * size * sight.spare
+        reason = f"at its peak {peak} are resident, and its blocks are {blocks} at most"
+        if sight.allocator == "glibc" and sight.threads > 2:
+            reason += f", in {sight.threads} threads, for which glibc makes arenas of their own"
+    if not size:
+        reason += ": that is little, and so may be what there is to save"
+    if sight.malloc_kb < sight.peak_kb:
+        reason += "; most of it, the program maps for itself"
+    share = sight.peak_kb / limit_kb if limit_kb else 0.0
+    if share >= _LITTLE:
+        where = "the container that it runs in" if is_limited else "this machine"
+        reason += f"; that is {_percent(share)} of the memory of {where}"
+    weight = max(weight, share if is_limited and share > 0.5 else 0.2 * share)
+    line = command(program, (*_inside(sight), "--max-rss", "0.8x"))
+    yield Suggestion("less memory", line, reason, weight, "memory")
+
+
+def _among_allocators(
+    program: Program, sight: Sight, allocators: Sequence[str]
+) -> Iterator[Suggestion]:
+    """Speed, among all allocators or of one; the shortest of these only compares."""
+    cost, calls = _Cost(program, sight), sight.calls
+    yield Suggestion("speed", command(program), "; ".join(cost.reasons), cost.time + 1e-3)
+    if sight.allocator == "glibc" and cost.faulting >= _LITTLE:
+        yield Suggestion(
+            "glibc's settings",
+            command(program, ("--allocator", "glibc")),
+            f"{cost.of_faults}: its thresholds decide what is given back",
+            0.95 * cost.faulting,
         )
-    if case.faulting >= _LITTLE:
-        yield _why_faults(case)
-    if case.waits:
-        works = _percent(sight.cpus)
-        yield f"but it works {works} of the time: less CPU time hardly shortens that"
-    elif calls is not None and case.time < _LITTLE:
-        yield "that is little, and so may be what there is to gain"
-
-
-def _why_faults(case: Case) -> str:
-    return (
-        f"{case.sight.faults_per_cpu_s:,.0f} page faults in a second of its CPU time are of "
-        f"memory that it had before, which at {_FAULT_S * 1e6:g} us each are "
-        f"{_percent(case.faulting)} of it"
+    if allocators:
+        share = calls.by_others if calls else 0.0
+        reason = "it takes a minute, and shows how much the choice of an allocator matters at all"
+        if share > _LITTLE:
+            reason = (
+                f"{_percent(share)} of its blocks are freed by another thread than the one that "
+                "allocated them, where allocators differ most"
+            )
+        yield Suggestion(
+            "allocators side by side",
+            command(program, ("compare", "none", *allocators), rest=False),
+            reason,
+            (0.7 + 0.5 * share) * cost.time + 5e-4,
+        )
+    yield Suggestion(
+        "speed and memory",
+        command(program, ("--pareto", "throughput,rss")),
+        f"its allocator matters to its time ({_percent(cost.time)} of it may be allocation and "
+        f"page faults) and to its memory ({_mib(sight.peak_kb)} at its peak); a front shows what "
+        "one costs in the other",
+        0.9 * min(cost.time, _size(sight) * sight.spare),
+        "both",
     )
+
+
+def _of_a_copy(program: Program, sight: Sight) -> Iterator[Suggestion]:
+    """What to measure instead of a program under which no allocator can be put."""
+    own, *words = program.argv
+    if sight.gains_rights:
+        copy = f"./{Path(own).name}-copy"
+        make = shlex.join(["cp", shutil.which(own) or own, copy])
+        yield Suggestion(
+            "a copy without rights",
+            f"{make} && {command(replace(program, argv=(copy, *words)))}",
+            "the loader ignores LD_PRELOAD in a program that gains rights (set-uid); a copy gains "
+            "none",
+            1.0,
+        )
+    elif not sight.is_of_go:
+        sides = ("compare", own, f"./{Path(own).name}-with-another-malloc")
+        yield Suggestion(
+            "another build",
+            command(replace(program, argv=("{}", *words)), sides),
+            "no allocator can be put under it from outside; a build that is linked with another "
+            "one can be compared with it (hztune paths --static-lib is hz's)",
+            0.3,
+        )
+
+
+def _inside(sight: Sight) -> tuple[str, ...]:
+    """The options with which only an allocator is tuned that the program brings, if need be."""
+    return ("--allocator", "inside") if sight.obstacle else ()
 
 
 def _percent(share: float) -> str:
@@ -327,9 +280,6 @@ def _mib(kb: int) -> str:
     return mib(1024 * kb)
 
 
-# ---- commands to paste ---------------------------------------------------------------------------
-
-
 def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -> str:
     """The line that measures a program, with its options as they stand on the command line.
 
@@ -341,35 +291,33 @@ def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -
     regex, shell, lower = json.loads(program.metric) if program.metric else ("", "", False)
     plan, service = program.rest if rest else None, program.service
     own = " ".join(word if _PLACED.fullmatch(word) else shlex.quote(word) for word in program.argv)
-    about: tuple[tuple[str, object], ...] = (
-        ("--metric-regex", regex),
-        ("--metric-cmd", shell),
-        ("--lower-is-better", lower),
-        ("--prepare", program.prepare),
-        ("--cleanup", program.cleanup),
-        ("--check", program.check),
-        ("--input", program.input and program.input.name),
-        ("--warmup", program.warmups != 1 and str(program.warmups)),
-        ("--timeout", program.timeout_s != DEFAULT_TIMEOUT_S and f"{program.timeout_s:g}"),
-        ("--ready-timeout", program.ready_s != DEFAULT_READY_S and f"{program.ready_s:g}"),
-        ("--by", program.by),
-    )
-    used: tuple[tuple[str, object], ...] = (
-        ("--idle-s", plan and f"{plan.idle_s:g}"),
-        ("--rounds", plan and str(plan.rounds)),
-        ("--rests", plan and plan.says),
-        ("--server", service and own),
-        ("--load", service and service.load),
-        ("--ready", service and service.ready),
-        ("--ready-port", service and service.port and str(service.port)),
-    )
+    options = {
+        "--metric-regex": regex,
+        "--metric-cmd": shell,
+        "--lower-is-better": lower,
+        "--prepare": program.prepare,
+        "--cleanup": program.cleanup,
+        "--check": program.check,
+        "--input": program.input and program.input.name,
+        "--warmup": program.warmups != 1 and str(program.warmups),
+        "--timeout": program.timeout_s != DEFAULT_TIMEOUT_S and f"{program.timeout_s:g}",
+        "--ready-timeout": program.ready_s != DEFAULT_READY_S and f"{program.ready_s:g}",
+        "--by": program.by,
+        "--idle-s": plan and f"{plan.idle_s:g}",
+        "--rounds": plan and str(plan.rounds),
+        "--rests": plan and plan.says,
+        "--server": service and own,
+        "--load": service and service.load,
+        "--ready": service and service.ready,
+        "--ready-port": service and service.port and str(service.port),
+    }
+    given = [
+        word
+        for name, value in options.items()
+        if value
+        for word in ((name,) if value is True else (name, str(value)))
+    ]
+    quota = program.quota.options if program.quota else ()
     return shlex.join([
-        "hztune", *words, *_given(about), *(program.quota.options if program.quota else ()),
-        *_given(used), *(() if service else ("--", *program.argv)),
+        "hztune", *words, *quota, *given, *(() if service else ("--", *program.argv)),
     ])  # fmt: skip
-
-
-def _given(options: Sequence[tuple[str, object]]) -> list[str]:
-    """The words of the options that have a value."""
-    words = [(name,) if value is True else (name, str(value)) for name, value in options if value]
-    return [word for pair in words for word in pair]

@@ -7,17 +7,16 @@ recording has a run of its own, since it takes time and memory.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import inside, live, loaded_program
@@ -38,177 +37,240 @@ from hztune.measure.server import (
 )
 from hztune.measure.watch import alongside, ports_of
 from hztune.progress import Reporter
+from hztune.recordings import cut_trace, recorder_command, trace_info
 from hztune.rests import RestPlan
 from hztune.scratch import scratch_folder
-from hztune.suggest.sight import Calls, Sight
-from hztune.trace import recording, tool
 
 _PAUSE_S = 0.01
-_PORTS_EVERY = 10
-"""Looks at threads for one at ports."""
-
-_END_S = 2.0
-"""What a program has to end after SIGTERM."""
-
-_TRACE_S = 60.0
-"""What the recorder has to make a trace of what it recorded."""
-
+_END_S = 2.0  # what a program has to end after SIGTERM
+_TRACE_S = 60.0  # what the recorder has to make a trace of what it recorded
 _LOAD_GRACE_S = 5.0
-_REST_S = 1.0
-"""After the load of a server, until its memory is read."""
-
+_REST_S = 1.0  # after the load of a server, until its memory is read
 _PRELOAD = "LD_PRELOAD"
+_PAGE_KB = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a program (of a server: its load) asked of its allocator, in the busiest process."""
+
+    allocations: int
+    seconds: float  # from the first call to the last one
+    sizes: tuple[tuple[int, int], ...]  # (most bytes, allocations of at most so many), in order
+    threads: int  # that called
+    frees: int
+    frees_by_others: int  # by another thread than the one that allocated the block
+    peak_kb: int  # most that was allocated at one time
+    is_part: bool  # whether the program went on when the recording ended
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Calls:
+        """From what `trace_info` tells of a recording, without what came before a load."""
+        start = before or {"sizes": (), "ends": 0, "ends_by_others": 0}
+        earlier = dict(start["sizes"])
+        sizes = tuple((most, count - earlier.get(most, 0)) for most, count in told["sizes"])
+        return cls(
+            allocations=sum(count for _, count in sizes),
+            seconds=told["duration_ns"] * 1e-9,
+            sizes=sizes,
+            threads=told["threads"],
+            frees=told["ends"] - start["ends"],
+            frees_by_others=told["ends_by_others"] - start["ends_by_others"],
+            peak_kb=told["peak_bytes"] // 1024,
+            is_part=told["is_part"],
+        )
+
+    @property
+    def by_others(self) -> float:
+        """The share of frees by another thread."""
+        return self.frees_by_others / self.frees if self.frees else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen of a program; memory is without mapped files."""
+
+    wall_s: float  # how long it was looked at; of a server, its load
+    ended: bool  # whether it (of a server, its load) ended by itself meanwhile
+    cpu_s: float  # CPU time that it took meanwhile
+    delay_s: float  # for which its first thread waited for a CPU that others had
+    life_cpu_s: float  # from its start to its end; of a server, under its load
+    processes: int  # most that lived at one time
+    threads: int  # the same, in all processes together
+    faults: int  # page faults without a disk; of a server, under its load
+    peak_kb: int  # most memory that was resident at one time
+    end_kb: int  # what was when the look ended; of a server, a moment after its load
+    before_kb: int  # of a server: what was before its load; 0: it is none
+    allocator: str  # that provides its malloc; "": not known
+    provider: str  # the file that does; "": not seen
+    inside: tuple[str, ...]  # allocators with names of their own in its files ("inside:jemalloc")
+    obstacle: str  # why no allocator can be put under it, in one sentence; "": one can
+    gains_rights: bool  # whether that is since it gains rights when it starts
+    is_of_go: bool  # whether that is since Go's own runtime gives it all its memory
+    dropped: tuple[str, ...]  # programs that it started without the variables that it was given
+    ports: tuple[str, ...]  # on which it listened at the end ("the port 6379")
+    calls: Calls | None  # what it asked of its allocator; None: not seen
+    unseen: str  # why not, in one sentence
+
+    @property
+    def cpus(self) -> float:
+        """CPUs that it kept busy, in the time in which others did not keep it from them."""
+        own_s = self.wall_s - self.delay_s
+        return self.cpu_s / own_s if own_s > 0 else 0.0
+
+    @property
+    def allocations_per_cpu_s(self) -> float:
+        """Allocations in a second of its CPU time as it is, not recorded; 0: not known."""
+        if self.calls is None:
+            return 0.0
+        is_whole = self.ended or self.before_kb
+        cpu_s = self.life_cpu_s if is_whole else self.calls.seconds * self.cpus
+        return self.calls.allocations / cpu_s if cpu_s > 0 else 0.0
+
+    @property
+    def faults_again(self) -> int:
+        """Page faults beyond one for each page that was new: of memory that was taken again."""
+        return max(0, self.faults - max(0, self.peak_kb - self.before_kb) // _PAGE_KB)
+
+    @property
+    def malloc_kb(self) -> int:
+        """What of the peak may be its allocator's: at most twice its blocks.
+
+        The rest is memory that it maps for itself, such as the heap of a JVM.
+        """
+        return min(self.peak_kb, 2 * self.calls.peak_kb) if self.calls else self.peak_kb
+
+    @property
+    def spare(self) -> float:
+        """The share of the peak that is its allocator's and in no block; a tenth if not seen."""
+        if self.calls is None or not self.peak_kb:
+            return 0.1
+        return max(0, self.malloc_kb - self.calls.peak_kb) / self.peak_kb
 
 
 @dataclass
-class _Run:
-    """One run while it is looked at, and what came of it.
+class _Look:
+    """One run while it is looked at, and what came of it."""
 
-    Attributes:
-        seconds: After which it is ended.
-        trace: What the recorder writes; None: it is not recorded.
-    """
-
-    seconds: float
-    trace: Path | None = None
+    seconds: float  # after which it is ended
+    trace: Path | None = None  # what the recorder writes; None: it is not recorded
     wall_s: float = 0.0
     cpu_s: float = 0.0
     ready_s: float = 0.0
-    delay_s: float = 0.0
     ended: bool = False
-    threads: int = 0
-    processes: int = 0
-    looks: int = 0
+    threads: int = 1
     faults: int = 0
     before_kb: int = 0
     files_kb: int = 0
     load_ns: int = 0
-    points: tuple[tuple[int, int, int], ...] = ()
+    points: list[tuple[int, int, int]] = field(default_factory=list)
     ports: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
-    launch: Launch | None = None
     run: Run = field(default_factory=lambda: Run(None))
-
-    # ---- what runs -------------------------------------------------------------------------------
+    report: dict[str, Any] = field(default_factory=dict)
 
     def once(self, program: Program) -> None:
         """Runs a program, in its place, to its end or to the end of the time."""
-        base = AllocatorIdentity().base
+        base, launches = AllocatorIdentity().base, list[Launch]()
+        grace_s = _END_S + _TRACE_S if program.service is None else _LOAD_GRACE_S
+        here = replace(program, span_s=self.seconds) if program.service else program
+        unit = Unit(here, base, user_settings(), self._judge, self.seconds + grace_s)
+
+        def serve(launch: Launch) -> Run:
+            launches.append(launch)
+            with self._followed(launch):
+                return self._serve(unit, launch)
+
         hook("--prepare", program.prepare, base)
         if program.service is None:
-            limit_s = self.seconds + _END_S + _TRACE_S
-            self._alone(Unit(program, base, user_settings(), self._judge, limit_s))
+            with launched(unit) as launch:
+                launches.append(launch)
+                self._alone(launch)
+                done = launch.child.stop(_END_S)
+            self.run, _ = launch.run(done)
         else:
             most_s = program.ready_s + self.seconds + _LOAD_GRACE_S + _REST_S + _TRACE_S
-            limit_s, program = self.seconds + _LOAD_GRACE_S, replace(program, span_s=self.seconds)
-            unit = Unit(program, base, user_settings(), self._judge, limit_s)
-            self.run = serve_once(unit, use=partial(self._serve, unit), most_s=most_s)
+            self.run = serve_once(unit, use=serve, most_s=most_s)
         hook("--cleanup", program.cleanup, base)
-        assert self.launch is not None, "it was started"
-        told = json.loads(self.launch.report)
-        self.processes = max(self.processes, told["processes"])
+        self.report = json.loads(launches[0].report)
         if program.service is None:
-            self.faults, self.delay_s = told["minor_faults"], 1e-9 * told["delay_ns"]
+            self.faults = self.report["minor_faults"]
+            if self.ended:
+                self.wall_s, self.cpu_s = self.run.wall_s, 1e-9 * self.run.cpu_ns
 
-    def _alone(self, unit: Unit) -> None:
-        with launched(unit) as launch:
-            self.launch = launch
-            with self._followed(launch):
-                began = time.monotonic()
-                self.ended = launch.child.wait(self.seconds)
-                self.wall_s = time.monotonic() - began
-                self.cpu_s = 1e-9 * tree_cpu_ns(launch.child.pid)
-                self._await_trace(launch)
-            if not self.ended:
-                for pid in live.descendants(launch.child.pid):
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGTERM)
-                launch.child.wait(_END_S)
-            done = launch.child.stop(_END_S)
-        self.run, _ = launch.run(done)
-        if self.ended:
-            self.wall_s, self.cpu_s = self.run.wall_s, 1e-9 * self.run.cpu_ns
+    def _alone(self, launch: Launch) -> None:
+        child = launch.child
+        with self._followed(launch):
+            began = time.monotonic()
+            self.ended = child.wait(self.seconds)
+            self.wall_s = time.monotonic() - began
+            self.cpu_s = 1e-9 * tree_cpu_ns(child.pid)
+            self._await_trace(launch)
+        if not self.ended:
+            for pid in live.descendants(child.pid):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+            child.wait(_END_S)
 
     def _serve(self, unit: Unit, launch: Launch) -> Run:
         """Waits until a server answers, puts it under load, and lets it rest for a moment."""
-        self.launch, server = launch, launch.child
-        with self._followed(launch):
-            began = time.monotonic()
-            if (fault := answers(unit.program, unit.base, server.wait, server.pid)) is not None:
-                return Run(fault)
-            self.ready_s = time.monotonic() - began
-            before_ns, before = tree_cpu_ns(server.pid), tree_faults(server.pid)
-            self.before_kb = max(1, tree_memory(server.pid).resident_kb)
-            self.load_ns = time.monotonic_ns()
-            used = under_load(server, unit)
-            if used.fault is not None and used.fault.status == "hang":
-                used = Run(None, wall_s=unit.limit_s, was_told=True)
-            self.wall_s, self.ended = used.wall_s, not used.was_told
-            self.cpu_s = 1e-9 * (tree_cpu_ns(server.pid) - before_ns)
-            self.faults = max(0, tree_faults(server.pid) - before)
-            if used.fault is None:
-                server.wait(_REST_S)
-                self._await_trace(launch)
+        server, began = launch.child, time.monotonic()
+        if (fault := answers(unit.program, unit.base, server.wait, server.pid)) is not None:
+            return Run(fault)
+        self.ready_s = time.monotonic() - began
+        before_ns, before = tree_cpu_ns(server.pid), tree_faults(server.pid)
+        self.before_kb = max(1, tree_memory(server.pid).resident_kb)
+        self.load_ns = time.monotonic_ns()
+        used = under_load(server, unit)
+        if used.fault is not None and used.fault.status == "hang":
+            used = Run(None, wall_s=unit.limit_s, was_told=True)
+        self.wall_s, self.ended = used.wall_s, not used.was_told
+        self.cpu_s = 1e-9 * (tree_cpu_ns(server.pid) - before_ns)
+        self.faults = max(0, tree_faults(server.pid) - before)
+        if used.fault is None:
+            server.wait(_REST_S)
+            self._await_trace(launch)
         return used
 
     def _await_trace(self, launch: Launch) -> None:
         """Waits until the recorder has made the trace; it does when its time is over."""
-        if self.trace is None:
-            return
         deadline = time.monotonic() + _TRACE_S
-        log = Path(f"{self.trace}.recording")
-        while time.monotonic() < deadline and not launch.child.wait(_PAUSE_S):
-            if self.trace.exists() and not log.exists():
+        while self.trace and time.monotonic() < deadline and not launch.child.wait(_PAUSE_S):
+            if self.trace.exists() and not Path(f"{self.trace}.recording").exists():
                 return
-
-    # ---- what is seen ----------------------------------------------------------------------------
 
     def _judge(self, running: Running) -> Fault | None:
         """Notes a process that was started without what it was given; nothing is a fault here."""
         given = running.environment
-        if self.trace is None or given is None or running.program == artifacts.record():
-            return None
-        if str(artifacts.recorder()) not in given.get(_PRELOAD, ""):
+        is_judged = self.trace and given is not None and running.program != artifacts.record()
+        if is_judged and str(artifacts.recorder()) not in (given or {}).get(_PRELOAD, ""):
             self.dropped.add(running.program.name)
         return None
 
     @contextmanager
     def _followed(self, launch: Launch) -> Iterator[None]:
-        """Looks at memory, threads and ports as long as the block lasts."""
-        watch = MemoryWatch(launch.child.pid, RestPlan())
+        """Looks at memory and threads as long as the block lasts, and at ports when it ends."""
+        watch, root = MemoryWatch(launch.child.pid, RestPlan()), launch.child.pid
+        page_kb = os.sysconf("SC_PAGE_SIZE") // 1024
 
         def follow(ended: Event) -> None:
             while not ended.wait(_PAUSE_S):
-                self._count(launch.child.pid)
+                threads = files_kb = 0
+                for pid in live.descendants(root):
+                    with suppress(OSError):
+                        threads += len(os.listdir(f"/proc/{pid}/task"))
+                        files_kb += int(Path(f"/proc/{pid}/statm").read_text().split()[2]) * page_kb
+                self.threads = max(self.threads, threads)
+                self.files_kb = max(self.files_kb, files_kb)
 
         with watch.watching(), alongside(follow, "look"):
             yield
-        self.points = tuple(watch.points)
-
-    def _count(self, launcher: int) -> None:
-        pids = live.descendants(launcher)
-        threads, files_kb, self.looks = 0, 0, self.looks + 1
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                threads += len(os.listdir(f"/proc/{pid}/task"))
-                shared_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[2])
-                files_kb += shared_pages * os.sysconf("SC_PAGE_SIZE") // 1024
-            if self.looks % _PORTS_EVERY == 0:
-                self.ports |= ports_of(pid)
-        self.files_kb = max(self.files_kb, files_kb)
-        self.threads, self.processes = max(self.threads, threads), max(self.processes, len(pids))
-
-
-# ---- all together --------------------------------------------------------------------------------
+        self.points = watch.points
+        self.ports = {port for pid in live.descendants(root) for port in ports_of(pid)}
 
 
 def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
-    """Looks at a program.
-
-    Args:
-        program: What is looked at; of a server, under its load.
-        seconds: For each of the two runs.
-        reporter: Is told what begins.
+    """Looks at a program in two runs of so many seconds each; of a server, under its load.
 
     Raises:
         UsageError: There is no such program, or it cannot be started.
@@ -216,37 +278,35 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
     """
     found = loaded_program.inspect(program.argv[0])
     reporter.say(f"{program.label}: a look for {seconds:g} s at most, as it is")
-    seen = _Run(seconds)
+    seen = _Look(seconds)
     with with_port_and_dir(program) as here, mapped_files() as files:
         seen.once(here)
-    fault = seen.run.fault
-    if fault is not None and (program.service is not None or seen.ended):
+    run = seen.run
+    if run.fault is not None and (program.service is not None or seen.ended):
         raise HztuneError(
             f"{program.label} fails by itself, so that nothing can be measured of it: "
-            f"{fault.detail}"
+            f"{run.fault.detail}"
         )
     reporter.say(f"{program.label}: another one, with its calls recorded")
-    calls, unseen, dropped = _calls(program, seen, seconds)
-    provider, libraries = seen.run.library, loaded_program.libraries(found.program)
-    is_own = not provider or Path(provider) == found.program
-    parts = inside.parts_of([found.program, *libraries, *files])
-    points = seen.points or ((0, seen.run.rss_peak_kb, 0),)
+    calls, unseen, dropped = _calls(program, seen)
+    is_own = run.library in ("", str(found.program))
+    parts = inside.parts_of([found.program, *loaded_program.libraries(found.program), *files])
+    held_kb = [kb for _, kb, _ in seen.points] or [run.rss_peak_kb]
     return Sight(
         wall_s=seen.wall_s,
         ended=seen.ended,
         cpu_s=seen.cpu_s,
-        delay_s=seen.delay_s,
-        life_cpu_s=seen.cpu_s if seen.before_kb else 1e-9 * seen.run.cpu_ns,
-        processes=max(1, seen.processes),
-        threads=max(1, seen.threads),
+        delay_s=0.0 if seen.before_kb else 1e-9 * seen.report["delay_ns"],
+        life_cpu_s=seen.cpu_s if seen.before_kb else 1e-9 * run.cpu_ns,
+        processes=seen.report["processes"],
+        threads=seen.threads,
         faults=seen.faults,
-        peak_kb=max(seen.run.rss_peak_kb - seen.files_kb, *(kb for _, kb, _ in points)),
-        end_kb=points[-1][1],
+        peak_kb=max(run.rss_peak_kb - seen.files_kb, *held_kb),
+        end_kb=held_kb[-1],
         before_kb=seen.before_kb,
-        allocator=found.inside if is_own else loaded_program.named(Path(provider)),
-        provider=provider,
+        allocator=found.inside if is_own else loaded_program.named(Path(run.library)),
+        provider=run.library,
         inside=tuple(part.name for part in parts),
-        links=tuple(each.name for each in libraries),
         obstacle=found.obstacle() or "",
         gains_rights=found.gains_rights,
         is_of_go=found.is_of_go,
@@ -257,28 +317,30 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
     )
 
 
-def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, str, set[str]]:
+def _calls(program: Program, seen: _Look) -> tuple[Calls | None, str, set[str]]:
     """What a second, recorded run asks of its allocator; or why that was not seen."""
-    span_s = seconds if program.service is None else seen.ready_s + seen.wall_s + _REST_S
-    again, told, before = _Run(seconds), None, None
+    again, told, before = _Look(seen.seconds), None, None
+    is_served = program.service is not None
+    span_s = seen.ready_s + seen.wall_s + _REST_S if is_served else seen.seconds
     try:
         with scratch_folder() as folder:
             again.trace = trace = folder / "look.trace"
-            words = recording.recorder_command(trace, program.argv, seconds=span_s)
+            words = recorder_command(trace, program.argv, seconds=span_s)
             with with_port_and_dir(replace(program, argv=tuple(words))) as here:
                 again.once(here)
-            told = tool.trace_info(trace) if trace.exists() else None
-            if told and again.load_ns and again.load_ns > told["notes"]["start_ns"]:
+            told = trace_info(trace) if trace.exists() else None
+            if told and again.load_ns > told["notes"]["start_ns"]:
                 to_s = 1e-9 * (again.load_ns - told["notes"]["start_ns"])
-                tool.cut_trace(trace, folder / "before", to_s=to_s)
-                before = tool.trace_info(folder / "before")  # what a server called before its load
+                cut_trace(trace, folder / "before", to_s=to_s)
+                before = trace_info(folder / "before")  # what a server called before its load
     except HztuneError as error:
         return None, str(error), again.dropped
-    if told is None or not told["calls"]:
-        fault = again.run.fault
-        unseen = f"the recorded run failed: {fault.detail}" if fault else "it called no allocator"
-        if again.dropped:
-            names = ", ".join(sorted(again.dropped))
-            unseen = f"{names} was started without {_PRELOAD}, by which calls are recorded"
-        return None, unseen, again.dropped
-    return Calls.of(told, before), "", again.dropped
+    if told is not None and told["calls"]:
+        return Calls.of(told, before), "", again.dropped
+    unseen = "it called no allocator"
+    if again.run.fault:
+        unseen = f"the recorded run failed: {again.run.fault.detail}"
+    if again.dropped:
+        names = ", ".join(sorted(again.dropped))
+        unseen = f"{names} was started without {_PRELOAD}, by which calls are recorded"
+    return None, unseen, again.dropped

@@ -9,22 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from hztune import allocator, machine_diff
-from hztune.allocator import Installed
 from hztune.arguments import within
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import OPEN, Program
 from hztune.profile import MachineId, Profile, hash_of_words
 from hztune.progress import Quiet, Reporter, mib
-from hztune.suggest.ideas import Case, Suggestion, command, suggestions
-from hztune.suggest.look import looked_at
-from hztune.suggest.sight import Sight
-from hztune.trace.overview import at_most
+from hztune.recordings import at_most
+from hztune.suggest.ideas import Suggestion, best_of, command, ideas
+from hztune.suggest.look import Sight, looked_at
 from hztune.verify import history
 
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.2, 60.0
 _MOST_OTHERS = 4
-_LINKS_SHOWN = 6
 _MUCH_DELAYED = 0.05
 _NOTE = "One look is no measurement: nothing was compared, and nothing is claimed."
 
@@ -76,31 +73,25 @@ def suggest(
         raise UsageError(f"{OPEN} stands for the contenders of `hztune compare`; give a program")
     known = tuple(_earlier(program, Path(profiles)))
     sight = looked_at(program, seconds, reporter or Quiet())
-    others = tuple(
-        each.name
-        for each in allocator.states().values()
-        if isinstance(each, Installed) and each.preload and each.name != sight.allocator
-    )
+    others = [
+        each.name for each in allocator.available() if each.preload and each.name != sight.allocator
+    ]
     machine = Machine.here()
     asked = program.quota.memory_kb if program.quota else None
     limits = [kb for kb in (asked, machine.memory_limit_kb) if kb]
-    total = machine.memory_gib << 20
-    least = min([*limits, total] if total else limits, default=0)
-    case = Case(program, sight, others, least, is_limited=least in limits)
-    return Suggested(program.label, sight, suggestions(case), known)
+    least = min([*limits, machine.memory_gib << 20])
+    found = best_of(ideas(program, sight, others, least, is_limited=least in limits))
+    return Suggested(program.label, sight, found, known)
 
 
 def _earlier(program: Program, folder: Path) -> Iterator[Earlier]:
     """The profiles of a folder that claim something about this machine, the newest first."""
-    here, found = MachineId.of(Machine.here()), []
+    here, found = MachineId.of(Machine.here()), list[tuple[Path, Profile]]()
     with suppress(UsageError):  # there is no such folder, or no profile in it
-        found = [
-            (each.path, each.tuned)
-            for each in history.profiles_in(folder)
-            if each.tuned is not None
-            and each.tuned.makes_a_claim
-            and not machine_diff.of_machine(each.tuned.machine, here)
-        ]
+        for each in history.profiles_in(folder):
+            tuned = each.tuned
+            if tuned and tuned.makes_a_claim and not machine_diff.of_machine(tuned.machine, here):
+                found.append((each.path, tuned))
     others, words = [], hash_of_words(program.argv)
     for path, tuned in sorted(found, key=lambda each: each[1].created, reverse=True):
         if words in {each.words_sha256 for each in tuned.workloads}:
@@ -125,9 +116,6 @@ def _told(tuned: Profile) -> str:
     )
 
 
-# ---- words ---------------------------------------------------------------------------------------
-
-
 def suggestion_json(found: Suggested) -> dict[str, Any]:
     """What `suggest` found, as `hztune suggest --json` prints it."""
     return {"schema": 1, **asdict(found)}
@@ -135,7 +123,7 @@ def suggestion_json(found: Suggested) -> dict[str, Any]:
 
 def suggestion_text(found: Suggested) -> list[str]:
     """What `suggest` found, for people, a line each."""
-    told = [f"{name:<10} {text}" for name, text in _seen(found.sight)]
+    told = [f"{name:<10} {text}" for name, text in _seen(found.sight) if text]
     if found.measurements:
         told += ["", "worth measuring, the first one most:"]
     for place, one in enumerate(found.measurements, 1):
@@ -148,60 +136,38 @@ def suggestion_text(found: Suggested) -> list[str]:
 
 
 def _seen(sight: Sight) -> Iterator[tuple[str, str]]:
-    """What was seen, by name."""
+    """What was seen, by name; a text that is empty is not printed."""
+    calls, served = sight.calls, bool(sight.before_kb)
     named = sight.allocator or "one that is not known"
     source = f", from {Path(sight.provider).name}" if sight.provider else ""
     brought = f"; inside: {', '.join(sight.inside)}" if sight.inside else ""
     yield "allocator", named + source + brought + (f"; {sight.obstacle}" if sight.obstacle else "")
-    what = "its load took" if sight.before_kb else "it took"
+    what = "its load took" if served else "it took"
     took = f"{what} {sight.wall_s:.2f} s" if sight.ended else f"looked at for {sight.wall_s:.2f} s"
-    others = ""
-    if sight.delay_s > _MUCH_DELAYED * sight.wall_s:
-        others = f", and {sight.delay_s:.2f} s waiting for a CPU that others had"
-    went_on = "" if sight.ended else "; it went on"
-    yield "time", f"{took}, with {sight.cpus:.2f} CPUs busy{others}{went_on}"
+    others = f", and {sight.delay_s:.2f} s waiting for a CPU that others had"
+    is_delayed = sight.delay_s > _MUCH_DELAYED * sight.wall_s
+    busy = f"{took}, with {sight.cpus:.2f} CPUs busy{others if is_delayed else ''}"
+    yield "time", busy + ("" if sight.ended else "; it went on")
     processes = f"{sight.processes} process{'es' * (sight.processes != 1)}"
     yield "threads", f"{sight.threads} at once, in {processes}"
-    yield from _calls(sight)
-    again = f", {sight.faults_again:,} of them of memory that it had before"
-    yield "faults", f"{sight.faults:,} pages{again if sight.faults_again else ''}"
-    yield "memory", _memory(sight)
-    if sight.links:
-        more = len(sight.links) - _LINKS_SHOWN
-        yield "links", ", ".join(sight.links[:_LINKS_SHOWN]) + (f" and {more} more" * (more > 0))
-    if sight.ports and not sight.before_kb:
-        yield "listens", "on " + ", ".join(sight.ports)
-    if sight.dropped:
-        yield (
-            "environment",
-            f"dropped for {', '.join(sight.dropped)}: what that one allocates was not seen, and no "
-            "allocator reaches it by variables",
-        )
-
-
-def _calls(sight: Sight) -> Iterator[tuple[str, str]]:
-    calls = sight.calls
     if calls is None:
         yield "calls", f"not seen: {sight.unseen}"
-        return
-    part = ", in the part that was recorded" if calls.is_part else ""
-    part = " under its load" if sight.before_kb else part
-    yield (
-        "calls",
-        f"{calls.allocations:,} allocations{part}, {sight.allocations_per_cpu_s:,.0f} in a second "
-        "of CPU time",
-    )
-    most = (f"{share:.0%} at most {at_most(calls.sizes, share):,} bytes" for share in (0.5, 0.9, 1))
-    yield "sizes", ", ".join(most).replace("%", " %")
-    others = f"{100 * calls.by_others:.1f} %"
-    yield "frees", f"{calls.frees:,}, {others} by another thread than the block's"
-
-
-def _memory(sight: Sight) -> str:
+    else:
+        part = ", in the part that was recorded" if calls.is_part else ""
+        part = " under its load" if served else part
+        per_s = f"{sight.allocations_per_cpu_s:,.0f} in a second of CPU time"
+        yield "calls", f"{calls.allocations:,} allocations{part}, {per_s}"
+        most = [f"{at_most(calls.sizes, share):,} bytes" for share in (0.5, 0.9, 1)]
+        yield "sizes", "50 % at most {}, 90 % at most {}, 100 % at most {}".format(*most)
+        share = f"{100 * calls.by_others:.1f} %"
+        yield "frees", f"{calls.frees:,}, {share} by another thread than the block's"
+    again = f", {sight.faults_again:,} of them of memory that it had before"
+    yield "faults", f"{sight.faults:,} pages{again if sight.faults_again else ''}"
     peak, before, end = (mib(1024 * kb) for kb in (sight.peak_kb, sight.before_kb, sight.end_kb))
-    told = f"{peak} at its peak, without files"
-    if sight.calls is not None:
-        told += f", blocks {mib(1024 * sight.calls.peak_kb)} at most"
-    if sight.before_kb:
-        return f"{told}; {before} before its load, {end} after it"
-    return f"{told}; {end} when it was last seen"
+    blocks = f", blocks {mib(1024 * calls.peak_kb)} at most" if calls else ""
+    last = f"{before} before its load, {end} after it" if served else f"{end} when it was last seen"
+    yield "memory", f"{peak} at its peak, without files{blocks}; {last}"
+    yield "listens", f"on {', '.join(sight.ports)}" if sight.ports and not served else ""
+    lost = "what that one allocates was not seen, and no allocator reaches it by variables"
+    names = ", ".join(sight.dropped)
+    yield "environment", f"dropped for {names}: {lost}" if names else ""

@@ -1,0 +1,234 @@
+"""Traces: recorded by hz-record, read and changed by hz-trace; this starts both.
+
+What cannot be recorded is refused with the reason before anything starts. The errors of hz-trace
+are those of hztune.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hztune import artifacts, process
+from hztune.allocator import elf, inside, loaded_program
+from hztune.arguments import printable
+from hztune.errors import HztuneError, UsageError
+
+_DEADLINE_S = 24 * 3600.0
+_REFUSED = 2
+_THREADS_SHOWN = 12
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_ENDINGS = {
+    "cut": "the recorder was ended before the program",
+    "too slow": "the disk was too slow for what was recorded",
+    "no room": "no room was left on the disk",
+}
+_MISSING = {
+    "unknown": "calls about blocks that are older than the recording are left out",
+    "overlapping": "frees were not seen",
+    "lost": "calls of signal handlers were not logged",
+}
+
+
+def recorder_command(
+    output: str | Path,
+    words: Sequence[str] = (),
+    *,
+    pid: int | None = None,
+    seconds: float | None = None,
+    touch_bytes: int | None = None,
+    each: bool = False,
+) -> list[str]:
+    """The command that records a program; it starts the program and is to be run by you.
+
+    Args:
+        output: The trace that it will write.
+        words: The program and its arguments; empty with `pid`.
+        pid: A process that was started with a recorder that sleeps.
+        seconds: After which the recording ends; None: with the program.
+        touch_bytes: Of blocks of that size and more, how much is resident is noted; None: of none.
+        each: Every program that is started gets a trace, not only the busiest.
+
+    Raises:
+        UsageError: There is no such program, nothing can be preloaded into it, or an allocator is
+            inside that it calls by other names, so that its calls could not be seen.
+        HztuneError: hz-record was not built.
+    """
+    output = Path(output)
+    command = [str(artifacts.record()), "--output", str(output)]
+    command += [] if seconds is None else ["--for", f"{seconds:g}"]
+    command += [] if touch_bytes is None else ["--touch", str(touch_bytes)]
+    command += ["--each"] if each else []
+    if pid is not None:
+        return [*command, "--pid", str(pid)]
+    found = loaded_program.inspect(words[0])
+    if obstacle := found.obstacle():
+        raise UsageError(f"it cannot be recorded: {obstacle}")
+    for path in (found.program, *loaded_program.libraries(found.program)):
+        _require_seen_through(path)
+    try:
+        if output.exists() and any(map(output.samefile, (found.program, *found.scripts))):
+            raise UsageError(f"cannot write {str(output)!r}: it is the program that is recorded")
+    except OSError as error:
+        raise UsageError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    return [*command, "--library", str(artifacts.recorder()), "--", *words]
+
+
+def _require_seen_through(path: Path) -> None:
+    """Refuses a file with an allocator that is not called as malloc."""
+    with contextlib.suppress(OSError):
+        file = elf.read(path)
+        for part in inside.parts_in(path) if file and "malloc" not in file.defines else ():
+            raise UsageError(
+                f"it cannot be recorded: {path} has {part.name.partition(':')[2]} inside and calls "
+                "it by names of its own, so that a recording would lack most of what the program "
+                "allocates; build it with the system's malloc"
+            )
+
+
+def trace_info(path: str | Path) -> dict[str, Any]:
+    """What is in a trace, as `hztune trace info --json` prints it.
+
+    Raises:
+        UsageError: It is none.
+        HztuneError: What it says of itself is nothing that hztune writes.
+    """
+    said, _ = _run("info", path)
+    try:
+        told: dict[str, Any] = json.loads(said)
+        trace_text(told)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise HztuneError(
+            f"{str(path)!r} has notes that hztune does not write; `hztune trace anonymize` makes a "
+            "trace without them"
+        ) from None
+    return told
+
+
+def cut_trace(
+    path: str | Path, output: str | Path, *, from_s: float | None = None, to_s: float | None = None
+) -> list[str]:
+    """Writes a part of a trace; returns what is to be said.
+
+    Blocks that live where the part begins are allocated there. None: with the trace.
+
+    Raises:
+        UsageError: It is no trace, or cannot be written.
+        HztuneError: Nothing is left of it.
+    """
+    words = [] if from_s is None else ["--from", repr(from_s)]
+    words += [] if to_s is None else ["--to", repr(to_s)]
+    return _run("cut", path, "--output", str(output), *words)[1]
+
+
+def anonymize_trace(
+    path: str | Path, output: str | Path, *, round_sizes: int | None = None
+) -> list[str]:
+    """Writes a trace without the names of its program and threads; returns what is to be said.
+
+    With `round_sizes`, sizes become multiples of so many bytes, a power of two.
+
+    Raises:
+        UsageError: It is no trace, or cannot be written.
+    """
+    words = [] if round_sizes is None else ["--round-sizes", str(round_sizes)]
+    return _run("anonymize", path, "--output", str(output), *words)[1]
+
+
+def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") -> list[str]:
+    """Writes a trace as plain text, or makes one; returns what is to be said.
+
+    Raises:
+        UsageError: It is no recording of a form that is known, or there is no such form.
+        HztuneError: It cannot be written.
+    """
+    return _run("convert", path, "--output", str(output), "--to", form)[1]
+
+
+def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
+    """Runs hz-trace; returns what it wrote, and what is to be said about it."""
+    command = [str(artifacts.trace_tool()), verb, str(path), *words]
+    done = process.run(command, deadline_s=_DEADLINE_S, output_limit=64 << 20)
+    said = [
+        line.removeprefix("hz-trace: ").removeprefix("hz-record: ")
+        for line in done.stderr.splitlines()
+    ]
+    if not done.ok:
+        reason = said[-1] if said and done.code > 0 else f"hz-trace {done.describe()}"
+        raise UsageError(reason) if done.code == _REFUSED else HztuneError(reason)
+    return done.stdout, said
+
+
+# ---- what is in a trace, for people --------------------------------------------------------------
+
+
+def trace_text(told: Mapping[str, Any]) -> list[str]:
+    """What `trace_info` tells, for people, a line each."""
+    return [f"{name:<10}{text}" for rows in (_recorded, _asked) for name, text in rows(told)]
+
+
+def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:
+    """Bytes that such a share of the allocations asks for at most: a power of two less one.
+
+    `sizes` are (most bytes, allocations of at most so many and more than half), in order.
+    """
+    seen, given = 0, sum(count for _, count in sizes)
+    for most, count in sizes:
+        seen += count
+        if seen >= share * given:
+            return most
+    return 0
+
+
+def _recorded(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How much of the program's life is there."""
+    notes = told["notes"] or {}
+    if notes.get("program"):
+        yield "program", printable(" ".join(" ".join(notes["program"]).split()))
+    time = f" in {told['duration_ns'] * 1e-9:.3f} s" if told["has_time"] else ", without times"
+    yield "calls", f"{told['calls']:,} of {_counted(told['threads'], 'thread')}{time}"
+    each = told["bytes"] / told["calls"] if told["calls"] else 0.0
+    yield "file", f"{_amount(told['bytes'])}, {each:.1f} bytes a call"
+    if told["is_part"]:
+        reason = _ENDINGS.get(str(notes.get("ending")), "")
+        yield "part", "of the program's life" + (f": {reason}" if reason else "")
+    for name, words in _MISSING.items():
+        if notes.get(name):
+            yield "missing", f"{notes[name]:,} {words}"
+
+
+def _asked(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was asked of the allocator, and by which threads."""
+    if told["peak_blocks"]:
+        yield "at once", f"{_amount(told['peak_bytes'])} in {told['peak_blocks']:,} blocks at most"
+    if told["ends"]:
+        share = 100.0 * told["ends_by_others"] / told["ends"]
+        yield "frees", f"{told['ends']:,}, {share:.1f} % by another thread than the block's"
+    if sum(count for _, count in told["sizes"]):
+        shares = ((each, _amount(at_most(told["sizes"], each))) for each in (0.5, 0.9, 0.99, 1.0))
+        yield "sizes", ", ".join(f"{100 * each:g} % at most {most}" for each, most in shares)
+    if order := sorted(told["operations"].items(), key=lambda item: (-item[1], item[0])):
+        yield "did", ", ".join(f"{count:,} {name}" for name, count in order)
+    shown = told["threads_shown"][:_THREADS_SHOWN]
+    for number, each in enumerate(shown):
+        name = f" {printable(each['name'])}" if each["name"] else ""
+        span = f", {each['start_ns'] * 1e-9:.3f} to {each['end_ns'] * 1e-9:.3f} s"
+        when = span if told["has_time"] else ""
+        yield "thread", f"{number}{name}: {_counted(each['calls'], 'call')}{when}"
+    if told["threads"] > len(shown):
+        yield "", f"and {told['threads'] - len(shown):,} more"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _amount(count: float) -> str:
+    """Bytes in the unit that people use."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.{min(1, unit)}f} {_UNITS[unit]}"
