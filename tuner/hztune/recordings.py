@@ -113,7 +113,13 @@ def cut_trace(
 ) -> list[str]:
     """Writes a part of a trace; returns what is to be said.
 
-    Blocks that live where the part begins are allocated there. None: with the trace.
+    Blocks that live where the part begins are allocated there.
+
+    Args:
+        path: The trace.
+        output: The one that is written.
+        from_s: Seconds at which the part begins; None: with the trace.
+        to_s: At which it ends; None: with the trace.
 
     Raises:
         UsageError: It is no trace, or cannot be written.
