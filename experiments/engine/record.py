@@ -40,7 +40,7 @@ from hztune.blocks import Block
 from hztune.machine import Machine
 from hztune.measure import Arm, Around, Executor, Remembered, Role
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.executors import program_identity, workload_executor
+from hztune.measure.executors import executor_for, program_identity
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy
@@ -276,7 +276,7 @@ def write(path: Path, subject: Subject, machine: Machine, found: dict[str, Any])
 def by_turns(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, Executor]:
     """One of the workloads, and what measures it."""
     spec = WorkloadSpec.from_text(*WORKLOADS[name])
-    return spec, workload_executor(spec, seed=seed, machine=machine, processes=1 + SLOTS)
+    return spec, executor_for([spec], seed=seed, machine=machine, processes=1 + SLOTS)
 
 
 @contextmanager

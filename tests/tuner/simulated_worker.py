@@ -31,4 +31,4 @@ def truth(arm: Arm) -> Truth:
 
 
 DRAWN = Slow(ReplayExecutor(truth, ModelNoise(within=0.02, between=0.01, common=0.05), seed=1))
-cluster.executor_for = lambda target: DRAWN
+cluster.kept_executor = lambda target: DRAWN

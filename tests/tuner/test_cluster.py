@@ -109,7 +109,7 @@ def test_workers_that_are_killed_cost_no_block_and_no_verdict(
 def test_a_worker_measures_no_program_and_reads_no_trace_that_it_was_not_started_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target = Target((), (described(("/bin/true",)),), seed=1, processes=7)
+    target = Target((described(("/bin/true",)),), seed=1, processes=7)
     with pytest.raises(UsageError, match="was not started for '/bin/true'"):
         target.refuse_strangers()
     monkeypatch.setenv(ALLOWED, "/srv/a:/bin/true")
@@ -117,12 +117,12 @@ def test_a_worker_measures_no_program_and_reads_no_trace_that_it_was_not_started
     for option in ("prepare", "cleanup", "check", "metric_cmd"):
         program = described(("/bin/true",), **{option: "rm x"})  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="no worker takes"):
-            replace(target, programs=(program,)).refuse_strangers()
+            replace(target, targets=(program,)).refuse_strangers()
         with pytest.raises(UsageError, match="--metric-cmd and --on exclude each other"):
             understand(TuneRequest(program=program, on="tcp://host:1"))
     server = described(server="/bin/true {port}", load="true {port}")
     with pytest.raises(UsageError, match="no worker takes"):
-        replace(target, programs=(server,)).refuse_strangers()
+        replace(target, targets=(server,)).refuse_strangers()
 
 
 def test_what_dask_sets_for_its_workers_reaches_no_control(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,10 +209,10 @@ class Session:
 
     def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.out, self.measured, self.ends_at = out, [], -1  # type: ignore[var-annotated]
-        monkeypatch.setattr(conduct, "workload_executor", self._executor)
+        monkeypatch.setattr(conduct, "executor_for", self._executor)
 
-    def _executor(self, spec: WorkloadSpec, sink: Sink, **_: object) -> Executor:
-        session = self
+    def _executor(self, specs: Sequence[WorkloadSpec], sink: Sink, **_: object) -> Executor:
+        session, (spec,) = self, specs
 
         class Ending(Kept):
             def measure(self, *args: Sequence[Arm], **more: object) -> Block:  # type: ignore[override]

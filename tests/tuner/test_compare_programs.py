@@ -29,7 +29,7 @@ from hztune.compare import comparison
 from hztune.compare.contenders import COMMAND, FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.executors import program_identity, programs_executor
+from hztune.measure.executors import executor_for, program_identity
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
@@ -151,7 +151,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> dict[str, Truth]:
     landscape = lambda arm: truths.get(arm.allocator.removeprefix(COMMAND), Truth())  # noqa: E731
     noise = ModelNoise(within=0.01, between=0.002)
     executor = lambda *_, **__: ReplayExecutor(landscape, noise, seed=1)  # noqa: E731
-    monkeypatch.setattr("hztune.compare.conduct.program_executor", executor)
+    monkeypatch.setattr("hztune.compare.conduct.executor_for", executor)
     return truths
 
 
@@ -314,7 +314,7 @@ def test_several_commands_are_one_target_with_a_limit_for_each() -> None:
 
 def test_a_block_of_several_commands_has_a_part_for_each() -> None:
     programs = api.named_programs(COMMANDS, warmup=0)
-    executor = programs_executor(programs, seed=1, machine=Machine.here())
+    executor = executor_for(programs, seed=1, machine=Machine.here())
     block = executor.measure([Arm("none"), Arm("none")], role="search", rounds=1, number=0)
     assert [len(outcome.parts) for outcome in block.outcomes] == [2, 2]
     assert all(outcome.ok for outcome in block.outcomes)
@@ -322,7 +322,7 @@ def test_a_block_of_several_commands_has_a_part_for_each() -> None:
 
 def test_a_command_that_fails_is_named() -> None:
     programs = api.named_programs(("good=true", "bad=false"), warmup=0)
-    executor = programs_executor(programs, seed=1, machine=Machine.here())
+    executor = executor_for(programs, seed=1, machine=Machine.here())
     block = executor.measure([Arm("none")], role="search", rounds=1, number=0)
     assert block.control.detail.startswith("on bad: ")
 

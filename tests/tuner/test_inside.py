@@ -21,7 +21,7 @@ from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Outcome, insides
-from hztune.measure.executors import program_executor
+from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile
@@ -102,8 +102,8 @@ def linked(compiled: Compile, family: str) -> Path:
 
 
 def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tuple[Outcome, ...]:
-    executor = program_executor(
-        replace(program, warmups=0, by="runs"), seed=1, machine=Machine.here(), inside=parts
+    executor = executor_for(
+        [replace(program, warmups=0, by="runs")], seed=1, machine=Machine.here(), inside=parts
     )
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 

@@ -20,7 +20,7 @@ from hztune.machine import Machine
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.identity import Fault
 from hztune.measure.program import Metric, Program, Service, bench_program, described
-from hztune.measure.rest import MemoryWatch, TreeMemory
+from hztune.measure.watch import MemoryWatch, TreeMemory
 from hztune.measure.whole import RunExecutor
 from hztune.rests import RestPlan
 from hztune.store.log import LocalStudy, recording
@@ -179,7 +179,7 @@ def test_a_failure_says_what_the_program_did(name: str) -> None:
 def test_memory_that_may_not_be_read_is_no_memory_of_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hztune.measure.rest.tree_memory", lambda pid: TreeMemory(0, 0))
+    monkeypatch.setattr("hztune.measure.watch.tree_memory", lambda pid: TreeMemory(0, 0))
     with pytest.raises(HztuneError, match="the memory of the program may not be read"):
         measured(program())
 

@@ -22,10 +22,9 @@ from hztune.measure.alternate import (
     Stint,
     without_strangers,
 )
-from hztune.measure.executors import ProgramExecutor, program_executor
+from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Metric, Program, can_have_networks
-from hztune.measure.whole import RunExecutor
 
 from .test_measure_runs import CONTROL, FIRST, SECOND, OpenProof, python
 
@@ -43,10 +42,9 @@ def by_turns(program: Program, *arms: Any, rounds: int = 1, **options: Any) -> B
 def choose(program: Program, memory_mb: int = 0) -> tuple[str, Block]:
     """What is said of a program before its first block, and that block."""
     said: list[str] = []
-    proof = OpenProof()
-    runs = RunExecutor(program, seed=1, identity=proof, memory_mb=memory_mb)
-    turns = AlternateExecutor(program, seed=1, identity=proof, memory_mb=memory_mb)
-    executor = ProgramExecutor(program, runs, turns, said.append)
+    executor = ProgramExecutor(
+        program, seed=1, identity=OpenProof(), memory_mb=memory_mb, say=said.append
+    )
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
     return "\n".join(said), block
 
@@ -170,7 +168,7 @@ def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_othe
 def test_a_study_goes_on_as_it_began() -> None:
     _, block = choose(python(BUSY, by="runs"))
     said: list[str] = []
-    executor = program_executor(python(BUSY), seed=1, machine=Machine.here(), say=said.append)
+    executor = executor_for([python(BUSY)], seed=1, machine=Machine.here(), say=said.append)
     executor.recall([block])
     executor.measure([CONTROL], role="aa", rounds=1, number=1)
     assert said == ["measured by whole runs, one after the other: as the study began"]

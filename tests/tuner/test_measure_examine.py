@@ -78,13 +78,10 @@ class Given:
         self.spans: list[float] = []
         self.copies: list[int] = []
         self._runs = [*runs]
-        self._room, self.control_kb = room, 0
+        self._room, self.control_kb, self.first_s = room, 0, 0.0
 
     def tell_load(self, span_s: float) -> None:
         self.spans.append(span_s)
-
-    def take_time(self, first_s: float) -> None:
-        """What a run takes does not matter here."""
 
     def fits(self, arms: int) -> bool:
         return arms <= self._room

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Accounting, Arm, Block, SeveralExecutor, launch, whole
 from hztune.measure.disturbance import Watch
-from hztune.measure.executors import ProgramExecutor, program_executor
+from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Metric, Program, bench_program
-from hztune.measure.whole import RunExecutor, Series
+from hztune.measure.whole import Part, RunExecutor
 from hztune.store import Evidence
 from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
@@ -77,23 +78,28 @@ class WantsLibrary(OpenProof):
         return None if library == "/lib/right" else Fault("wrong_allocator", f"{library or 'none'}")
 
 
-class Unseen(Series):
-    """A block whose runs are made up."""
+class Unseen(RunExecutor):
+    """An executor whose runs are made up: they show these libraries; "" was over too early."""
 
-    def take(self, *libraries: str) -> Outcome:
-        """What an arm comes to whose runs showed these libraries; "" was over too early."""
-        (part,) = self.parts
-        for number, library in enumerate(libraries):
+    libraries: Sequence[str] = ()
+
+    def _play(self, parts: list[Part], *more: Any) -> float:
+        (part,) = parts
+        for number, library in enumerate(self.libraries):
             rate = self._rate(part, Run(None, wall_s=1.0, library=library))
             if isinstance(rate, Fault):
                 part.fault = rate
                 break
-            self._enter(0, Run(None), Turn(number, 0, 0, 10**9, rate), Evidence())
-        return self.outcomes()[0]
+            self._enter(0, part, Run(None), Turn(number, 0, 0, 10**9, rate), Evidence())
+        return 0.0
+
+    def take(self, *libraries: str) -> Outcome:
+        self.libraries = libraries
+        return self.measure([CONTROL], role="aa", rounds=1, number=0).control
 
 
-def wants_library() -> RunExecutor:
-    return RunExecutor(python("pass"), seed=1, identity=WantsLibrary())
+def wants_library() -> Unseen:
+    return Unseen(python("pass"), seed=1, identity=WantsLibrary())
 
 
 @pytest.mark.parametrize(
@@ -108,14 +114,14 @@ def wants_library() -> RunExecutor:
 def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs(
     libraries: list[str], status: str, detail: str
 ) -> None:
-    outcome = Unseen(wants_library(), [CONTROL], 1.0).take(*libraries)
+    outcome = wants_library().take(*libraries)
     assert (outcome.status, outcome.detail) == (status, detail)
 
 
 def test_what_was_seen_of_an_arm_in_one_block_holds_in_the_next_one() -> None:
     executor = wants_library()
     executor.seen[CONTROL] = "/lib/right"
-    assert Unseen(executor, [CONTROL], 1.0).take("").status == "ok"
+    assert executor.take("").status == "ok"
 
 
 def ran_for(seconds: float) -> Block:
@@ -172,17 +178,17 @@ def test_where_the_control_runs_a_candidate_that_takes_no_more_must_run_too(
 ) -> None:
     player = RunExecutor(python("pass"), seed=1, identity=OpenProof(), memory_mb=200)
     player.recall([Block(0, "aa", (Outcome(CONTROL, "ok", rss_peak_kb=control_mb << 10),))])
-    series = Series(player, [CONTROL, FIRST], 1.0)
-    assert [series._own(part).rss_limit_mb for part in series.parts] == [0, limit_mb]
+    parts = player._parts_of([CONTROL, FIRST])
+    assert [player._own(part).rss_limit_mb for part in parts] == [0, limit_mb]
 
 
 def test_the_memory_is_that_of_the_machine_or_of_its_control_group() -> None:
     boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
     for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
-        player = program_executor(Program(("true",)), seed=1, machine=machine, identity=OpenProof())
+        player = executor_for([Program(("true",))], seed=1, machine=machine, identity=OpenProof())
         assert isinstance(player, ProgramExecutor)
-        series = Series(player._runs, [CONTROL, FIRST], 1.0)
-        assert series._own(series.parts[1]).rss_limit_mb == limit_mb
+        _, part = player._runs._parts_of([CONTROL, FIRST])
+        assert player._runs._own(part).rss_limit_mb == limit_mb
 
 
 def test_the_memory_of_its_children_counts(clock: str) -> None:
@@ -376,9 +382,9 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
             super().__init__()
             done.append("watch")
 
-        def stop(self) -> None:
-            super().stop()
+        def passed(self) -> dict[str, int]:
             done.append("stop")
+            return super().passed()
 
     monkeypatch.setattr(whole, "Watch", Watching)
     monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
@@ -435,8 +441,8 @@ def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_pat
     if by == "runs":
         player: Any = executor(program, warmups=3)
     else:
-        player = program_executor(
-            replace(program, by=""), seed=1, machine=Machine.here(), identity=OpenProof()
+        player = executor_for(
+            [replace(program, by="")], seed=1, machine=Machine.here(), identity=OpenProof()
         )
     copies = player.measure([CONTROL, CONTROL], role="aa", rounds=2, number=0)
     assert player.cost(2, 1) == 0.0  # the study ends by this reason, and not for want of time

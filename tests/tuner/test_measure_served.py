@@ -19,7 +19,7 @@ from hztune.machine import Machine
 from hztune.measure import Arm, Block, Outcome, executors, whole
 from hztune.measure.alternate import BY_TURNS, NumberReading, Pace, Stint
 from hztune.measure.examine import Finding, Tryout
-from hztune.measure.executors import program_executor
+from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, can_have_networks, described
 from hztune.measure.server import refuse_fixed_time
@@ -88,7 +88,7 @@ class Place:
         return described(**{**usual, **options})
 
     def measure(self, program: Program, arms: int = 2) -> Block:
-        executor = program_executor(program, seed=1, machine=Machine.here(), say=self.told.append)
+        executor = executor_for([program], seed=1, machine=Machine.here(), say=self.told.append)
         return executor.measure([CONTROL] * arms, role="aa", rounds=1, number=0)
 
 

@@ -16,6 +16,7 @@ from hztune.blocks import Outcome, Turn
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, turns
+from hztune.measure.disturbance import Throttling
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
 from hztune.store import Evidence, Plan
@@ -203,7 +204,7 @@ def test_an_arm_whose_threads_often_switch_keeps_all_its_turns(stage: Stage) -> 
 
 def test_a_throttled_turn_is_disturbed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([0, 0, 0, 9_000, *[9_000] * 100])
-    monkeypatch.setattr(turns.Throttling, "us", lambda self: next(told))
+    monkeypatch.setattr(Throttling, "us", lambda self: next(told))
     block = stage.measure(DEFAULT)
     assert [turn.disturbed for turn in block.control.turns] == ["", "", "throttled", *[""] * 4]
 

@@ -87,7 +87,7 @@ def carry_out(
         where, inner = "hztune.tune.session", made(on_trace, 1)
         program = Stopped(made(on_program, 2), stop_after)
         monkeypatch.setattr(f"{where}.executor_of", lambda r, machine, to, *_: Kept(inner, to))
-        monkeypatch.setattr(f"{where}.programs_executor", lambda p, to, **_: Kept(program, to))
+        monkeypatch.setattr(f"{where}.executor_for", lambda p, to, **_: Kept(program, to))
         monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
         request = TuneRequest(
             trace, space=str(tmp_path / "one.toml"), budget_s=180.0, out=tmp_path / "out",

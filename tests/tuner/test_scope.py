@@ -231,8 +231,7 @@ def test_every_arm_lives_in_a_group_of_its_own_that_goes_with_it() -> None:
 def test_a_program_by_itself_is_measured_by_runs_in_its_container() -> None:
     said: list[str] = []
     program = described((sys.executable, "-I", "-S", "-c", TAKES), memory="64M", timeout=20.0)
-    runs = RunExecutor(program, seed=1, identity=OpenProof(), warmups=0)
-    executor = ProgramExecutor(program, runs, None, said.append)  # type: ignore[arg-type]
+    executor = ProgramExecutor(program, seed=1, identity=OpenProof(), say=said.append)
     assert executor.measure([Arm("none")], role="aa", rounds=1, number=0).control.ok
     assert said == ["measured by whole runs, one after the other: each in 64M of memory"]
 

@@ -17,7 +17,7 @@ from hztune.blocks import Arm, Block
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import SeveralExecutor
-from hztune.measure.executors import workloads_executor
+from hztune.measure.executors import executor_for
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result import Decision
@@ -192,7 +192,7 @@ def test_what_loses_just_what_it_may_not_is_claimed_in_at_most_one_of_a_hundred_
 def test_turns_and_whole_runs_are_not_mixed() -> None:
     specs = [WorkloadSpec("remote", "", (), 2), WorkloadSpec("xmalloc", "", (), 2, steady=False)]
     with pytest.raises(UsageError, match="xmalloc is measured by whole runs"):
-        workloads_executor(specs, seed=1, machine=MACHINE, processes=2)
+        executor_for(specs, seed=1, machine=MACHINE, processes=2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hztune import api, profile, workload
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.executors import workload_executor
+from hztune.measure.executors import executor_for
 from hztune.measure.turns import TurnExecutor
 from hztune.measure.whole import RunExecutor
 from hztune.profile import Profile, WorkloadId
@@ -120,7 +120,7 @@ def test_it_is_listed_as_what_takes_a_file(path: Path) -> None:
 @pytest.mark.slow
 def test_turns_of_a_long_trace_are_whole_rounds(tmp_path: Path) -> None:
     spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
-    executor = workload_executor(spec, seed=1, machine=Machine.here(), processes=2)
+    executor = executor_for([spec], seed=1, machine=Machine.here(), processes=2)
     assert isinstance(executor, TurnExecutor)
     block = executor.measure([Arm("hz"), Arm("glibc")], role="search", rounds=2, number=0)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
@@ -134,8 +134,8 @@ def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_m
 ) -> None:
     monkeypatch.setattr(workload, "_MOST_CALLS_IN_TURNS", 250_000)
     spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
-    executor = workload_executor(
-        spec, seed=1, machine=Machine.here(), processes=2, run_s=300_000 / 8e6
+    executor = executor_for(
+        [spec], seed=1, machine=Machine.here(), processes=2, run_s=300_000 / 8e6
     )
     assert isinstance(executor, RunExecutor)
     outcome = executor.measure([Arm("glibc")], role="search", rounds=1, number=0).control

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -244,11 +244,11 @@ def test_a_workload_is_measured_as_the_profile_has_it(
 ) -> None:
     asked: list[WorkloadSpec] = []
 
-    def simulated(spec: WorkloadSpec, *_: object, **__: object) -> ReplayExecutor:
-        asked.append(spec)
+    def simulated(specs: Sequence[WorkloadSpec], *_: object, **__: object) -> ReplayExecutor:
+        asked.extend(specs)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
-    monkeypatch.setattr("hztune.measure.executors.workload_executor", simulated)
+    monkeypatch.setattr("hztune.verify.claim.executor_for", simulated)
     remote = WorkloadId("bench", "remote", "medium", {"remote": 70})
     path = saved(structs.replace(here, workload=remote, threads=3), tmp_path)
     assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4
@@ -277,7 +277,7 @@ def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
-    monkeypatch.setattr("hztune.verify.claim.programs_executor", simulated)
+    monkeypatch.setattr("hztune.verify.claim.executor_for", simulated)
     path = saved(of_program(here, "sleep", "1"), tmp_path)
     done = hztune_here("verify", path, "--quiet", *words)
     assert done.returncode == 4

@@ -43,10 +43,9 @@ from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import (
     Say,
-    program_executor,
+    executor_for,
     program_identity,
     say_nothing,
-    workload_executor,
 )
 from hztune.measure.program import Program
 from hztune.progress import Reporter, duration
@@ -99,7 +98,6 @@ def executors(
         say: Tells the user how programs are measured, and why.
         blocks: Those that an earlier session left in the sink.
     """
-    proof = FileIdentity(contenders)
     inside = [each.inside for each in contenders if each.inside is not None]
 
     def make(spec: ComparedRow) -> Executor:
@@ -107,27 +105,22 @@ def executors(
         own = [block for block in blocks if block.workload == spec.label]
         if own:
             say(f"{spec.label}: pairs of the earlier session that count: {len(own)}")
-        if not isinstance(spec, ProgramSpec):
-            count = len(contenders)
-            return Remembered(
-                workload_executor(
-                    spec, kept, seed=seed, machine=machine, processes=count, identity=proof
-                ),
-                own,
-            )
-        program = _with_commands((programs or {})[spec], contenders)
-        identity = FileIdentity(contenders, program_identity(program, inside))
-        return Remembered(
-            program_executor(
-                program,
-                kept,
-                seed=seed,
-                machine=machine,
-                identity=identity,
-                say=lambda words: say(f"{spec.label}: {words}"),
-            ),
-            own,
+        target: Program | WorkloadSpec
+        if isinstance(spec, ProgramSpec):
+            target = _with_commands((programs or {})[spec], contenders)
+            identity = FileIdentity(contenders, program_identity(target, inside))
+        else:
+            target, identity = spec, FileIdentity(contenders)
+        executor = executor_for(
+            [target],
+            kept,
+            seed=seed,
+            machine=machine,
+            processes=len(contenders),
+            identity=identity,
+            say=lambda words: say(f"{spec.label}: {words}"),
         )
+        return Remembered(executor, own)
 
     return make
 

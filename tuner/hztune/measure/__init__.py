@@ -62,13 +62,11 @@ class Accounting:
     hooks_s: float = 0.0  # seconds in the user's commands before and after runs
 
     @classmethod
-    def of(
-        cls, turns: Sequence[Turn], warmup_s: float, wall_s: float, hooks_s: float = 0.0
-    ) -> Accounting:
+    def of(cls, turns: Sequence[Turn], warmup_s: float, wall_s: float) -> Accounting:
         """Accounts for what was measured in turns."""
         disturbed = sum(bool(turn.disturbed) for turn in turns)
         measured_s = sum(turn.counted_ns for turn in turns) * 1e-9
-        return cls(measured_s, warmup_s, wall_s, len(turns), disturbed, hooks_s)
+        return cls(measured_s, warmup_s, wall_s, len(turns), disturbed)
 
     @property
     def remark(self) -> str:

@@ -36,7 +36,7 @@ from hztune.measure.server import (
     with_port_and_dir,
 )
 from hztune.measure.watch import Watcher, watching
-from hztune.measure.whole import MEMORY_SHARE, SEEDS, Series, WholeExecutor
+from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, WholeExecutor
 from hztune.process import Child
 from hztune.scratch import scratch_folder
 from hztune.store import Evidence
@@ -109,7 +109,7 @@ class NumberReading:
     per_server_cpu: bool = False
 
     def rate(self, told: float, stint: Stint) -> float:
-        """Returns the rate of a run from what its time, or what it printed, tells of it."""
+        """The rate of a run from what its time, or what it printed, tells of it."""
         run = stint.run
         counted_s = stint.alive_s if self.counts_standing else run.wall_s
         return told * counted_s / (run.server_cpu_ns * 1e-9 if self.per_server_cpu else run.wall_s)
@@ -132,6 +132,7 @@ class AlternateExecutor(WholeExecutor):
         reading: How a run's speed is read.
     """
 
+    facts = MappingProxyType({BY_TURNS: 1})
     pace = Pace(turn_ms=10.0, cpu=None)
     reading = NumberReading()
 
@@ -159,80 +160,64 @@ class AlternateExecutor(WholeExecutor):
         Returns:
             What they showed, and the first fault among them.
         """
-        series = _Alternation(self, [control] * copies, limit_s or self.limit_s())
-        return series.try_out(runs, random.Random(self._seed), met)
-
-    def _play(
-        self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
-    ) -> tuple[Series, float]:
-        series = _Alternation(self, arms, self.limit_s())
-        series.play(rounds, rng)
-        return series, 0.0
-
-
-class _Alternation(Series):
-    """One block: runs by turns."""
-
-    facts = MappingProxyType({BY_TURNS: 1})
-
-    def __init__(self, of: AlternateExecutor, arms: Sequence[Arm], limit_s: float) -> None:
-        super().__init__(of, arms, limit_s)
-        self._pace, self._reading = of.pace, of.reading
-        self._beside = len(arms)
-
-    def play(self, rounds: int, rng: random.Random) -> None:
-        """Plays all rounds: one after the other where something is to be done between them."""
-        program = self._of.program
-        together = not (program.prepare or program.cleanup or program.service)
-        for first in range(0, rounds, rounds if together else 1):
-            stints = self._stints(rounds if together else 1, rng)
-            for index, stint in without_strangers(stints):
-                self._take(index, first + stint.number, stint)
-
-    def try_out(self, runs: int, rng: random.Random, met: Met) -> tuple[list[Stint], Fault | None]:
-        """Runs all arms and enters nothing."""
-        found = self._stints(runs, rng, met)
-        rates = (self._rate(self.parts[index], stint.run) for index, stint in found)
-        faults = [part.fault for part in self.parts if part.fault]
+        parts, rng = self._parts_of([control] * copies), random.Random(self._seed)
+        found = self._stints(parts, runs, rng, limit_s, met)
+        rates = (self._rate(parts[index], stint.run) for index, stint in found)
+        faults = [part.fault for part in parts if part.fault]
         faults = faults or [rate for rate in rates if isinstance(rate, Fault)]
         return [stint for _, stint in found], faults[0] if faults else None
 
+    def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
+        """Plays all rounds: one after the other where something is to be done between them."""
+        program = self.program
+        is_apart = program.prepare or program.cleanup or program.service
+        runs = 1 if is_apart else rounds
+        for first in range(0, rounds, runs):
+            for index, stint in without_strangers(self._stints(parts, runs, rng)):
+                self._take(index, parts[index], first + stint.number, stint)
+        return 0.0
+
     def _stints(
-        self, runs: int, rng: random.Random, met: Met = nothing_met
+        self,
+        parts: Sequence[Part],
+        runs: int,
+        rng: random.Random,
+        limit_s: float | None = None,
+        met: Met = nothing_met,
     ) -> list[tuple[int, Stint]]:
         """Runs each arm that is not at fault between the user's commands."""
-        seed, units = rng.randrange(SEEDS), dict[int, Unit]()
+        seed, units, found = rng.randrange(SEEDS), dict[int, Unit](), list[tuple[int, Stint]]()
+        limit_s = limit_s or self.limit_s()
         with ExitStack() as stack:
-            for index, part in enumerate(self.parts):
+            for index, part in enumerate(parts):
                 if part.fault is None:
-                    program = stack.enter_context(with_port_and_dir(self._own(part)))
+                    own = self._own(part, beside=len(parts))
+                    program = stack.enter_context(with_port_and_dir(own))
                     self._hook("--prepare", program.prepare)
-                    units[index] = self._unit(part, program, seed, rng)
-            numbers, found = [*units], list[tuple[int, Stint]]()
+                    units[index] = self._unit(part, program, seed, rng, limit_s)
             if units:
-                stints = take_turns([*units.values()], self._pace, runs=runs, met=met)
-                found = [(numbers[stint.unit], stint) for stint in stints]
+                numbers = [*units]
+                for stint in take_turns([*units.values()], self.pace, runs=runs, met=met):
+                    found.append((numbers[stint.unit], stint))
             for unit in units.values():
                 self._hook("--cleanup", unit.program.cleanup)
         return found
 
-    def _take(self, index: int, number: int, stint: Stint) -> None:
-        part = self.parts[index]
+    def _take(self, index: int, part: Part, number: int, stint: Stint) -> None:
         run = self._noted(part, stint.run)
-        if part.fault is not None:
-            return
-        rate = self._rate(part, stint.run)
+        rate = part.fault or self._rate(part, stint.run)
         if isinstance(rate, Fault):
             part.fault = rate
             return
         counted_ns = max(1, round(run.wall_s * 1e9))
-        ops = self._reading.rate(rate, stint) * counted_ns * 1e-9
+        ops = self.reading.rate(rate, stint) * counted_ns * 1e-9
         turn = Turn(number, stint.position, stint.start_ns, counted_ns, ops)
-        self._enter(index, run, turn, Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb))
+        evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb)
+        self._enter(index, part, run, turn, evidence)
 
 
 def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, Stint]]:
-    """Returns runs without the time that other programs of the machine took from their turns.
+    """Runs without the time that other programs of the machine took from their turns.
 
     That is known of the first thread of a process. So it holds where no run of the block had more:
     all runs that are compared are treated alike.
@@ -302,7 +287,7 @@ def _command(
     runs: int,
     folder: Path | None,
 ) -> list[str]:
-    """Returns the command; a unit is named by its index."""
+    """The command; a unit is named by its index."""
     words = [str(artifacts.alternate()), "--seed", str(units[0].seed), "--runs", str(runs)]
     words += ["--turn-ms", f"{pace.turn_ms:g}"]
     words += ["--timeout-ms", str(round(1e3 * units[0].limit_s))]
@@ -325,41 +310,41 @@ def _command(
 
 
 def _stint(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path | None) -> Stint:
-    """Returns a run as hz-alternate tells of it; what it printed is forgotten then."""
+    """A run as hz-alternate tells of it; what it printed is forgotten then."""
     stdout, program, stderr = "", unit.program, event["stderr"]
     if program.reads_output and folder is not None:
         path = folder / f"{event['unit']}.{event['run']}"
         stdout = path.read_text(encoding="utf-8", errors="replace")
         path.unlink()
-    told = (event["result"] or "").encode()
-    result = report_of(program, told, stderr)
+    result = report_of(program, (event["result"] or "").encode(), stderr)
+    run, how = run_of(result, watcher, stdout, stderr), event["ended_as"]
+    fault, was_told = run.fault, False
+    if event["asked"] and ended_when_told(result["code"] or -result["signal"]):
+        fault, was_told = None, True
+    if how is not None:
+        fault = unit.overtime(stderr) if how == "hang" else _FAULTS[how]
+    elif fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
+        fault = TOO_MUCH
     run = replace(
-        run_of(result, watcher, stdout, stderr),
+        run,
+        fault=fault,
+        was_told=was_told,
         wall_s=max(1, event["active_ns"]) * 1e-9,
         server_cpu_ns=event.get("service_cpu_ns", 0),
     )
-    if event["asked"] and ended_when_told(result["code"] or -result["signal"]):
-        run = replace(run, fault=None, was_told=True)
-    if event["ended_as"] == "hang":
-        run = replace(run, fault=unit.overtime(stderr))
-    elif event["ended_as"] is not None:
-        run = replace(run, fault=_FAULTS[event["ended_as"]])
-    elif run.fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
-        run = replace(run, fault=TOO_MUCH)
     return Stint(
         unit=int(event["unit"]),
         number=event["run"],
-        position=event["position"],
-        start_ns=event["start_ns"],
         alive_s=event["alive_ns"] * 1e-9,
         run=run,
-        turns=event["turns"],
-        awake=event["awake"],
-        beside=event["beside"],
-        threads=event["threads"],
         delay_s=max(0, result["delay_ns"] - event["delay_before_ns"]) * 1e-9,
         processes=result["processes"],
+        **{name: event[name] for name in _AS_TOLD},
     )
+
+
+_AS_TOLD = ("position", "start_ns", "turns", "awake", "beside", "threads")
+"""Fields of a stint that hz-alternate tells by the same names."""
 
 
 class _Playing:
@@ -411,9 +396,9 @@ class _Playing:
 
         How long the load's first thread wanted a CPU says nothing: the server had it meanwhile.
         """
-        told = (event["result"] or "").encode()
-        stderr = event["stderr"]
-        run = run_of(report_of(self.unit.program, told, stderr), self.seen(), "", stderr)
+        stderr, program = event["stderr"], self.unit.program
+        told = report_of(program, (event["result"] or "").encode(), stderr)
+        run = run_of(told, self.seen(), "", stderr)
         fault = ended_by_itself(run) if event["ended_as"] is None else self._fault
         run = replace(run, fault=fault, cpu_ns=0)
         for load in self.loads:
@@ -424,7 +409,7 @@ class _Playing:
             yield Stint(self._number, 0, 0, 0, 0.0, run, 0, 0, 0, 0, 0.0, 0)
 
     def _busy_threads(self, all_ns: int, most: int) -> float:
-        """Returns how many threads of one process shared its work: 2 where two did half each."""
+        """How many threads of one process shared its work: 2 where two did half each."""
         used: dict[int, list[int]] = defaultdict(list)
         for (pid, thread), ns in self._after.items():
             used[pid].append(ns - self._before.get((pid, thread), 0))
@@ -439,23 +424,24 @@ class _Playing:
 
 
 def together(server: Run, load: Run) -> Run:
-    """Returns the run of a unit: the server's memory and allocator, the load's time and output."""
+    """The run of a unit: the server's memory and allocator, the load's time and output."""
     fault = load.fault and replace(load.fault, detail=f"--load: {load.fault.detail}")
     if fault is not None and fault.status != "hang":
         fault = replace(fault, status="failed")
+    server_ns = max(0, load.server_cpu_ns)
     return replace(
         server,
         fault=server.fault or fault,
         wall_s=load.wall_s,
         stdout=load.stdout,
-        cpu_ns=max(0, load.server_cpu_ns) + load.cpu_ns,
-        server_cpu_ns=max(0, load.server_cpu_ns),
+        cpu_ns=server_ns + load.cpu_ns,
+        server_cpu_ns=server_ns,
         was_told=load.was_told,
     )
 
 
 def _thread_cpu_ns(launcher: int) -> dict[tuple[int, int], int]:
-    """Returns the CPU time of each thread below hz-launch, by process and thread."""
+    """The CPU time of each thread below hz-launch, by process and thread."""
     used = {}
     for pid in live.descendants(launcher):
         with contextlib.suppress(OSError):

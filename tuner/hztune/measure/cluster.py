@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Accounting, Executor
-from hztune.measure.executors import programs_executor, workloads_executor
+from hztune.measure.executors import executor_for
 from hztune.measure.program import Program
 from hztune.store import Evidence, Plan, Sink
 from hztune.workload import WorkloadSpec
@@ -39,22 +39,16 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a study measures: built-in workloads, or programs of the user's.
+    """What a study measures; see `executor_for`."""
 
-    `seed` is that of requests, orders and environment sizes; `processes` live at once, at most,
-    where turns measure a workload.
-    """
-
-    workloads: tuple[WorkloadSpec, ...]
-    programs: tuple[Program, ...]
+    targets: tuple[Program | WorkloadSpec, ...]
     seed: int
     processes: int
 
     @property
     def key(self) -> str:
         """What tells it from others."""
-        programs = [each.argv for each in self.programs]
-        return f"{[each.label for each in self.workloads]} {programs} {self.seed}"
+        return f"{[getattr(each, 'argv', each.label) for each in self.targets]} {self.seed}"
 
     def refuse_strangers(self) -> None:
         """Sees to it that a worker runs nothing, and reads no trace, that it was not started for.
@@ -63,17 +57,21 @@ class Target:
             UsageError: It would.
         """
         allowed = os.environ.get(ALLOWED, "").split(":")
-        traces = [str(each.trace.path) for each in self.workloads if each.trace is not None]
-        for name in (*traces, *(each.argv[0] for each in self.programs)):
-            if name not in allowed:
+        for each in self.targets:
+            if isinstance(each, Program):
+                name = each.argv[0]
+            else:
+                name = str(each.trace.path) if each.trace is not None else ""
+            if name and name not in allowed:
                 raise UsageError(
                     f"this worker was not started for {name!r}: start it with {ALLOWED}={name}"
                 )
-        if any(each.service or each.shell_commands for each in self.programs):
-            raise UsageError(
-                "--server, --prepare, --cleanup, --check and --metric-cmd are shell commands, "
-                "which no worker takes; tune with them on the program's own machine, without --on"
-            )
+            if isinstance(each, Program) and (each.service or each.shell_commands):
+                raise UsageError(
+                    "--server, --prepare, --cleanup, --check and --metric-cmd are shell commands, "
+                    "which no worker takes; tune with them on the program's own machine, without "
+                    "--on"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +85,20 @@ class Job:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Seconds of a block: of any, of each arm, and of each round of an arm."""
 
     start_s: float
     arm_s: float
     round_s: float
 
-    @classmethod
-    def of(cls, executor: Executor) -> Costs:
-        """What an executor says that blocks cost."""
-        one, more, longer = executor.cost(2, 1), executor.cost(3, 1), executor.cost(2, 11)
-        round_s = (longer - one) / 20.0
-        arm_s = max(0.0, more - one - round_s)
-        return cls(max(0.0, one - 2.0 * (arm_s + round_s)), arm_s, round_s)
+
+def costs_of(executor: Executor) -> Costs:
+    """What an executor says that blocks cost."""
+    one, more, longer = executor.cost(2, 1), executor.cost(3, 1), executor.cost(2, 11)
+    round_s = (longer - one) / 20.0
+    arm_s = max(0.0, more - one - round_s)
+    return Costs(max(0.0, one - 2.0 * (arm_s + round_s)), arm_s, round_s)
 
 
 Answered = tuple[Block, Accounting, Costs]
@@ -129,18 +126,13 @@ def forget_settings_of_dask() -> None:
                 del os.environ[name]
 
 
-def executor_for(target: Target) -> Executor:
+def kept_executor(target: Target) -> Executor:
     """What measures a target in this worker; kept, as it learns what blocks cost."""
     global _latest
     if _latest is None or _latest[0] != target.key:
         forget_settings_of_dask()
-        machine, seed = Machine.here(), target.seed
-        made = (
-            programs_executor(target.programs, seed=seed, machine=machine)
-            if target.programs
-            else workloads_executor(
-                target.workloads, seed=seed, machine=machine, processes=target.processes
-            )
+        made = executor_for(
+            target.targets, seed=target.seed, machine=Machine.here(), processes=target.processes
         )
         _latest = target.key, made
     return _latest[1]
@@ -150,20 +142,20 @@ def prepared(target: Target, control: Arm) -> Costs:
     """Runs in a worker: finds out what blocks cost there."""
     target.refuse_strangers()
     with _measuring:
-        executor = executor_for(target)
+        executor = kept_executor(target)
         executor.prepare(control)
-        return Costs.of(executor)
+        return costs_of(executor)
 
 
 def measured(job: Job) -> Answered:
     """Runs in a worker: measures a block."""
     job.target.refuse_strangers()
     with _measuring:
-        executor = executor_for(job.target)
+        executor = kept_executor(job.target)
         before = executor.accounting
         block = executor.measure(job.arms, role=job.role, rounds=job.rounds, number=job.number)
         block = replace(block, machine=Machine.here().fingerprint)
-        return block, executor.accounting - before, Costs.of(executor)
+        return block, executor.accounting - before, costs_of(executor)
 
 
 # ---- in the study --------------------------------------------------------------------------------

@@ -52,21 +52,19 @@ class ProgramExecutor(Executor):
     def __init__(
         self,
         program: Program,
-        runs: RunExecutor,
-        turns: AlternateExecutor,
+        sink: Sink | None = None,
+        *,
+        seed: int,
+        identity: IdentityCheck | None = None,
+        memory_mb: int = 0,
         say: Say = say_nothing,
     ) -> None:
-        """Makes the executor of a study.
-
-        Args:
-            program: What is run; `program.by` says how, where the user knows better.
-            runs: Measures by runs.
-            turns: Measures by turns.
-            say: Tells the user how it is measured, and why.
-        """
-        self._program, self._by = program, program.by
-        self._runs, self._turns = runs, turns
-        self._say = say
+        """As for `WholeExecutor`; `say` tells the user how it is measured, and why."""
+        self._program, self._by, self._say = program, program.by, say
+        self._runs = RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
+        self._turns = AlternateExecutor(
+            program, sink, seed=seed, identity=identity, memory_mb=memory_mb
+        )
         self._chosen: Executor | None = None
 
     @property
@@ -146,88 +144,64 @@ class ProgramExecutor(Executor):
         return self._runs
 
 
-def program_executor(
-    program: Program,
+def executor_for(
+    targets: Sequence[Program | WorkloadSpec],
     sink: Sink | None = None,
     *,
     seed: int,
     machine: Machine,
+    processes: int = 1,
     identity: IdentityCheck | None = None,
     inside: Sequence[Installed] = (),
     say: Say = say_nothing,
-) -> Executor:
-    """Returns what measures a program of the user's here.
-
-    Args:
-        program: The program.
-        sink: Where every run goes as soon as it exists; None: nowhere.
-        seed: Of requests, orders and environment sizes.
-        machine: Whose memory the processes share.
-        identity: None: by the allocators' adapters.
-        inside: The allocators that were found in it.
-        say: Tells the user how it is measured, and why.
-    """
-    identity, memory_mb = identity or program_identity(program, inside), _memory_mb(machine)
-    runs = RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
-    turns = AlternateExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
-    return ProgramExecutor(program, runs, turns, say)
-
-
-def program_identity(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
-    """Returns the check by the allocators' adapters, whose probes run as the program does."""
-    path = shutil.which(program.argv[0])
-    return AllocatorIdentity(Path(path) if path else None, inside)
-
-
-def programs_executor(
-    programs: Sequence[Program],
-    sink: Sink | None = None,
-    *,
-    seed: int,
-    machine: Machine,
-    inside: Sequence[Installed] = (),
-    say: Say = say_nothing,
-) -> Executor:
-    """Returns what measures one program, or several together; arguments as above."""
-    make = partial(program_executor, seed=seed, machine=machine, inside=inside)
-    if len(programs) == 1:
-        return make(programs[0], sink, say=say)
-
-    def named(program: Program, sink: Sink) -> Executor:
-        return make(program, sink, say=lambda words: say(f"{program.label}: {words}"))
-
-    return SeveralExecutor([(each.label, partial(named, each)) for each in programs], sink)
-
-
-def workload_executor(
-    spec: WorkloadSpec,
-    sink: Sink | None = None,
-    *,
-    seed: int,
-    machine: Machine,
-    processes: int,
-    identity: IdentityCheck | None = None,
     run_s: float = RUN_S,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Executor:
-    """Returns what measures a workload here.
+    """What measures here: a program, a workload, or several of one kind together.
 
     Args:
-        spec: The workload.
+        targets: What is measured.
         sink: Where every turn goes as soon as it exists; None: nowhere.
         seed: Of requests, orders and environment sizes.
         machine: Whose memory the processes share.
-        processes: Most that live at once where turns measure it.
+        processes: Most that live at once where turns measure a workload.
         identity: None: by the allocators' adapters.
-        run_s: Seconds of a run where turns do not measure it, without what it does at its end.
+        inside: The allocators that were found in the programs.
+        say: Tells the user how programs are measured, and why.
+        run_s: Seconds of a run of a workload where turns do not measure it.
         timeout_s: Seconds after which such a run hangs.
     """
-    most_mb = MEMORY_SHARE * _memory_mb(machine)  # of all processes, before they are ended
-    if spec.steady:
-        tempo = tempo_for(spec, int(most_mb / processes))
-        return TurnExecutor(spec, sink, seed=seed, tempo=tempo, identity=identity)
-    whole = bench_program(spec, run_s, int(most_mb), timeout_s)
-    return RunExecutor(whole, sink, seed=seed, identity=identity)
+    refuse_mixture([each for each in targets if isinstance(each, WorkloadSpec)])
+    memory_mb = _memory_mb(machine)
+
+    def made(target: Program | WorkloadSpec, sink: Sink | None) -> Executor:
+        if isinstance(target, Program):
+            own = identity or program_identity(target, inside)
+            prefix = f"{target.label}: " if len(targets) > 1 else ""
+            return ProgramExecutor(
+                target,
+                sink,
+                seed=seed,
+                identity=own,
+                memory_mb=memory_mb,
+                say=lambda words: say(prefix + words),
+            )
+        most_mb = MEMORY_SHARE * memory_mb  # of all processes, before they are ended
+        if target.steady:
+            tempo = tempo_for(target, int(most_mb / processes))
+            return TurnExecutor(target, sink, seed=seed, tempo=tempo, identity=identity)
+        whole = bench_program(target, run_s, int(most_mb), timeout_s)
+        return RunExecutor(whole, sink, seed=seed, identity=identity)
+
+    if len(targets) == 1:
+        return made(targets[0], sink)
+    return SeveralExecutor([(each.label, partial(made, each)) for each in targets], sink)
+
+
+def program_identity(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
+    """The check by the allocators' adapters, whose probes run as the program does."""
+    path = shutil.which(program.argv[0])
+    return AllocatorIdentity(Path(path) if path else None, inside)
 
 
 def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:
@@ -238,8 +212,7 @@ def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:
             of rounds; or one stands twice.
     """
     labels = [spec.label for spec in specs]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
+    if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise UsageError(f"--workload names {twice} twice; once is enough")
     if len({spec.steady for spec in specs}) > 1:
         unsteady = next(spec.name for spec in specs if not spec.steady)
@@ -247,31 +220,6 @@ def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:
             f"{unsteady} is measured by whole runs and the others by turns, so that they cannot "
             "be tuned for together; leave it out, or tune for it alone"
         )
-
-
-def workloads_executor(
-    specs: Sequence[WorkloadSpec],
-    sink: Sink | None = None,
-    *,
-    seed: int,
-    machine: Machine,
-    processes: int,
-    run_s: float = RUN_S,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Executor:
-    """Returns what measures one workload, or several together; arguments as above."""
-    refuse_mixture(specs)
-    make = partial(
-        workload_executor,
-        seed=seed,
-        machine=machine,
-        processes=processes,
-        run_s=run_s,
-        timeout_s=timeout_s,
-    )
-    if len(specs) == 1:
-        return make(specs[0], sink)
-    return SeveralExecutor([(spec.label, partial(make, spec)) for spec in specs], sink)
 
 
 def _memory_mb(machine: Machine) -> int:

@@ -2,7 +2,9 @@
 
 hz-launch proves which library provides malloc, measures the memory of the whole process tree, and
 ends what takes too long or too much. hztune itself looks at the processes while they live. Whole
-runs are timed by hyperfine where that is installed, else by hz-launch.
+runs are timed by hyperfine where that is installed, else by hz-launch. A program that rests says so
+on stdout, by a line that matches an expression of the user's, and goes on when it gets a line on
+stdin.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
 from hztune.measure.scope import Scope, entered
-from hztune.measure.watch import Look, Watcher, watching
+from hztune.measure.watch import Look, MemoryWatch, Watcher, watching
 from hztune.process import last_words, signal_name
-from hztune.rests import Rested
+from hztune.rests import Rested, RestPlan
 from hztune.scratch import scratch_folder
 
 GRACE_S = 30.0
@@ -48,9 +50,15 @@ STOPPED = Fault(
     "hang", "it stopped itself (by SIGSTOP or a signal like it), and nothing lets it go on"
 )
 NOT_ENDED = Fault("hang", "hz-launch did not end it")
-_LOST_MEASURER = Fault(
-    "failed", "hz-launch, which measures it, was killed, perhaps by the program itself"
-)
+ENDED_AT_REST = Fault("failed", "it ended while it rested")
+_ENDINGS = {
+    "ok": None,
+    "stopped": STOPPED,
+    "lost": Fault(
+        "failed", "hz-launch, which measures it, was killed, perhaps by the program itself"
+    ),
+}
+"""What a report's status means where that is none of `Status`."""
 
 _HYPERFINE_SCHEMA = 2
 _HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
@@ -83,7 +91,7 @@ class Unit:
         return [*words, "--", *program.command(self.seed)]
 
     def overtime(self, stderr: str = "") -> Fault:
-        """Returns why a run does not count that was ended for its length.
+        """Why a run does not count that was ended for its length.
 
         A larger --timeout gives it more only where that is the limit.
         """
@@ -123,7 +131,7 @@ class Launch:
     out_of_memory: bool = False
 
     def run(self, done: process.Finished) -> tuple[Run, str]:
-        """Returns the run once it is over, and hz-launch's word for how it ended.
+        """The run once it is over, and hz-launch's word for how it ended.
 
         Raises:
             UsageError: The program could not be started at all.
@@ -189,22 +197,16 @@ def launched(
 
 
 def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) -> Run:
-    """Returns a run from what hz-launch reports of it, what was seen, and what it printed.
+    """A run from what hz-launch reports of it, what was seen, and what it printed.
 
     hz-launch does not know in which order symbols are found, but it sees the library of programs
     that are over before this process has looked.
     """
-    fault: Fault | None
-    match told["status"]:
-        case "ok":
-            fault = None
-        case "stopped":
-            fault = STOPPED
-        case "lost":
-            fault = _LOST_MEASURER
-        case word:
-            status: Status = "failed" if word == "interrupted" else word
-            fault = ending_fault(status, told["signal"], told["code"], stderr)
+    if (word := told["status"]) in _ENDINGS:
+        fault = _ENDINGS[word]
+    else:
+        status: Status = "failed" if word == "interrupted" else word
+        fault = ending_fault(status, told["signal"], told["code"], stderr)
     return Run(
         fault=fault,
         pid=told["pid"],
@@ -220,7 +222,7 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
 
 
 def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict[str, Any]:
-    """Returns what hz-launch reports; _LOST if something, such as the program itself, killed it.
+    """What hz-launch reports; _LOST if something, such as the program itself, killed it.
 
     Args:
         program: What was run.
@@ -249,7 +251,7 @@ def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict
 
 
 def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
-    """Returns why a process that ended badly does not count: "exit status 1: cannot open a.conf".
+    """Why a process that ended badly does not count: "exit status 1: cannot open a.conf".
 
     One whose allocator refused its settings, and said so, did not crash.
     """
@@ -278,7 +280,7 @@ def _without_chatter(stderr: str) -> str:
 
 @cache
 def hyperfine() -> Path | None:
-    """Returns the hyperfine that times programs here; None: there is none, hz-launch does it."""
+    """The hyperfine that times programs here; None: there is none, hz-launch does it."""
     path = shutil.which("hyperfine")
     if path is None:
         return None
@@ -321,8 +323,7 @@ def _hyperfine_s(export: Path) -> float:
             f"hyperfine could not write its times to {export.parent}; make room there, or name "
             "another directory for temporary files with TMPDIR"
         ) from None
-    schema = document.get("schema_version", 1)
-    result = document["results"][0]
+    schema, (result,) = document.get("schema_version", 1), document["results"]
     if schema == 1:
         return float(result["times"][0])
     if schema == _HYPERFINE_SCHEMA:
@@ -332,3 +333,52 @@ def _hyperfine_s(export: Path) -> float:
         f"hyperfine exports schema {schema}, and hztune knows 1 and {_HYPERFINE_SCHEMA}; "
         "install hyperfine from your distribution, or none: hz-launch then times"
     )
+
+
+def rest_once(unit: Unit) -> Run:
+    """Runs a program that says when it rests; its time is that of its loads.
+
+    Raises:
+        UsageError: The program cannot be started at all.
+    """
+    plan = unit.program.rest
+    assert plan is not None, "not a program with rests"
+    more_s = plan.rounds * plan.idle_s
+    with launched(unit, more_s=more_s, keep_stdout=True, takes_lines=True) as launch:
+        watch = MemoryWatch(launch.child.pid, plan, launch.scope)
+        with watch.watching():
+            printed, fault = _follow(launch.child, plan, watch, unit.limit_s + more_s + GRACE_S)
+        done = launch.child.finish(0.0 if fault else GRACE_S)
+    if done.timed_out:
+        return Run(fault or NOT_ENDED, stderr=done.stderr)
+    run, _ = launch.run(done)
+    run = replace(run, stdout=printed + done.stdout, fault=run.fault or fault)
+    if run.fault is not None:
+        return run
+    if len(watch.rounds) < plan.rounds:
+        times = {0: "never", 1: "once"}.get(len(watch.rounds), f"{len(watch.rounds)} times")
+        said = f"it said {times} that it rests (a line on stdout that matches --rests"
+        why = f"{said} {plan.says!r}), and --rounds is {plan.rounds}"
+        return replace(run, fault=Fault("bad_output", why))
+    return replace(run, wall_s=watch.load_s, rested=watch.rested())
+
+
+def _follow(
+    child: process.Child, plan: RestPlan, watch: MemoryWatch, stall_s: float
+) -> tuple[str, Fault | None]:
+    """Reads what a program prints, and lets it rest; returns the rest of it, and what is wrong."""
+    says, printed, size = re.compile(plan.says), list[str](), 0
+    try:
+        for line in child.lines(stall_s):
+            if says.search(line):
+                if len(watch.rounds) < plan.rounds and not watch.rest(child.wait):
+                    return "\n".join(printed), ENDED_AT_REST
+                child.send("")
+                continue
+            size += len(line) + 1
+            if size > OUTPUT_BYTES:
+                return "", TOO_MUCH
+            printed.append(line)
+    except process.Stalled as error:
+        return "\n".join(printed), Fault("hang", str(error))
+    return "\n".join([*printed, ""]), None

@@ -31,7 +31,7 @@ from hztune import artifacts, process
 from hztune.allocator import live
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Launch, Run, Unit, launched
+from hztune.measure.launch import ENDED_AT_REST, Launch, Run, Unit, launched
 from hztune.measure.program import (
     OUTPUT_BYTES,
     TOO_MUCH,
@@ -40,8 +40,7 @@ from hztune.measure.program import (
     filled,
     placeholders,
 )
-from hztune.measure.rest import ENDED_AT_REST, MemoryWatch
-from hztune.measure.watch import port_in_words, ports_of
+from hztune.measure.watch import MemoryWatch, port_in_words, ports_of, tree_cpu_ns
 from hztune.rests import RestPlan
 from hztune.scratch import scratch_folder
 
@@ -268,26 +267,6 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), _ASK_S):
         return True
     return False
-
-
-def tree_cpu_ns(launcher: int) -> int:
-    """CPU time of the processes below hz-launch, and of those that they have reaped, to 10 ms."""
-    return _tree_sum(launcher, 11, 15) * 10**9 // os.sysconf("SC_CLK_TCK")
-
-
-def tree_faults(launcher: int) -> int:
-    """Their page faults without a disk."""
-    return _tree_sum(launcher, 7, 9)
-
-
-def _tree_sum(launcher: int, first: int, end: int) -> int:
-    """The sum of some fields of /proc/PID/stat behind the name, of all processes below one."""
-    total = 0
-    for pid in live.descendants(launcher):
-        with contextlib.suppress(OSError):
-            told = Path("/proc", str(pid), "stat").read_text(errors="replace")
-            total += sum(map(int, told[told.rindex(")") + 2 :].split()[first:end]))
-    return total
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,8 +23,11 @@ from typing import NamedTuple
 from hztune import artifacts
 from hztune.allocator import live
 from hztune.allocator.live import Running
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
+from hztune.files import text_or_empty
 from hztune.measure.identity import Fault
+from hztune.measure.scope import Scope
+from hztune.rests import Rested, RestPlan, RestRound
 
 Look = Callable[[Running], "Fault | None"]
 """Judges a process; None: nothing is wrong with it."""
@@ -38,6 +42,19 @@ _HOLDINGS_S = 0.002
 _LISTENS = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _FLAGS = re.compile(r"^flags:\s*(\d+)", re.MULTILINE)
+
+_FIGURES = re.compile(r"^(Pss|Pss_Anon|Pss_Shmem|LazyFree): +(\d+) kB$", re.M)
+_PAUSE_S = 0.02
+_MOST_POINTS = 240
+_COST_SHARE = 0.01
+"""Most of the time that may go into reading: the kernel walks all pages of a process for it."""
+
+_READINGS = 5
+_READ_FOR = 0.2
+"""Share of a rest, at its end, over which the readings are spread."""
+
+_READ_FOR_S = 0.25
+"""Most seconds of it."""
 
 
 @contextmanager
@@ -128,7 +145,7 @@ class Holdings:
         self._of: dict[int, set[Held]] = {}
 
     def shared(self) -> list[str]:
-        """Returns what more than one copy holds, in words."""
+        """What more than one copy holds, in words."""
         count = Counter(one for held in self._of.values() for one in held)
         return sorted({one.what for one, copies in count.items() if copies > 1})
 
@@ -156,8 +173,7 @@ def port_in_words(port: int) -> str:
 
 def _held(pid: int) -> Iterator[Held]:
     """Yields what a process holds, as far as it may be looked at."""
-    folder = Path("/proc", str(pid), "fd")
-    sockets = set()
+    folder, sockets = Path("/proc", str(pid), "fd"), set()
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
@@ -180,6 +196,136 @@ def _is_written(fd: Path) -> bool:
     about = fd.stat()
     if not stat.S_ISREG(about.st_mode) or about.st_nlink == 0:
         return False
-    told = (fd.parents[1] / "fdinfo" / fd.name).read_text(encoding="ascii")
-    flags = _FLAGS.search(told)
+    flags = _FLAGS.search((fd.parents[1] / "fdinfo" / fd.name).read_text(encoding="ascii"))
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+# ---- time and memory of a tree -------------------------------------------------------------------
+
+
+def tree_cpu_ns(launcher: int) -> int:
+    """CPU time of the processes below hz-launch, and of those that they have reaped, to 10 ms."""
+    return _tree_sum(launcher, 11, 15) * 10**9 // os.sysconf("SC_CLK_TCK")
+
+
+def tree_faults(launcher: int) -> int:
+    """Their page faults without a disk."""
+    return _tree_sum(launcher, 7, 9)
+
+
+def _tree_sum(launcher: int, first: int, end: int) -> int:
+    """The sum of some fields of /proc/PID/stat behind the name, of all processes below one."""
+    stats = [text_or_empty(Path(f"/proc/{pid}/stat")) for pid in live.descendants(launcher)]
+    fields = (told.rpartition(")")[2].split()[first:end] for told in stats)
+    return sum(int(word) for words in fields for word in words)
+
+
+class TreeMemory(NamedTuple):
+    """Memory that the processes of a tree answer for, KiB.
+
+    Pages of mapped files are not in it: how much of them each process answers for changes when
+    any other process of the machine maps the same file, and the kernel drops them when it must.
+    """
+
+    resident_kb: int  # what is resident; of a page that several share, a part of it
+    lazy_kb: int  # what of it was given back lazily (MADV_FREE)
+
+    @property
+    def kept_kb(self) -> int:
+        """What is resident and was not given back."""
+        return max(0, self.resident_kb - self.lazy_kb)
+
+
+def tree_memory(launcher: int) -> TreeMemory:
+    """Reads the memory of the processes below hz-launch; of an old kernel, with mapped files."""
+    resident = lazy = 0
+    for pid in live.descendants(launcher):
+        told = _FIGURES.findall(text_or_empty(Path(f"/proc/{pid}/smaps_rollup")))
+        found = {name: int(kb) for name, kb in told}
+        shared = found.get("Pss_Shmem", 0) if "Pss_Anon" in found else 0
+        resident += found.get("Pss_Anon", found.get("Pss", 0)) + shared
+        lazy += found.get("LazyFree", 0)
+    return TreeMemory(resident, lazy)
+
+
+class MemoryWatch:
+    """Follows one run: its curve, and its rounds of load and rest.
+
+    Attributes:
+        points: (milliseconds since the start, resident KiB, KiB of it given back lazily).
+        rounds: Those that are over.
+    """
+
+    def __init__(self, launcher: int, plan: RestPlan, scope: Scope | None = None) -> None:
+        """Begins now; the process has just been started, in `scope` if it has one of its own."""
+        self._launcher, self._plan, self._scope = launcher, plan, scope or Scope()
+        self._began_s = time.monotonic()
+        self.points: list[tuple[int, int, int]] = []
+        self.rounds: list[RestRound] = []
+        self._load_ms = 0
+
+    @property
+    def load_s(self) -> float:
+        """Seconds of all loads together; at least a millisecond, to which they are known."""
+        return 1e-3 * max(1, sum(each.rest_ms - each.load_ms for each in self.rounds))
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Draws the curve for as long as the block lasts."""
+        return alongside(self._follow, "memory")
+
+    def load(self) -> None:
+        """A load begins."""
+        self._load_ms = self._now_ms()
+
+    def rest(self, ended: Callable[[float], bool]) -> bool:
+        """The load has ended: lets the process rest, and reads what it keeps.
+
+        Args:
+            ended: Waits so many seconds, and says whether the process has ended.
+
+        Returns:
+            Whether it lived to the end of the rest.
+
+        Raises:
+            HztuneError: The kernel does not tell this user what it holds.
+        """
+        rest_ms = self._now_ms()
+        read_for_s = min(_READ_FOR_S, _READ_FOR * self._plan.idle_s)
+        if ended(self._plan.idle_s - read_for_s):
+            return False
+        seen = []
+        for _ in range(_READINGS):
+            if ended(read_for_s / _READINGS):
+                return False
+            seen.append(tree_memory(self._launcher))
+        if not any(each.resident_kb for each in seen):
+            raise HztuneError(
+                "the memory of the program may not be read: it runs as another user, or forbids it "
+                "(PR_SET_DUMPABLE); run hztune as root"
+            )
+        held = sorted(seen, key=lambda each: each.kept_kb)[_READINGS // 2]
+        charged_kb = self._scope.charged_kb(held.lazy_kb)
+        times = self._load_ms, rest_ms, self._now_ms()
+        self.rounds.append(RestRound(*times, held.kept_kb, held.lazy_kb, charged_kb))
+        self.load()
+        return True
+
+    def rested(self, speed: float = 0.0) -> Rested:
+        """What was seen, after one round at least; speed 0: what the program printed tells it."""
+        points = [each for each in self.points if each[0] <= self.rounds[-1].end_ms]
+        return Rested(speed, tuple(points), tuple(self.rounds))
+
+    def _follow(self, ended: Event) -> None:
+        """Reads again and again; when there are many points, every second one goes."""
+        least_s = pause_s = _PAUSE_S
+        while not ended.wait(pause_s):
+            began_s = time.monotonic()
+            held = tree_memory(self._launcher)
+            if held.resident_kb:
+                self.points.append((self._now_ms(), *held))
+            if len(self.points) > _MOST_POINTS:
+                self.points, least_s = self.points[::2], 2.0 * least_s
+            pause_s = max(least_s, (time.monotonic() - began_s) / _COST_SHARE)
+
+    def _now_ms(self) -> int:
+        return round(1e3 * (time.monotonic() - self._began_s))

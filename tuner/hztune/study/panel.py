@@ -28,7 +28,7 @@ from hztune.caution import Caution
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
 from hztune.measure import Accounting, Around, Role, WorkloadSink
-from hztune.measure.executors import workloads_executor
+from hztune.measure.executors import executor_for
 from hztune.stats.intervals import (
     Interval,
     critical_values,
@@ -145,7 +145,7 @@ def make(
     for name, phrase, params in WORKLOADS:
         if name not in tuned:
             spec = WorkloadSpec.from_text(name, params, count)
-            inner = workloads_executor(
+            inner = executor_for(
                 [spec],
                 WorkloadSink(sink or Nowhere(), name),
                 seed=seed,

@@ -26,16 +26,20 @@ from hztune.measure.identity import AllocatorIdentity, Fault, user_settings
 from hztune.measure.insides import mapped_files
 from hztune.measure.launch import Launch, Run, Unit, launched
 from hztune.measure.program import Program, hook
-from hztune.measure.rest import MemoryWatch, tree_memory
 from hztune.measure.server import (
     answers,
     serve_once,
-    tree_cpu_ns,
-    tree_faults,
     under_load,
     with_port_and_dir,
 )
-from hztune.measure.watch import alongside, ports_of
+from hztune.measure.watch import (
+    MemoryWatch,
+    alongside,
+    ports_of,
+    tree_cpu_ns,
+    tree_faults,
+    tree_memory,
+)
 from hztune.progress import Reporter
 from hztune.recordings import cut_trace, recorder_command, trace_info
 from hztune.rests import RestPlan

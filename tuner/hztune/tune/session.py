@@ -19,7 +19,7 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, WorkloadSink
 from hztune.measure.cluster import Client, ClusterExecutor, Target, cluster, first_machine
-from hztune.measure.executors import Say, programs_executor, say_nothing, workloads_executor
+from hztune.measure.executors import Say, executor_for, say_nothing
 from hztune.profile import PROFILE
 from hztune.progress import Reporter, duration
 from hztune.result import FRONT, Result, ending, front_file, read
@@ -116,7 +116,7 @@ def tune(task: Task, reporter: Reporter) -> Result:
         for line in (*chosen_from(task), *task.remarks, *findings):
             reporter.say(line)
         inside = task.candidates.inside
-        target = Target(request.workloads, request.programs, request.seed, 1 + SLOTS)
+        target = Target((*request.workloads, *request.programs), request.seed, 1 + SLOTS)
         executor = (
             ClusterExecutor(client, target, task.space.control, store, machine)
             if client
@@ -199,17 +199,19 @@ def executor_of(
 
     `say`: Tells the user how programs are measured, and why.
     """
-    if request.program is not None:
-        # a run that takes longer than the whole study is of no use to it
-        programs = [
-            replace(program, timeout_s=min(program.timeout_s, request.budget_s))
-            for program in request.programs
-        ]
-        return programs_executor(
-            programs, sink, seed=request.seed, machine=machine, inside=inside, say=say
-        )
-    return workloads_executor(
-        request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
+    # a run that takes longer than the whole study is of no use to it
+    programs = [
+        replace(program, timeout_s=min(program.timeout_s, request.budget_s))
+        for program in request.programs
+    ]
+    return executor_for(
+        programs or request.workloads,
+        sink,
+        seed=request.seed,
+        machine=machine,
+        processes=1 + SLOTS,
+        inside=inside,
+        say=say,
     )
 
 
@@ -252,7 +254,7 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
     program = request.prove_on
     if program is None:
         return None
-    executor = programs_executor(
+    executor = executor_for(
         [program],
         WorkloadSink(sink, as_word(program.label)),
         seed=request.seed,

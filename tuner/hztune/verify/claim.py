@@ -24,7 +24,7 @@ from hztune.blocks import Arm
 from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.executors import programs_executor, workloads_executor
+from hztune.measure.executors import executor_for
 from hztune.measure.program import Program
 from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
@@ -216,7 +216,7 @@ def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
         specs = [spec.within(quota) for spec in specs]
     for spec in specs:
         spec.check()
-    return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
+    return executor_for(specs, seed=seed, machine=Machine.here(), processes=2)
 
 
 def _placed_texts(tuned: Profile, traces: Sequence[Path]) -> list[str]:
@@ -270,7 +270,7 @@ def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
         chosen = [replace(each.resting(rest), seeks_kept=seeks_kept) for each in chosen]
     chosen = [replace(each, quota=_same_quota(each, tuned)) for each in chosen]
     inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
-    return programs_executor(chosen, seed=seed, machine=Machine.here(), inside=inside)
+    return executor_for(chosen, seed=seed, machine=Machine.here(), inside=inside)
 
 
 def _same_quota(program: Program, tuned: Profile) -> Quota | None:
