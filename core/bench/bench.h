@@ -37,8 +37,9 @@
 #define HZ_LIKELY(x) __builtin_expect(!!(x), 1)
 #define HZ_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define HZ_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-#define HZ_MAX_PARAMS 12
 #define HZ_LINE 64
+
+enum { HZ_MAX_PARAMS = 8, HZ_MAX_SETTINGS = 4, HZ_BATCH = 64 };
 
 struct hz_player;
 struct hz_run;
@@ -56,6 +57,13 @@ typedef struct hz_bench_param {
     const char *doc;            /* one line */
 } hz_bench_param;
 
+/* The two parameters between which sizes are drawn, by their defaults: see `sizes` of a player. */
+#define HZ_SIZE_PARAMS(least, most)                                                                \
+    {"min_size", least, 1, 1 << 26, NULL, "bytes", "smallest block"},                              \
+    {                                                                                              \
+        "max_size", most, 1, 1 << 26, NULL, "bytes", "largest block"                               \
+    }
+
 /* A published combination of parameters, chosen as workload@name. */
 typedef struct hz_bench_setting {
     const char *name;   /* what stands after the @ */
@@ -64,18 +72,19 @@ typedef struct hz_bench_setting {
 } hz_bench_setting;
 
 /*
- * A workload. Of the functions, begin, step and end are a must.
+ * A workload. Of the functions, step is a must.
  *
  *   prepare  checks the parameters together and makes what the players share
- *   begin    in the player's thread: makes its state and fills its live set
+ *   begin    in the player's thread: fills its state and its live set
  *   step     does at most `most` operations: see the glossary
  *   drain    when the player has done its own work: serves what others hand over, adding to *done
  *            the operations that this completed, and hands over what it still owes; true when it
- *            owes nothing any more
- *   end      in the player's thread, when all have stopped: frees everything
- *   quota    operations of a player in a run of fixed work; else every player does the same
+ *            owes nothing any more. Without it the inbox is emptied and what is unsent is sent
+ *   end      in the player's thread, when all have stopped: frees what its state holds; the inbox,
+ *            what is unsent and the slots are freed after it
+ *   quota    operations of a player in a run of fixed work; else every player does the same, or
+ *            with `has_producers` every producer
  *   report   writes the members of the result that are its own
- *   print    writes its own lines for people
  *
  * Four more make a workload that replays a file, chosen as NAME:FILE:
  *
@@ -88,16 +97,17 @@ typedef struct hz_bench_setting {
  * before the first round or after one
  */
 typedef struct hz_workload {
-    const char *name;                 /* on the command line */
-    const char *doc;                  /* the shape, and what one operation is */
-    const char *source;               /* where the shape comes from */
-    unsigned min_threads;             /* fewest players it works with */
-    bool steady;                      /* every second is like the other: turns may measure it */
-    unsigned batch;                   /* most operations of one step */
-    const hz_bench_param *params;     /* table of parameters */
-    size_t param_count;               /* its rows */
-    const hz_bench_setting *settings; /* named settings */
-    size_t setting_count;             /* its rows */
+    const char *name;   /* on the command line */
+    const char *doc;    /* the shape, and what one operation is */
+    const char *source; /* where the shape comes from */
+    bool needs_two;     /* it has no sense with fewer players */
+    bool has_producers; /* the first half of the players: see hz_producer_count */
+    bool is_unsteady;   /* not every second is like the other: turns cannot measure it */
+    unsigned batch;     /* most operations of one step; 0: HZ_BATCH */
+    size_t state_bytes; /* of a player's state */
+    const char *slots;  /* the parameter that says how many slots a player has, or NULL */
+    hz_bench_param params[HZ_MAX_PARAMS + 1];       /* up to the first without a name */
+    hz_bench_setting settings[HZ_MAX_SETTINGS + 1]; /* likewise */
     void (*prepare)(struct hz_run *run);
     void (*begin)(struct hz_player *p);
     size_t (*step)(struct hz_player *p, size_t most);
@@ -105,7 +115,6 @@ typedef struct hz_workload {
     void (*end)(struct hz_player *p);
     uint64_t (*quota)(const struct hz_run *run, unsigned index);
     void (*report)(const struct hz_run *run, hz_json *json);
-    void (*print)(const struct hz_run *run);
     unsigned (*open)(struct hz_options *options);
     void (*describe)(const struct hz_options *options, hz_json *json);
     bool (*arm)(struct hz_player *p);
@@ -132,7 +141,6 @@ typedef struct hz_options {
     int turns_fd;                  /* memory of a conductor, or -1 */
     unsigned rests;                /* rounds of work and rest; 0: one round, without rest */
     bool latency;                  /* time each call */
-    bool json;                     /* JSON on stdout instead of lines */
     bool list;                     /* only list the workloads */
 } hz_options;
 
@@ -143,6 +151,18 @@ typedef struct hz_block {
     void *at;      /* or NULL */
     uint32_t size; /* as requested */
 } hz_block;
+
+/* Sizes from `least` upwards, all equally likely. */
+typedef struct hz_sizes {
+    uint32_t least; /* bytes */
+    uint64_t count; /* how many different sizes there are */
+} hz_sizes;
+
+/* A block that could not be sent yet: see mailbox.h. */
+typedef struct hz_unsent {
+    hz_block block;        /* {NULL} when there is none */
+    struct hz_mailbox *to; /* where it goes */
+} hz_unsent;
 
 typedef struct hz_instruments hz_instruments;
 
@@ -159,7 +179,12 @@ typedef struct hz_mapped {
 typedef struct hz_player {
     _Alignas(HZ_LINE) uint64_t rng; /* random state */
     int64_t live_bytes;             /* requested less freed */
-    void *state;                    /* the workload's own */
+    void *state;                    /* the workload's own; zeros before `begin` */
+    hz_block *slots;                /* behind the state: as many as `slots` of the workload says */
+    uint32_t slot_count;            /* how many */
+    hz_sizes sizes;                 /* from --min_size to --max_size, where there are these */
+    struct hz_mailbox *inbox;       /* where others send it blocks, or NULL */
+    hz_unsent unsent;               /* a block that found a full mailbox */
     struct hz_run *run;             /* the run it is part of */
     hz_instruments *instruments;    /* NULL in a plain run */
     uint64_t remote_frees;          /* blocks it freed that another player had allocated */
@@ -219,16 +244,14 @@ typedef struct hz_result {
 
 /* --- the parts --------------------------------------------------------------------------- */
 
-/* options.c */
-void hz_options_parse(hz_options *options, int argc, char **argv);
-bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *value,
-                     size_t value_size);
+/* main.c */
+const hz_bench_param *hz_find_param(const hz_workload *workload, const char *name);
+const int64_t *hz_bench_value(const hz_options *options, const char *name);
+const char *hz_setting_next(const char *values, char name[64], char value[64]);
 
 /* list.c */
-size_t hz_workload_count(void);
-const hz_workload *hz_workload_at(size_t index);
+extern const hz_workload *const hz_workloads[];
 void hz_list_print(hz_options *options);
-void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_t size);
 
 /* harness.c */
 unsigned hz_cpu_count(void);
@@ -254,6 +277,12 @@ void hz_instruments_report(const hz_run *run, hz_json *json);
 void hz_run_init(hz_run *run, const hz_options *options);
 void hz_run_execute(hz_run *run, hz_result *result);
 void hz_wake(hz_player *p);
+
+/* How many players produce, where others consume what they do. */
+static inline unsigned hz_producer_count(const hz_run *run)
+{
+    return run->threads / 2;
+}
 
 /* report.c */
 int hz_report_run(const hz_run *run, const hz_result *result);

@@ -125,24 +125,18 @@ static inline void hz_give_rest(hz_player *p, hz_block *slots, size_t count)
 
 /* --- sizes ----------------------------------------------------------------------------------- */
 
-/* Sizes from `least` upwards, all equally likely. */
-typedef struct hz_sizes {
-    uint32_t least; /* bytes */
-    uint64_t count; /* how many different sizes there are */
-} hz_sizes;
-
-/* The sizes from `low` to `high`; refuses a range that is none. */
-static inline hz_sizes hz_sizes_between(int64_t low, int64_t high)
-{
-    if (high < low)
-        hz_refuse("--max_size %lld: less than --min_size %lld", (long long)high, (long long)low);
-    return (hz_sizes){(uint32_t)low, (uint64_t)(high - low + 1)};
-}
-
 /* The size that 32 random bits choose. */
 static inline uint32_t hz_sizes_draw(hz_sizes sizes, uint32_t bits)
 {
     return sizes.least + hz_scale(bits, sizes.count);
 }
+
+/* The step of a workload in which each operation is a call of `play`. */
+#define HZ_PLAY_EACH(play)                                                                         \
+    static size_t step(hz_player *p, size_t most)                                                  \
+    {                                                                                              \
+        for (size_t i = 0; i < most; i++) play(p, p->state);                                       \
+        return most;                                                                               \
+    }
 
 #endif

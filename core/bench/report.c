@@ -1,19 +1,15 @@
 /*
- * The result of a run: one JSON object, or lines for people. A run that did not do what was asked
- * fails in words.
+ * The result of a run, one JSON object, with the allocator that it ran on: proved, not assumed. A
+ * run that did not do what was asked fails in words.
  */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
+#include <sys/mman.h>
 
-#include "allocator.h"
 #include "bench.h"
 #include "libraries.h"
 #include "procfs.h"
-
-static int64_t peak_kb(const hz_run *run)
-{
-    return hz_proc_status(getpid(), "VmHWM:") - run->own_kb;
-}
 
 /* --- the remote share ------------------------------------------------------------------------ */
 
@@ -43,7 +39,7 @@ static share remote_share(const hz_run *run)
 static void json_params(hz_json *json, const hz_run *run)
 {
     hz_json_object(json, "params");
-    for (size_t i = 0; i < run->workload->param_count; i++) {
+    for (size_t i = 0; run->workload->params[i].name != NULL; i++) {
         const hz_bench_param *param = &run->workload->params[i];
         if (param->choices != NULL)
             hz_json_string(json, param->name, param->choices[run->values[i]]);
@@ -80,7 +76,7 @@ static void json_speed(hz_json *json, const hz_run *run, const hz_result *result
 
 static void json_memory(hz_json *json, const hz_run *run, const hz_result *result)
 {
-    hz_json_int(json, "rss_peak_kb", peak_kb(run));
+    hz_json_int(json, "rss_peak_kb", hz_proc_status(getpid(), "VmHWM:") - run->own_kb);
     hz_json_int(json, "rss_end_kb", hz_proc_status(getpid(), "VmRSS:") - run->own_kb);
     hz_json_int(json, "own_kb", run->own_kb);
     hz_json_int(json, "live_peak_kb", result->live_peak_kb);
@@ -94,17 +90,37 @@ static void json_share(hz_json *json, const hz_run *run)
     hz_json_double(json, "remote_share", came.percent); /* null when no frees were counted */
 }
 
+/* Path of the library whose malloc this process calls, or "". */
+static const char *allocator_path(void)
+{
+    Dl_info info;
+    void *address = dlsym(RTLD_DEFAULT, "malloc");
+    const bool is_known = address != NULL && dladdr(address, &info) != 0 && info.dli_fname != NULL;
+    return is_known ? info.dli_fname : "";
+}
+
+/* hz_stats_json's object when hz is in effect (mapped memory, never freed), else NULL. */
+static const char *hz_figures(void)
+{
+    size_t (*figures)(char *buffer, size_t size);
+    *(void **)&figures = dlsym(RTLD_DEFAULT, "hz_stats_json");
+    if (figures == NULL) return NULL;
+    const size_t room = figures(NULL, 0) + 4096; /* counters may grow a digit until they are read */
+    char *text = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return text != MAP_FAILED && figures(text, room) < room ? text : NULL;
+}
+
 static void json_allocator(hz_json *json)
 {
-    const char *path = hz_allocator_path();
-    const char *stats = hz_allocator_stats();
+    const char *path = allocator_path();
+    const char *figures = hz_figures();
     const char *known = hz_allocator_name(path);
     const char *name = known != NULL ? known : hz_base_name(path);
     hz_json_object(json, "allocator");
-    hz_json_string(json, "name", stats != NULL ? "hz" : name);
+    hz_json_string(json, "name", figures != NULL ? "hz" : name);
     hz_json_string(json, "path", path);
     hz_json_object_end(json);
-    if (stats != NULL) hz_json_raw(json, "hz", stats, strlen(stats));
+    if (figures != NULL) hz_json_raw(json, "hz", figures, strlen(figures));
 }
 
 static void print_json(const hz_run *run, const hz_result *result)
@@ -121,30 +137,10 @@ static void print_json(const hz_run *run, const hz_result *result)
     hz_json_end_line(&json);
 }
 
-static void print_lines(const hz_run *run, const hz_result *result)
-{
-    const char *path = hz_allocator_path();
-    (void)printf("%s, %u threads, malloc of %s\n", run->workload->name, run->threads, path);
-    (void)printf("  %.4g M operations/s (%llu in %.3f s; CPU %.3f s)\n",
-                 1e-6 * (double)result->ops / result->seconds, (unsigned long long)result->ops,
-                 result->seconds, result->cpu_s);
-    (void)printf("  peak %lld KiB resident, %lld KiB live; %llu page faults\n",
-                 (long long)peak_kb(run), (long long)result->live_peak_kb,
-                 (unsigned long long)result->minor_faults);
-    if (run->remote_target >= 0)
-        (void)printf("  remote frees %.2f %% (target %.0f %%)\n", remote_share(run).percent,
-                     run->remote_target);
-    if (run->workload->print != NULL) run->workload->print(run);
-    if (run->options->latency) (void)printf("  latencies are in the --json form\n");
-}
-
 /* Prints the result; returns the exit status. */
 int hz_report_run(const hz_run *run, const hz_result *result)
 {
-    if (run->options->json || run->options->turns_fd >= 0)
-        print_json(run, result);
-    else
-        print_lines(run, result);
+    print_json(run, result);
     if (run->remote_target < 0) return HZ_STATUS_OK;
     const share came = remote_share(run);
     /* Without a free the share is NaN, for which the comparison is false: no target is missed. */

@@ -6,14 +6,14 @@
  * long turn and reads the counters at both ends of the window, so that the start and the end of
  * threads lie outside.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "allocator.h"
-#include "bench.h"
+#include "mailbox.h"
 #include "procfs.h"
 
 enum {
@@ -168,15 +168,22 @@ static void hand_over(hz_player *p)
     start_thread(p);
 }
 
+/* What each player with an inbox does for the others. */
+static bool serve_others(hz_player *p)
+{
+    if (p->inbox != NULL) hz_empty_inbox(p);
+    return hz_post_again(p);
+}
+
 /* Serves the others; true when the player owes them nothing. Only fixed work is still counted. */
 static bool drain_player(hz_player *p)
 {
     size_t done = 0;
-    if (p->run->workload->drain == NULL) return true;
-    const bool settled = p->run->workload->drain(p, &done);
+    const hz_workload *workload = p->run->workload;
+    const bool is_settled = workload->drain != NULL ? workload->drain(p, &done) : serve_others(p);
     if (p->run->options->ops != 0) p->ops += done;
     publish_work(p);
-    return settled;
+    return is_settled;
 }
 
 /*
@@ -199,14 +206,21 @@ static void finish_player(hz_player *p)
     publish_usage(p);
     (void)pthread_barrier_wait(&run->stopped);
     if (run->options->turns_fd >= 0) return;
-    run->workload->end(p);
+    if (run->workload->end != NULL) run->workload->end(p);
+    if (p->inbox != NULL) hz_empty_inbox(p);
+    hz_give_rest(p, &p->unsent.block, 1);
+    hz_give_rest(p, p->slots, p->slot_count);
     publish_work(p);
 }
 
 static void begin_work(hz_player *p)
 {
+    const hz_workload *workload = p->run->workload;
     if (p->run->options->rests != 0) hz_harness_note(&p->mapped);
-    p->run->workload->begin(p);
+    p->state = hz_harness_alloc(workload->state_bytes + p->slot_count * sizeof(hz_block) + 1);
+    p->slots = (void *)((char *)p->state + workload->state_bytes);
+    p->unsent = (hz_unsent){{NULL, 0}, NULL};
+    if (workload->begin != NULL) workload->begin(p);
     hz_harness_note(NULL);
     publish_work(p);
 }
@@ -237,6 +251,7 @@ static bool work(hz_player *p)
 {
     hz_turn_page *page = p->run->page;
     const hz_workload *workload = p->run->workload;
+    const unsigned batch = workload->batch != 0 ? workload->batch : HZ_BATCH;
     for (;;) {
         if (HZ_UNLIKELY(atomic_load_explicit(&page->turn, memory_order_relaxed) != HZ_TURN_RUN) &&
             may_park(p) && !park(p)) {
@@ -245,8 +260,7 @@ static bool work(hz_player *p)
             return true;
         }
         if (HZ_UNLIKELY(p->quota == 0)) return true;
-        const size_t done =
-            workload->step(p, p->quota < workload->batch ? (size_t)p->quota : workload->batch);
+        const size_t done = workload->step(p, p->quota < batch ? (size_t)p->quota : batch);
         p->ops += done;
         p->quota -= done;
         publish_work(p);
@@ -293,24 +307,33 @@ static void init_player(hz_run *run, unsigned index)
 {
     hz_player *p = &run->players[index];
     const hz_options *options = run->options;
+    const int64_t *slots = hz_bench_value(options, run->workload->slots);
+    const int64_t *low = hz_bench_value(options, "min_size");
+    const int64_t *high = hz_bench_value(options, "max_size");
     *p = (hz_player){
         .rng = hz_random_start(options->seed, index),
         .wait_rng = hz_random_start((uint64_t)hz_clock_ns(), index),
         .run = run,
         .touch = options->touch,
         .index = index,
+        .slot_count = slots != NULL ? (uint32_t)*slots : 0,
         .slot = &run->page->slots[index],
     };
+    if (low != NULL && high != NULL)
+        p->sizes = (hz_sizes){(uint32_t)*low, (uint64_t)(*high - *low + 1)};
     if (options->ops != 0 || options->latency)
         p->instruments = hz_instruments_new(options->latency);
 }
 
-/* An even share, unless the workload has its own rule. */
+/* An even share, unless the workload has its own rule. Consumers serve the producers until these
+ * have done theirs. */
 static uint64_t quota_of(const hz_run *run, unsigned index)
 {
-    const uint64_t ops = run->options->ops;
-    if (run->workload->quota != NULL) return run->workload->quota(run, index);
-    return ops / run->threads + (index < ops % run->threads);
+    const hz_workload *workload = run->workload;
+    if (workload->quota != NULL) return workload->quota(run, index);
+    const unsigned workers = workload->has_producers ? hz_producer_count(run) : run->threads;
+    const uint64_t ops = workload->has_producers ? run->options->ops / 2 : run->options->ops;
+    return index < workers ? ops / workers + (index < ops % workers) : 0;
 }
 
 static void give_quotas(hz_run *run)
@@ -385,16 +408,25 @@ static int64_t ns_of(double seconds)
     return (int64_t)(seconds * 1e9);
 }
 
+/* Tells libhz-ledger.so (experiments/scale) that the counted window begins, or ends. Only with
+ * HZ_LEDGER in the environment: else nothing is called, or even looked up. */
+static void tell_window(bool begins)
+{
+    void (*window)(bool begins) = NULL;
+    if (getenv("HZ_LEDGER") != NULL) *(void **)&window = dlsym(RTLD_DEFAULT, "hz_ledger_window");
+    if (window != NULL) window(begins);
+}
+
 /* A counted window of fixed length after a warm-up. */
 static void run_for_time(hz_run *run, reading *first, reading *last)
 {
     hz_turn_give(run->page, HZ_TURN_RUN);
     watch_until(run, hz_clock_ns() + ns_of(run->options->warmup));
-    hz_allocator_window(true);
+    tell_window(true);
     *first = read_counters(run);
     watch_until(run, first->ns + ns_of(run->options->seconds));
     *last = read_counters(run);
-    hz_allocator_window(false);
+    tell_window(false);
     atomic_store(&run->page->worked_ns, (uint64_t)(last->ns - atomic_load(&run->page->began_ns)));
     hz_turn_give(run->page, HZ_TURN_QUIT);
     watch_until(run, INT64_MAX);

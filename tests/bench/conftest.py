@@ -48,7 +48,7 @@ class Programs:
 
     def result(self, *words: object, **variables: str) -> dict[str, Any]:
         """The JSON of a run of hz-bench that must succeed."""
-        done = self.bench(*words, "--json", **variables)
+        done = self.bench(*words, **variables)
         assert done.returncode == 0, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
         return result

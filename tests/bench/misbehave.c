@@ -107,20 +107,11 @@ static size_t step(hz_player *p, size_t most)
     return most;
 }
 
-static void end(hz_player *p)
-{
-    (void)p;
-}
-
 const hz_workload hz_extra_workload = {
     .name = "misbehave",
     .doc = "goes wrong as HZ_MISCHIEF says",
     .source = "the tests",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
     .prepare = prepare,
     .begin = begin,
     .step = step,
-    .end = end,
 };

@@ -19,7 +19,7 @@ def test_every_workload_works_and_rests_as_often_as_was_asked(
     programs: Programs, name: str
 ) -> None:
     once = programs.result(*words(name, 2))
-    done = programs.bench(*words(name, 2), "--rests", 3, "--json")
+    done = programs.bench(*words(name, 2), "--rests", 3)
     assert done.returncode == 0, done.stderr
     *rests, told = done.stdout.splitlines(keepends=True)
     assert rests == [REST] * 3

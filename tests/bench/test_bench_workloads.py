@@ -29,7 +29,7 @@ def words(name: str, threads: int) -> list[object]:
 
 
 def listing(programs: Programs) -> list[dict[str, Any]]:
-    done = programs.bench("--list", "--json")
+    done = programs.bench("--list")
     found = json.loads(done.stdout)
     assert found["schema"] == 1
     return list(found["workloads"])

@@ -20,7 +20,7 @@ def test_a_bench_with_hz_inside_and_without_counters_needs_no_library_and_counts
     options = {"HZ_BENCH_INSIDE": "ON", "HZ_STATS_COUNTERS": "OFF"}
     bench = build_core(targets=["hz-bench"], HZ_WERROR="ON", **options) / "bench" / "hz-bench"
     done = subprocess.run(
-        [bench, "lifo", "--threads", "1", "--ops", "10000", "--json"],
+        [bench, "lifo", "--threads", "1", "--ops", "10000"],
         env=plain_environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -124,7 +124,7 @@ def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64: Built) -> None:
     ids=lambda words: words[0],
 )
 def test_hz_bench_measures(words: tuple[str, ...], built: Built) -> None:
-    done = built.run([*built.words("bench/hz-bench"), *words, "--json"])
+    done = built.run([*built.words("bench/hz-bench"), *words])
     result = json.loads(done.stdout)
     assert result["allocator"]["name"] == "hz" and result["ops"] > 0 and result["seconds"] > 0
 

@@ -48,8 +48,6 @@ OF_A_WORKLOAD = frozenset(
         "play",
         "prepare",
         "produce",
-        "producer_count",
-        "quota",
         "replace",
         "report",
         "step",

@@ -40,7 +40,7 @@ def test_it_is_called_by_name_and_content_and_never_by_path(path: Path) -> None:
     assert spec.label == f"trace:redis.hzt@{spec.setting} T=2"
     assert str(path.parent) not in spec.label
     assert spec.command(seed=3)[1:] == [
-        f"trace:{path}", "--threads", "2", "--seed", "3", "--json"]  # fmt: skip
+        f"trace:{path}", "--threads", "2", "--seed", "3"]  # fmt: skip
     spec.check()
 
 

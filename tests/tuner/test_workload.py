@@ -33,7 +33,7 @@ def test_a_specification_has_a_command_that_hz_bench_runs() -> None:
     spec = WorkloadSpec.from_text("remote@main", ["remote=90", "ws=100"], threads=2)
     assert spec.label == "remote@main remote=90 ws=100 T=2"
     assert spec.command(seed=7)[1:] == [
-        "remote@main", "--remote", "90", "--ws", "100", "--threads", "2", "--seed", "7", "--json",
+        "remote@main", "--remote", "90", "--ws", "100", "--threads", "2", "--seed", "7",
     ]  # fmt: skip
     spec.check()
 

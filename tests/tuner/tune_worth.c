@@ -28,11 +28,6 @@ static void prepare(hz_run *run)
     if (mode == SLOWER) spins = PLAIN_SPINS * 2;
 }
 
-static void begin(hz_player *w)
-{
-    (void)w;
-}
-
 /*
  * Becomes resident in more than any limit, and never parks before that: the same pages again and
  * again, which count each time but take neither the machine's memory nor the time to clear it.
@@ -63,20 +58,11 @@ static size_t step(hz_player *w, size_t most)
     return most;
 }
 
-static void end(hz_player *w)
-{
-    (void)w;
-}
-
 const hz_workload hz_extra_workload = {
     .name = "worth",
     .doc = "spins as long as trial_mode says",
     .source = "the tests",
-    .min_threads = 1,
-    .steady = true,
     .batch = 8,
     .prepare = prepare,
-    .begin = begin,
     .step = step,
-    .end = end,
 };

@@ -89,7 +89,7 @@ def _missing(path: Path, digest: str) -> str:
 @cache
 def _opened(path: Path, size: int, mtime_ns: int) -> TraceFile:
     """Lets hz-bench open a file; what was found holds for as long as the file is not written."""
-    command = [str(artifacts.bench()), PREFIX + str(path), "--list", "--json"]
+    command = [str(artifacts.bench()), PREFIX + str(path), "--list"]
     done = process.run(command, deadline_s=_DEADLINE_S)
     if not done.ok:
         words = done.stderr.strip().splitlines() or ["it gave no reason"]

@@ -213,7 +213,7 @@ class WorkloadSpec:
         instruments = ["--latency"] if self.goal == "p99" else []
         if self.rest is not None:
             instruments += ["--rests", str(self.rest.rounds)]
-        return [*words, "--threads", str(self.threads), "--seed", str(seed), *instruments, "--json"]
+        return [*words, "--threads", str(self.threads), "--seed", str(seed), *instruments]
 
     @property
     def _target(self) -> str:
@@ -260,7 +260,7 @@ class WorkloadSpec:
 @cache
 def listing() -> tuple[Workload, ...]:
     """Every workload of the installed hz-bench; else HztuneError."""
-    done = process.run([str(artifacts.bench()), "--list", "--json"], deadline_s=_LIST_DEADLINE_S)
+    done = process.run([str(artifacts.bench()), "--list"], deadline_s=_LIST_DEADLINE_S)
     if not done.ok:
         raise HztuneError(f"hz-bench --list {done.describe()}; reinstall hztune")
     try:

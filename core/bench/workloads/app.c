@@ -3,35 +3,15 @@
  */
 #include "blocks.h"
 
-enum { WS };
 enum { SMALL_SHARE = 80, MIDDLE_SHARE = 15, GROWTH = 16, GROWTH_EVERY = 64 };
-
-static const hz_bench_param params[] = {
-    {"ws", 400, 1, 1 << 24, NULL, "slots", "slots of a thread, of which half are full on average"},
-};
-
-static const hz_bench_setting settings[] = {
-    {"wide", "the large working set of the hakozuna tables", "ws=8192"},
-};
 
 static const hz_sizes small = {16, 256 - 16 + 1};
 static const hz_sizes middle = {257, 2048 - 257 + 1};
 static const hz_sizes large = {2049, 32768 - 2049 + 1};
 
 typedef struct app_state {
-    uint32_t slot_count; /* length of `slots` */
-    uint32_t until_next; /* operations until a block grows */
-    hz_block slots[];    /* the working set */
+    uint32_t past; /* operations since a block grew */
 } app_state;
-
-static void begin(hz_player *p)
-{
-    const size_t slots = (size_t)p->run->values[WS];
-    app_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
-    state->slot_count = (uint32_t)slots;
-    state->until_next = GROWTH_EVERY;
-    p->state = state;
-}
 
 static uint32_t draw_size(hz_player *p, uint32_t bits)
 {
@@ -43,15 +23,15 @@ static uint32_t draw_size(hz_player *p, uint32_t bits)
 /* Whether it is time for a block to grow. */
 static bool growth_is_due(app_state *state)
 {
-    if (--state->until_next > 0) return false;
-    state->until_next = GROWTH_EVERY;
+    if (++state->past < GROWTH_EVERY) return false;
+    state->past = 0;
     return true;
 }
 
 static void play(hz_player *p, app_state *state)
 {
     const uint64_t draw = hz_random(&p->rng);
-    hz_block *slot = &state->slots[hz_scale(hz_low(draw), state->slot_count)];
+    hz_block *slot = &p->slots[hz_scale(hz_low(draw), p->slot_count)];
     const bool growth = growth_is_due(state);
     if (slot->at == NULL) {
         *slot = hz_take_block(p, draw_size(p, hz_high(draw)));
@@ -63,17 +43,7 @@ static void play(hz_player *p, app_state *state)
     }
 }
 
-static size_t step(hz_player *p, size_t most)
-{
-    for (size_t i = 0; i < most; i++) play(p, p->state);
-    return most;
-}
-
-static void end(hz_player *p)
-{
-    app_state *state = p->state;
-    hz_give_rest(p, state->slots, state->slot_count);
-}
+HZ_PLAY_EACH(play)
 
 const hz_workload hz_workload_app = {
     .name = "app",
@@ -82,14 +52,10 @@ const hz_workload hz_workload_app = {
         "257..2048, 5 % 2049..32768 bytes; every 64th operation lets a block grow by 16. An "
         "operation is one malloc, realloc or free",
     .source = "the application mix of the hakozuna tables",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
-    .settings = settings,
-    .setting_count = HZ_LENGTH(settings),
-    .begin = begin,
+    .params = {{"ws", 400, 1, 1 << 24, NULL, "slots",
+                "slots of a thread, of which half are full on average"}},
+    .settings = {{"wide", "the large working set of the hakozuna tables", "ws=8192"}},
+    .state_bytes = sizeof(app_state),
+    .slots = "ws",
     .step = step,
-    .end = end,
 };

@@ -14,15 +14,15 @@ enum { BLOCKS_MAX = 4096, SIZE_COUNT = 4 };
 static const char *const size_words[] = {"16", "32", "64", "128", NULL};
 static const uint32_t sizes[SIZE_COUNT] = {16, 32, 64, 128};
 
-static const hz_bench_param one_size_params[] = {
-    {"blocks", 100, 2, BLOCKS_MAX, NULL, "blocks", "blocks of a batch"},
-    {"size", 2, 0, 0, size_words, "bytes", "size of all blocks"},
-};
-
-/* The sizes of `mixed` are drawn for each block. */
-static const hz_bench_param mixed_params[] = {
-    {"blocks", 100, 2, BLOCKS_MAX, NULL, "blocks", "blocks of a batch"},
-};
+#define BLOCKS_PARAM                                                                               \
+    {                                                                                              \
+        "blocks", 100, 2, BLOCKS_MAX, NULL, "blocks", "blocks of a batch"                          \
+    }
+#define ONE_SIZE                                                                                   \
+    BLOCKS_PARAM,                                                                                  \
+    {                                                                                              \
+        "size", 2, 0, 0, size_words, "bytes", "size of all blocks"                                 \
+    }
 
 typedef struct batch_state {
     size_t count;               /* blocks of a batch */
@@ -40,7 +40,7 @@ static bool is_plain(const hz_player *p)
 /* A batch counts as live all the time, since nothing is read inside a step. */
 static void begin(hz_player *p)
 {
-    batch_state *state = hz_harness_alloc(sizeof *state);
+    batch_state *state = p->state;
     state->count = (size_t)p->run->values[BLOCKS];
     state->size = sizes[p->run->values[SIZE]];
     for (uint32_t i = 0; i < state->count; i++) {
@@ -49,7 +49,6 @@ static void begin(hz_player *p)
         state->order[j] = (uint16_t)i;
     }
     p->live_bytes = (int64_t)(state->count * state->size);
-    p->state = state;
 }
 
 static void end(hz_player *p)
@@ -164,7 +163,7 @@ static void mixed(hz_player *p, batch_state *state, size_t count, bool plain)
 #define RUN_MIXED(kind, p, state, count) kind(p, state, count, is_plain(p))
 
 /* A workload: its step, its row. */
-#define WORKLOAD(kind, symbol, title, doc_, params_, RUN)                                          \
+#define WORKLOAD(kind, symbol, title, doc_, RUN, ...)                                              \
     static size_t step_##kind(hz_player *p, size_t most)                                           \
     {                                                                                              \
         batch_state *state = p->state;                                                             \
@@ -178,25 +177,23 @@ static void mixed(hz_player *p, batch_state *state, size_t count, bool plain)
         .name = title,                                                                             \
         .doc = doc_ ". An operation is one malloc and its free",                                   \
         .source = "the comprehensive benchmark of the hakmem tables",                              \
-        .min_threads = 1,                                                                          \
-        .steady = true,                                                                            \
         .batch = 1000,                                                                             \
-        .params = params_,                                                                         \
-        .param_count = HZ_LENGTH(params_),                                                         \
+        .params = {__VA_ARGS__},                                                                   \
+        .state_bytes = sizeof(batch_state),                                                        \
         .begin = begin,                                                                            \
         .step = step_##kind,                                                                       \
         .end = end,                                                                                \
     };
 
-WORKLOAD(lifo, lifo, "lifo", "a batch of blocks is allocated and freed in reverse order",
-         one_size_params, RUN_BATCH)
+WORKLOAD(lifo, lifo, "lifo", "a batch of blocks is allocated and freed in reverse order", RUN_BATCH,
+         ONE_SIZE)
 WORKLOAD(fifo, fifo, "fifo", "a batch of blocks is allocated and freed in the same order",
-         one_size_params, RUN_BATCH)
+         RUN_BATCH, ONE_SIZE)
 WORKLOAD(in_random_order, random, "random", "a batch of blocks is allocated and freed at random",
-         one_size_params, RUN_BATCH)
+         RUN_BATCH, ONE_SIZE)
 WORKLOAD(interleaved, interleaved, "interleaved",
-         "a batch of blocks is allocated, and after every second the oldest is freed",
-         one_size_params, RUN_BATCH)
+         "a batch of blocks is allocated, and after every second the oldest is freed", RUN_BATCH,
+         ONE_SIZE)
 WORKLOAD(mixed, mixed, "mixed",
          "a batch of blocks of 16, 32, 64 and 128 bytes is allocated and freed in the same order",
-         mixed_params, RUN_MIXED)
+         RUN_MIXED, BLOCKS_PARAM)

@@ -16,13 +16,6 @@
 enum { MIN_SIZE, MAX_SIZE, BLOCKS, IDLE };
 enum { READINGS = 3 };
 
-static const hz_bench_param params[] = {
-    {"min_size", 16, 1, 1 << 26, NULL, "bytes", "smallest block"},
-    {"max_size", 1024, 1, 1 << 26, NULL, "bytes", "largest block"},
-    {"blocks", 200000, 1, 1 << 24, NULL, "blocks", "blocks of a burst, over all threads"},
-    {"idle", 10, 0, 3600, NULL, "s", "how long it idles after the last burst"},
-};
-
 /* What all players share. */
 typedef struct shared {
     _Atomic uint64_t halves;   /* halves of bursts that are done, by all players together */
@@ -31,17 +24,15 @@ typedef struct shared {
 } shared;
 
 typedef struct burst_state {
-    hz_sizes sizes;     /* what is asked for */
     size_t block_count; /* length of `blocks` */
     size_t live_count;  /* of them that are live */
     uint64_t halves;    /* halves of bursts that this player has done */
     bool freeing;       /* whether the burst is over and its blocks are being freed */
-    hz_block blocks[];  /* the burst */
+    hz_block *blocks;   /* the burst */
 } burst_state;
 
 static void prepare(hz_run *run)
 {
-    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
     shared *all = hz_harness_alloc(sizeof *all);
     (void)pthread_barrier_init(&all->meeting, NULL, run->threads);
     run->shared = all;
@@ -49,12 +40,14 @@ static void prepare(hz_run *run)
 
 static void begin(hz_player *p)
 {
-    const int64_t *values = p->run->values;
-    const size_t blocks = (size_t)values[BLOCKS] / p->run->threads + 1;
-    burst_state *state = hz_harness_alloc(sizeof *state + blocks * sizeof(hz_block));
-    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
-    state->block_count = blocks;
-    p->state = state;
+    burst_state *state = p->state;
+    state->block_count = (size_t)p->run->values[BLOCKS] / p->run->threads + 1;
+    state->blocks = hz_harness_alloc(state->block_count * sizeof(hz_block));
+}
+
+static bool is_between_halves(const burst_state *state)
+{
+    return state->live_count == 0 || state->live_count == state->block_count;
 }
 
 /* One malloc or one free: up to the top, then down to nothing. */
@@ -64,15 +57,9 @@ static void play(hz_player *p, burst_state *state)
         hz_give(p, state->blocks[--state->live_count]);
     } else {
         const uint32_t bits = hz_low(hz_random(&p->rng));
-        state->blocks[state->live_count++] = hz_take_block(p, hz_sizes_draw(state->sizes, bits));
+        state->blocks[state->live_count++] = hz_take_block(p, hz_sizes_draw(p->sizes, bits));
     }
-    if (state->live_count == 0 || state->live_count == state->block_count)
-        state->freeing = state->live_count != 0;
-}
-
-static bool is_between_halves(const burst_state *state)
-{
-    return state->live_count == 0 || state->live_count == state->block_count;
+    if (is_between_halves(state)) state->freeing = state->live_count != 0;
 }
 
 static bool have_all_done(const hz_run *run, uint64_t halves)
@@ -147,11 +134,14 @@ const hz_workload hz_workload_burst_idle = {
            "idles, and the memory that stays resident is reported at once, after 1 s and at the "
            "end. An operation is one malloc or one free",
     .source = "the burst and idle test of the hakmem tables (200000 blocks)",
-    .min_threads = 1,
-    .steady = false,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
+    .is_unsteady = true,
+    .params =
+        {
+            HZ_SIZE_PARAMS(16, 1024),
+            {"blocks", 200000, 1, 1 << 24, NULL, "blocks", "blocks of a burst, over all threads"},
+            {"idle", 10, 0, 3600, NULL, "s", "how long it idles after the last burst"},
+        },
+    .state_bytes = sizeof(burst_state),
     .prepare = prepare,
     .begin = begin,
     .step = step,

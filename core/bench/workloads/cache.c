@@ -10,19 +10,7 @@
 
 enum { SIZE, WRITES, ITERATIONS };
 
-static const hz_bench_param params[] = {
-    {"size", 8, 1, 65536, NULL, "bytes", "size of an object"},
-    {"writes", 100, 1, 1 << 20, NULL, "times", "how often each object is written"},
-    {"iterations", 5000, 1, 1 << 20, NULL, "objects",
-     "cache-scratch: objects between two hand-outs by the first thread"},
-};
-
-static const hz_bench_setting settings[] = {
-    {"published", "the objects of the published runs, four threads", "size=256 iterations=5000"},
-};
-
 typedef struct cache_state {
-    hz_mailbox *inbox;   /* cache-scratch: where player 0's object comes */
     hz_mailbox *boxes;   /* cache-scratch: of all players; NULL in cache-thrash */
     uint32_t size;       /* of an object */
     uint32_t writes;     /* of each */
@@ -39,14 +27,13 @@ static void prepare_scratch(hz_run *run)
 static void begin(hz_player *p)
 {
     const int64_t *values = p->run->values;
-    cache_state *state = hz_harness_alloc(sizeof *state);
+    cache_state *state = p->state;
     state->boxes = p->run->shared;
-    state->inbox = state->boxes == NULL ? NULL : &state->boxes[p->index];
+    if (state->boxes != NULL) p->inbox = &state->boxes[p->index];
     state->size = (uint32_t)values[SIZE];
     state->writes = (uint32_t)values[WRITES];
     state->iterations = (uint64_t)values[ITERATIONS];
     p->live_bytes = state->size; /* one object at a time; nothing is read inside a step */
-    p->state = state;
 }
 
 /* One object. The writes are volatile: they are the point. */
@@ -79,7 +66,7 @@ static bool begin_episode(hz_player *p, cache_state *state)
     hz_block object;
     if (state->boxes != NULL) {
         if (p->index == 0 && !hand_out(p, state)) return false;
-        if (!hz_mailbox_receive(state->inbox, &object)) return false;
+        if (!hz_mailbox_receive(p->inbox, &object)) return false;
         hz_give_foreign(p, object);
         state->handed_out = 0;
     }
@@ -99,42 +86,31 @@ static size_t step(hz_player *p, size_t most)
 
 static void end(hz_player *p)
 {
-    cache_state *state = p->state;
-    if (state->inbox != NULL) hz_empty_inbox(p, state->inbox);
-    p->live_bytes -= state->size;
+    p->live_bytes -= ((cache_state *)p->state)->size;
 }
+
+/* What the two rows have in common. */
+#define CACHE_WORKLOAD                                                                             \
+    .source = "Berger et al., Hoard (ASPLOS 2000); mimalloc-bench", .batch = 16,                   \
+    .params = {{"size", 8, 1, 65536, NULL, "bytes", "size of an object"},                          \
+               {"writes", 100, 1, 1 << 20, NULL, "times", "how often each object is written"},     \
+               {"iterations", 5000, 1, 1 << 20, NULL, "objects",                                   \
+                "cache-scratch: objects between two hand-outs by the first thread"}},              \
+    .settings = {{"published", "the objects of the published runs, four threads",                  \
+                  "size=256 iterations=5000"}},                                                    \
+    .state_bytes = sizeof(cache_state), .begin = begin, .step = step, .end = end
 
 const hz_workload hz_workload_cache_scratch = {
     .name = "cache-scratch",
     .doc = "passive false sharing: objects that one thread allocated side by side are freed and "
            "re-used by the others, and written many times. An operation is one object",
-    .source = "Berger et al., Hoard (ASPLOS 2000); mimalloc-bench",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 16,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
-    .settings = settings,
-    .setting_count = HZ_LENGTH(settings),
     .prepare = prepare_scratch,
-    .begin = begin,
-    .step = step,
-    .end = end,
+    CACHE_WORKLOAD,
 };
 
 const hz_workload hz_workload_cache_thrash = {
     .name = "cache-thrash",
     .doc = "active false sharing: every thread allocates, writes many times and frees small "
            "objects. An operation is one object",
-    .source = "Berger et al., Hoard (ASPLOS 2000); mimalloc-bench",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 16,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
-    .settings = settings,
-    .setting_count = HZ_LENGTH(settings),
-    .begin = begin,
-    .step = step,
-    .end = end,
+    CACHE_WORKLOAD,
 };

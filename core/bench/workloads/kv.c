@@ -4,15 +4,8 @@
  */
 #include "blocks.h"
 
-enum { MIN_SIZE, MAX_SIZE, KEYS, LIST };
+enum { MIN_SIZE, MAX_SIZE, KEYS, LIST }; /* rows of the parameters */
 enum { SET_SHARE = 70, GET_SHARE = 20, PUSH_SHARE = 5 };
-
-static const hz_bench_param params[] = {
-    {"min_size", 16, 16, 1 << 20, NULL, "bytes", "shortest string"},
-    {"max_size", 256, 16, 1 << 20, NULL, "bytes", "longest string"},
-    {"keys", 10000, 1, 1 << 24, NULL, "keys", "keys of a thread's table"},
-    {"list", 1000, 1, 1 << 24, NULL, "nodes", "most nodes of a thread's list"},
-};
 
 /* A node of the list; it and its string are blocks of their own. */
 typedef struct node {
@@ -21,36 +14,16 @@ typedef struct node {
 } node;
 
 typedef struct kv_state {
-    hz_sizes sizes;      /* of strings */
-    uint32_t key_count;  /* length of `table` */
-    uint32_t list_most;  /* most nodes of the list */
-    uint32_t list_count; /* its nodes */
+    uint32_t list_count; /* nodes of the list */
     node *list;          /* the last one that was pushed */
     uint32_t sum;        /* of what was read: a result that is used */
-    hz_block table[];    /* the values, by key */
 } kv_state;
 
-static void prepare(hz_run *run)
-{
-    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
-}
-
-static void begin(hz_player *p)
-{
-    const int64_t *values = p->run->values;
-    const size_t keys = (size_t)values[KEYS];
-    kv_state *state = hz_harness_alloc(sizeof *state + keys * sizeof(hz_block));
-    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
-    state->key_count = (uint32_t)keys;
-    state->list_most = (uint32_t)values[LIST];
-    p->state = state;
-}
-
 /* A string "value:0123abcd", padded to its drawn length. */
-static hz_block new_string(hz_player *p, const kv_state *state, uint32_t bits)
+static hz_block new_string(hz_player *p, uint32_t bits)
 {
     static const char digits[] = "0123456789abcdef";
-    const hz_block string = hz_take_block(p, hz_sizes_draw(state->sizes, bits));
+    const hz_block string = hz_take_block(p, hz_sizes_draw(p->sizes, bits));
     char *text = string.at;
     memcpy(text, "value:", 6);
     for (int i = 0; i < 8; i++) text[6 + i] = digits[(bits >> (28 - 4 * i)) & 15];
@@ -59,16 +32,16 @@ static hz_block new_string(hz_player *p, const kv_state *state, uint32_t bits)
     return string;
 }
 
-static void store_value(hz_player *p, kv_state *state, uint32_t key, uint32_t bits)
+static void store_value(hz_player *p, uint32_t key, uint32_t bits)
 {
-    const hz_block old = state->table[key];
-    state->table[key] = new_string(p, state, bits);
+    const hz_block old = p->slots[key];
+    p->slots[key] = new_string(p, bits);
     if (old.at != NULL) hz_give(p, old);
 }
 
-static void read_value(kv_state *state, uint32_t key)
+static void read_value(const hz_player *p, kv_state *state, uint32_t key)
 {
-    const hz_block value = state->table[key];
+    const hz_block value = p->slots[key];
     if (value.at != NULL) state->sum += (uint32_t)strlen(value.at);
 }
 
@@ -85,9 +58,9 @@ static void pop(hz_player *p, kv_state *state)
 /* A full list loses a node first. */
 static void push(hz_player *p, kv_state *state, uint32_t bits)
 {
-    if (state->list_count == state->list_most) pop(p, state);
+    if (state->list_count == (uint32_t)p->run->values[LIST]) pop(p, state);
     node *first = hz_take(p, sizeof *first);
-    *first = (node){state->list, new_string(p, state, bits)};
+    *first = (node){state->list, new_string(p, bits)};
     state->list = first;
     state->list_count++;
 }
@@ -96,28 +69,23 @@ static void play(hz_player *p, kv_state *state)
 {
     const uint64_t draw = hz_random(&p->rng);
     const uint32_t kind = hz_scale(hz_low(hz_random(&p->rng)), 100);
-    const uint32_t key = hz_scale(hz_low(draw), state->key_count);
+    const uint32_t key = hz_scale(hz_low(draw), p->slot_count);
     if (kind < SET_SHARE)
-        store_value(p, state, key, hz_high(draw));
+        store_value(p, key, hz_high(draw));
     else if (kind < SET_SHARE + GET_SHARE)
-        read_value(state, key);
+        read_value(p, state, key);
     else if (kind < SET_SHARE + GET_SHARE + PUSH_SHARE)
         push(p, state, hz_high(draw));
     else
         pop(p, state);
 }
 
-static size_t step(hz_player *p, size_t most)
-{
-    for (size_t i = 0; i < most; i++) play(p, p->state);
-    return most;
-}
+HZ_PLAY_EACH(play)
 
 static void end(hz_player *p)
 {
     kv_state *state = p->state;
     while (state->list != NULL) pop(p, state);
-    hz_give_rest(p, state->table, state->key_count);
 }
 
 const hz_workload hz_workload_kv = {
@@ -125,13 +93,15 @@ const hz_workload hz_workload_kv = {
     .doc = "key-value server: SET, GET, LPUSH, LPOP of small strings, 70, 20, 5 and 5 % of the "
            "requests. An operation is one request to the server",
     .source = "the redis model of the hakmem tables (16..256 bytes)",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
-    .prepare = prepare,
-    .begin = begin,
+    .params =
+        {
+            {"min_size", 16, 16, 1 << 20, NULL, "bytes", "shortest string"},
+            {"max_size", 256, 16, 1 << 20, NULL, "bytes", "longest string"},
+            {"keys", 10000, 1, 1 << 24, NULL, "keys", "keys of a thread's table"},
+            {"list", 1000, 1, 1 << 24, NULL, "nodes", "most nodes of a thread's list"},
+        },
+    .state_bytes = sizeof(kv_state),
+    .slots = "keys",
     .step = step,
     .end = end,
 };

@@ -4,52 +4,27 @@
  */
 #include "blocks.h"
 
-enum { MIN_SIZE, MAX_SIZE, SLOTS };
-
-static const hz_bench_param params[] = {
-    {"min_size", 64 << 10, HZ_TOUCH_STEP, 1 << 30, NULL, "bytes", "smallest buffer"},
-    {"max_size", 32 << 20, HZ_TOUCH_STEP, 1 << 30, NULL, "bytes", "largest buffer"},
-    {"slots", 2, 1, 1 << 16, NULL, "buffers", "live buffers of a thread"},
-};
-
-static const hz_bench_setting settings[] = {
-    {"malloc-large", "the buffers of mimalloc-bench's malloc-large",
-     "min_size=5242880 max_size=26214400 slots=20"},
-};
-
 typedef struct large_state {
-    hz_sizes sizes;      /* limits */
-    unsigned octaves;    /* doublings between them */
-    uint32_t slot_count; /* length of `slots` */
-    hz_block *present;   /* the slot whose new buffer is being written */
-    uint32_t at;         /* where its next 4 KiB begin */
-    uint32_t sum;        /* of what was read: a result that is used */
-    hz_block slots[];    /* the live buffers */
+    unsigned octaves;  /* doublings between the smallest size and the largest */
+    hz_block *present; /* the slot whose new buffer is being written */
+    uint32_t at;       /* where its next 4 KiB begin */
+    uint32_t sum;      /* of what was read: a result that is used */
 } large_state;
-
-static void prepare(hz_run *run)
-{
-    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
-}
 
 static void begin(hz_player *p)
 {
-    const int64_t *values = p->run->values;
-    const size_t slots = (size_t)values[SLOTS];
-    large_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
-    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
-    state->slot_count = (uint32_t)slots;
-    for (int64_t size = values[MIN_SIZE]; 2 * size <= values[MAX_SIZE]; size *= 2) state->octaves++;
-    p->state = state;
+    large_state *state = p->state;
+    const uint64_t top = p->sizes.least + p->sizes.count - 1;
+    for (uint64_t size = p->sizes.least; 2 * size <= top; size *= 2) state->octaves++;
 }
 
 /* Every doubling of the size is equally likely, and so is every size within it. */
 static uint32_t draw_size(hz_player *p, const large_state *state)
 {
     const uint64_t draw = hz_random(&p->rng);
-    const uint64_t base = (uint64_t)state->sizes.least
+    const uint64_t base = (uint64_t)p->sizes.least
                           << hz_scale(hz_low(draw), state->octaves + UINT64_C(1));
-    const uint64_t top = state->sizes.least + state->sizes.count - 1;
+    const uint64_t top = p->sizes.least + p->sizes.count - 1;
     const uint64_t room = 2 * base <= top ? base : top - base + 1;
     return (uint32_t)(base + hz_scale(hz_high(draw), room));
 }
@@ -63,7 +38,7 @@ static void read_parts(large_state *state, hz_block buffer)
 /* Replaces the buffer of a random slot; the new one is written by the operations that follow. */
 static void replace(hz_player *p, large_state *state)
 {
-    hz_block *slot = &state->slots[hz_scale(hz_low(hz_random(&p->rng)), state->slot_count)];
+    hz_block *slot = &p->slots[hz_scale(hz_low(hz_random(&p->rng)), p->slot_count)];
     if (slot->at != NULL) {
         read_parts(state, *slot);
         hz_give(p, *slot);
@@ -84,36 +59,29 @@ static void write_part(const hz_player *p, large_state *state)
     state->at += size;
 }
 
-static size_t step(hz_player *p, size_t most)
+static void play(hz_player *p, large_state *state)
 {
-    large_state *state = p->state;
-    for (size_t i = 0; i < most; i++) {
-        if (state->present == NULL || state->at == state->present->size) replace(p, state);
-        write_part(p, state);
-    }
-    return most;
+    if (state->present == NULL || state->at == state->present->size) replace(p, state);
+    write_part(p, state);
 }
 
-static void end(hz_player *p)
-{
-    large_state *state = p->state;
-    hz_give_rest(p, state->slots, state->slot_count);
-}
+HZ_PLAY_EACH(play)
 
 const hz_workload hz_workload_large = {
     .name = "large",
     .doc = "buffers of 64 KiB to 32 MiB are replaced at random, written and read 4 KiB at a time. "
            "An operation is 4 KiB of a buffer",
     .source = "malloc-large of mimalloc-bench",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
-    .settings = settings,
-    .setting_count = HZ_LENGTH(settings),
-    .prepare = prepare,
+    .params =
+        {
+            {"min_size", 64 << 10, HZ_TOUCH_STEP, 1 << 30, NULL, "bytes", "smallest buffer"},
+            {"max_size", 32 << 20, HZ_TOUCH_STEP, 1 << 30, NULL, "bytes", "largest buffer"},
+            {"slots", 2, 1, 1 << 16, NULL, "buffers", "live buffers of a thread"},
+        },
+    .settings = {{"malloc-large", "the buffers of mimalloc-bench's malloc-large",
+                  "min_size=5242880 max_size=26214400 slots=20"}},
+    .state_bytes = sizeof(large_state),
+    .slots = "slots",
     .begin = begin,
     .step = step,
-    .end = end,
 };

@@ -29,12 +29,6 @@ typedef struct hz_mailbox {
     hz_mailbox_cell *awaited;                 /* a sole receiver's: where the next one will be */
 } hz_mailbox;
 
-/* A block that could not be sent yet. */
-typedef struct hz_unsent {
-    hz_block block; /* {NULL} when there is none */
-    hz_mailbox *to; /* where it goes */
-} hz_unsent;
-
 /* `count` mailboxes for at least `capacity` blocks each. */
 static inline hz_mailbox *hz_mailboxes_new(size_t count, size_t capacity, bool sole_sender)
 {
@@ -74,8 +68,9 @@ static inline hz_mailbox_cell *hz_mailbox_reserve(hz_mailbox *box, uint32_t *pla
     }
 }
 
-/* Sends a block; false when the mailbox is full. */
-static inline bool hz_mailbox_send(hz_mailbox *box, hz_block block)
+/* Sends a block; false when the mailbox is full. Not inlined: loops that send do other things, too.
+ */
+static __attribute__((noinline, unused)) bool hz_mailbox_send(hz_mailbox *box, hz_block block)
 {
     uint32_t place;
     hz_mailbox_cell *cell = hz_mailbox_reserve(box, &place);
@@ -94,22 +89,21 @@ static inline bool hz_mailbox_is_full(hz_mailbox *box)
            tail;
 }
 
-/* Sends a block, or keeps it in `unsent` and returns false. The decision counts as a request. */
-static __attribute__((noinline, unused)) bool hz_post(hz_player *p, hz_unsent *unsent,
-                                                      hz_mailbox *to, hz_block block)
+/* Sends a block, or keeps it as unsent and returns false. The decision counts as a request. */
+static inline bool hz_post(hz_player *p, hz_mailbox *to, hz_block block)
 {
     hz_part_with(p, block);
     if (HZ_LIKELY(hz_mailbox_send(to, block))) return true;
-    *unsent = (hz_unsent){block, to};
+    p->unsent = (hz_unsent){block, to};
     return false;
 }
 
 /* Sends what is unsent, if anything; false when it still has to wait. */
-static inline bool hz_post_again(hz_unsent *unsent)
+static inline bool hz_post_again(hz_player *p)
 {
-    if (HZ_LIKELY(unsent->block.at == NULL)) return true;
-    if (!hz_mailbox_send(unsent->to, unsent->block)) return false;
-    unsent->block.at = NULL;
+    if (HZ_LIKELY(p->unsent.block.at == NULL)) return true;
+    if (!hz_mailbox_send(p->unsent.to, p->unsent.block)) return false;
+    p->unsent.block.at = NULL;
     return true;
 }
 
@@ -156,10 +150,25 @@ static inline bool hz_mailbox_receive_shared(hz_mailbox *box, hz_block *block)
 }
 
 /* Frees what others have sent. Not inlined: loops that look into a mailbox mostly find nothing. */
-static __attribute__((noinline, unused)) void hz_empty_inbox(hz_player *p, hz_mailbox *inbox)
+static __attribute__((noinline, unused)) void hz_empty_inbox(hz_player *p)
 {
-    for (hz_block block; hz_mailbox_receive(inbox, &block); p->remote_frees++)
+    for (hz_block block; hz_mailbox_receive(p->inbox, &block); p->remote_frees++)
         hz_give_foreign(p, block);
 }
+
+/* Steps in which each operation is a call of `play`, which is false when the player has to wait. */
+#define HZ_PLAY_AND_POST(name, play)                                                               \
+    static size_t name(hz_player *p, size_t most)                                                  \
+    {                                                                                              \
+        void *const state = p->state;                                                              \
+        size_t done = 0;                                                                           \
+        if (p->inbox != NULL) hz_empty_inbox(p);                                                   \
+        if (HZ_UNLIKELY(!hz_post_again(p))) return 0;                                              \
+        while (done < most) {                                                                      \
+            done++;                                                                                \
+            if (HZ_UNLIKELY(!play(p, state))) break;                                               \
+        }                                                                                          \
+        return done;                                                                               \
+    }
 
 #endif

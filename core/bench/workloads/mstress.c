@@ -12,13 +12,6 @@ enum { WORD = 8, KEEP_SHARE = 4, LENGTH_PER_SCALE = 100 };
 
 static const char *const yes_no[] = {"no", "yes", NULL};
 
-static const hz_bench_param params[] = {
-    {"scale", 80, 1, 10000, NULL, "%",
-     "length of an iteration: as many allocations as a hundred times this"},
-    {"transfers", 1000, 1, 1 << 16, NULL, "blocks", "length of the shared array"},
-    {"large", 1, 0, 0, yes_no, "", "whether the tail of the sizes goes on to 64 KiB and more"},
-};
-
 /* The start of every block. */
 typedef struct head {
     uint32_t size;  /* as requested */
@@ -78,18 +71,13 @@ static head *new_block(hz_player *p, const mstress_state *state)
     return block;
 }
 
-static void count_free(hz_player *p, const head *block)
+static void free_block(hz_player *p, head *block)
 {
+    if (block == NULL) return;
     if (block->owner == p->index)
         p->local_frees++;
     else
         p->remote_frees++;
-}
-
-static void free_block(hz_player *p, head *block)
-{
-    if (block == NULL) return;
-    count_free(p, block);
     hz_give_foreign(p, (hz_block){block, block->size});
 }
 
@@ -137,11 +125,7 @@ static void play(hz_player *p, mstress_state *state)
     state->left = state->length;
 }
 
-static size_t step(hz_player *p, size_t most)
-{
-    for (size_t i = 0; i < most; i++) play(p, p->state);
-    return most;
-}
+HZ_PLAY_EACH(play)
 
 /* All players share the array: each player frees its part of it. */
 static void end(hz_player *p)
@@ -158,11 +142,14 @@ const hz_workload hz_workload_mstress = {
            "shared array and free the rest, iteration after iteration. An operation is one malloc "
            "with the frees and exchanges that go with it",
     .source = "the stress test of mimalloc, as in mimalloc-bench",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
+    .params =
+        {
+            {"scale", 80, 1, 10000, NULL, "%",
+             "length of an iteration: as many allocations as a hundred times this"},
+            {"transfers", 1000, 1, 1 << 16, NULL, "blocks", "length of the shared array"},
+            {"large", 1, 0, 0, yes_no, "",
+             "whether the tail of the sizes goes on to 64 KiB and more"},
+        },
     .prepare = prepare,
     .begin = begin,
     .step = step,

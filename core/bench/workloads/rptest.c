@@ -6,30 +6,15 @@
 
 #include "mailbox.h"
 
-enum { MIN_SIZE, MAX_SIZE, SIZES, BLOCKS, OPS, LOOPS, CROSS };
+enum { MIN_SIZE, MAX_SIZE, SIZES, BLOCKS, OPS, LOOPS, CROSS }; /* rows of the parameters */
 enum { EVEN, LINEAR, EXPONENTIAL };
 enum { TABLE_BITS = 10, TABLE_LENGTH = 1 << TABLE_BITS, STRIDE_MAX = 16 };
 
 static const char *const distributions[] = {"even", "linear", "exponential", NULL};
 
-static const hz_bench_param params[] = {
-    {"min_size", 16, 1, 1 << 26, NULL, "bytes", "smallest block"},
-    {"max_size", 16000, 1, 1 << 26, NULL, "bytes", "largest block"},
-    {"sizes", LINEAR, 0, 0, distributions, "",
-     "how often large sizes are drawn: as often as small ones, falling linearly, exponentially"},
-    {"blocks", 1000, 1, 1 << 20, NULL, "blocks", "length of a thread's array"},
-    {"ops", 100, 1, 1 << 20, NULL, "blocks", "blocks that a loop frees and allocates"},
-    {"loops", 500, 1, 1 << 20, NULL, "loops", "loops before the array is cleared"},
-    {"cross", 2, 0, 1 << 20, NULL, "loops",
-     "every so many loops, a loop's blocks are made for the next thread; 0: never"},
-};
-
 typedef struct rptest_state {
-    hz_mailbox *inbox;     /* the player's own mailbox */
     hz_mailbox *next;      /* the next player's */
-    hz_unsent unsent;      /* a block that found a full mailbox */
     const uint32_t *table; /* sizes, evenly spaced in probability */
-    uint32_t block_count;  /* length of `blocks` */
     uint32_t loop_ops;     /* operations of a loop */
     uint32_t loops;        /* loops before the array is cleared */
     uint32_t cross;        /* see above; 0: never */
@@ -37,7 +22,6 @@ typedef struct rptest_state {
     uint32_t op;           /* of this loop */
     uint32_t loop;         /* of this filling */
     uint32_t at;           /* next block of the array */
-    hz_block blocks[];     /* the array */
 } rptest_state;
 
 typedef struct shared {
@@ -56,12 +40,12 @@ static double quantile(int64_t distribution, double p)
 static void prepare(hz_run *run)
 {
     const int64_t *values = run->values;
-    const hz_sizes sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     shared *all = hz_harness_alloc(sizeof *all);
     all->boxes = hz_mailboxes_new(run->threads, 2 * (size_t)values[OPS], true);
     for (int i = 0; i < TABLE_LENGTH; i++) {
         const double where = quantile(values[SIZES], (i + 0.5) / TABLE_LENGTH);
-        all->table[i] = sizes.least + (uint32_t)(where * (double)(sizes.count - 1));
+        all->table[i] = (uint32_t)values[MIN_SIZE] +
+                        (uint32_t)(where * (double)(values[MAX_SIZE] - values[MIN_SIZE]));
     }
     run->shared = all;
 }
@@ -69,17 +53,15 @@ static void prepare(hz_run *run)
 static void begin(hz_player *p)
 {
     const int64_t *values = p->run->values;
-    const size_t blocks = (size_t)values[BLOCKS];
     shared *all = p->run->shared;
-    rptest_state *state = hz_harness_alloc(sizeof *state + blocks * sizeof(hz_block));
-    state->inbox = &all->boxes[p->index];
-    state->next = &all->boxes[(p->index + 1) % p->run->threads];
-    state->table = all->table;
-    state->block_count = (uint32_t)blocks;
-    state->loop_ops = (uint32_t)values[OPS];
-    state->loops = (uint32_t)values[LOOPS];
-    state->cross = p->run->threads > 1 ? (uint32_t)values[CROSS] : 0;
-    p->state = state;
+    p->inbox = &all->boxes[p->index];
+    *(rptest_state *)p->state = (rptest_state){
+        .next = &all->boxes[(p->index + 1) % p->run->threads],
+        .table = all->table,
+        .loop_ops = (uint32_t)values[OPS],
+        .loops = (uint32_t)values[LOOPS],
+        .cross = p->run->threads > 1 ? (uint32_t)values[CROSS] : 0,
+    };
 }
 
 static hz_block new_block(hz_player *p, const rptest_state *state)
@@ -99,9 +81,9 @@ static void free_own(hz_player *p, hz_block *slot)
 static void replace(hz_player *p, rptest_state *state)
 {
     state->at += 1 + hz_scale(hz_low(hz_random(&p->rng)), STRIDE_MAX);
-    while (state->at >= state->block_count) state->at -= state->block_count;
-    free_own(p, &state->blocks[state->at]);
-    state->blocks[state->at] = new_block(p, state);
+    while (state->at >= p->slot_count) state->at -= p->slot_count;
+    free_own(p, &p->slots[state->at]);
+    p->slots[state->at] = new_block(p, state);
 }
 
 /* After a loop; after the last one the array is cleared, and fills again. */
@@ -112,7 +94,7 @@ static void next_loop(hz_player *p, rptest_state *state)
     state->crossing = state->cross != 0 && state->loop % state->cross == 0;
     if (state->loop < state->loops) return;
     state->loop = 0;
-    for (uint32_t i = 0; i < state->block_count; i++) free_own(p, &state->blocks[i]);
+    for (uint32_t i = 0; i < p->slot_count; i++) free_own(p, &p->slots[i]);
 }
 
 /* One operation; false when the player has to wait. */
@@ -120,39 +102,12 @@ static bool play(hz_player *p, rptest_state *state)
 {
     bool sent = true;
     replace(p, state);
-    if (state->crossing) sent = hz_post(p, &state->unsent, state->next, new_block(p, state));
+    if (state->crossing) sent = hz_post(p, state->next, new_block(p, state));
     if (++state->op == state->loop_ops) next_loop(p, state);
     return sent;
 }
 
-static size_t step(hz_player *p, size_t most)
-{
-    rptest_state *state = p->state;
-    size_t done = 0;
-    hz_empty_inbox(p, state->inbox);
-    if (HZ_UNLIKELY(!hz_post_again(&state->unsent))) return 0;
-    while (done < most) {
-        done++;
-        if (HZ_UNLIKELY(!play(p, state))) break;
-    }
-    return done;
-}
-
-static bool drain(hz_player *p, size_t *done)
-{
-    rptest_state *state = p->state;
-    (void)done;
-    hz_empty_inbox(p, state->inbox);
-    return hz_post_again(&state->unsent);
-}
-
-static void end(hz_player *p)
-{
-    rptest_state *state = p->state;
-    hz_empty_inbox(p, state->inbox);
-    hz_give_rest(p, &state->unsent.block, 1);
-    hz_give_rest(p, state->blocks, state->block_count);
-}
+HZ_PLAY_AND_POST(step, play)
 
 const hz_workload hz_workload_rptest = {
     .name = "rptest",
@@ -160,14 +115,21 @@ const hz_workload hz_workload_rptest = {
            "other loop also makes a batch for the next thread to free. An operation is one "
            "replacement",
     .source = "the rpmalloc benchmark, as in mimalloc-bench (16 threads, 16..16000)",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
+    .params =
+        {
+            HZ_SIZE_PARAMS(16, 16000),
+            {"sizes", LINEAR, 0, 0, distributions, "",
+             "how often large sizes are drawn: as often as small ones, falling linearly, "
+             "exponentially"},
+            {"blocks", 1000, 1, 1 << 20, NULL, "blocks", "length of a thread's array"},
+            {"ops", 100, 1, 1 << 20, NULL, "blocks", "blocks that a loop frees and allocates"},
+            {"loops", 500, 1, 1 << 20, NULL, "loops", "loops before the array is cleared"},
+            {"cross", 2, 0, 1 << 20, NULL, "loops",
+             "every so many loops, a loop's blocks are made for the next thread; 0: never"},
+        },
+    .state_bytes = sizeof(rptest_state),
+    .slots = "blocks",
     .prepare = prepare,
     .begin = begin,
     .step = step,
-    .drain = drain,
-    .end = end,
 };

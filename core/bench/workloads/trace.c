@@ -20,13 +20,6 @@
 
 enum { FREES_A_STEP = 4096 };
 
-static const hz_bench_param params[] = {
-    {"pace", 0, 0, 100000, NULL, "%",
-     "of the speed of the recording: 100 as recorded, 200 twice as fast; 0: as fast as possible"},
-    {"rounds", 0, 0, 1000000, NULL, "",
-     "of a process: 1 is the program from its start to its end; 0: as many as there is time for"},
-};
-
 /* ---- the run -------------------------------------------------------------------------------- */
 
 static unsigned open_trace(hz_options *options)
@@ -129,13 +122,12 @@ static bool is_between(const hz_player *p)
 
 static void begin(hz_player *p)
 {
-    hz_trace_state *s = hz_harness_alloc(sizeof *s);
+    hz_trace_state *s = p->state;
     s->all = p->run->shared;
     s->cells = s->all->made.cells;
     s->slots = s->all->made.parts[p->index].slots;
     s->halted_ns = -1;
     s->is_plain = p->instruments == NULL && p->run->values[HZ_TRACE_PACE] == 0;
-    p->state = s;
     arrive(p, s, FREED); /* as if a round had ended */
 }
 
@@ -298,29 +290,27 @@ static void report(const hz_run *run, hz_json *json)
     hz_json_object_end(json);
 }
 
-static void print(const hz_run *run)
-{
-    (void)printf("  %llu whole rounds; threads waited for each other in %.1f %% of their time\n",
-                 (unsigned long long)rounds_of(run), 100 * waited_share(run));
-}
-
 const hz_workload hz_workload_trace = {
     .name = "trace",
     .doc = "replays a recorded trace with all its threads, round after round; a thread waits only "
            "for blocks and ends of others. An operation is one call of the allocator",
     .source = "a program of yours: hztune record",
-    .min_threads = 1,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
+    .params =
+        {
+            {"pace", 0, 0, 100000, NULL, "%",
+             "of the speed of the recording: 100 as recorded, 200 twice as fast; 0: as fast as "
+             "possible"},
+            {"rounds", 0, 0, 1000000, NULL, "",
+             "of a process: 1 is the program from its start to its end; 0: as many as there is "
+             "time for"},
+        },
+    .state_bytes = sizeof(hz_trace_state),
     .prepare = prepare,
     .begin = begin,
     .step = step,
     .end = end,
     .quota = quota,
     .report = report,
-    .print = print,
     .open = open_trace,
     .describe = describe,
     .arm = hz_trace_arm,

@@ -10,16 +10,6 @@ enum { SIZE, BATCH, POOL };
 static const uint16_t usual_sizes[] = {8,   12,  16,  24,  32,  48,   64,   96,  128,
                                        192, 256, 384, 512, 768, 1024, 1536, 2048};
 
-static const hz_bench_param params[] = {
-    {"size", 0, 0, 1 << 20, NULL, "bytes", "size of all blocks; 0: one of 8..2048, as drawn"},
-    {"batch", 512, 1, 1 << 16, NULL, "blocks", "blocks in a batch"},
-    {"pool", 4, 1, 1024, NULL, "batches", "batches for each pair of threads"},
-};
-
-static const hz_bench_setting settings[] = {
-    {"xmalloc-test", "the batches of xmalloc-test, sizes drawn (-s -1)", "batch=4096"},
-};
-
 /* What all players share. The messages are batches: an array, and how many blocks are in it. */
 typedef struct pool {
     hz_mailbox *full;  /* one queue */
@@ -36,14 +26,9 @@ typedef struct xmalloc_state {
     uint32_t at;         /* next block of it */
 } xmalloc_state;
 
-static unsigned producer_count(const hz_run *run)
-{
-    return run->threads / 2;
-}
-
 static void prepare(hz_run *run)
 {
-    const size_t batches = (size_t)run->values[POOL] * producer_count(run);
+    const size_t batches = (size_t)run->values[POOL] * hz_producer_count(run);
     pool *shared = hz_harness_alloc(sizeof *shared);
     shared->full = hz_mailboxes_new(1, batches, false);
     shared->empty = hz_mailboxes_new(1, batches, false);
@@ -57,12 +42,12 @@ static void prepare(hz_run *run)
 
 static void begin(hz_player *p)
 {
-    xmalloc_state *state = hz_harness_alloc(sizeof *state);
-    state->pool = p->run->shared;
-    state->producer = p->index < producer_count(p->run);
-    state->fixed = (uint32_t)p->run->values[SIZE];
-    state->batch_room = (uint32_t)p->run->values[BATCH];
-    p->state = state;
+    *(xmalloc_state *)p->state = (xmalloc_state){
+        .pool = p->run->shared,
+        .producer = p->index < hz_producer_count(p->run),
+        .fixed = (uint32_t)p->run->values[SIZE],
+        .batch_room = (uint32_t)p->run->values[BATCH],
+    };
 }
 
 /* Has a batch in hand, from `queue` if necessary; false when there is none. */
@@ -117,14 +102,6 @@ static size_t step(hz_player *p, size_t most)
     return state->producer ? produce(p, state, most) : consume(p, state, most);
 }
 
-/* Fixed work is given to the producers; consumers serve them until they have done it. */
-static uint64_t quota(const hz_run *run, unsigned index)
-{
-    const unsigned producers = producer_count(run);
-    const uint64_t blocks = run->options->ops / 2;
-    return index < producers ? blocks / producers + (index < blocks % producers) : 0;
-}
-
 /* A producer lets go of what it has begun; a consumer frees what there is. */
 static bool drain(hz_player *p, size_t *done)
 {
@@ -151,17 +128,21 @@ const hz_workload hz_workload_xmalloc = {
            "a shared pool. An operation is one malloc or one free",
     .source = "xmalloc-test of mimalloc-bench; Lever and Boreham, malloc() Performance in a "
               "Multithreaded Linux Environment (USENIX 2000)",
-    .min_threads = 2,
-    .steady = true,
-    .batch = 64,
-    .params = params,
-    .param_count = HZ_LENGTH(params),
-    .settings = settings,
-    .setting_count = HZ_LENGTH(settings),
+    .needs_two = true,
+    .has_producers = true,
+    .params =
+        {
+            {"size", 0, 0, 1 << 20, NULL, "bytes",
+             "size of all blocks; 0: one of 8..2048, as drawn"},
+            {"batch", 512, 1, 1 << 16, NULL, "blocks", "blocks in a batch"},
+            {"pool", 4, 1, 1024, NULL, "batches", "batches for each pair of threads"},
+        },
+    .settings = {{"xmalloc-test", "the batches of xmalloc-test, sizes drawn (-s -1)",
+                  "batch=4096"}},
+    .state_bytes = sizeof(xmalloc_state),
     .prepare = prepare,
     .begin = begin,
     .step = step,
     .drain = drain,
     .end = end,
-    .quota = quota,
 };
