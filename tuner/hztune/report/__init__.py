@@ -1,7 +1,7 @@
 """A study as one HTML page that needs nothing but itself: no script, no network, light and dark.
 
-page.html is the page and charts.html its pictures. All text is escaped by jinja2: names of
-workloads, programs and machines come from outside.
+page.html is the page, words.html its sentences and charts.html its pictures. All text is escaped by
+jinja2: names of workloads, programs and machines come from outside.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hztune import export, files
-from hztune.profile import ratio_text
+from hztune.profile import PROFILE, TOLD_FROM, ratio_text
 from hztune.progress import duration
 from hztune.report import charts, words
 from hztune.report.dashboard import write_storage
-from hztune.report.page import Page
 from hztune.rests import MEMORIES, Rested
 from hztune.result import figures
 from hztune.result.kept import slope_words
 
-__all__ = ["PAGE", "memory_chart", "render", "write", "write_storage"]
+__all__ = ["PAGE", "memory_chart", "render", "templates", "write", "write_storage"]
 
 PAGE = "report.html"
 HERE = Path(__file__).parent
@@ -34,55 +33,48 @@ def render(folder: Path) -> str:
     """Returns the page about the study in a results directory.
 
     Raises:
-        UsageError: There is no finished study in it.
+        UsageError: There is no study in it that has ended.
         HztuneError: Its samples are damaged.
     """
     found = figures.read(folder)
-    page, verdict = Page(found), found.profile.claim.verdict
-    account = found.result.account if found.result else None
-    tells_why = account and (verdict != "improved" or found.front)
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            found=found,
-            page=page,
-            profile=found.profile,
-            verdict=verdict,
-            account=account,
-            reason=account.why if account and tells_why else "",
-            control=words.control_words(found.profile),
-            place=shlex.quote(str(found.place)),
-            program=page.program,
-            command=shlex.join(["hztune", "tune", *found.command]),
-            hyperfine=page.hyperfine,
-            forms=export.FORMATS,
-        )
+    page = templates().get_template("page.html")
+    return page.render(
+        found=found,
+        account=found.result.account,
+        profile=found.result.profile,
+        place=shlex.quote(str(folder / PROFILE)),
+        command=shlex.join(["hztune", "tune", *found.command]),
+        forms=export.FORMATS,
     )
 
 
-def write(folder: Path, out: Path | None = None) -> Path:
-    """Writes the page, beside the samples unless `out` says where, and returns its path.
+def write(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Writes the study in a results directory as one HTML page, and returns the page's path.
+
+    Args:
+        folder: The results directory.
+        out: The page; None: report.html in `folder`.
 
     Raises:
-        UsageError: There is no finished study in `folder`.
+        UsageError: There is no study in `folder` that has ended.
         HztuneError: Its samples are damaged, or the file system refused.
     """
-    path = out if out is not None else folder / PAGE
-    files.write_whole(path, render(folder))
+    path = Path(folder) / PAGE if out is None else Path(out)
+    files.write_whole(path, render(Path(folder)))
     return path
 
 
 def memory_chart(default: Sequence[Rested], tuned: Sequence[Rested], width: float) -> str:
     """Memory of processes over time as an SVG, which the rules of page.css colour."""
-    template = _templates().from_string(
+    template = templates().from_string(
         '{% from "charts.html" import memory with context %}{{ memory(width, default, tuned) }}'
     )
     return template.render(width=width, default=default, tuned=tuned)
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The templates of the page, with the functions that they call."""
     made = Environment(
         loader=FileSystemLoader(HERE),
         extensions=["jinja2.ext.do"],
@@ -92,17 +84,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"words": words, "axes": charts, "duration": duration, "memories": MEMORIES}
-    made.globals |= {"ratio": ratio_text, "slope_words": slope_words}
-    made.filters |= {"cell": _cell, "fitted": _fitted, "polyline": _polyline, "px": _px}
+    made.globals |= {"ratio": ratio_text, "slope_words": slope_words, "told_from": TOLD_FROM}
+    made.filters |= {"cell": _cell, "fitted": _fitted, "px": "{:.5g}".format}
+    made.filters["polyline"] = lambda points: "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     return made
-
-
-def _px(value: float) -> str:
-    return f"{value:.5g}"
-
-
-def _polyline(points: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 def _fitted(text: str, room: float, beside: str | None) -> str:
@@ -113,9 +98,7 @@ def _fitted(text: str, room: float, beside: str | None) -> str:
 
 def _cell(text: str | int) -> str | int:
     """A cell; the interval behind a number gets a line of its own where the page is narrow."""
-    if not isinstance(text, str):
-        return text
-    number, bracket, interval = text.partition(" [")
-    if isinstance(text, Markup) or not bracket:
+    number, bracket, interval = str(text).partition(" [")
+    if isinstance(text, (int, Markup)) or not bracket:
         return text
     return Markup('{} <span class="interval">[{}</span>').format(number, interval)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
-from hztune.blocks import Role
-from hztune.report.words import value_words
+from hztune.blocks import Arm, Role
+from hztune.report.words import change, interval_words, value_words
 from hztune.rests import Rested
-from hztune.result import intervals_of
+from hztune.result import claimed_interval, front_file
 from hztune.result.figures import Candidate, Curve, Figures, Level
 from hztune.stats.intervals import Interval
 
-__all__ = ["intervals_of"]  # for the templates
-
 Tick = tuple[float, str]
+Points = list[tuple[float, float]]
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -40,8 +39,20 @@ CHARACTER = 6.4
 """Width of a letter of a label, about, in pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlotScale:
+ANSWERS = {
+    "proved": "proved, and then extended or examined",
+    "kept": "kept the limit",
+    "": "measured beside a finalist, and not proved to add to it",
+    "futile": "not confirmed: its gain is below what this budget can prove",
+    "out_of_time": "not confirmed: time was up",
+    "failed": "not confirmed: it failed in a fresh process",
+    "over_loss": "not confirmed: it may lose more than --max-loss",
+    "over_limit": "not confirmed: it is not shown to meet the limit",
+    "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
+}
+
+
+class PlotScale(NamedTuple):
     """A linear map from values to pixels; what lies outside is put on the edge."""
 
     low: float
@@ -54,16 +65,94 @@ class PlotScale:
         return self.start + share * (self.end - self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(NamedTuple):
     """One comparison on a strip: a label above, a dot for each log ratio and their interval."""
 
     label: str
     note: str
     dots: Sequence[float]
     interval: Interval | None
-    kind: str
-    """Style class: "gain", "loss" or "neutral"."""
+    kind: str  # style class: "gain", "loss" or "neutral"
+
+
+def proof_strips(found: Figures, control: str) -> tuple[list[Strip], list[tuple[str, str, Arm]]]:
+    """Strips of all fresh pairs, and what came of each arm: label, fate, arm."""
+    strips, lines = list[Strip](), {}
+    pairs = [pair.log_ratio for pair in found.ledger.own_calibration]
+    if len(pairs) > 1:
+        note = f"noise floor {change(found.floor, sign=False)}"
+        strips.append(Strip(f"{control} against itself", note, pairs, None, "neutral"))
+    for number, record in enumerate(found.ledger.fresh_by_arm.values(), start=1):
+        interval = found.judged.get(record.arm)
+        label, fate, is_proved = fate_of(found, record.arm, number)
+        note = interval_words(interval) + ("" if is_proved else " - not proved")
+        kind = "gain" if is_proved else "neutral"
+        strips.append(Strip(label, note, record.log_ratios, interval, kind))
+        lines[label] = (label, fate, record.arm)
+    return strips, list(lines.values())
+
+
+def fate_of(found: Figures, arm: Arm, number: int) -> tuple[str, str, bool]:
+    """What to call the arm proved as so-manieth, what came of it, and whether it is proved."""
+    for place, member in enumerate(found.result.front, start=1):
+        if member.arm == arm:
+            is_faster = member.claim.verdict == "improved"
+            said = "proved" if is_faster else "of which less memory is proved"
+            return str(front_file(place)), said, is_faster
+    if arm == found.winner and found.result.profile.makes_a_claim:
+        return "the profile", "proved", True
+    attempts = found.result.account.attempts
+    if answer := next((each.answer for each in attempts if each.arm == arm), ""):
+        return f"finalist {number}", ANSWERS[answer], answer == "proved"
+    steps = attempts[-1].steps if attempts else ()
+    step = next((each.answer for each in steps if each.arm == arm), "")
+    told = ANSWERS[step if step in ("proved", "kept") else ""]
+    return f"configuration {number}", told, step == "proved"
+
+
+def share_strips(found: Figures) -> list[Strip]:
+    """What the profile does on each of several workloads."""
+    strips = []
+    for name, pairs, interval in found.shares:
+        sure = interval is not None and not interval.has_zero
+        kind = ("gain" if interval.low > 0 else "loss") if interval and sure else "neutral"
+        strips.append(Strip(name, interval_words(interval), pairs, interval, kind))
+    return strips
+
+
+def step_strips(found: Figures) -> list[Strip]:
+    """What each configuration of a chain adds to the one before it."""
+    strips = []
+    for step, pairs, interval in found.steps:
+        label = ", ".join(name for name, _ in step.params if name != "allocator")
+        note = interval_words(interval) + (" - in the profile" if step.is_kept else " - dropped")
+        kind = "gain" if step.is_kept else "neutral"
+        strips.append(Strip(label or "the allocator itself", note, pairs, interval, kind))
+    return strips
+
+
+def default_strips(ranked: Sequence[Candidate]) -> list[Strip]:
+    """Each allocator with its defaults."""
+    strips = []
+    for one in (each for each in ranked if each.arm.is_default):
+        name, failures = one.arm.allocator, one.record.failures
+        if failures or not one.interval:
+            failed = failures[0].status if failures else "not measured"
+            strips.append(Strip(name, failed, (), None, "loss"))
+        else:
+            words, pairs = interval_words(one.interval), one.record.log_ratios
+            strips.append(Strip(name, words, pairs, one.interval, "neutral"))
+    return strips
+
+
+def ranked(found: Figures) -> list[Candidate]:
+    """Every configuration of the search, the fastest first, and last those that failed."""
+    return sorted(
+        found.candidates,
+        key=lambda one: (
+            -one.interval.estimate if one.interval and not one.record.failures else math.inf
+        ),
+    )
 
 
 def of_strips(rows: Sequence[Strip], floor: float, width: float) -> tuple[PlotScale, list[Tick]]:
@@ -89,15 +178,26 @@ def of_front(
 ) -> tuple[PlotScale, PlotScale, list[Tick], list[tuple[Candidate, float]]]:
     """Memory and speed, and each candidate whose memory is known with the mean of it."""
     dots = [(one, fmean(one.record.memory)) for one in found.candidates if one.record.savings]
-    known = [intervals_of(member) for member in found.front]
     speeds = [one.interval.estimate for one, _ in dots if one.interval]
-    speeds += [end for speed, _ in known for end in _ends(speed)]
     savings = [-memory for _, memory in dots]
-    savings += [-end for _, memory in known for end in _ends(memory)]
+    for speed, memory in front_intervals(found):
+        speeds += _ends(speed)
+        savings += [-end for end in _ends(memory)]
     least, most = _speed_range(savings, 0.0)
     x = PlotScale(-most, -least, _LEFT, width - 12.0)
     y = PlotScale(*_speed_range(speeds, found.floor), 296.0, 12.0)
     return x, y, speed_ticks(y.low, y.high, 6), dots
+
+
+def front_intervals(found: Figures) -> list[tuple[Interval, Interval]]:
+    """Speed and memory of each member of a front, log units."""
+    claims = [member.claim for member in found.result.front]
+    both = ((each, claimed_interval(each, each.pairs)) for each in claims)
+    return [
+        (speed, memory)
+        for claim, speed in both
+        if speed and (memory := claimed_interval(claim.memory, claim.pairs))
+    ]
 
 
 def of_curve(
@@ -116,9 +216,7 @@ def of_curve(
     return y, speed_ticks(y.low, y.high, 5), points
 
 
-def means(
-    points: Sequence[tuple[Level, float, float, str]], y: PlotScale
-) -> list[tuple[float, float]]:
+def means(points: Sequence[tuple[Level, float, float, str]], y: PlotScale) -> Points:
     """What joins the means of levels; words have no order, and so no line."""
     return [
         (x, y(level.interval.estimate))
@@ -129,7 +227,7 @@ def means(
 
 def of_memory(
     default: Sequence[Rested], tuned: Sequence[Rested], width: float
-) -> tuple[PlotScale, PlotScale, list[Tick], list[tuple[list[tuple[float, float]], str, float]]]:
+) -> tuple[PlotScale, PlotScale, list[Tick], list[tuple[Points, str, float]]]:
     """Time and memory (MiB), and the line of each process with its style and what it keeps."""
     groups = [(default, "neutral"), (tuned, "gain")]
     shown = [

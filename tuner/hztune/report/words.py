@@ -1,113 +1,39 @@
-"""The sentences of a report: what was found, in words that claim no more than was proved."""
+"""Figures in words, as a report says them."""
 
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 
 from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.params import Value
-from hztune.profile import TOLD_FROM, Profile, WorkloadId
+from hztune.profile import Profile
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
+from hztune.result.figures import Figures
 from hztune.stats.intervals import Interval
 from hztune.workload import METRICS
 
 _FACTOR = 3.0
-_GAINS = {
-    "ops_per_s": ("do", "does", "{} times the operations a second", "{} more operations a second"),
-    "wall_s": ("run", "runs", "{} times as fast", "{} faster"),
-    "p99_ns": ("are", "is", "{} times as good in p99 latency", "{} better in p99 latency"),
-}
-"""By metric: the verbs of several and of one workload, and a gain as a factor and as a change."""
-
-_OWN_GAIN = ("are", "is", "{} times as good in its own metric", "{} better in its own metric")
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
-def change(log_ratio: float, *, sign: bool = True) -> str:
-    """A log ratio as a change in percent, never broken at the end of a line: "+12.3 %".
+def percent_words(ratio: float | None, *, sign: bool = True) -> str:
+    """A ratio as a change in percent, never broken at the end of a line: "+12.3 %".
 
     From three times on it is said as a factor: "3.1x".
     """
-    if math.exp(log_ratio) >= _FACTOR:
-        return f"{math.exp(log_ratio):.1f}x"
-    return percent(log_ratio, sign=sign).replace(" ", "\u00a0")
+    if ratio is None or ratio >= _FACTOR:
+        return "-" if ratio is None else f"{ratio:.1f}x"
+    return percent(math.log(ratio), sign=sign).replace(" ", "\u00a0")
 
 
-def verdict_words(profile: Profile) -> str:
-    """The verdict in one sentence, without its interval."""
-    claim, what, control = profile.claim, target_words(profile), control_words(profile)
-    if claim.verdict == "improved" and claim.ratio is not None:
-        gain = _gain_words(claim.metric, claim.ratio, several=len(profile.workloads) > 1)
-        dear = (seen for seen in profile.memory if seen.ci_low > TOLD_FROM)
-        price = " and ".join(memory_words(seen.ratio, seen.of) for seen in dear)
-        return f"{what} {gain} {_with_words(profile)}" + (f", for {price}" if price else "")
-    if claim.verdict == "less_memory" and claim.memory is not None:
-        less = memory_words(claim.memory.ratio, claim.memory.of)
-        return f"{what} takes {less} {_with_words(profile)}"
-    return {
-        "within_limit": f"{what} keeps its memory limit {_with_words(profile)}; {control} does not",
-        "infeasible": f"No configuration of {allocator_words(profile)} keeps the limits on {what}",
-        "not_enough_data": f"The budget was too small for a study of {what}",
-        "interrupted": f"The study of {what} was stopped before it could prove anything",
-    }.get(claim.verdict, f"Nothing was proved better than {control} on {what}")
-
-
-def interval_sentence(profile: Profile) -> str:
-    """The interval behind the verdict, or what stands in its place; and what was searched on."""
-    said = _interval_words(profile)
-    if profile.found_on is None:
-        return said
-    return f"{said} The search, whose figures follow, was on {profile.found_on.text}."
-
-
-def _interval_words(profile: Profile) -> str:
-    result = profile.claim
-    if result.ratio is None or result.ci_low is None or result.ci_high is None:
-        return "Nothing was measured on fresh pairs."
-    low, high = change(math.log(result.ci_low)), change(math.log(result.ci_high))
-    pairs = _count(result.pairs, "pair")
-    if result.verdict == "less_memory" and (memory := result.memory) is not None:
-        return (
-            f"95 % interval of its memory {memory.ci_low:.3f} to {memory.ci_high:.3f} of that of "
-            f"{control_words(profile)}, of its speed {low} to {high}, from {pairs} of fresh "
-            "processes that no selection had seen."
-        )
-    if profile.makes_a_claim:
-        against = f"against {control_words(profile)}, from {pairs} of fresh processes"
-        return f"95 % interval {low} to {high} {against} that no selection had seen."
-    if result.verdict in ("interrupted", "not_enough_data"):
-        so_far = change(math.log(result.ratio))
-        return f"So far {so_far}, 95 % interval {low} to {high} from {pairs}; not a claim."
-    return "A gain below the noise floor is no gain."
-
-
-def control_words(profile: Profile) -> str:
-    """What everything was compared with: "the default of hz", "the unchanged program"."""
-    control = profile.objective.control or profile.allocator.name
-    return "the unchanged program" if control == "none" else f"the default of {control}"
-
-
-def target_words(profile: Profile) -> str:
-    """What was tuned for: "remote@main with remote=90 and 32 threads"."""
-    names = " and ".join(workload.text for workload in profile.workloads)
-    details = [
-        f"{name}={value}" for each in profile.workloads for name, value in each.params.items()
-    ]
-    if profile.threads:
-        details.append(_count(profile.threads, "thread"))
-    return f"{names} with {' and '.join(details)}" if details else names
-
-
-def allocator_words(profile: Profile) -> str:
-    """Whose parameters they are: "hz 0.1.0"."""
-    name = profile.allocator.name
-    return (
-        "the unchanged program" if name == "none" else f"{name} {profile.allocator.version}".strip()
-    )
+def change(log_ratio: float, *, sign: bool = True) -> str:
+    """The same of a log ratio."""
+    return percent_words(math.exp(log_ratio), sign=sign)
 
 
 def interval_words(interval: Interval | None) -> str:
@@ -116,8 +42,7 @@ def interval_words(interval: Interval | None) -> str:
         return "too few pairs"
     if not math.isfinite(interval.half_width):
         return change(interval.estimate)
-    low, high = change(interval.low), change(interval.high)
-    return f"{change(interval.estimate)} [{low}, {high}]"
+    return f"{change(interval.estimate)} [{change(interval.low)}, {change(interval.high)}]"
 
 
 def config_words(config: Mapping[str, Value]) -> str:
@@ -129,8 +54,7 @@ def arm_words(arm: Arm) -> str:
     """Whose configuration it is, in one line; hz's own parameters need no name."""
     if arm.is_default:
         return f"{arm.allocator} with its defaults"
-    whose = "" if arm.allocator == "hz" else f"{arm.allocator}: "
-    return whose + config_words(arm.config)
+    return ("" if arm.allocator == "hz" else f"{arm.allocator}: ") + config_words(arm.config)
 
 
 def value_words(value: Value, unit: str = "") -> str:
@@ -144,18 +68,16 @@ def value_words(value: Value, unit: str = "") -> str:
 
 def factor_words(before: float, after: float) -> str:
     """What a counter did: "-86 %", "3.2 times", "new"."""
-    if before == 0:
-        return "new"
-    factor = after / before
+    factor = after / before if before else math.inf
     if factor >= 2.0:
-        return f"{factor:.1f} times"
+        return f"{factor:.1f} times" if before else "new"
     return f"{100.0 * (factor - 1.0):+.0f}\u00a0%"
 
 
 def memory_words(ratio: float, of: MemoryKind = "rss") -> str:
     """A ratio of memory in words: "29 % less peak memory"."""
-    change = 100.0 * abs(ratio - 1.0)
-    return f"{change:.0f}\u00a0% {'less' if ratio < 1.0 else 'more'} {MEMORIES[of]}"
+    word = "less" if ratio < 1.0 else "more"
+    return f"{100.0 * abs(ratio - 1.0):.0f}\u00a0% {word} {MEMORIES[of]}"
 
 
 def size_words(kb: float) -> str:
@@ -168,42 +90,6 @@ def short_ratio(ends: tuple[float, float, float] | None) -> str:
     return "-" if ends is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*ends)
 
 
-def bench_command(workload: WorkloadId, threads: int, ops: int) -> str:
-    """The command of a built-in workload that does so many operations."""
-    params = "".join(f" --{name} {value}" for name, value in workload.params.items())
-    is_trace = trace_file.is_trace(workload.name)
-    name = shlex.quote(workload.name if is_trace else workload.text)
-    return f"$(hztune paths --bench) {name}{params} --threads {threads} --ops {ops}"
-
-
-def hyperfine_command(profile: Profile, target: str) -> str:
-    """The hyperfine command that compares control and profile by whole runs of a command.
-
-    Args:
-        profile: What to compare.
-        target: What is run, as it stands between double quotes of a shell.
-    """
-    own = profile.allocator.name
-    library = _preload_words(own, profile.allocator.soname)
-    control = profile.objective.control or own
-    default = library if control == own else _preload_words(control, f"lib{control}.so")
-    settings = "".join(f"{name}={value} " for name, value in profile.environment.items())
-    return " \\\n  ".join(
-        [
-            "hyperfine -N --warmup 1 --runs 10",
-            f'-n default "env {default}{target}"',
-            f'-n tuned "env {library}{settings}{target}"',
-        ]
-    )
-
-
-def _preload_words(allocator: str, soname: str) -> str:
-    if allocator in ("none", "glibc") or allocator.startswith("inside:"):
-        return ""
-    beside = f"{soname}:$(hztune paths --deepbind)"
-    return f"LD_PRELOAD={'$(hztune paths --lib)' if allocator == 'hz' else beside} "
-
-
 def round_ops(ops: float) -> int:
     """A count of operations near `ops` that is easy to read: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(max(1.0, ops)))
@@ -211,27 +97,51 @@ def round_ops(ops: float) -> int:
     return int(power * next((step for step in (5, 2) if step * power <= ops), 1))
 
 
-def _with_words(profile: Profile) -> str:
-    """What the profile changes, in words: "with 3 parameters of hz 0.1.0 set"."""
-    count, whose = len(profile.params), allocator_words(profile)
-    if profile.objective.control in ("", profile.allocator.name):
-        return f"with {_count(count, 'parameter')} of {whose} set"
-    return f"under {whose}" + (f" with {_count(count, 'parameter')} set" if count else "")
+def program_words(found: Figures) -> str:
+    """The words of the one program that was tuned for; "" where they were not kept."""
+    words = found.command
+    return shlex.join(words[words.index("--") + 1 :]) if "--" in words else ""
 
 
-def _gain_words(metric: str, ratio: float, *, several: bool) -> str:
-    """A gain in words; of several workloads it is the mean."""
-    if metric == METRICS["kept"]:
-        return f"keeps {memory_words(1.0 / ratio, 'kept')} at rest"
-    many, one, factor, more = _GAINS.get(metric, _OWN_GAIN)
-    is_far = ratio >= _FACTOR
-    told = (
-        factor.format(f"{ratio:.1f}")
-        if is_far
-        else more.format(change(math.log(ratio), sign=False))
+def hyperfine_commands(found: Figures) -> str:
+    """A command for each workload where whole runs can show a gain, a second or so long."""
+    profile, program = found.result.profile, program_words(found)
+    is_speed = profile.claim.metric in (METRICS["throughput"], "wall_s")
+    if not (profile.makes_a_claim and is_speed) or "--input" in found.command:
+        return ""
+    if program:
+        return hyperfine_command(profile, re.sub(r'([\\"$`])', r"\\\1", program))
+    if profile.workload.kind != "bench":
+        return ""
+    told = []
+    for each, speed in zip(profile.workloads, found.control_speeds, strict=False):
+        params = "".join(f" --{name} {value}" for name, value in each.params.items())
+        name = shlex.quote(each.name if trace_file.is_trace(each.name) else each.text)
+        target = f"$(hztune paths --bench) {name}{params} --threads {profile.threads}"
+        told.append(hyperfine_command(profile, f"{target} --ops {round_ops(speed)}"))
+    return "\n\n".join(told)
+
+
+def hyperfine_command(profile: Profile, target: str) -> str:
+    """The hyperfine command that compares control and profile by whole runs of a command.
+
+    `target`: What is run, as it stands between double quotes of a shell.
+    """
+    own = profile.allocator.name
+    control = profile.objective.control or own
+    library = _preload(own, profile.allocator.soname)
+    default = library if control == own else _preload(control, f"lib{control}.so")
+    settings = "".join(f"{name}={value} " for name, value in profile.environment.items())
+    return (
+        "hyperfine -N --warmup 1 --runs 10 \\\n"
+        f'  -n default "env {default}{target}" \\\n'
+        f'  -n tuned "env {library}{settings}{target}"'
     )
-    return f"{many if several else one} {told}{' on average' if several else ''}"
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _preload(allocator: str, soname: str) -> str:
+    if allocator in ("none", "glibc") or allocator.startswith("inside:"):
+        return ""
+    if allocator == "hz":
+        return "LD_PRELOAD=$(hztune paths --lib) "
+    return f"LD_PRELOAD={soname}:$(hztune paths --deepbind) "
