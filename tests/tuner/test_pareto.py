@@ -318,4 +318,4 @@ def test_how_exactly_memory_is_known_is_each_machines_own() -> None:
     assert both.on("noisy").between > 100.0 * both.on("quiet").between
     for name, bench in benches.items():
         assert both.on(name) == bench.ledger.memory_noises().on(name)
-    assert both.on("newcomer") == both.pooled
+    assert both.on("newcomer") == both

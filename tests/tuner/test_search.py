@@ -310,7 +310,7 @@ def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(make_bench: Mak
         bench.ledger = Ledger.of(blocks, machine=name)
         assert assess(bench, 20.0, 0.01) == alone[name]
     newcomer = Ledger.of(blocks, machine="newcomer")
-    assert newcomer.noise() == newcomer.noises().pooled
+    assert newcomer.noise() == newcomer.noises()
 
 
 def test_what_is_proposed_next_depends_on_the_ledger_alone(

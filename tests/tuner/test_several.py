@@ -22,7 +22,7 @@ from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result import Decision
 from hztune.space import Space
-from hztune.stats.ratios import log_rss_ratio, pair_ratio, part_ratios
+from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
@@ -112,7 +112,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
 
     control, spin = measured([worth(), greedy]).outcomes
     assert spin.rss_peak_kb == 200_000
-    assert log_rss_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
+    assert log_memory_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
     ledger = Ledger(MemoryLimit.of("1.5x"))
     ledger.add(Block(0, "confirm", (control, spin)))
     assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])

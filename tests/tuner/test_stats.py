@@ -25,15 +25,14 @@ from hztune.stats.intervals import (
 )
 from hztune.stats.noise import (
     Noise,
+    _apart,
     detectable_effect,
     estimate_noise,
-    estimate_noises,
     expected_improvement,
-    machine_variance,
     noise_floor,
     pool,
 )
-from hztune.stats.ratios import PairRatio, log_rss_ratio, pair_ratio
+from hztune.stats.ratios import PairRatio, by_machine, log_memory_ratio, pair_ratio
 
 ARM = Arm("hz")
 
@@ -115,7 +114,7 @@ def test_disturbed_turns_do_not_count_where_there_are_others() -> None:
 def test_a_failed_process_has_no_ratio() -> None:
     assert pair_ratio(outcome(1), crashed()) is None
     assert pair_ratio(crashed(), outcome(1)) is None
-    assert log_rss_ratio(outcome(1), crashed()) is None
+    assert log_memory_ratio(outcome(1), crashed()) is None
 
 
 # ---- variance components -------------------------------------------------------------------------
@@ -276,7 +275,9 @@ def test_an_interval_of_a_plan_with_a_prior_covers_at_every_look_at_once(kind: s
     unit = float(draws(kind, rng, (1000, 100)).std())
     for spread in scatters(rng, studies):
         y = draws(kind, rng, (1, 10))[0] * spread / unit
-        missed += any(not one.has_zero for one in seen(y, 10, 0.05, prior_from(rng, 14)))
+        missed += any(
+            not one.low <= 0.0 <= one.high for one in seen(y, 10, 0.05, prior_from(rng, 14))
+        )
     assert missed / studies <= 0.05 + 2.0 * math.sqrt(0.05 / studies)
 
 
@@ -346,7 +347,7 @@ def test_a_gain_that_differs_from_machine_to_machine_is_estimated_with_its_true_
             pairs = (on(str(m), [pair(float(y)) for y in rng.normal(offset, spread, 3)])
                      for m, offset in enumerate(offsets))  # fmt: skip
             measured.append([each for some in pairs for each in some])
-        variances.append(machine_variance(measured, NOISE))
+        variances.append(_apart(map(by_machine, measured), NOISE))
         misses += [(one.raw - gain) / one.raw_error for one in pool(measured, NOISE)]
     assert math.sqrt(np.mean(variances)) == pytest.approx(apart, rel=0.05)
     assert np.mean(misses) == pytest.approx(0.0, abs=0.05)
@@ -376,7 +377,7 @@ def test_a_quiet_machine_is_not_taken_for_as_noisy_as_another_one() -> None:
     errors, misses = [], []
     for _ in range(200):
         measured = [pairs(gain, 3) for _ in range(20)]
-        noises = estimate_noises([pairs(0.0, 8), *measured])
+        noises = estimate_noise([pairs(0.0, 8), *measured])
         assert noises is not None
         for one in pool(measured, noises):
             errors.append(one.raw - gain)
@@ -387,11 +388,11 @@ def test_a_quiet_machine_is_not_taken_for_as_noisy_as_another_one() -> None:
 
 def test_a_machine_with_few_pairs_has_the_noise_of_all() -> None:
     many = on("many", [pair(0.1 * (-1) ** k) for k in range(8)])
-    noises = estimate_noises([many + on("few", [pair(0.0)] * 3)])
+    noises = estimate_noise([many + on("few", [pair(0.0)] * 3)])
     assert noises is not None
-    assert noises.on("few") == noises.on("unknown") == noises.pooled != noises.on("many")
-    assert noises.pooled == estimate_noise([many + on("few", [pair(0.0)] * 3)])
-    assert estimate_noises([[pair(0.1)], [pair(0.2)]]) is None
+    assert noises.on("few") == noises.on("unknown") == noises != noises.on("many")
+    assert noises == estimate_noise([many + on("few", [pair(0.0)] * 3)])
+    assert estimate_noise([[pair(0.1)], [pair(0.2)]]) is None
 
 
 def test_the_surer_of_two_leads_wins_more_probably() -> None:

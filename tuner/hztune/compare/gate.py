@@ -26,7 +26,7 @@ from hztune.arguments import margin
 from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
 from hztune.stats.intervals import MOST_TIMES, Interval
 from hztune.stats.question import REPORTED_ERROR, Answer, Looks, Question
-from hztune.stats.ratios import log_rss_ratio, pair_ratio
+from hztune.stats.ratios import log_memory_ratio, pair_ratio
 from hztune.study.limits import LossLimit
 
 GateAnswer = Literal["no worse", "worse", "not enough data"]
@@ -128,7 +128,7 @@ class Gate:
             why = f"too few pairs, {len(logs)}; give more time with --budget"
             if speed is not None:
                 why, times = self._why(answer, speed)
-        ratios = [log_rss_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
+        ratios = [log_memory_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
         known = [each for each in ratios if each is not None]
         memory = round(sum(known) / len(known), 6) if known else None
         return Ruling(label, answer, why, speed, memory, of, horizon.planned, round(times, 1))

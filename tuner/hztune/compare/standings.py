@@ -13,7 +13,7 @@ from hztune.compare.gate import Horizon
 from hztune.result.kept import Keeper, keeper
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.noise import pooled_mean
-from hztune.stats.ratios import log_memory_ratio, log_rss_ratio, pair_ratio
+from hztune.stats.ratios import log_memory_ratio, pair_ratio
 
 ALPHA = 0.05
 """Every interval covers with 95 %."""
@@ -147,7 +147,7 @@ def between(
     """
     pairs = [(block.outcomes[over], block.outcomes[arm]) for block in blocks]
     speeds = [pair_ratio(*pair) for pair in pairs]
-    memory = [log_rss_ratio(*pair) for pair in pairs]
+    memory = [log_memory_ratio(*pair) for pair in pairs]
     return (
         _interval([each.log_ratio for each in speeds if each is not None], horizon),
         _interval([each for each in memory if each is not None]),

@@ -28,7 +28,7 @@ from hztune.sparse import Axis, Measurement, SparseModel
 from hztune.sparse.grid import FAR, UNCHANGED
 from hztune.stats.intervals import NORMAL_95, Interval, fixed_interval
 from hztune.stats.noise import pool_plain
-from hztune.stats.ratios import block_ratios, pair_ratio
+from hztune.stats.ratios import pair_ratio
 from hztune.store import kept_command
 from hztune.store.log import SAMPLES, Recording, recording
 from hztune.study.counters import fresh_outcomes
@@ -169,7 +169,7 @@ class Figures:
             (0.5 * (begin + end), pair.log_ratio)
             for block, begin, end in self.timed
             if block.role == "confirm" and self.ledger.is_own(block)
-            for pair in block_ratios(block)
+            for pair in (pair_ratio(block.control, each) for each in block.outcomes[1:])
             if pair is not None
         ]
 

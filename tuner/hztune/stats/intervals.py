@@ -38,11 +38,12 @@ recordings of experiments/engine, 0.15 to 0.38 % of studies claim falsely, and 9
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ from hztune.blocks import Ratio
 NORMAL_95 = 1.96
 """Standard errors on each side of an estimate that make a 95 % interval, where they are known."""
 
-_NORMAL = NormalDist()
+normal_quantile = NormalDist().inv_cdf
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(60)
 _NEARLY_NORMAL_DF = 2000.0
 
@@ -62,9 +63,15 @@ def normal_tail(z: float) -> float:
     return 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
-def normal_quantile(probability: float) -> float:
-    """The number below which a standard normal one stays with `probability`."""
-    return _NORMAL.inv_cdf(probability)
+def bisected(is_low: Callable[[float], bool], low: float, high: float, steps: int) -> float:
+    """Where `is_low` turns false between two numbers, after so many halvings."""
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        if is_low(middle):
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
 
 
 def t_tail(t: float, df: float) -> float:
@@ -82,24 +89,16 @@ def t_tail(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail: float, df: float) -> float:
-    """The t above which Student's t with `df` degrees of freedom lies with probability `tail`.
+    """The t above which Student's t lies with probability `tail`, between 0 and 0.5.
 
-    Args:
-        tail: Between 0 and 0.5, both excluded.
-        df: At least 1; beyond 2000 the normal distribution stands in.
+    `df`: at least 1; beyond 2000 the normal distribution stands in.
     """
     if df > _NEARLY_NORMAL_DF:
         return -normal_quantile(tail)
     low, high = 0.0, 4.0
     while t_tail(high, df) > tail:
         low, high = high, 2.0 * high
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        if t_tail(middle, df) > tail:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
+    return bisected(lambda t: t_tail(t, df) > tail, low, high, 60)
 
 
 FIRST_LOOK = 6
@@ -129,8 +128,7 @@ _LEAST_TAIL = 1e-11
 """Smaller tails of Student's t are beyond what `t_tail` computes: nothing is claimed at them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """What is known beforehand of the scatter of pairs."""
 
     variance: float  # of one pair's log ratio, squared log units
@@ -214,46 +212,21 @@ def planned_interval(
         The interval; infinitely wide where there is no look: below LEAST_PLANNED pairs, above
         `planned`, and where the error to spend is too small for any data.
     """
-    y = np.asarray(log_ratios, dtype=float)
-    if not LEAST_PLANNED <= len(y) <= planned:
-        return _around(y, math.inf)
-    z = planned_bound(len(y), alpha, planned, is_last=is_last)
-    return _around(y, _half_width(y, z, prior))
+    count, z = len(log_ratios), math.inf
+    if LEAST_PLANNED <= count <= planned:
+        z = planned_bound(count, alpha, planned, is_last=is_last)
+    return _around(log_ratios, z, prior)
 
 
 def planned_bound(pairs: int, alpha: float, planned: int, *, is_last: bool = False) -> float:
     """The two-sided critical z of a plan's look at `pairs` pairs; see `planned_interval`."""
     counts = (*(count for count in planned_looks(planned) if count < pairs), pairs)
-    total = [_spent(count / planned, alpha) for count in counts]
+    z = -normal_quantile(0.25 * alpha)
+    total = [4.0 * normal_tail(z / math.sqrt(count / planned)) for count in counts]
     if is_last:
         total[-1] = alpha
     spends = tuple(after - before for before, after in pairwise([0.0, *total]))
     return spending_bounds(counts, spends)[-1]
-
-
-def _spent(part: float, alpha: float) -> float:
-    """Error that both sides together have spent by that part of the planned pairs."""
-    z = -normal_quantile(0.25 * alpha)
-    return 4.0 * normal_tail(z / math.sqrt(part))
-
-
-def _around(y: NDArray[np.float64], half: float) -> Interval:
-    """The interval of that half-width around the mean."""
-    mean = float(y.mean())
-    return Interval(mean, mean - half, mean + half, len(y))
-
-
-def _half_width(y: NDArray[np.float64], z: float, prior: Spread | None) -> float:
-    """Half the interval whose critical value would be `z` if the variance were known."""
-    tail = normal_tail(z)
-    if tail < _LEAST_TAIL:
-        return math.inf
-    own, df = float(y.var(ddof=1)), len(y) - 1.0
-    if prior is None:
-        return t_quantile(tail, df) * math.sqrt(own / len(y))
-    trusted = prior.trusted_df
-    moderated = (trusted * prior.variance + df * own) / (trusted + df)
-    return t_quantile(tail, trusted + df) * math.sqrt(max(own, moderated) / len(y))
 
 
 def fixed_interval(
@@ -266,10 +239,22 @@ def fixed_interval(
         alpha: 1 - coverage.
         prior: What is known of their variance from elsewhere.
     """
+    z = -normal_quantile(0.5 * alpha) if len(log_ratios) > 1 else math.inf
+    return _around(log_ratios, z, prior)
+
+
+def _around(log_ratios: Sequence[float], z: float, prior: Spread | None) -> Interval:
+    """The interval whose critical value would be `z` if the variance were known."""
     y = np.asarray(log_ratios, dtype=float)
-    if len(y) < 2:
-        return _around(y, math.inf)
-    return _around(y, _half_width(y, -normal_quantile(0.5 * alpha), prior))
+    mean, tail, half = float(y.mean()), normal_tail(z), math.inf
+    if tail >= _LEAST_TAIL:
+        variance, df = float(y.var(ddof=1)), len(y) - 1.0
+        if prior is not None:
+            trusted = prior.trusted_df
+            moderated = (trusted * prior.variance + df * variance) / (trusted + df)
+            variance, df = max(variance, moderated), trusted + df
+        half = t_quantile(tail, df) * math.sqrt(variance / len(y))
+    return Interval(mean, mean - half, mean + half, len(y))
 
 
 def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
@@ -296,16 +281,14 @@ def spending_bounds(counts: tuple[int, ...], spends: tuple[float, ...]) -> tuple
         return (min(_NO_CROSSING_Z, -normal_quantile(max(1e-30, 0.5 * spends[0]))),)
     before = spending_bounds(counts[:-1], spends[:-1])
     grid, mass = _continuing(counts[:-1], spends[:-1])
-    step = math.sqrt(counts[-1] - counts[-2])
-    scale = math.sqrt(counts[-1])
-    low, high = 0.0, _NO_CROSSING_Z
-    for _ in range(26):
-        middle = 0.5 * (low + high)
-        if _crossing(grid, mass, middle * scale, step) > spends[-1]:
-            low = middle
-        else:
-            high = middle
-    return (*before, 0.5 * (low + high))
+    step, scale = math.sqrt(counts[-1] - counts[-2]), math.sqrt(counts[-1])
+
+    def is_low(z: float) -> bool:
+        """Whether more than the error is outside +-z; the mass is symmetric."""
+        above = [normal_tail((z * scale - at) / step) for at in grid.tolist()]
+        return 2.0 * float(np.dot(mass, above)) > spends[-1]
+
+    return (*before, bisected(is_low, 0.0, _NO_CROSSING_Z, 26))
 
 
 @lru_cache(maxsize=1024)
@@ -321,27 +304,12 @@ def _continuing(
         before, mass = _continuing(counts[:-1], spends[:-1])
         step = math.sqrt(counts[-1] - counts[-2])
         density = _normal_density(grid[:, None] - before[None, :], step) @ mass
-    return grid, density * _simpson(grid)
-
-
-def _crossing(
-    grid: NDArray[np.float64], mass: NDArray[np.float64], edge: float, step: float
-) -> float:
-    """Probability to be outside +-edge one step later."""
-    above = [normal_tail((edge - s) / step) for s in grid.tolist()]
-    return 2.0 * float(np.dot(mass, above))  # the mass is symmetric
+    weights = np.full(len(grid), 2.0)  # Simpson's rule
+    weights[1::2] = 4.0
+    weights[0] = weights[-1] = 1.0
+    return grid, density * (weights * ((grid[1] - grid[0]) / 3.0))
 
 
 def _normal_density(x: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
-    density: NDArray[np.float64] = np.exp(-0.5 * (x / sigma) ** 2) / (
-        sigma * math.sqrt(2.0 * math.pi)
-    )
-    return density
-
-
-def _simpson(grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.full(len(grid), 2.0)
-    weights[1::2] = 4.0
-    weights[0] = weights[-1] = 1.0
-    scaled: NDArray[np.float64] = weights * ((grid[1] - grid[0]) / 3.0)
-    return scaled
+    scaled: NDArray[np.float64] = np.exp(-0.5 * (x / sigma) ** 2)
+    return scaled / (sigma * math.sqrt(2.0 * math.pi))

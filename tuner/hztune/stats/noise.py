@@ -23,8 +23,8 @@ EXPLAINED in all but about one case of a hundred.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean, median, pvariance
@@ -33,11 +33,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hztune.blocks import fixed
 from hztune.stats.intervals import (
     LEAST_PLANNED,
     Interval,
     Spread,
+    bisected,
     normal_quantile,
     normal_tail,
     planned_bound,
@@ -61,6 +61,9 @@ class Noise:
     between: float  # variance between pairs of fresh processes, squared log units
     per_round: float  # variance that one round of turns adds; it is divided by the number of rounds
     df: float  # degrees of freedom behind the estimate of the total
+    # that of each machine with at least OWN_DF, if there are several: a quiet and a busy one do not
+    # tell alike
+    own: Mapping[str, Noise] = field(default_factory=dict)
 
     def of_pair(self, rounds: int) -> float:
         """Variance of a pair's log ratio with that many rounds."""
@@ -71,8 +74,8 @@ class Noise:
         return Spread(self.of_pair(rounds), self.df)
 
     def on(self, machine: str) -> Noise:
-        """The noise of a machine, where one noise is taken for all: this one."""
-        return self
+        """The noise of a machine; that of all where it has too few pairs."""
+        return self.own.get(machine, self)
 
     def best_rounds(self, start_s: float, round_s: float, low: int, high: int) -> int:
         """Rounds for each fresh pair that give the least variance per second.
@@ -92,41 +95,8 @@ class Noise:
         return max(low, min(high, round(best)))
 
 
-@dataclass(frozen=True, slots=True)
-class Noises:
-    """The noise of each of several machines: a quiet and a busy one do not tell alike."""
-
-    pooled: Noise  # over all machines; stands in where one has too few pairs
-    # by machine, of those with at least OWN_DF; empty where there is one only
-    own: Mapping[str, Noise]
-
-    def __post_init__(self) -> None:
-        """Takes a copy of the mapping, which nothing can change."""
-        object.__setattr__(self, "own", fixed(self.own))
-
-    def on(self, machine: str) -> Noise:
-        """The noise of a machine."""
-        return self.own.get(machine, self.pooled)
-
-
-def estimate_noises(groups: Sequence[Sequence[PairRatio]]) -> Noises | None:
-    """The noise of each machine, as `estimate_noise` splits it; None: no machine has two pairs."""
-    pooled = estimate_noise(groups)
-    if pooled is None:
-        return None
-    machines = {pair.machine for pairs in groups for pair in pairs}
-    if len(machines) == 1:
-        return Noises(pooled, {})
-    found = {
-        machine: estimate_noise([[p for p in pairs if p.machine == machine] for pairs in groups])
-        for machine in machines
-    }
-    known = {machine: noise for machine, noise in found.items() if noise and noise.df >= OWN_DF}
-    return Noises(pooled, known)
-
-
 def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
-    """Splits the scatter of pairs into its two components.
+    """Splits the scatter of pairs into its two components, on all machines and on each.
 
     Args:
         groups: The pairs of each comparison; only differences inside a group and on one machine
@@ -135,9 +105,21 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
     Returns:
         The components; None when no group has two pairs.
     """
+    pooled = _components(groups)
+    machines = {pair.machine for pairs in groups for pair in pairs}
+    if pooled is None or len(machines) == 1:
+        return pooled
+    found = {
+        machine: _components([[p for p in pairs if p.machine == machine] for pairs in groups])
+        for machine in machines
+    }
+    own = {machine: noise for machine, noise in found.items() if noise and noise.df >= OWN_DF}
+    return Noise(pooled.between, pooled.per_round, pooled.df, own)
+
+
+def _components(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
     squares, df = 0.0, 0
-    repeated = [pairs for pairs in groups if len(pairs) > 1]
-    for group in (pairs for several in repeated for pairs in by_machine(several)):
+    for group in (each for pairs in groups if len(pairs) > 1 for each in by_machine(pairs)):
         if len(group) > 1:
             mean = sum(pair.log_ratio for pair in group) / len(group)
             squares += sum((pair.log_ratio - mean) ** 2 for pair in group)
@@ -145,13 +127,10 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
     if df == 0:
         return None
     known = [pair for group in groups for pair in group if not math.isnan(pair.turn_variance)]
-    explained = [pair.turn_variance for pair in known]
-    per_round = [pair.turn_variance * pair.rounds for pair in known]
-    total = squares / df
-    if not explained:
-        return Noise(between=total, per_round=0.0, df=df)
-    between = max(0.0, total - fmean(explained))
-    return Noise(between=between, per_round=fmean(per_round), df=df)
+    if not known:
+        return Noise(between=squares / df, per_round=0.0, df=df)
+    between = max(0.0, squares / df - fmean(pair.turn_variance for pair in known))
+    return Noise(between, fmean(pair.turn_variance * pair.rounds for pair in known), df)
 
 
 def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> float:
@@ -181,14 +160,11 @@ def _provable(pairs: int, trusted: float, alpha: float) -> float:
     critical = t_quantile(normal_tail(planned_bound(pairs, alpha, pairs)), trusted + df)
     own = [_chi_square(rank, df) / df for rank in _RANKS]
     widths = [critical * math.sqrt(max(s2, (trusted + df * s2) / (trusted + df))) for s2 in own]
-    low, high = 0.0, 2.0 * max(widths)
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        if fmean(normal_tail(width - middle) for width in widths) < _POWER:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
+
+    def is_low(gain: float) -> bool:
+        return fmean(normal_tail(width - gain) for width in widths) < _POWER
+
+    return bisected(is_low, 0.0, 2.0 * max(widths), 40)
 
 
 def _chi_square(probability: float, df: float) -> float:
@@ -217,7 +193,7 @@ class Estimate(NamedTuple):
         return 0.5 if spread == 0.0 else normal_tail((other.mean - self.mean) / spread)
 
 
-def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tuple[Estimate, ...]:
+def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estimate, ...]:
     """Estimates every candidate from its pairs, shrunk towards what is usual among them.
 
     The best of many noisy means is too good to be true; an empirical-Bayes estimate (Efron &
@@ -225,7 +201,7 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tu
     (DerSimonian & Laird, Controlled Clinical Trials 7, 1986) takes most of that away.
 
     Where several machines measured, the machine is a random effect: a candidate's gain differs from
-    machine to machine by a variance that `machine_variance` estimates, and what is estimated is the
+    machine to machine by a variance that `_apart` estimates, and what is estimated is the
     gain on machines like these. With one machine it is the gain there.
 
     The candidates of a block share its control: see `_without_control`.
@@ -234,8 +210,7 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tu
     """
     if len(candidates) == 0:
         return ()
-    apart = machine_variance(candidates, noise)
-    raw, variance = _combined(candidates, noise, apart, shared=True)
+    raw, variance = _combined(candidates, noise, shared=True)
     centre, spread = _population(raw, variance)
     trust = spread / (spread + variance)
     mean = centre + trust * (raw - centre)
@@ -244,13 +219,13 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tu
     return tuple(map(Estimate, *columns, map(len, candidates)))
 
 
-def pool_plain(pairs: Sequence[PairRatio], noise: Noise | Noises) -> tuple[float, float]:
+def pool_plain(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
     """Weighted mean of some pairs and its standard error, without shrinking."""
-    mean, variance = _combined([pairs], noise, machine_variance([pairs], noise))
+    mean, variance = _combined([pairs], noise, shared=False)
     return float(mean[0]), math.sqrt(variance[0])
 
 
-def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> float:
+def _apart(machines: Iterable[Sequence[Sequence[PairRatio]]], noise: Noise) -> float:
     """Variance of a candidate's gain between machines, squared log units; 0 with one machine.
 
     The moment estimator of DerSimonian & Laird (Controlled Clinical Trials 7, 1986), its sums taken
@@ -258,12 +233,11 @@ def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise | N
     one. The excess of the scatter of machines around each candidate's mean over what noise explains
     is divided by how much each unit of variance would have added to it.
     """
-    repeated = [by_machine(pairs) for pairs in candidates if len(pairs) > 1]
-    several = [machines for machines in repeated if len(machines) > 1]
+    several = [each for each in machines if len(each) > 1]
     if not several:
         return 0.0
-    counts = [len(machines) for machines in several]
-    mean, variance = _on_one([pairs for machines in several for pairs in machines], noise)
+    counts = [len(each) for each in several]
+    mean, variance = _on_one([pairs for each in several for pairs in each], noise)
     weights = 1.0 / variance
     centre, variance_of_centre = _averages(mean, weights, counts)
     excess = float(np.sum(weights * (mean - np.repeat(centre, counts)) ** 2))
@@ -280,27 +254,22 @@ def expected_improvement(centre: float, spread: float, best: float) -> float:
     return spread * (z * normal_tail(-z) + density)
 
 
-def _combined(
-    candidates: Sequence[Sequence[PairRatio]],
-    noise: Noise | Noises,
-    apart: float,
-    *,
-    shared: bool = False,
-) -> Averages:
-    """Mean of each candidate's pairs over machines, given the variance between machines.
+def _combined(candidates: Sequence[Sequence[PairRatio]], noise: Noise, *, shared: bool) -> Averages:
+    """Mean of each candidate's pairs over machines.
 
     `shared`: what the control of a block has added to all of it is taken out.
     """
+    machines = [by_machine(pairs) for pairs in candidates]
+    apart = _apart(machines, noise)
     if apart == 0.0:
         return _on_one(candidates, noise, shared=shared)
-    machines = [by_machine(pairs) for pairs in candidates]
     each = [pairs for several in machines for pairs in several]
     mean, variance = _on_one(each, noise, shared=shared)
     return _averages(mean, 1.0 / (variance + apart), [len(several) for several in machines])
 
 
 def _on_one(
-    groups: Sequence[Sequence[PairRatio]], noise: Noise | Noises, *, shared: bool = False
+    groups: Sequence[Sequence[PairRatio]], noise: Noise, *, shared: bool = False
 ) -> Averages:
     """Mean of each group of pairs, as if they were of one machine."""
     pairs = [pair for group in groups for pair in group]
@@ -310,19 +279,12 @@ def _on_one(
     variances = np.array([known[kind] for kind in kinds])
     counts = [len(group) for group in groups]
     if shared:
-        values, variances = _without_control(values, variances, counts, _block_of_each(pairs))
+        first: dict[tuple[str, int], int] = {}
+        of = ((pair.machine, pair.block if pair.block >= 0 else -1 - n) for n, pair in
+              enumerate(pairs))  # fmt: skip
+        block = np.array([first.setdefault(each, n) for n, each in enumerate(of)])
+        values, variances = _without_control(values, variances, counts, block)
     return _averages(values, 1.0 / variances, counts)
-
-
-def _block_of_each(pairs: Sequence[PairRatio]) -> NDArray[np.int64]:
-    """A number for each pair, the same for those of one block."""
-    numbers: dict[tuple[str, int], int] = {}
-    return np.array(
-        [
-            numbers.setdefault((pair.machine, pair.block if pair.block >= 0 else -1 - at), at)
-            for at, pair in enumerate(pairs)
-        ]
-    )
 
 
 def _without_control(
@@ -449,13 +411,16 @@ def two_states(values: Sequence[float]) -> float | None:
         return None
     ordered = sorted(values)
     least = max(2, math.ceil(_LEAST_SHARE * len(ordered)))
-    cuts = range(least, len(ordered) - least + 1)
-    within, cut = min((_within(ordered, cut), cut) for cut in cuts)
+
+    def within(cut: int) -> float:
+        """Sum of squares inside the two groups."""
+        parts = (ordered[:cut], ordered[cut:])
+        return sum(pvariance(part) * len(part) for part in parts)
+
+    cut = min(range(least, len(ordered) - least + 1), key=within)
     distance = fmean(ordered[cut:]) - fmean(ordered[:cut])
-    total = pvariance(ordered) * len(ordered)
-    if distance < _LEAST_DISTANCE or within > (1.0 - EXPLAINED) * total:
-        return None
-    return distance
+    is_one = within(cut) > (1.0 - EXPLAINED) * pvariance(ordered) * len(ordered)
+    return None if distance < _LEAST_DISTANCE or is_one else distance
 
 
 def move_together(moments: Sequence[Sequence[float]]) -> bool:
@@ -494,9 +459,3 @@ def follow_on(values: Sequence[float]) -> float | None:
     away = [value - middle for value in values]
     found = math.fsum(one * other for one, other in pairwise(away)) / total
     return found if (found + 1.0 / count) * math.sqrt(count) > _BEYOND_CHANCE else None
-
-
-def _within(ordered: Sequence[float], cut: int) -> float:
-    """Sum of squares inside the two groups."""
-    parts = (ordered[:cut], ordered[cut:])
-    return sum(pvariance(part) * len(part) for part in parts)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hztune.blocks import Block, Outcome, Turn
+from hztune.blocks import Outcome, Turn
 from hztune.rests import MemoryKind
 
 
@@ -46,24 +45,20 @@ def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
     if not common:
         log_ratio = math.log(candidate.ops_per_s / reference.ops_per_s)
         return PairRatio(log_ratio, math.nan, 1)
-    x = np.array([a[r] for r in common])
-    y = np.array([b[r] for r in common])
-    mean_x, mean_y = x.sum() / len(common), y.sum() / len(common)
+    count = len(common)
+    x, y = (np.array([rates[r] for r in common]) for rates in (a, b))
+    mean_x, mean_y = x.sum() / count, y.sum() / count
     if mean_x <= 0.0 or mean_y <= 0.0:
         return None
-    within = _ratio_variance(x / mean_x, y / mean_y)
-    return PairRatio(math.log(mean_y / mean_x), within, len(common))
+    squares = float(((y / mean_y - x / mean_x) ** 2).sum())
+    within = squares / (count * (count - 1)) if count > 1 else math.nan
+    return PairRatio(math.log(mean_y / mean_x), within, count)
 
 
 def part_ratios(reference: Outcome, candidate: Outcome) -> tuple[PairRatio | None, ...]:
     """Compares two outcomes on each of several workloads; empty where there is one only."""
     both = zip(reference.parts, candidate.parts, strict=True)
     return tuple(pair_ratio(one, other) for one, other in both)
-
-
-def block_ratios(block: Block) -> tuple[PairRatio | None, ...]:
-    """Every outcome but the control compared with the control, in their order."""
-    return tuple(pair_ratio(block.control, outcome) for outcome in block.outcomes[1:])
 
 
 def by_machine(pairs: Sequence[PairRatio]) -> Sequence[Sequence[PairRatio]]:
@@ -76,13 +71,10 @@ def by_machine(pairs: Sequence[PairRatio]) -> Sequence[Sequence[PairRatio]]:
     return list(found.values())
 
 
-def log_rss_ratio(reference: Outcome, candidate: Outcome) -> float | None:
-    """Logarithm of candidate / reference peak memory; above 0 the candidate takes more."""
-    return log_memory_ratio(reference, candidate, "rss")
-
-
-def log_memory_ratio(reference: Outcome, candidate: Outcome, of: MemoryKind) -> float | None:
-    """The same of peak memory or of what is kept at rest."""
+def log_memory_ratio(
+    reference: Outcome, candidate: Outcome, of: MemoryKind = "rss"
+) -> float | None:
+    """Logarithm of candidate / reference memory: peak, or kept at rest; above 0 it takes more."""
     if reference.parts and candidate.parts:
         both = zip(reference.parts, candidate.parts, strict=True)
         found = [log_memory_ratio(one, other, of) for one, other in both]
@@ -131,19 +123,7 @@ def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:
 def _by_round(turns: Sequence[Turn]) -> dict[int, float]:
     """Mean rate of each round; disturbed turns only where a process has no other."""
     quiet = [turn for turn in turns if not turn.disturbed] or list(turns)
-    once = {turn.round: turn.rate for turn in quiet}
-    if len(once) == len(quiet):
-        return once
     rates: dict[int, list[float]] = {}
     for turn in quiet:
         rates.setdefault(turn.round, []).append(turn.rate)
     return {number: sum(found) / len(found) for number, found in rates.items()}
-
-
-def _ratio_variance(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Variance of the log of a ratio of means; both series are given as parts of theirs."""
-    count = len(x)
-    if count < 2:
-        return math.nan
-    residual = y - x
-    return float((residual**2).sum()) / (count * (count - 1))

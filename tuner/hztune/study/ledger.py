@@ -19,7 +19,7 @@ from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.gc_freeze import gc_frozen
 from hztune.rests import MemoryKind
 from hztune.stats.intervals import NORMAL_95
-from hztune.stats.noise import Estimate, Noise, Noises, estimate_noises, pool, pool_plain
+from hztune.stats.noise import Estimate, Noise, estimate_noise, pool, pool_plain
 from hztune.stats.ratios import (
     PairRatio,
     load_ratio,
@@ -34,11 +34,11 @@ FAR_BEHIND = -0.35
 """Log ratio below which it does not matter how slow a configuration is: `FAR` of the sparse model,
 which is a room of its own and knows nothing else of hztune; a test holds both to be equal."""
 
-_USUAL_NOISE = Noises(Noise(between=0.05**2, per_round=0.1**2, df=1.0), {})
+_USUAL_NOISE = Noise(between=0.05**2, per_round=0.1**2, df=1.0)
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
 _USUAL_SCATTER_SD = 0.02
-_USUAL_SCATTER = Noises(Noise(between=_USUAL_SCATTER_SD**2, per_round=0.0, df=1.0), {})
+_USUAL_SCATTER = Noise(between=_USUAL_SCATTER_SD**2, per_round=0.0, df=1.0)
 """The same of peak memory."""
 
 _ANY_KB = 1 << 20
@@ -359,9 +359,9 @@ class Ledger:
 
     # ---- what is estimated -----------------------------------------------------------------------
 
-    def _noises_on(self, part: int) -> Noises:
+    def _noises_on(self, part: int) -> Noise:
         """The noise of a pair on one of several workloads."""
-        return estimate_noises(self.calibration_each[part : part + 1]) or _USUAL_NOISE
+        return estimate_noise(self.calibration_each[part : part + 1]) or _USUAL_NOISE
 
     def noise_on(self, part: int) -> Noise:
         """The same on the machine that confirms."""
@@ -371,22 +371,22 @@ class Ledger:
         """The noise of a pair on the machine that confirms."""
         return self.noises().on(self.machine)
 
-    def noises(self) -> Noises:
+    def noises(self) -> Noise:
         """The noise of a pair on each machine, from everything that was measured twice there.
 
         Those of configurations far slower than the default are left out: they scatter far more,
         and all others would seem unsure because of them.
         """
 
-        def estimated() -> Noises:
+        def estimated() -> Noise:
             records = (*self.searched.values(), *self.fresh_by_arm.values())
             near = [record.pairs for record in records if not record.is_far_behind]
-            found = estimate_noises([self.calibration, *near])
-            return found or estimate_noises([record.pairs for record in records]) or _USUAL_NOISE
+            found = estimate_noise([self.calibration, *near])
+            return found or estimate_noise([record.pairs for record in records]) or _USUAL_NOISE
 
         return self._once("noises", estimated)
 
-    def memory_noises(self) -> Noises:
+    def memory_noises(self) -> Noise:
         """The noise of a log saving of memory on each machine.
 
         From the control itself, and from each that came twice; never below _LEAST_SCATTER.
@@ -395,11 +395,11 @@ class Ledger:
         def coarse(noise: Noise) -> Noise:
             return replace(noise, between=max(noise.between, _LEAST_SCATTER**2))
 
-        def estimated() -> Noises:
+        def estimated() -> Noise:
             groups = [record.savings for record in self.searched.values()]
-            found = estimate_noises([self.calibration_memory, *groups]) or _USUAL_SCATTER
+            found = estimate_noise([self.calibration_memory, *groups]) or _USUAL_SCATTER
             own = {machine: coarse(noise) for machine, noise in found.own.items()}
-            return Noises(coarse(found.pooled), own)
+            return replace(coarse(found), own=own)
 
         return self._once("memory noises", estimated)
 

@@ -36,7 +36,7 @@ from hztune.stats.intervals import (
     normal_tail,
     t_quantile,
 )
-from hztune.stats.ratios import log_rss_ratio, pair_ratio
+from hztune.stats.ratios import log_memory_ratio, pair_ratio
 from hztune.store import Nowhere, Sink
 from hztune.study.bench import Workbench
 from hztune.study.counters import Pair
@@ -260,7 +260,7 @@ def _how(failed: Outcome) -> str:
 def _worse(what: What, one: Outcome, other: Outcome) -> float | None:
     """How much worse the second of two outcomes is, log units; None: one of them failed."""
     if what == "memory":
-        return log_rss_ratio(one, other)
+        return log_memory_ratio(one, other)
     pair = pair_ratio(one, other)
     return None if pair is None else -pair.log_ratio
 
