@@ -105,7 +105,7 @@ def drawn(space: Space, count: int, seed: int) -> list[Arm]:
 
 def stepped(space: Space, rng: random.Random, steps: int) -> ConfigDict:
     """The default with some parameters drawn anew."""
-    point = space.encode(space.default)
+    point = space.encode({})
     drawn = {d.name for d in rng.sample(space.dimensions, min(steps, len(space.dimensions)))}
 
     def choose(dimension: Dimension) -> int:

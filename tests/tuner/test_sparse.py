@@ -106,7 +106,7 @@ def test_an_end_that_helps_alone_is_found_in_sixty_noisy_trials(truth: Truth) ->
     for seed in range(3):
         study, sampler = studied(truth, 10, seed)
         known = sampler.known(study)
-        means, _ = known.models[0].measured()
+        means, _ = known.models[0].measured
         best = known.grid.params(known.modelled[int(np.argmax(means))])
         found += best["size0"] == 7
     assert found >= 2
@@ -249,7 +249,7 @@ def test_the_best_of_many_equals_is_not_believed() -> None:
     rng = np.random.default_rng(1)
     rows = [only(axis, level) for axis in range(5) for level in (1, 2, 3)]
     seen = [Measurement(n, n // 5, rng.normal(0.0, 0.05), 0.05**2) for n in range(15)]
-    mean, _ = fitted(rows, seen).measured()
+    mean, _ = fitted(rows, seen).measured
     assert mean.max() < 0.5 * max(one.log_ratio for one in seen)
 
 
@@ -258,7 +258,7 @@ def test_the_error_of_a_blocks_control_is_nobodys_gain() -> None:
     rows = [only(axis) for axis in range(5)]
     together = [Measurement(n, 0, 0.1, 0.05**2) for n in range(5)]
     apart = [Measurement(n, n, 0.1, 0.05**2) for n in range(5)]
-    assert fitted(rows, together).measured()[0].mean() < fitted(rows, apart).measured()[0].mean()
+    assert fitted(rows, together).measured[0].mean() < fitted(rows, apart).measured[0].mean()
 
 
 def test_two_in_one_block_are_known_better_beside_each_other() -> None:
@@ -267,14 +267,14 @@ def test_two_in_one_block_are_known_better_beside_each_other() -> None:
     model = fitted(rows, seen)
     lead, error = model.lead(1, np.array(rows, dtype=np.int64))
     assert lead[1] == pytest.approx(0.0, abs=1e-9) and error[1] < 1e-4
-    assert error[0] < math.hypot(*model.measured()[1])
+    assert error[0] < math.hypot(*model.measured[1])
 
 
 def test_what_is_far_behind_says_little_of_its_other_parameters() -> None:
     """One parameter's loss hides what another one brings."""
     rows = [only(0), (3, 3, UNCHANGED, UNCHANGED, UNCHANGED)]
     seen = [Measurement(n, block, (0.1, FAR)[n], 0.03**2) for block in range(4) for n in range(2)]
-    mean, _ = fitted(rows, seen).measured()
+    mean, _ = fitted(rows, seen).measured
     assert mean[0] > 0.07
 
 
@@ -294,7 +294,7 @@ def test_intervals_of_the_model_hold_the_truth() -> None:
         used = sorted({one.config for one in seen})
         place = {n: at for at, n in enumerate(used)}
         moved = [Measurement(place[o.config], o.block, o.log_ratio, o.variance) for o in seen]
-        mean, error = fitted([rows[n] for n in used], moved).measured()
+        mean, error = fitted([rows[n] for n in used], moved).measured
         held += int(np.sum(np.abs(mean - truth[used]) <= 1.96 * error + 1e-12))
         total += len(used)
     assert held / total > 0.93

@@ -16,6 +16,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from hztune.sparse import BLOCK, EXCESS, VARIANCE, SparseSampler, sampler
+from hztune.sparse.grid import Told
 from hztune.sparse.sampler import Known
 
 SPACE: dict[str, BaseDistribution] = {
@@ -90,7 +91,8 @@ def test_operations_per_second_are_no_log_ratio(value: float) -> None:
 
 def test_a_failure_shares_no_block_with_a_trial_that_names_none() -> None:
     """It did: the control of both seemed to be one."""
-    lost = sampler._measurements([(0, optuna.create_trial(value=0.1))], 0, None, [1])
+    alone = Told.of(optuna.create_trial(value=0.1), None)
+    lost = sampler._measurements([(0, alone)], 0, [1])
     assert len({measurement.block for measurement in lost}) == 2
 
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import chain, zip_longest
 from math import prod
 from random import Random
+from typing import NamedTuple
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
 from hztune.errors import UsageError
@@ -55,12 +56,6 @@ class Dimension:
         """Whether neighbours in `values` are alike: numbers are, words are not."""
         return self.param.kind == "int"
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The parameters that must have a value before this one can have one."""
-        names = self.when.names if self.when else frozenset()
-        return names | ({self.share_of} if self.share_of else frozenset())
-
     def is_active(self, full: Mapping[str, Value]) -> bool:
         return self.when is None or self.when.holds(full)
 
@@ -85,8 +80,7 @@ class Dimension:
         return gaps.index(min(gaps))
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A relation of parameters, and why it must not be proposed, or which programs it may harm."""
 
     rule: Expression
@@ -108,12 +102,26 @@ class Preset:
         object.__setattr__(self, "config", fixed(self.config))
 
 
-def _legal_everywhere(config: Mapping[str, Value]) -> None:
-    """The check of an allocator whose knobs do not depend on each other."""
+class _Parts:
+    """What a space and a choice between several have alike."""
+
+    parts: tuple[Space, ...]
+
+    def part(self, allocator: str) -> Space:
+        """The space of one of its allocators."""
+        return next(part for part in self.parts if part.allocator == allocator)
+
+    def holds(self, arm: Arm) -> bool:
+        """Whether the arm is of one of its allocators."""
+        return any(part.allocator == arm.allocator for part in self.parts)
+
+    def size(self) -> int:
+        """Number of configurations when every dimension is active: an upper bound."""
+        return sum(prod(len(each.values) for each in part.dimensions) for part in self.parts)
 
 
 @dataclass(frozen=True)
-class Space:
+class Space(_Parts):
     """The configurations of one allocator that a search may propose."""
 
     allocator: str
@@ -124,15 +132,20 @@ class Space:
     presets: tuple[Preset, ...]
     """In the order in which they are measured."""
     params: tuple[Param, ...]
-    check: Callable[[Mapping[str, Value]], None] = _legal_everywhere
+    check: Callable[[Mapping[str, Value]], None] = lambda config: None
     """Raises UsageError when the allocator would refuse a whole configuration."""
     risks: tuple[Rule, ...] = ()
     """What is known to harm some programs, whatever it does to the user's."""
 
     @property
-    def default(self) -> ConfigDict:
-        """The configuration that changes nothing."""
-        return {}
+    def parts(self) -> tuple[Space, ...]:  # type: ignore[override]
+        """The space of each allocator."""
+        return (self,)
+
+    @property
+    def unchanged(self) -> str:
+        """The allocator whose defaults are the control."""
+        return self.allocator
 
     @property
     def control(self) -> Arm:
@@ -152,25 +165,6 @@ class Space:
     def returning(self) -> tuple[Arm, ...]:
         """What comes before all else where less memory is sought."""
         return tuple(self.arm(preset.config) for preset in self.presets if preset.returns)
-
-    @property
-    def unchanged(self) -> str:
-        """The allocator whose defaults are the control."""
-        return self.allocator
-
-    @property
-    def parts(self) -> tuple[Space, ...]:
-        """The space of each allocator."""
-        return (self,)
-
-    def part(self, allocator: str) -> Space:
-        """The space of its allocator; a `Choice` has several."""
-        assert allocator == self.allocator
-        return self
-
-    def holds(self, arm: Arm) -> bool:
-        """Whether the arm is of its allocator."""
-        return arm.allocator == self.allocator
 
     @cached_property
     def _indices(self) -> dict[frozenset[tuple[str, Value]], Indices]:
@@ -254,11 +248,7 @@ class Space:
             config = self.decode(lambda dimension: rng.randrange(len(dimension.values)))
             if self.objection(config) is None:
                 return config
-        return self.default
-
-    def size(self) -> int:
-        """Number of configurations when every dimension is active: an upper bound."""
-        return prod(len(dimension.values) for dimension in self.dimensions)
+        return {}
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides what can be proposed."""
@@ -275,8 +265,8 @@ class Space:
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(frozen=True)
+class Choice(_Parts):
     """The configurations of several allocators.
 
     What changes nothing is the unchanged program: it is the control and never proposed.
@@ -315,18 +305,6 @@ class Choice:
             for each in part.dimensions
         )
         return (Dimension(root, names), *named)
-
-    def part(self, allocator: str) -> Space:
-        """The space of one allocator."""
-        return next(part for part in self.parts if part.allocator == allocator)
-
-    def holds(self, arm: Arm) -> bool:
-        """Whether the arm is of one of its allocators."""
-        return any(part.holds(arm) for part in self.parts)
-
-    def size(self) -> int:
-        """Number of configurations of all allocators together: an upper bound."""
-        return sum(part.size() for part in self.parts)
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides what can be proposed."""

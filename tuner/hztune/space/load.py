@@ -45,15 +45,10 @@ class _Parameter(Schema, frozen=True):
 
 
 class _Rule(Schema, frozen=True):
-    rule: str
-    why: _Words
-
-
-class _Risk(Schema, frozen=True):
-    """A known risk; its sentence goes into profiles, which hold no other signs."""
+    """The sentence of a risk goes into profiles, which hold no other signs."""
 
     rule: str
-    why: Text
+    why: Annotated[Text, Meta(min_length=1)]
 
 
 class _Preset(Schema, frozen=True):
@@ -69,7 +64,7 @@ class _File(Schema, frozen=True):
     parameters: dict[str, Any] = field(default_factory=dict)
     not_searched: dict[str, Any] = field(default_factory=dict)
     forbid: tuple[_Rule, ...] = ()
-    risk: tuple[_Risk, ...] = ()
+    risk: tuple[_Rule, ...] = ()
     preset: tuple[_Preset, ...] = ()
 
 
@@ -240,7 +235,7 @@ class _Reader:
             return value
         return _expression(value, self.facts).number(self.facts)
 
-    def _rule(self, table: _Rule | _Risk) -> Rule | None:
+    def _rule(self, table: _Rule) -> Rule | None:
         rule = _expression(table.rule, {*self.params, *self.absent})
         return None if rule.names & self.absent else Rule(rule, table.why)
 
@@ -273,17 +268,20 @@ class _Reader:
 
 
 def _ordered_by_need(dimensions: list[Dimension]) -> tuple[Dimension, ...]:
-    """Puts each dimension after those that it needs."""
+    """Puts each dimension after those that it needs: its condition names them, or it is a share."""
     ordered: list[Dimension] = []
-    left = list(dimensions)
+    left = {each.name: each for each in dimensions}
     while left:
-        pending = {dimension.name for dimension in left}
-        ready = [d for d in left if not d.needs & pending]
+        ready = [
+            each
+            for each in left.values()
+            if not left.keys() & {each.share_of, *(each.when.names if each.when else ())}
+        ]
         if not ready:
-            names = ", ".join(sorted(pending))
-            raise UsageError(f"parameters {names} need each other in a circle")
+            raise UsageError(f"parameters {', '.join(sorted(left))} need each other in a circle")
         ordered += ready
-        left = [d for d in left if d not in ready]
+        for each in ready:
+            del left[each.name]
     return tuple(ordered)
 
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna import Study
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 Floats = NDArray[np.float64]
@@ -69,11 +67,12 @@ class Groups:
     def of(cls, axes: Sequence[Axis], levels: Levels, pair_odds: float) -> Groups:
         """The groups of all axes, and of the pairs of axes that some configuration changes."""
         factors = tuple(_factor(axis) for axis in axes)
-        found = [
-            (one, other, combos)
-            for one, other in combinations(range(len(axes)), 2)
-            if (combos := _combinations(levels[:, one], levels[:, other]))
-        ]
+        found = []
+        for one, other in combinations(range(len(axes)), 2):
+            both = levels[(levels[:, [one, other]] != UNCHANGED).all(axis=1)][:, [one, other]]
+            if len(both):
+                combos = tuple(dict.fromkeys((a, b) for a, b in both.tolist()))
+                found.append((one, other, combos[:_MOST_COMBINATIONS]))
         parents = [(index,) for index in range(len(axes))] + [(a, b) for a, b, _ in found]
         widths = [axis.count for axis in axes] + [len(combos) for *_, combos in found]
         starts = np.concatenate([[0], np.cumsum(widths)])
@@ -108,13 +107,6 @@ class Groups:
     def width(self) -> int:
         """Number of features, the one that is always 0 included."""
         return sum(len(f) for f in self.factors) + sum(len(c) for c in self.pairs) + 1
-
-
-def _combinations(one: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """The pairs of levels that some configuration has, neither of them the default."""
-    both = (one != UNCHANGED) & (other != UNCHANGED)
-    seen = dict.fromkeys(zip(one[both].tolist(), other[both].tolist(), strict=True))
-    return tuple(seen)[:_MOST_COMBINATIONS]
 
 
 @lru_cache(maxsize=1024)
@@ -153,6 +145,7 @@ class Grid:
     Attributes:
         space: The parameters.
         axes: The same as the model sees them.
+        bare: The row that changes nothing.
     """
 
     def __init__(
@@ -171,14 +164,11 @@ class Grid:
         """
         self.space = dict(space)
         self.axes = tuple(axis_of(name, each, defaults) for name, each in space.items())
+        self.bare: LevelRow = (UNCHANGED,) * len(self.axes)
+        self._values = [_values_of(name, each) for name, each in space.items()]
         self._legal = legal
         self._meant: dict[LevelRow, LevelRow | None] = {}
         self._level_rows: dict[int, LevelRow | None] = {}
-
-    @cached_property
-    def bare(self) -> LevelRow:
-        """The row that changes nothing."""
-        return (UNCHANGED,) * len(self.axes)
 
     def level_row(self, params: Mapping[str, Any]) -> LevelRow:
         """A configuration as level numbers; what it leaves out, or leaves alone, is UNCHANGED.
@@ -187,14 +177,14 @@ class Grid:
             ValueError: A value is none of its parameter's levels.
         """
         row = []
-        for axis in self.axes:
+        for axis, values in zip(self.axes, self._values, strict=True):
             level = axis.default
             if axis.name in params:
-                level = level_of(self.space[axis.name], params[axis.name])
-            if level is None:
-                legal = self.space[axis.name]
-                raise ValueError(f"{axis.name!r} is {params[axis.name]!r}; legal is {legal}")
-            row.append(UNCHANGED if level == axis.default else level)
+                if params[axis.name] not in values:
+                    legal = self.space[axis.name]
+                    raise ValueError(f"{axis.name!r} is {params[axis.name]!r}; legal is {legal}")
+                level = values.index(params[axis.name])
+            row.append(UNCHANGED if level is None or level == axis.default else level)
         return tuple(row)
 
     def level_row_of(self, trial: FrozenTrial) -> LevelRow | None:
@@ -212,8 +202,8 @@ class Grid:
     def params(self, row: Sequence[int]) -> Params:
         """The values of all parameters in a configuration."""
         return {
-            axis.name: _value(self.space[axis.name], axis.default if level == UNCHANGED else level)
-            for axis, level in zip(self.axes, row, strict=True)
+            axis.name: values[axis.default or 0 if level == UNCHANGED else level]
+            for axis, values, level in zip(self.axes, self._values, row, strict=True)
         }
 
     def forget_meant(self) -> None:
@@ -246,48 +236,27 @@ def axis_of(name: str, each: BaseDistribution, defaults: Mapping[str, Any]) -> A
     """
     if name not in defaults:
         raise ValueError(f"{name!r} has no default; name it in `defaults`")
-    count = _count(name, each)
-    default = level_of(each, defaults[name])
-    if default is None:
+    values = _values_of(name, each)
+    if defaults[name] not in values:
         raise ValueError(f"the default of {name!r} is {defaults[name]!r}; legal is {each}")
-    return Axis(name, count, default, isinstance(each, IntDistribution))
+    default = values.index(defaults[name])
+    return Axis(name, len(values), default, isinstance(each, IntDistribution))
 
 
-def level_of(each: BaseDistribution, value: Any) -> int | None:
-    """The level of a value; None where it is none of them."""
+def _values_of(name: str, each: BaseDistribution) -> Sequence[Any]:
+    """The levels of a parameter, or ValueError."""
+    values: Sequence[Any] = ()
     if isinstance(each, CategoricalDistribution):
-        try:
-            return int(each.to_internal_repr(value))
-        except ValueError:
-            return None
-    assert isinstance(each, IntDistribution)  # _count saw to it
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    is_one = each.low <= value <= each.high and (value - each.low) % each.step == 0
-    return int((value - each.low) // each.step) if is_one else None
-
-
-def _value(each: BaseDistribution, level: int | None) -> Any:
-    assert level is not None  # axis_of saw to it
-    if isinstance(each, CategoricalDistribution):
-        return each.choices[level]
-    assert isinstance(each, IntDistribution)  # _count saw to it
-    return each.low + level * each.step
-
-
-def _count(name: str, each: BaseDistribution) -> int:
-    count = MOST_LEVELS + 1
-    if isinstance(each, CategoricalDistribution):
-        count = len(each.choices)
+        values = each.choices
     elif isinstance(each, IntDistribution) and not each.log:
-        count = (each.high - each.low) // each.step + 1
-    if count <= MOST_LEVELS:
-        return count
-    told = f"{len(each.choices)} categories" if hasattr(each, "choices") else str(each)
-    raise ValueError(
-        f"{name!r} is {told}; legal are categories and whole numbers in equal steps (no log), "
-        f"at most {MOST_LEVELS} of them"
-    )
+        values = range(each.low, each.high + 1, each.step)
+    if not 0 < len(values) <= MOST_LEVELS:
+        told = f"{len(each.choices)} categories" if hasattr(each, "choices") else str(each)
+        raise ValueError(
+            f"{name!r} is {told}; legal are categories and whole numbers in equal steps (no log), "
+            f"at most {MOST_LEVELS} of them"
+        )
+    return values
 
 
 BLOCK, VARIANCE, EXCESS = "block", "variance", "excess"
@@ -304,86 +273,57 @@ _USUAL_VARIANCE = 0.04**2
 _LEAST_VARIANCE = 1e-12
 """What is measured more finely counts as if it were measured so."""
 
-BlockKey = tuple[str, int]
 Variances = Callable[[FrozenTrial], Sequence[float]]
 
 
-def refuse_other_directions(study: Study) -> None:
-    """Refuses a study whose objectives the sampler cannot seek.
+class Told(NamedTuple):
+    """What a trial tells."""
 
-    Raises:
-        ValueError: It has more than two, or one that is minimized.
-    """
-    wanted = [each.name.lower() for each in study.directions]
-    if len(wanted) > 2 or any(each != StudyDirection.MAXIMIZE for each in study.directions):
-        raise ValueError(
-            f"the study's directions are {wanted}; legal are one or two, each 'maximize': "
-            "a value is the log ratio to the control, and above 0 is better"
-        )
+    order: int  # where it stands in the order of blocks; without a block by its own number
+    block: tuple[str, int]  # what tells its block from others; without one it stands alone
+    values: list[float]  # of each objective; a first one that is slower than FAR is FAR
+    variances: list[float]  # of its values
+    excess: float | None  # how far it breaks the limit; None: it does not say
 
+    @classmethod
+    def of(cls, trial: FrozenTrial, variances: Variances | None) -> Told:
+        """Judges a trial; ValueError: it tells what is not legal.
 
-def block_of(trial: FrozenTrial) -> BlockKey:
-    """What tells its block from others; without the attribute it stands alone."""
-    if BLOCK not in trial.user_attrs:
-        return "alone", -trial.number
-    block = trial.user_attrs[BLOCK]
-    if not isinstance(block, int):
-        raise _refused(trial, BLOCK, block, "a whole number")
-    return "block", block
-
-
-def order_of(trial: FrozenTrial) -> int:
-    """Where a trial stands in the order of blocks; without the attribute by its own number."""
-    kind, number = block_of(trial)
-    return number if kind == "block" else trial.number
-
-
-def value_of(trial: FrozenTrial, objective: int) -> float:
-    """What it says of an objective; slower than FAR is FAR."""
-    value = trial.values[objective]
-    value = max(FAR, value) if objective == 0 else value
-    if not abs(value) <= MOST_LOG_RATIO:
-        raise ValueError(
-            f"trial {trial.number} has the value {trial.values[objective]!r}; legal is the log "
-            f"ratio to the control, at most {MOST_LOG_RATIO:g} either way (0: as good as it)"
-        )
-    return float(value)
+        `variances`: Says them; None: the attribute VARIANCE does, a number for each objective or
+        one for all.
+        """
+        block = trial.user_attrs.get(BLOCK, trial.number)
+        if not isinstance(block, int):
+            raise _refused(trial, BLOCK, block, "a whole number")
+        values = [float(each) for each in trial.values]
+        values[0] = max(FAR, values[0])
+        for value, given in zip(values, trial.values, strict=True):
+            if not abs(value) <= MOST_LOG_RATIO:
+                raise ValueError(
+                    f"trial {trial.number} has the value {given!r}; legal is the log ratio to the "
+                    f"control, at most {MOST_LOG_RATIO:g} either way (0: as good as it)"
+                )
+        excess: Any = trial.user_attrs.get(EXCESS)
+        is_one = _is_number(excess) and abs(excess) <= MOST_LOG_RATIO
+        if EXCESS in trial.user_attrs and not is_one:
+            legal = f"the log ratio to the limit, at most {MOST_LOG_RATIO:g} either way"
+            raise _refused(trial, EXCESS, excess, legal)
+        kind = "block" if BLOCK in trial.user_attrs else "alone"
+        return cls(block, (kind, block), values, _variances_of(trial, variances), excess)
 
 
-def variances_of(trial: FrozenTrial, told: Variances | None) -> list[float]:
-    """The variance of each of its values.
-
-    Args:
-        trial: Which one.
-        told: Says them; None: the attribute VARIANCE does, a number for each objective or one for
-            all.
-    """
+def _variances_of(trial: FrozenTrial, told: Variances | None) -> list[float]:
     count = len(trial.values)
-    stated = trial.user_attrs.get(VARIANCE, _USUAL_VARIANCE) if told is None else told(trial)
+    stated: Any = trial.user_attrs.get(VARIANCE, _USUAL_VARIANCE) if told is None else told(trial)
     found = [stated] * count if _is_number(stated) else stated
-    if not isinstance(found, list | tuple) or len(found) != count or not all(map(_is_some, found)):
-        legal = "a number above 0, or one for each objective"
-        raise _refused(trial, VARIANCE, stated, legal)
+    is_some = isinstance(found, list | tuple) and len(found) == count
+    if not is_some or not all(_is_number(each) and 0.0 < each < math.inf for each in found):
+        raise _refused(trial, VARIANCE, stated, "a number above 0, or one for each objective")
     return [max(_LEAST_VARIANCE, each) for each in found]
-
-
-def excess_of(trial: FrozenTrial) -> float | None:
-    """How far it breaks the limit; None where it does not say."""
-    if EXCESS not in trial.user_attrs:
-        return None
-    excess = trial.user_attrs[EXCESS]
-    if not _is_number(excess) or not abs(excess) <= MOST_LOG_RATIO:
-        legal = f"the log ratio to the limit, at most {MOST_LOG_RATIO:g} either way"
-        raise _refused(trial, EXCESS, excess, legal)
-    return float(excess)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_some(value: Any) -> bool:
-    return _is_number(value) and 0.0 < value < math.inf
 
 
 def _refused(trial: FrozenTrial, name: str, value: Any, legal: str) -> ValueError:

@@ -12,7 +12,7 @@ better than the distance to the control.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -68,6 +68,10 @@ class Measurement:
     variance: float  # of `log_ratio`; half of it is the control's, which the block shares
 
 
+_Groups = tuple[tuple[int, int], ...]
+"""Groups with the number of their slab, in order."""
+
+
 @dataclass(frozen=True)
 class _Reading:
     """One choice of groups, with what the data say of their effects."""
@@ -106,20 +110,36 @@ class SparseModel:
         _one_thread()
         self.levels = levels
         self._groups = Groups.of(axes, levels, _PAIR_ODDS)
-        self._offset = 0 if is_control else 1
-        self._features = self.features(levels)
+        self._has_centre = not is_control
+        features = self.features(levels)
         precision, pulled = _information(measurements, len(levels))
-        plain = _plain(measurements, len(levels))
+        configs = np.array([each.config for each in measurements])
+        values = np.array([each.log_ratio for each in measurements])
+        times = np.bincount(configs, minlength=len(levels))
+        plain = np.bincount(configs, values, len(levels)) / np.maximum(1.0, times)
         noise = math.sqrt(float(np.median([each.variance for each in measurements])))
         self._usual_own = min(MOST_OWN, max(_LEAST_OWN, _OWN_OF_NOISE * noise))
         own = self._usual_own + _OWN_OF_FAR * np.maximum(0.0, _FAR - plain)
         own[~(levels >= 0).any(axis=1)] = 1e-6  # what changes nothing has nothing of its own
-        self._own = own**2
-        damped = np.linalg.inv(np.eye(len(levels)) + precision * self._own[None, :])
+        variances = own**2
+        damped = np.linalg.inv(np.eye(len(levels)) + precision * variances[None, :])
         inner = damped @ precision
-        self._inner: Floats = 0.5 * (inner + inner.T)
-        self._pulled: Floats = damped @ pulled
+        inner = 0.5 * (inner + inner.T)
+        pulled = damped @ pulled
+        # how far the own effect of a configuration follows what was measured
+        pulls = variances[:, None] * inner
+        # covariance of the own effects, when those of the parameters are known
+        self._own_left: Floats = np.diag(variances) - pulls * variances[None, :]
+        # what the measurements themselves say of the configurations, beside the features
+        self._kept: Floats = variances * pulled
+        # the features, less what the measurements themselves explain of them
+        self._moved: Floats = features - pulls @ features
+        # what the features are known by, (features, features) and (features,)
+        self._precision: Floats = features.T @ inner @ features
+        self._sums: Floats = features.T @ pulled
+        self._centre = [] if is_control else [len(self._sums) - 1]
         self._readings = self._read()
+        self._weights: Floats = np.array([reading.weight for reading in self._readings])
 
     def expected(self, levels: Levels) -> tuple[Floats, Floats]:
         """Means and standard errors of configurations that were not measured, (configurations,)."""
@@ -129,12 +149,9 @@ class SparseModel:
             features, np.zeros(len(levels)), np.where(changed, self._usual_own**2, 0.0)
         )
 
+    @cached_property
     def measured(self) -> tuple[Floats, Floats]:
         """Means and standard errors of the measured configurations, (configurations,)."""
-        return self._measured
-
-    @cached_property
-    def _measured(self) -> tuple[Floats, Floats]:
         return self._average(self._moved, self._kept, np.maximum(np.diag(self._own_left), 0.0))
 
     def lead(self, best: int, others: Levels) -> tuple[Floats, Floats]:
@@ -195,34 +212,8 @@ class SparseModel:
     # ---- the posterior ---------------------------------------------------------------------------
 
     @cached_property
-    def _weights(self) -> Floats:
-        return np.array([reading.weight for reading in self._readings])
-
-    @cached_property
-    def _pulls(self) -> Floats:
-        """How far the own effect of a configuration follows what was measured."""
-        return self._own[:, None] * self._inner
-
-    @cached_property
-    def _own_left(self) -> Floats:
-        """Covariance of the own effects, when those of the parameters are known."""
-        return np.diag(self._own) - self._pulls * self._own[None, :]
-
-    @cached_property
     def _own_root(self) -> Floats:
         return _square_root(0.5 * (self._own_left + self._own_left.T))
-
-    @cached_property
-    def _kept(self) -> Floats:
-        """What the measurements themselves say of the configurations, beside the features."""
-        kept: Floats = self._own * self._pulled
-        return kept
-
-    @cached_property
-    def _moved(self) -> Floats:
-        """The features, less what the measurements themselves explain of them."""
-        moved: Floats = self._features - self._pulls @ self._features
-        return moved
 
     def _average(self, features: Floats, base: Floats, rest: Floats) -> tuple[Floats, Floats]:
         """Means and standard errors over all readings."""
@@ -239,7 +230,7 @@ class SparseModel:
     def features(self, levels: Levels) -> Floats:
         """The features of configurations; the distance of the defaults is the last one."""
         made = self._groups.features(levels)
-        if self._offset:
+        if self._has_centre:
             made = np.concatenate([made, np.ones((len(made), 1))], axis=1)
         return made
 
@@ -247,18 +238,12 @@ class SparseModel:
 
     def _read(self) -> tuple[_Reading, ...]:
         """The likely readings; each is found by adding one group to a likely smaller one."""
-        evidence = _Evidence(
-            self._features.T @ self._inner @ self._features,
-            self._features.T @ self._pulled,
-            self._groups,
-            self._offset,
-        )
         found: dict[_Groups, float] = {(): 0.0}
         beam: list[_Groups] = [()]
         for _ in range(_MOST_GROUPS):
             grown: dict[_Groups, float] = {}
             for reading in beam:
-                grown.update(evidence.extended(reading, found[reading]))
+                grown.update(self._extended(reading, found[reading]))
             found.update(grown)
             if not grown or max(grown.values()) < max(found.values()) - _UNLIKELY:
                 break
@@ -267,39 +252,17 @@ class SparseModel:
         likely = sorted(found, key=lambda each: -found[each])[:_MOST_READINGS]
         likely = [key for key in likely if found[key] > best - _UNLIKELY]
         total = math.fsum(math.exp(found[key] - best) for key in likely)
-        return tuple(evidence.reading(key, math.exp(found[key] - best) / total) for key in likely)
+        return tuple(self._reading(key, math.exp(found[key] - best) / total) for key in likely)
 
-
-@cache
-def _one_thread() -> None:
-    """Makes numpy's linear algebra use one thread from now on.
-
-    For a hundred rows several are no faster, and where something else is running they wait for
-    each other: an inverse then takes 70 ms instead of 1.
-    """
-    threadpool_limits(limits=1, user_api="blas")
-
-
-_Groups = tuple[tuple[int, int], ...]
-"""Groups with the number of their slab, in order."""
-
-
-class _Evidence:
-    """How well each choice of groups explains what was measured."""
-
-    def __init__(self, inner: Floats, pulled: Floats, groups: Groups, offset: int) -> None:
-        self._inner, self._pulled, self._groups = inner, pulled, groups
-        self._centre = [len(pulled) - 1] if offset else []
-        self._is_pair = np.array([len(parents) > 1 for parents in groups.parents])
-
-    def extended(self, chosen: _Groups, score: float) -> dict[_Groups, float]:
+    def _extended(self, chosen: _Groups, score: float) -> dict[_Groups, float]:
         """Every choice with one group more, and its logarithmic score.
 
         Of a pair at least one parameter has to have an effect by itself.
         """
         columns, mean, covariance = self._posterior(chosen)
-        inner = self._inner - self._inner[:, columns] @ covariance @ self._inner[columns]
-        pulled = self._pulled - self._inner[:, columns] @ mean
+        known = self._precision
+        inner = known - known[:, columns] @ covariance @ known[columns]
+        pulled = self._sums - known[:, columns] @ mean
         index = self._groups.columns
         values, vectors = np.linalg.eigh(inner[index[:, :, None], index[:, None, :]])
         values = np.maximum(values, 0.0)
@@ -314,13 +277,13 @@ class _Evidence:
             )
             gains += self._groups.log_odds + math.log(share) + score
             for group, gain in enumerate(gains.tolist()):
-                known = group in has
-                orphan = self._is_pair[group] and not axes & {*self._groups.parents[group]}
-                if not known and not orphan:
+                parents = self._groups.parents[group]
+                is_orphan = len(parents) > 1 and not axes & {*parents}
+                if group not in has and not is_orphan:
                     found[tuple(sorted((*chosen, (group, slab))))] = gain
         return found
 
-    def reading(self, chosen: _Groups, weight: float) -> _Reading:
+    def _reading(self, chosen: _Groups, weight: float) -> _Reading:
         """A choice with what is known of its effects."""
         columns, mean, covariance = self._posterior(chosen)
         root = _square_root(covariance)
@@ -332,9 +295,19 @@ class _Evidence:
         sizes = [SLABS[slab] for group, slab in chosen for _ in self._groups.columns[group]]
         columns = np.concatenate([*parts, np.array(self._centre, dtype=np.int64)]).astype(np.int64)
         prior = np.array([*sizes, *([_CENTRE_SD] * len(self._centre))]) ** 2
-        inner = self._inner[np.ix_(columns, columns)]
+        inner = self._precision[np.ix_(columns, columns)]
         covariance = np.asarray(np.linalg.inv(np.diag(1.0 / prior) + inner), dtype=np.float64)
-        return columns, covariance @ self._pulled[columns], covariance
+        return columns, covariance @ self._sums[columns], covariance
+
+
+@cache
+def _one_thread() -> None:
+    """Makes numpy's linear algebra use one thread from now on.
+
+    For a hundred rows several are no faster, and where something else is running they wait for
+    each other: an inverse then takes 70 ms instead of 1.
+    """
+    threadpool_limits(limits=1, user_api="blas")
 
 
 def _square_root(covariance: Floats) -> Floats:
@@ -370,13 +343,3 @@ def _information(measurements: Sequence[Measurement], count: int) -> tuple[Float
         np.add.at(precision, (rows[:, None], rows[None, :]), inner)
         np.add.at(pulled, rows, inner @ values)
     return precision, pulled
-
-
-def _plain(measurements: Sequence[Measurement], count: int) -> Floats:
-    """The mean of each configuration's measurements."""
-    sums: Mapping[str, Floats] = {"value": np.zeros(count), "count": np.zeros(count)}
-    for each in measurements:
-        sums["value"][each.config] += each.log_ratio
-        sums["count"][each.config] += 1.0
-    mean: Floats = sums["value"] / np.maximum(1.0, sums["count"])
-    return mean

@@ -23,27 +23,21 @@ import numpy as np
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hztune.sparse.grid import (
     FAR,
     UNCHANGED,
     Axis,
-    BlockKey,
     Floats,
     Grid,
     Legal,
     LevelRow,
-    Levels,
     Params,
+    Told,
     Variances,
     axis_of,
-    block_of,
-    excess_of,
-    order_of,
-    refuse_other_directions,
-    value_of,
-    variances_of,
 )
 from hztune.sparse.model import Measurement, SparseModel
 
@@ -244,7 +238,7 @@ class SparseSampler(BaseSampler):
         finished = sum(trial.state in told for trial in trials)
         held = self._known
         if held is None or held[0] != finished or held[1].grid is not grid:
-            held = self._known = finished, self._learn(study, grid, trials)
+            held = self._known = finished, self._learn(grid, trials)
         asked = {grid.level_row_of(t) for t in trials if t.state == TrialState.RUNNING}
         return replace(held[1], open=frozenset(row for row in asked if row is not None))
 
@@ -266,48 +260,54 @@ class SparseSampler(BaseSampler):
         return grid
 
     def _bind(self, study: Study) -> None:
-        """Makes sure that all it is asked is about one study."""
-        if not self._study:
-            refuse_other_directions(study)
-            self._study = study.study_name
+        """Makes sure that all it is asked is about one study, whose objectives it can seek."""
+        self._study = self._study or study.study_name
         if study.study_name != self._study:
             raise ValueError(
                 f"the study is {study.study_name!r}, and this sampler has learned of "
                 f"{self._study!r}; make a sampler for each study"
             )
+        if {*study.directions} != {StudyDirection.MAXIMIZE} or len(study.directions) > 2:
+            raise ValueError(
+                f"the study's directions are {[each.name.lower() for each in study.directions]}; "
+                "legal are one or two, each 'maximize': "
+                "a value is the log ratio to the control, and above 0 is better"
+            )
 
     # ---- learning --------------------------------------------------------------------------------
 
-    def _learn(self, study: Study, grid: Grid, trials: Sequence[FrozenTrial]) -> Known:
+    def _learn(self, grid: Grid, trials: Sequence[FrozenTrial]) -> Known:
         """What the finished trials say; those of other values than the grid's are passed over."""
         placed = [(row, trial) for trial in trials if (row := grid.level_row_of(trial)) is not None]
         failed = [row for row, trial in placed if trial.state == TrialState.FAIL]
-        done = [each for each in placed if each[1].state == TrialState.COMPLETE]
+        done = [
+            (row, Told.of(trial, self._variances))
+            for row, trial in placed
+            if trial.state == TrialState.COMPLETE
+        ]
         # A study that is read back may have been told in another order.
-        done.sort(key=lambda each: (order_of(each[1]), each[0]))
+        done.sort(key=lambda each: (each[1].order, each[0]))
         modelled = _modelled([row for row, _ in done])
         lost = sorted({*failed[-_MOST_MODELLED:]})
         numbers = {row: number for number, row in enumerate(dict.fromkeys([*modelled, *lost]))}
         levels = np.array([*numbers], dtype=np.int64).reshape(len(numbers), len(grid.axes))
-        known = [(numbers[row], trial) for row, trial in done if row in numbers]
+        known = [(numbers[row], told) for row, told in done if row in numbers]
         models = []
-        if modelled:
-            for objective in range(len(study.directions)):
-                failures = [numbers[row] for row in lost] if objective == 0 else []
-                told = _measurements(known, objective, self._variances, failures)
-                models.append(SparseModel(grid.axes, levels, told, is_control=self._is_control))
-        excesses = ((config, excess_of(trial)) for config, trial in known)
+        for objective in range(len(done[0][1].values) if done else 0):
+            failures = [numbers[row] for row in lost] if objective == 0 else []
+            seen = _measurements(known, objective, failures)
+            models.append(SparseModel(grid.axes, levels, seen, is_control=self._is_control))
+        excesses = ((config, told.excess) for config, told in known)
         limited = [
             Measurement(config, number, excess, _EXCESS_VARIANCE)
             for number, (config, excess) in enumerate(excesses)
             if excess is not None
         ]
-        model = SparseModel(grid.axes, levels, limited, is_control=False) if limited else None
         return Known(
             grid,
             tuple(dict.fromkeys(row for row, _ in done)),
             tuple(models),
-            model,
+            SparseModel(grid.axes, levels, limited, is_control=False) if limited else None,
             frozenset(failed),
             frozenset(),
             len(done) + len({*failed}),
@@ -415,9 +415,16 @@ class SparseSampler(BaseSampler):
         seen = {*known.rows}
         out = np.array([row in taken for row in everything])
         features = [model.features(levels) for model in known.models]
-        excess = self._excess(known, levels)
+        excess = np.zeros(len(everything))
+        if known.excess is not None:
+            limited = zip(known.excess.measured, known.excess.expected(levels), strict=True)
+            above, unsure = (np.concatenate(each) for each in limited)
+            excess = _EXCESS_PRICE * np.maximum(0.0, above - unsure)
         for _ in range(count - len(first)):
-            worth = _landscape(known, rng, levels, features) - excess - PRICE * lengths
+            both = zip(known.models, features, strict=True)
+            draws = [np.concatenate(model.draw(rng, levels, each)) for model, each in both]
+            worth = draws[0] if len(draws) == 1 else _in_some_direction(draws, rng)
+            worth = worth - excess - PRICE * lengths
             worth[out] = -np.inf
             if left <= 0:
                 worth[len(measured) :] = -np.inf
@@ -434,15 +441,6 @@ class SparseSampler(BaseSampler):
                 found.append(meant)
                 break
         return found
-
-    def _excess(self, known: Known, levels: Levels) -> Floats:
-        """What the limit costs every configuration, the measured ones first."""
-        if known.excess is None:
-            return np.zeros(len(known.modelled) + len(levels))
-        both = zip(known.excess.measured(), known.excess.expected(levels), strict=True)
-        above, unsure = (np.concatenate(each) for each in both)
-        price: Floats = _EXCESS_PRICE * np.maximum(0.0, above - unsure)
-        return price
 
     def _proposals(self, known: Known, rng: np.random.Generator) -> list[LevelRow]:
         """One change away from the best, from the default, and some that are anywhere."""
@@ -464,7 +462,7 @@ class SparseSampler(BaseSampler):
         measured = known.modelled
         lengths = (np.array(measured) != UNCHANGED).sum(axis=1)
         for model in known.models:
-            order = np.argsort(PRICE * lengths - model.measured()[0])
+            order = np.argsort(PRICE * lengths - model.measured[0])
             found.update(dict.fromkeys(measured[place] for place in order[:_INCUMBENTS].tolist()))
         return [*found]
 
@@ -486,28 +484,16 @@ class SparseSampler(BaseSampler):
         return int.from_bytes(digest[:8], "little")
 
 
-def _landscape(
-    known: Known, rng: np.random.Generator, levels: Levels, features: Sequence[Floats]
-) -> Floats:
-    """What every configuration is worth in one possible landscape, the measured ones first."""
-    both = zip(known.models, features, strict=True)
-    drawn = [np.concatenate(model.draw(rng, levels, each)) for model, each in both]
-    return drawn[0] if len(drawn) == 1 else _in_some_direction(drawn, rng)
-
-
 def _measurements(
-    known: Sequence[tuple[int, FrozenTrial]],
-    objective: int,
-    variances: Variances | None,
-    failures: Sequence[int],
+    known: Sequence[tuple[int, Told]], objective: int, failures: Sequence[int]
 ) -> list[Measurement]:
     """What trials say of one objective; one that failed is FAR, in a block of its own."""
-    blocks: dict[BlockKey, int] = {}
+    blocks: dict[tuple[str, int], int] = {}
     found = []
-    for config, trial in known:
-        block = blocks.setdefault(block_of(trial), len(blocks))
-        variance = variances_of(trial, variances)[objective]
-        found.append(Measurement(config, block, value_of(trial, objective), variance))
+    for config, told in known:
+        block = blocks.setdefault(told.block, len(blocks))
+        value, variance = told.values[objective], told.variances[objective]
+        found.append(Measurement(config, block, value, variance))
     own = enumerate(failures, len(blocks))
     return found + [Measurement(config, n, FAR, _FAILURE_VARIANCE) for n, config in own]
 

@@ -188,7 +188,7 @@ class Proposer:
         known = self.known()
         if not known.models:
             return {}
-        means, errors = known.models[self._objectives.index(objective)].measured()
+        means, errors = known.models[self._objectives.index(objective)].measured
         both = zip(means.tolist(), errors.tolist(), strict=True)
         return dict(zip(known.modelled, map(Prediction._make, both), strict=True))
 
