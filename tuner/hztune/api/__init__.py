@@ -54,8 +54,12 @@ if TYPE_CHECKING:
         samples,
         tune,
     )
-    from hztune.attach.diagnosis import diagnose
-    from hztune.attach.questions import change_process, process_statistics, trim_process
+    from hztune.attach.diagnosis import (
+        change_process,
+        diagnose,
+        process_statistics,
+        trim_process,
+    )
     from hztune.compare.comparison import dumps as comparison_json
     from hztune.compare.exchange import write as write_comparison
     from hztune.doctor import examine as doctor

@@ -1,38 +1,39 @@
-"""Asks a process that takes requests (core/src/serve.c): one packet there, an object of JSON back.
+"""A process that runs: what the kernel tells of it, and how it is asked (core/src/serve.c).
 
-The name of its socket and the key that a request begins with are a descriptor of its thread
-hz-control: the kernel shows that to those that may read the process's memory.
+A request is one packet, an object of JSON comes back. The name of the socket and the key that a
+request begins with are a descriptor of the process's thread hz-control: the kernel shows that to
+those that may read the process's memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
 import struct
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from hztune import schema
+from hztune.allocator.live import ProcessMemory
 from hztune.arguments import printable
-from hztune.attach.outside import Process, is_of_another
 from hztune.errors import HztuneError, UsageError, no_look_at
 
-_PATIENCE_S = 5.0
-"""How long a process may take to answer."""
-
-_LISTENS_SOON_S = 2.0
-"""How long after the start of a process its thread may take to listen."""
-
+_PATIENCE_S = 5.0  # how long a process may take to answer
+_LISTENS_SOON_S = 2.0  # how long after its start its thread may take to listen
 _PAUSE_S = 0.02
 _PROTOCOL = 2
 _MOST_BYTES = 1 << 18
 _NAME_AND_KEY = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 _SWITCH, _PRELOAD = "HZ_CONTROL", "LD_PRELOAD"
+_FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-z_]+:.*\n)*)", re.M)
+_KIB = 1024
 
 
 class Refused(UsageError):
@@ -45,6 +46,85 @@ class _Head(Struct):
     protocol: int
     refused: str = ""
     sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMemory:
+    """The memory of a process as the kernel counts it, in bytes.
+
+    Anonymous is what of the resident bytes is of no file: heaps, stacks. Lazy is what of that was
+    given back, and goes when memory is short (MADV_FREE).
+    """
+
+    resident_bytes: int
+    anonymous_bytes: int
+    lazy_bytes: int
+    swapped_bytes: int
+    huge_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that was found; its name has a question mark for what cannot be printed."""
+
+    pid: int
+    name: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """Finds a process; UsageError: there is none."""
+        status = cls(pid, "").status()
+        if not status:
+            raise UsageError(f"there is no process {pid}")
+        if status["Tgid"] != str(pid):
+            raise UsageError(f"{pid} is a thread of process {status['Tgid']}; give that number")
+        return cls(pid, printable(status["Name"]))
+
+    def status(self) -> dict[str, str]:
+        """What /proc/PID/status says; nothing: there is no such process."""
+        with suppress(OSError):
+            told = Path("/proc", str(self.pid), "status").read_text("utf-8", "replace")
+            pairs = (line.partition(":") for line in told.splitlines())
+            return {name: value.strip() for name, _, value in pairs}
+        return {}
+
+    def state(self) -> str:
+        """Its state, one letter; "": it is gone."""
+        return self.status().get("State", "")[:1]
+
+    def exists(self) -> bool:
+        return self.state() not in ("", "Z", "X")
+
+    def thread_count(self) -> int:
+        return int(self.status().get("Threads", "0"))
+
+    def memory(self) -> SeenMemory:
+        """Its memory now."""
+        found = dict(_FIGURES.findall(self._smaps("smaps_rollup")))
+        names = ("Rss", "Anonymous", "LazyFree", "Swap", "AnonHugePages")
+        return SeenMemory(*(_KIB * int(found.get(name, 0)) for name in names))
+
+    def resident_between(self, first: int, last: int) -> int:
+        """Bytes in memory of the mappings between two addresses, but for lazy ones."""
+        total = 0
+        for start, end, about in _MAPPING.findall(self._smaps("smaps")):
+            if int(start, 16) < last and first < int(end, 16):
+                found = dict(_FIGURES.findall(about))
+                total += int(found.get("Rss", 0)) - int(found.get("LazyFree", 0))
+        return total * _KIB
+
+    def _smaps(self, name: str) -> str:
+        try:
+            return Path("/proc", str(self.pid), name).read_text("utf-8", "replace")
+        except PermissionError:
+            raise no_look_at(self.pid) from None
+        except OSError:
+            if self.state():
+                raise UsageError(
+                    f"process {self.pid} has no memory: it is a thread of the kernel, or has ended "
+                    "and its parent has not asked for its exit status"
+                ) from None
+            raise UsageError(f"process {self.pid} has ended") from None
 
 
 def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
@@ -64,7 +144,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
         try:
             connection.connect(f"\0{name}")
-            if _address(process) != address:  # another process may have the name by now
+            if _address(process.pid) != address:  # another process may have the name by now
                 raise ConnectionError
             connection.send("\n".join([key, *lines]).encode("utf-8", "surrogateescape"))
             packet = connection.recv(_MOST_BYTES)
@@ -73,9 +153,9 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
         except ConnectionError:
             packet = b""
     if not packet:
-        if not process.exists() or _address(process) != address:
+        if not process.exists() or _address(process.pid) != address:
             raise HztuneError(f"process {process.pid} ended while it was asked")
-        _require_same("user", process, Path("/proc/self"), Path("/proc", str(process.pid)))
+        _require_same("user", process.pid, Path("/proc/self"), Path("/proc", str(process.pid)))
         raise HztuneError(f"process {process.pid} gave no answer: others are asking it; try again")
     return _opened(packet, process)
 
@@ -83,41 +163,41 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
 def _await_address(process: Process) -> tuple[str, str]:
     """The address of a process, at once or as soon as one that has just begun listens."""
     began = time.monotonic()
-    while (address := _address(process)) is None:
-        if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process):
+    while (address := _address(process.pid)) is None:
+        if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process.pid):
             raise UsageError(_why_deaf(process))
         time.sleep(_PAUSE_S)
     return address
 
 
-def _address(process: Process) -> tuple[str, str] | None:
+def _address(pid: int) -> tuple[str, str] | None:
     """The name of a process's socket and the key to it; None: it takes no requests."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in Path("/proc", str(process.pid), "task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path("/proc", str(pid), "task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
                 if (task / "comm").read_text("utf-8", "replace") != "hz-control\n":
                     continue
                 found = _NAME_AND_KEY.fullmatch(os.readlink(task / "fd/1"))
                 if found is not None:  # in another network, anybody can have that name here
-                    _require_same("net", process, Path("/proc/thread-self"), task)
+                    _require_same("net", pid, Path("/proc/thread-self"), task)
                     return found[1], found[2]
     return None
 
 
-def _require_same(namespace: str, process: Process, ours: Path, theirs: Path) -> None:
-    """Says where to ask a process of another namespace."""
-    if is_of_another(namespace, ours, theirs):
-        what = {"net": "network"}.get(namespace, namespace)
-        raise UsageError(
-            f"process {process.pid} ({process.name}) is in another {what} namespace (a container); "
-            f"ask from inside it, for example with: nsenter --{namespace} --target {process.pid} "
-            "hztune ..."
-        )
+def _require_same(namespace: str, pid: int, ours: Path, theirs: Path) -> None:
+    """Says where to ask a process of another namespace, where that may be read."""
+    with suppress(OSError):
+        if os.readlink(ours / "ns" / namespace) != os.readlink(theirs / "ns" / namespace):
+            what = namespace.replace("net", "network")
+            raise UsageError(
+                f"process {pid} is in another {what} namespace (a container); ask from inside it, "
+                f"for example with: nsenter --{namespace} --target {pid} hztune ..."
+            )
 
 
 def _opened(packet: bytes, process: Process) -> dict[str, Any]:
     try:
-        answer = schema.parse(packet)
+        answer: dict[str, Any] = schema.parse(packet)
         head = schema.judged(answer, _Head)
     except UsageError as error:
         raise UsageError(f"the answer of process {process.pid}: {error}") from None
@@ -129,22 +209,19 @@ def _opened(packet: bytes, process: Process) -> dict[str, Any]:
         )
     if head.refused:
         raise Refused(f"process {process.pid} refuses: {printable(head.sentence[:600])}")
-    found: dict[str, Any] = answer
-    return found
+    return answer
 
 
-def _is_meant_to_listen(process: Process) -> bool:
+def _is_meant_to_listen(pid: int) -> bool:
     """Whether its variables say that it takes requests, or will in a moment."""
-    variables = process.variables()
-    return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get(_PRELOAD, "")
-
-
-# ---- why there is no answer ----------------------------------------------------------------------
+    with suppress(OSError):
+        variables = ProcessMemory.of(pid).variables() or {}
+        return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get(_PRELOAD, "")
+    return False
 
 
 def _why_silent(process: Process, patience_s: float) -> str:
-    what = f"process {process.pid}"
-    state = process.state()
+    what, state = f"process {process.pid}", process.state()
     if state in ("T", "t"):
         return (
             f"{what} is stopped (by a signal or a debugger) and cannot answer; let it go on with: "
@@ -160,30 +237,28 @@ def _why_silent(process: Process, patience_s: float) -> str:
 
 def _why_deaf(process: Process) -> str:
     """Why there is no socket, and what to do."""
-    what = f"process {process.pid} ({process.name})"
-    if process.has_lost_main():
+    status, what = process.status(), f"process {process.pid} ({process.name})"
+    if status.get("State", "")[:1] == "Z" and status["Threads"] != "1":
         return f"{what} takes no requests any more: its main thread has ended"
     if not process.exists():
         return f"there is no process {process.pid}"
-    instead, parent = "if it is a daemon, start it so that it stays in the foreground", None
-    with contextlib.suppress(PermissionError):
-        if (parent := process.parent()) is not None and _address(parent) is not None:
-            instead = f"ask its parent, process {parent.pid}"
-    if _is_meant_to_listen(process):
+    instead = "if it is a daemon, start it so that it stays in the foreground"
+    with suppress(PermissionError):
+        if _address(int(status["PPid"])) is not None:
+            instead = f"ask its parent, process {status['PPid']}"
+    if _is_meant_to_listen(process.pid):
         return (
             f"{what} was started so that it takes requests, but does not: either it is the child "
             f"of a fork, where no thread of hz lives on ({instead}), or it said on stderr why"
         )
-    if not process.has_mapped("libhz.so"):
-        return (
-            f"{what} takes no requests: start it with LD_PRELOAD=$(hztune paths --agent), behind "
-            f"its own allocator if that is preloaded, too, or on hz with {_SWITCH}=1 "
-            "LD_PRELOAD=$(hztune paths --lib)"
-        )
-    deaf = f"{what} takes no requests: start it with {_SWITCH}=1"
-    if "libhz.so" in process.variables().get(_PRELOAD, ""):
-        return deaf
+    with suppress(OSError):
+        if any(path.name == "libhz.so" for path in ProcessMemory.of(process.pid).files):
+            return (
+                f"{what} takes no requests: start it with {_SWITCH}=1; if it was, it is the child "
+                f"of a fork: {instead}"
+            )
     return (
-        f"{deaf}; if it was, it is the child of a fork that has written its title over its "
-        f"variables, as redis-server and nginx do: {instead}"
+        f"{what} takes no requests: start it with LD_PRELOAD=$(hztune paths --agent), behind its "
+        f"own allocator if that is preloaded, too, or on hz with {_SWITCH}=1 "
+        "LD_PRELOAD=$(hztune paths --lib)"
     )

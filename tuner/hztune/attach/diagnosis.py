@@ -1,4 +1,4 @@
-"""A process that runs, in words: what its allocator holds, what is set, what would help.
+"""What the allocators of a process hold, what is set and may be changed there, what would help.
 
 Of a process that takes requests the allocator itself tells; of any other one only what can be seen
 from outside is told, and how to start it so that it tells more.
@@ -7,23 +7,109 @@ from outside is told, and how to start it so that it tells more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
-from hztune import allocator
+from msgspec import Meta, Struct
+
+from hztune import allocator, schema
 from hztune.allocator import live
-from hztune.attach.outside import Process, SeenMemory
-from hztune.attach.questions import Holding, Statistics, statistics_of
+from hztune.attach import channel
+from hztune.attach.channel import Process, SeenMemory
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import group_limit
 from hztune.params import Value
 from hztune.progress import mib
 
-_LITTLE_BYTES = 16 << 20
-_LITTLE_SHARE = 0.2
-"""An allocator that holds less than both of these beyond what is live is not worth a setting."""
+#: An allocator that holds less than both of these beyond what is live is not worth a setting.
+_LITTLE_BYTES, _LITTLE_SHARE = 16 << 20, 0.2
+_WORTH_TELLING = 0.1  # least share of what is held beyond what is live that gets a sentence
 
-_WORTH_TELLING = 0.1
-"""The least share of what is held beyond what is live that gets a sentence."""
+_Count = Annotated[int, Meta(ge=0)]
+_Path = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,4096}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One allocator in a process, by its own account; None: it does not say.
+
+    `held_bytes` is what it has of the system's memory. Of hz the kernel counts that; of the others
+    it is at most what the kernel counts of the whole process, as some of them still count what they
+    have given back. `cached_bytes` is what of that waits in the caches of threads.
+    """
+
+    allocator: schema.Word
+    version: _Path
+    settings: dict[str, schema.Setting]
+    live_bytes: _Count | None = None
+    held_bytes: _Count | None = None
+    cached_bytes: _Count | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """What it holds for each byte that the program has; None: it cannot be known."""
+        if not self.live_bytes or self.held_bytes is None:
+            return None
+        return self.held_bytes / self.live_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """The blocks of one size: those in use, those that wait, and all that were ever cut."""
+
+    block_bytes: int
+    live: int
+    free: int
+    cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCaches:
+    """The free blocks that one thread keeps for itself; `thread` is the system's number."""
+
+    thread: _Count
+    cached_blocks: _Count
+    cached_bytes: _Count
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a process holds.
+
+    `parts` are its allocators, the one behind malloc first. All that follows it is hz's alone:
+    `free_page_bytes` are unused pages that are still in memory, and go when their time comes;
+    `threads_left_out` counts those that the answer had no room for; `has_rest_worker`: a worker
+    returns unused pages while the program rests; `counters` have counted since its start.
+    """
+
+    pid: int
+    name: str
+    thread_count: int
+    memory: SeenMemory
+    parts: tuple[Holding, ...]
+    free_page_bytes: int = 0
+    classes: tuple[SizeClass, ...] = ()
+    threads: tuple[ThreadCaches, ...] = ()
+    threads_left_out: int = 0
+    has_rest_worker: bool = False
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The parameters that were named, before a change and after it."""
+
+    before: Mapping[str, Value]
+    after: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Which allocators gave back what they did not need, and the memory before and after."""
+
+    allocators: tuple[str, ...]
+    before: SeenMemory
+    after: SeenMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +150,147 @@ class Diagnosis:
     remarks: tuple[str, ...]
 
 
+# ---- what a process answers ----------------------------------------------------------------------
+
+
+class _Class(Struct):
+    bytes: _Count
+    live: _Count
+    free: _Count
+    cut: _Count
+
+
+class _Memory(Struct):
+    live_bytes: _Count
+    cached_bytes: _Count
+    free_bytes: _Count
+    classes: list[_Class]
+
+
+class _Stats(Struct):
+    version: schema.VersionText
+    config: dict[str, schema.Setting]
+    memory: _Memory
+    counters: dict[str, int]
+
+
+class _Arena(Struct):
+    first: _Count
+    bytes: _Count
+
+
+class _OfHz(Struct):
+    stats: _Stats
+    arena: _Arena
+    threads: tuple[ThreadCaches, ...]
+    threads_left_out: _Count
+    rest_worker: bool = False
+
+
+class _Answer(Struct):
+    """What all answers have, and what the agent's and some of hz's do."""
+
+    allocator: schema.Word
+    provider: _Path = ""
+    parts: list[Holding] = []
+    trimmed: tuple[schema.Word, ...] = ()
+    config: dict[str, schema.Setting] = {}
+
+
+def process_statistics(pid: int) -> Statistics:
+    """What a process holds, by its allocator's own account; it must take requests.
+
+    Raises:
+        UsageError: There is none, or it takes no requests.
+        HztuneError: It did not answer in time, or ended.
+    """
+    return statistics_of(Process.of(pid))
+
+
+def statistics_of(process: Process) -> Statistics:
+    """The same of a process that was found."""
+    answer = channel.ask_process(process, "stats")
+    told, memory = schema.judged(answer, _Answer), process.memory()
+    if told.allocator == "hz":
+        return _of_hz(process, schema.judged(answer, _OfHz), memory)
+    most = memory.anonymous_bytes - memory.lazy_bytes + memory.swapped_bytes
+    parts = []
+    for part in told.parts:
+        held_bytes = None if part.held_bytes is None else min(part.held_bytes, most)
+        version = part.version.partition("-")[0]
+        parts.append(replace(part, version=version, held_bytes=held_bytes))
+    file = told.provider.rpartition("/")[2]
+    parts.sort(key=lambda part: part.allocator.replace("glibc", "libc") not in file)
+    return Statistics(process.pid, process.name, process.thread_count(), memory, tuple(parts))
+
+
+def _of_hz(process: Process, told: _OfHz, memory: SeenMemory) -> Statistics:
+    stats, own, first = told.stats, told.stats.memory, told.arena.first
+    held_bytes = process.resident_between(first, first + told.arena.bytes)
+    held = held_bytes, own.cached_bytes
+    return Statistics(
+        process.pid,
+        process.name,
+        process.thread_count(),
+        memory,
+        (Holding("hz", stats.version, stats.config, own.live_bytes, *held),),
+        free_page_bytes=own.free_bytes,
+        classes=tuple(SizeClass(one.bytes, one.live, one.free, one.cut) for one in own.classes),
+        threads=told.threads,
+        threads_left_out=told.threads_left_out,
+        has_rest_worker=told.rest_worker,
+        counters=stats.counters,
+    )
+
+
+def trim_process(pid: int) -> Trimmed:
+    """Has a process give back what it does not need.
+
+    Raises:
+        UsageError: There is none, or it takes no requests.
+        HztuneError: It did not answer in time, or ended.
+    """
+    process = Process.of(pid)
+    before = process.memory()
+    told = schema.judged(channel.ask_process(process, "trim"), _Answer)
+    trimmed = ("hz",) if told.allocator == "hz" else told.trimmed
+    return Trimmed(trimmed, before, process.memory())
+
+
+def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
+    """Changes parameters of hz in a process, all or none: {"decay_ms": "0"}.
+
+    Raises:
+        UsageError: There is none, it takes no requests, or refuses the change.
+        HztuneError: It did not answer in time, or ended.
+    """
+    process = Process.of(pid)
+    if not settings:
+        raise UsageError("nothing is to be set; give NAME=VALUE, such as decay_ms=0")
+    for name, value in settings.items():
+        if "\n" in name + value or "=" in name:
+            raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
+    before: dict[str, Any] = channel.ask_process(process, "stats")
+    if schema.judged(before, _Answer).allocator != "hz":
+        channel.ask_process(process, "set")  # it says why not
+    was = schema.judged(before, _OfHz).stats.config
+    answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
+    now = schema.judged(answer, _Answer).config
+    names = [name for name in now if name in settings]
+    return Changed({name: was[name] for name in names}, {name: now[name] for name in names})
+
+
+# ---- the doctor ----------------------------------------------------------------------------------
+
+
 def diagnose(pid: int) -> Diagnosis:
     """What a process's allocator holds, what is set, and what would help, in words.
 
     Raises:
         UsageError: There is none, or it may not be looked at.
     """
-    process = Process.of(pid)
-    memory, remarks = process.memory(), []
-    running, found = None, None
+    process, remarks = Process.of(pid), list[str]()
+    memory, running, found = process.memory(), None, None
     try:
         running = live.look(pid)
     except UsageError as error:
@@ -81,46 +299,45 @@ def diagnose(pid: int) -> Diagnosis:
         found = statistics_of(process)
     except HztuneError as error:
         remarks.append(f"{error}; from outside, live bytes and fragmentation cannot be known")
-    if found is not None and not found.parts:
+    parts = found.parts if found else ()
+    if found and not parts:
         remarks.append("the agent does not know the allocator of this process, or what it holds")
-    settings = tuple(_settings(running, found, remarks)) if running is not None else ()
+    settings = tuple(_settings(running, parts[:1], remarks)) if running else ()
     return Diagnosis(
         pid=pid,
         name=process.name,
-        provider=str(running.provider) if running is not None else "",
-        allocator=running.allocator if running is not None else "",
-        memory=found.memory if found is not None else memory,
+        provider=str(running.provider) if running else "",
+        allocator=running.allocator if running else "",
+        memory=found.memory if found else memory,
         limit=group_limit(str(pid)),
-        parts=found.parts if found is not None else (),
+        parts=parts,
         settings=settings,
-        advice=tuple(advice_for(found)) if found is not None else (),
+        advice=tuple(advice_for(found)) if found and parts else (),
         remarks=tuple(remarks),
     )
 
 
 def _settings(
-    running: live.Running, found: Statistics | None, remarks: list[str]
+    running: live.Running, main: tuple[Holding, ...], remarks: list[str]
 ) -> Iterator[InEffect]:
     """What the process tells of its settings, and of the others what its variables ask for.
 
     An hz tells all of them, whatever its version is.
     """
-    main = found.main if found is not None else None
-    told = main.settings if main is not None and main.allocator == running.allocator else {}
-    if not running.allocator:
+    name = running.allocator
+    told = next((part.settings for part in main if part.allocator == name), {})
+    if not name:
         remarks.append(f"hztune does not know the allocator of {running.provider}")
         return
-    known: dict[str, live.SettingRead] = {}
-    asked: Mapping[str, Value] = {}
     try:
-        adapter = allocator.get(running.allocator)
+        adapter = allocator.get(name)
         installed = adapter.installed()
         defaults = {knob.name: knob.default for knob in adapter.knobs(installed)}
         asked = adapter.requested(running.environment or {}, installed)
-        if running.allocator != "hz" or not told:
-            known = live.settings(running, adapter, installed)
+        is_whole = name == "hz" and told
+        known = {} if is_whole else live.settings(running, adapter, installed)
     except HztuneError as error:
-        remarks.append(f"the settings of {running.allocator} cannot be known: {error}")
+        remarks.append(f"the settings of {name} cannot be known: {error}")
         return
     known |= {name: live.SettingRead(value, is_effective=True) for name, value in told.items()}
     for name, read in known.items():
@@ -128,20 +345,16 @@ def _settings(
         yield InEffect(name, read.value, read.is_effective, is_default, name in asked)
 
 
-# ---- what would help ---------------------------------------------------------------------------
-
-
 def advice_for(found: Statistics) -> Iterator[str]:
-    """Yields what would help a process, a sentence each, by what its allocator tells."""
-    main = found.main
-    if main is None:
-        return
+    """What would help a process of which an allocator is known, by what that tells."""
+    main = found.parts[0]
+    rules = _of_hz_pages if main.allocator == "hz" else _by_allocator
     if main.live_bytes is None or main.held_bytes is None:
         yield (
             f"{main.allocator} does not count live bytes, so the unused part of what it holds is "
             "not known"
         )
-        yield from _by_allocator(found, main)
+        yield from _by_allocator(found, main, 0)
         return
     beyond = main.held_bytes - main.live_bytes
     if beyond < max(_LITTLE_BYTES, _LITTLE_SHARE * main.live_bytes):
@@ -154,41 +367,36 @@ def advice_for(found: Statistics) -> Iterator[str]:
         f"{main.allocator} holds {mib(beyond)} more than the program uses; `hztune trim --pid "
         f"{found.pid}` returns what can be returned now"
     )
-    yield from _of_hz(found, main, beyond) if main.allocator == "hz" else _by_allocator(found, main)
+    yield from rules(found, main, beyond)
     yield (
         "only a measurement finds the best setting for this program, and its cost in speed: "
         "`hztune --objective kept -- COMMAND`"
     )
 
 
-def _of_hz(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
-    """Where the bytes wait, the largest part first."""
-    pages, cached = found.free_page_bytes, main.cached_bytes or 0
+def _of_hz_pages(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
+    """Where the bytes of hz wait, the largest part first."""
+    pages, cached, set_to = found.free_page_bytes, main.cached_bytes or 0, main.settings
+    change = f"`hztune set --pid {found.pid}"
+    wait = (
+        f", and longer while the program rests, as hz has no background thread there (rest_ms): "
+        f"{change} background_period_us=65536` starts one"
+    )
+    if found.has_rest_worker or set_to["background_period_us"] != 0:
+        wait = f": {change} decay_ms=0` returns them at once"
     between = max(0, beyond - cached - pages)
-    stay = f"{mib(pages)} are unused pages, which stay for decay_ms ({main.settings['decay_ms']})"
-    if found.has_rest_worker or main.settings["background_period_us"] != 0:
-        stay += f": `hztune set --pid {found.pid} decay_ms=0` returns them at once"
-    else:
-        stay += (
-            ", and longer while the program rests, as hz has no background thread there (rest_ms): "
-            f"`hztune set --pid {found.pid} background_period_us=65536` starts one"
-        )
-    told = [
-        (pages, stay),
-        (
-            cached,
-            f"{mib(cached)} are in the caches of {len(found.threads)} threads: `hztune set --pid "
-            f"{found.pid} thread_cache_share=50` lets them grow less (now "
-            f"{main.settings['thread_cache_share']}); the cache of a resting thread stays",
+    told = {
+        f"{mib(pages)} are unused pages, which stay for decay_ms ({set_to['decay_ms']}){wait}": (
+            pages
         ),
-        (
-            between,
-            f"{mib(between)} are between live blocks: fragmentation, which ends when these are "
-            "freed, too",
-        ),
-    ]
-    for size, sentence in sorted(told, key=lambda each: -each[0]):
-        if size >= _WORTH_TELLING * beyond:
+        f"{mib(cached)} are in the caches of {len(found.threads)} threads: {change} "
+        "thread_cache_share=50` lets them grow less (now "
+        f"{set_to['thread_cache_share']}); the cache of a resting thread stays": cached,
+        f"{mib(between)} are between live blocks: fragmentation, which ends when these are freed, "
+        "too": between,
+    }
+    for sentence in sorted(told, key=lambda each: -told[each]):
+        if told[sentence] >= _WORTH_TELLING * beyond:
             yield sentence
 
 
@@ -220,7 +428,7 @@ _BY_ALLOCATOR: tuple[_Advice, ...] = (
 """What to say of each allocator, and when."""
 
 
-def _by_allocator(found: Statistics, main: Holding) -> Iterator[str]:
+def _by_allocator(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
     is_old = main.version.startswith(("2.0.", "2.1.0", "2.1.1"))
     words = {"cached": mib(main.cached_bytes or 0), "purge": "DECOMMIT" if is_old else "PURGE"}
     for name, is_due, sentence in _BY_ALLOCATOR:

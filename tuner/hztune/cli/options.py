@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -89,6 +90,14 @@ SEED = option("--seed", "Seed of all random choices.", default=1, type=click.Int
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Prints lines, and nothing in them that steers a terminal."""
     click.echo("\n".join(map(printable, lines)), err=err)
+
+
+def print_answer(as_json: bool, value: object, lines: Iterable[str]) -> None:
+    """Prints what a command found: a value as JSON, or its lines for people."""
+    if as_json:
+        click.echo(json.dumps(value, indent=2))
+    else:
+        print_lines(lines)
 
 
 # ---- what a shell completes; tuner/share holds the scripts that ask for it -----------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,13 @@ import click
 
 from hztune import api
 from hztune.arguments import key_value
-from hztune.cli.options import JSON, flag, offer, pid_option, print_lines
+from hztune.cli.options import JSON, flag, offer, pid_option, print_answer
 from hztune.cli.program import FilledCommand
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import mib
 
 if TYPE_CHECKING:
-    from hztune.attach.diagnosis import Diagnosis
-    from hztune.attach.questions import Holding, Statistics
+    from hztune.attach.diagnosis import Diagnosis, Holding, Statistics
     from hztune.doctor import Check
 
 _MOST_ROWS = 12
@@ -27,9 +25,6 @@ The process must have been started on hz with HZ_CONTROL=1, or with the agent pr
 `hztune paths --agent` names. Only its user and root may ask.
 """
 _PID = pid_option("The process.", required=True)
-
-
-# ---- the machine ---------------------------------------------------------------------------------
 
 
 @click.command("doctor", params=[
@@ -51,23 +46,16 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
         if strict:
             raise UsageError("--strict is about the machine and --pid about a process; give one")
         seen = api.diagnose(pid)
-        if as_json:
-            click.echo(json.dumps(_with_ratios(seen), indent=2))
-        else:
-            print_lines(_diagnosed(seen))
+        print_answer(as_json, _with_ratios(seen), _diagnosed(seen))
         return
     findings, machine = api.doctor(), api.machine()
-    if as_json:
-        found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
-        click.echo(json.dumps(found, indent=2))
-    else:
-        mends = [f"  (fix: {each.mend})" if each.mend else "" for each in findings]
-        print_lines([
-            *(f"{each.verdict:8}{each.name}: {each.found}{mend}"
-              for each, mend in zip(findings, mends, strict=True)),
-            "the record of this machine:",
-            *(f"        {name}: {value}" for name, value in machine.described()),
-        ])  # fmt: skip
+    found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
+    lines = [
+        f"{each.verdict:8}{each.name}: {each.found}" + (f"  (fix: {each.mend})" * bool(each.mend))
+        for each in findings
+    ]
+    record = [f"        {name}: {value}" for name, value in machine.described()]
+    print_answer(as_json, found, [*lines, "the record of this machine:", *record])
     if strict:
         require_fit(findings)
 
@@ -84,10 +72,8 @@ def require_fit(findings: tuple[Check, ...]) -> None:
 def _diagnosed(found: Diagnosis) -> Iterator[str]:
     memory = found.memory
     yield f"process {found.pid} ({found.name})"
-    if found.provider:
-        yield f"  malloc comes from {found.provider} ({found.allocator or 'unknown to hztune'})"
-    else:
-        yield "  no file of it shows a malloc"
+    source = f"{found.provider} ({found.allocator or 'unknown to hztune'})"
+    yield f"  malloc comes from {source}" if found.provider else "  no file of it shows a malloc"
     yield f"  {mib(memory.resident_bytes)} resident: {_explained(found)}"
     for size, what in (
         (memory.lazy_bytes, "of it returned lazily"),
@@ -101,18 +87,15 @@ def _diagnosed(found: Diagnosis) -> Iterator[str]:
         yield f"  its control group takes {mib(taken, '')} of {mib(most)}"
     for part in found.parts:
         yield from _part_lines(part)
-    choices = {(True, True): "in effect, asked for", (True, False): "in effect"}
-    changed = [
-        f"  {each.name}={each.value} "
-        f"({choices.get((each.is_effective, each.is_asked), 'asked for')})"
-        for each in found.settings
-        if not each.is_default
-    ]
+    changed = [each for each in found.settings if not each.is_default]
     if changed:
         yield "settings that differ from the default, or were chosen at the start:"
-        yield from changed
     elif found.settings:
         yield "all settings are the default"
+    for each in changed:
+        how = ["in effect"] * each.is_effective
+        how += ["asked for"] * (each.is_asked or not each.is_effective)
+        yield f"  {each.name}={each.value} ({', '.join(how)})"
     yield from (f"advice: {sentence}" for sentence in found.advice)
     yield from (f"not known: {sentence}" for sentence in found.remarks)
 
@@ -138,10 +121,7 @@ def _explained(found: Diagnosis) -> str:
                help=f"Show what a running process holds.\n{_STARTED}")  # fmt: skip
 def stats_command(pid: int, as_json: bool) -> None:
     found = api.process_statistics(pid)
-    if as_json:
-        click.echo(json.dumps(_with_ratios(found), indent=2))
-    else:
-        print_lines(_table(found))
+    print_answer(as_json, _with_ratios(found), _table(found))
 
 
 @click.command("set", cls=FilledCommand, params=[
@@ -159,12 +139,8 @@ def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
     if len(pairs) < len(settings):
         raise UsageError("a parameter is given twice; give it one value")
     changed = api.change_process(pid, pairs)
-    if as_json:
-        click.echo(json.dumps(asdict(changed), indent=2))
-    else:
-        print_lines(
-            f"{name}: {changed.before[name]} -> {value}" for name, value in changed.after.items()
-        )
+    lines = [f"{name}: {changed.before[name]} -> {value}" for name, value in changed.after.items()]
+    print_answer(as_json, asdict(changed), lines)
 
 
 @click.command("trim", params=[_PID, JSON], help=f"""Make a running process return unused memory.
@@ -174,16 +150,14 @@ full; a thread that makes no calls keeps it.
 """)  # fmt: skip
 def trim_command(pid: int, as_json: bool) -> None:
     trimmed = api.trim_process(pid)
-    if as_json:
-        click.echo(json.dumps(asdict(trimmed), indent=2))
-        return
-    if not trimmed.allocators:
+    if not trimmed.allocators and not as_json:
         raise UsageError(f"process {pid} has no allocator that the agent can trim")
     before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
-    click.echo(
+    line = (
         f"{', '.join(trimmed.allocators)}: {mib(max(0, before - after))} given back "
         f"(anonymous memory {mib(before, '')} -> {mib(after)})"
     )
+    print_answer(as_json, asdict(trimmed), [line])
 
 
 def _with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:
@@ -201,21 +175,29 @@ def _table(found: Statistics) -> Iterator[str]:
         yield "the agent does not know its allocator, or what that holds"
     yield f"  {'anonymous memory':24}{mib(memory.anonymous_bytes):>14}  of the whole process"
     yield f"  {'swapped out':24}{mib(memory.swapped_bytes):>14}"
-    if found.threads:
-        yield f"{'thread':>12}{'cached MiB':>14}{'blocks':>12}"
-        threads = sorted(found.threads, key=lambda each: -each.cached_bytes)
-        for one in threads[:_MOST_ROWS]:
-            yield f"{one.thread:>12}{mib(one.cached_bytes, ''):>14}{one.cached_blocks:>12}"
-        yield from _more(len(threads) + found.threads_left_out, "threads")
-    if found.classes:
-        yield f"{'block bytes':>12}{'live MiB':>14}{'free MiB':>12}{'live':>12}{'free':>12}"
-        by_bytes = sorted(found.classes, key=lambda each: -each.cut * each.block_bytes)
-        for each in sorted(by_bytes[:_MOST_ROWS], key=lambda each: each.block_bytes):
-            live, free = (mib(count * each.block_bytes, "") for count in (each.live, each.free))
-            yield f"{each.block_bytes:>12}{live:>14}{free:>12}{each.live:>12}{each.free:>12}"
-        yield from _more(len(by_bytes), "sizes")
+    threads = sorted(found.threads, key=lambda each: -each.cached_bytes)
+    yield from _rows("threads", len(threads) + found.threads_left_out, [
+        ("thread", "cached MiB", "blocks"),
+        *((each.thread, mib(each.cached_bytes, ""), each.cached_blocks)
+          for each in threads[:_MOST_ROWS]),
+    ])  # fmt: skip
+    by_bytes = sorted(found.classes, key=lambda each: -each.cut * each.block_bytes)
+    yield from _rows("sizes", len(by_bytes), [
+        ("block bytes", "live MiB", "free MiB", "live", "free"),
+        *((each.block_bytes, mib(each.live * each.block_bytes, ""),
+           mib(each.free * each.block_bytes, ""), each.live, each.free)
+          for each in sorted(by_bytes[:_MOST_ROWS], key=lambda each: each.block_bytes)),
+    ])  # fmt: skip
     if counted := [f"{name} {value}" for name, value in found.counters.items() if value]:
         yield "since its start: " + ", ".join(counted)
+
+
+def _rows(what: str, count: int, rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
+    """A table of so many things, with its heads, and how many it leaves out."""
+    if count:
+        yield from ("".join(f"{word:>14}" for word in row) for row in rows)
+    if count > _MOST_ROWS:
+        yield f"{'...':>14}  {count - _MOST_ROWS} more {what} (--json has them)"
 
 
 def _part_lines(part: Holding) -> Iterator[str]:
@@ -227,11 +209,5 @@ def _part_lines(part: Holding) -> Iterator[str]:
         ("held", part.held_bytes, ratio),
         ("in caches of threads", part.cached_bytes, ""),
     ):
-        yield f"  {name:24}" + (
-            f"{mib(size):>14}{more}" if size is not None else f"{'unknown':>10}"
-        )
-
-
-def _more(count: int, what: str) -> Iterator[str]:
-    if count > _MOST_ROWS:
-        yield f"{'...':>12}  {count - _MOST_ROWS} more {what} (--json has them)"
+        known = f"{mib(size):>14}{more}" if size is not None else f"{'unknown':>10}"
+        yield f"  {name:24}{known}"

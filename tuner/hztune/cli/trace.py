@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from hztune.cli.options import (
     flag,
     option,
     pid_option,
+    print_answer,
     print_lines,
 )
 from hztune.cli.program import FilledCommand, ProgramCommand, SplitCommand, is_given, programs_of
@@ -65,10 +65,7 @@ def suggest_command(
         raise UsageError(f"--profiles {str(profiles)!r} is no folder")
     with reporter(quiet=quiet) as display:
         found = api.suggest(programs[0], seconds=seconds, profiles=profiles, reporter=display)
-    if as_json:
-        click.echo(json.dumps(api.suggestion_json(found), indent=2))
-    else:
-        print_lines(api.suggestion_text(found))
+    print_answer(as_json, api.suggestion_json(found), api.suggestion_text(found))
 
 
 _RECORD = """Record every call of a program to its allocator into a trace.
@@ -126,7 +123,7 @@ def trace_command() -> None:
 def info_command(path: Path, as_json: bool) -> None:
     """Print what is in a trace."""
     told = api.trace_info(path)
-    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(api.trace_text(told)))
+    print_answer(as_json, told, api.trace_text(told))
 
 
 @trace_command.command("cut", params=[
