@@ -116,13 +116,13 @@ def test_what_the_kernel_ended_and_what_it_charges_is_read(tree: Callable[..., P
     root = tree("0::/\n", {"": V2_FILES})
     with entered(QUOTA, root) as made:
         (group,) = made.groups
-        assert not made.is_out_of_memory(0)
+        assert not made.is_out_of_memory
         (group / "memory.events").write_text("low 0\nmax 71\noom 1\noom_kill 2\n")
         (group / "memory.current").write_text(str(100 << 20))
         (group / "memory.stat").write_text(
             f"file {25 << 20}\nshmem {2 << 20}\ninactive_file {39 << 20}\nslab_reclaimable 0\n"
         )
-        assert made.is_out_of_memory(0)
+        assert made.is_out_of_memory
         assert made.charged_kb(lazy_kb=4 << 10) == 73 << 10  # 100 - (25 - 2) - 4
 
 
@@ -146,23 +146,10 @@ def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(
         assert (cpu / "cpu.cfs_quota_us").read_text() == "200000"
         assert (memory / "memory.limit_in_bytes").read_text() == str(512 << 20)
         (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-        assert made.is_out_of_memory(9)
+        assert made.is_out_of_memory
 
 
-# ---- systemd, and no right -----------------------------------------------------------------------
-
-
-def test_systemd_makes_a_scope_where_no_group_may_be_made(
-    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tree("0::/\n", {"": {}, "../../../run/systemd/system": {}})
-    monkeypatch.setattr("hztune.measure.scope.shutil.which", lambda name: f"/usr/bin/{name}")
-    with entered(QUOTA, root) as made:
-        text = " ".join(made.wrap)
-        assert "systemd-run --scope" in text and made.wrap[-1] == "--"
-        assert "CPUQuota=200%" in text
-        assert f"MemoryMax={512 << 20}" in text
-        assert made.is_out_of_memory(9) and not made.is_out_of_memory(6)
+# ---- no right -----------------------------------------------------------------------
 
 
 def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(
@@ -172,7 +159,6 @@ def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(
         raise PermissionError(13, "Permission denied")
 
     root = tree("0::/\n", {"": V2_FILES})
-    monkeypatch.setattr("hztune.measure.scope.shutil.which", lambda name: None)
     monkeypatch.setattr(Path, "mkdir", refuse)
     with (
         pytest.raises(UsageError, match=r"Permission denied.*as root.*Delegate=yes"),
@@ -239,7 +225,7 @@ def test_a_program_by_itself_is_measured_by_runs_in_its_container() -> None:
 def test_a_scope_without_a_quota_is_nothing() -> None:
     with entered(None) as made:
         assert made == Scope()
-    assert not Scope().is_out_of_memory(9)
+    assert not Scope().is_out_of_memory
 
 
 # ---- what is asked, and what a profile says ------------------------------------------------------

@@ -75,7 +75,9 @@ _LEAST_S = 0.01
 _BUSY = 0.9
 """Share of the CPUs that server and load keep busy where the server's CPU time tells all."""
 
-_SHOWED_NOTHING = Fault("failed", "it showed nothing")
+_MOST_SERVERS = 8
+"""Copies of a server that must fit into memory: as many as a large block has arms. What is compared
+by turns is not what is compared by runs, and a study must not mix them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Finding:
 
 
 def fixed_port(program: Program) -> str:
-    """Returns why two copies of a server cannot live in one network, in words; "": they can."""
+    """Why two copies of a server cannot live in one network, in words; "": they can."""
     service = program.service
     if service is None or (placeholders(*program.argv, program.prepare) and not service.port):
         return ""
@@ -146,30 +148,22 @@ class Tryout:
         return before_s + copies_s <= share * process.left_s()
 
     def _seen_once(self) -> Finding:
-        """Measures once; several copies must fit that are as many as a large block has arms.
-
-        What is compared by turns is not what is compared by runs, and a study of a server must not
-        mix them.
-        """
-        service = self.program.service
-        alone, fault = self.alone() if service is None else self._server_alone()
+        turns, service = self.turns, self.program.service
+        alone, fault = self._alone() if service is None else self._server_alone()
         if alone is None:
-            why = fault or _SHOWED_NOTHING
+            why = fault or Fault("failed", "it showed nothing")
             hangs = why if why.status == "hang" else None
             return replace(self._against(f"it fails by itself: {why.detail}"), hangs=hangs)
-        turns = self.turns
         turns.control_kb = max(turns.control_kb, alone.run.rss_peak_kb)
-        self._run_s = alone.run.wall_s
-        turns.first_s = self._run_s
-        least_copies = 8 if service else 0
-        if not turns.fits(least_copies):
-            return self._against(f"{least_copies} copies of it take more memory than there is")
+        self._run_s = turns.first_s = alone.run.wall_s
+        if service and not turns.fits(_MOST_SERVERS):
+            return self._against(f"{_MOST_SERVERS} copies of it take more memory than there is")
         if not self._has_time(_TRIAL_SHARE):
             return self._against(
                 f"a run takes {self._run_s:.3g} s, and --budget leaves no time to try turns"
             )
         holdings = Holdings()
-        copies, failed = self.copies(alone, holdings.watching)
+        copies, failed = self._copies(alone, holdings.watching)
         self._left = min(stint.run.left for stint in (alone, *copies))
         if failed is not None:
             return self._against(f"a second copy of it beside the first fails: {failed.detail}")
@@ -180,26 +174,35 @@ class Tryout:
             why_not = f"{waits} for something else than a CPU {waiting:.0%} of the time"
             return self._against(why_not, may_be_chance=True)
         if service is not None:
-            by_number, by_time = self._server_by_number, self._server_by_time
-        else:
-            by_number, by_time = self._by_number, self._by_time
-        return (by_time if self.program.rate is None else by_number)(alone, copies)
+            return self._judged_server(alone, copies)
+        return (self._by_time if self.program.rate is None else self._by_number)(alone, copies)
 
     def _against(self, reason: str, *, may_be_chance: bool = False) -> Finding:
-        """Returns the finding that turns are not to be believed."""
+        """The finding that turns are not to be believed."""
         return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
-    def once(self) -> tuple[Stint | None, Fault | None]:
+    def _once(self) -> tuple[Stint | None, Fault | None]:
         """Runs the control once; returns what it showed, or why it does not count."""
         stints, fault = self.turns.try_out(self.control, 1)
         return (stints[0], None) if stints and fault is None else (None, fault)
 
-    def alone(self) -> tuple[Stint | None, Fault | None]:
-        """Runs the control alone and sets the pace by it; returns as `once` does."""
-        self.turns.pace = Pace(TURN_MS, cpu=None)
-        alone, fault = self.once()
+    def _alone(self) -> tuple[Stint | None, Fault | None]:
+        """Runs the control alone, on all CPUs, and sets the pace by it; returns as `_once` does.
+
+        The one thread of a program that keeps no more busy (`threads`) may be another than its
+        first.
+        """
+        turns, cpus = self.turns, os.sched_getaffinity(0)
+        turns.pace = Pace(TURN_MS, cpu=None)
+        alone, fault = self._once()
         if alone is not None:
-            self.turns.pace = _pace(alone, self.program.threads)
+            used = alone.run.cpu_ns * 1e-9 / alone.run.wall_s
+            is_one = self.program.threads == 1 or alone.beside <= _MOST_BESIDE * alone.turns
+            if used <= _MOST_CPUS and is_one:
+                turns.pace = Pace(TURN_MS, cpu=max(cpus))
+            else:
+                crowd_ms = _THREAD_MS * alone.threads / len(cpus)
+                turns.pace = Pace(min(_LONGEST_TURN_MS, max(TURN_MS, crowd_ms)), cpu=None)
         return alone, fault
 
     def _server_alone(self) -> tuple[Stint | None, Fault | None]:
@@ -211,19 +214,19 @@ class Tryout:
         turns, program = self.turns, self.program
         turns.pace = Pace(TURN_MS, cpu=max(os.sched_getaffinity(0)))
         turns.tell_load(min(LOAD_PATIENCE_S, program.timeout_s / 2) if program.rate else 0.0)
-        alone, fault = self.once()
+        alone, fault = self._once()
         may_end_otherwise = fault is not None and fault.status != "hang"
         if program.rate and (may_end_otherwise or (alone is not None and alone.run.was_told)):
             turns.tell_load(LOAD_SPAN_S if alone else 0.0)
-            alone, fault = self.once()
+            alone, fault = self._once()
         else:
             turns.tell_load(0.0)
         if alone is not None and alone.busy_threads > _ONE_THREAD:
             turns.pace = Pace(TURN_MS, cpu=None)
-            alone, fault = self.once()
+            alone, fault = self._once()
         return alone, fault
 
-    def copies(self, alone: Stint, met: Met) -> tuple[list[Stint], Fault | None]:
+    def _copies(self, alone: Stint, met: Met) -> tuple[list[Stint], Fault | None]:
         """Runs two copies by turns, a short program several times and a long one not to its end."""
         if self.program.service is not None:
             return self.turns.try_out(self.control, 2, met=met)
@@ -234,8 +237,12 @@ class Tryout:
         is_end_of_cut = is_cut and fault is not None and fault.status == "hang"
         return copies, None if is_end_of_cut else fault
 
+    def _is_cut(self, alone: Stint) -> bool:
+        """Whether copies are ended early: where only their time is read, and that is long."""
+        return alone.run.wall_s > _CUT_S and self.program.rate is None
+
     def _waiting(self, alone: Stint, copies: Sequence[Stint]) -> float:
-        """Returns the share of its own time in which it waited; 0: no more than it may.
+        """The share of its own time in which it waited; 0: no more than it may.
 
         What looks like waiting may be time that the machine was taken away. The ends of enough
         turns tell the two apart, so a short program that seems to wait alone is run again.
@@ -244,15 +251,11 @@ class Tryout:
         if (of_copies := _idle(copies, pace)) or not _idle(lonely, pace):
             return of_copies
         while sum(each.turns for each in lonely) < _ENOUGH_TURNS and len(lonely) < _MOST_RUNS:
-            again, _ = self.once()
+            again, _ = self._once()
             if again is None:
                 break
             lonely.append(again)
         return _idle(lonely, pace)
-
-    def _is_cut(self, alone: Stint) -> bool:
-        """Whether copies are ended early: where only their time is read, and that is long."""
-        return alone.run.wall_s > _CUT_S and self.program.rate is None
 
     def _by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
         """Judges by the own time of copies, which must be that of a run alone."""
@@ -265,15 +268,18 @@ class Tryout:
             )
         return Finding("", self.turns.pace)
 
+    def _log_rate(self, stint: Stint) -> float:
+        rate = self.program.measure(stint.run.wall_s, stint.run.stdout)
+        assert not isinstance(rate, Fault), "a run that is judged has a number"
+        return math.log(rate)
+
     def _by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
         """Judges by its own number, of which the factor from alone to turns must be explained.
 
         Some programs do a certain work, so that the speed of the machine in that very run explains
         a part of the factor, and some work for a certain time.
         """
-        told = (self.program.measure(each.run.wall_s, each.run.stdout) for each in (alone, *copies))
-        first, *others = (rate for rate in told if isinstance(rate, float))
-        factor = fmean(math.log(rate / first) for rate in others)
+        factor = fmean(map(self._log_rate, copies)) - self._log_rate(alone)
         own = fmean(math.log(each.run.wall_s) for each in copies)
         alive = fmean(math.log(each.alive_s) for each in copies)
         before = math.log(alone.run.wall_s)
@@ -290,36 +296,29 @@ class Tryout:
             may_be_chance=True,
         )
 
-    def _server_by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
-        """Judges by the server's CPU time under the load, which must be that of a run alone."""
-        alone_s = max(_LEAST_S, alone.run.server_cpu_ns * 1e-9)
-        turns_s = max(_LEAST_S, fmean(copy.run.server_cpu_ns for copy in copies) * 1e-9)
-        refuse_fixed_time(alone.alive_s, fmean(copy.alive_s for copy in copies), turns_s / alone_s)
-        if abs(math.log(turns_s / alone_s)) <= _OFF:
-            return self._in_favour(NumberReading(), alone, copies)
-        return self._against(
-            f"by turns the server takes {turns_s:.2g} s of CPU time under the load, and alone "
-            f"{alone_s:.2g} s",
-            may_be_chance=True,
-        )
+    def _judged_server(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+        """Judges by what the load prints, or else by the server's CPU time, which must be the same.
 
-    def _server_by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
-        """Judges by what the load prints: it counts requests over all its time, or is as it was.
-
-        The first is seen in requests for each second of the server's CPU time, which no other
-        program on the machine changes.
+        What the load prints counts requests over all its time, or is as it was. The first is seen
+        in requests for each second of the server's CPU time, which no other program on the machine
+        changes.
         """
+        alone_s = max(_LEAST_S, alone.run.server_cpu_ns * 1e-9)
+        by_turns_s = max(_LEAST_S, fmean(copy.run.server_cpu_ns for copy in copies) * 1e-9)
+        if self.program.rate is None:
+            alive_s = fmean(copy.alive_s for copy in copies)
+            refuse_fixed_time(alone.alive_s, alive_s, by_turns_s / alone_s)
+            if abs(math.log(by_turns_s / alone_s)) <= _OFF:
+                return self._in_favour(NumberReading(), alone, copies)
+            why = f"by turns the server takes {by_turns_s:.2g} s of CPU time under the load, and "
+            return self._against(f"{why}alone {alone_s:.2g} s", may_be_chance=True)
 
-        def told(stint: Stint) -> tuple[float, float]:
-            """Logarithms of those requests, if the number is a rate over all time; of itself."""
-            rate = self.program.measure(stint.run.wall_s, stint.run.stdout)
-            assert not isinstance(rate, Fault), "a run that is judged has a number"
+        def per_cpu(stint: Stint) -> float:
             server_s = max(1e-6, stint.run.server_cpu_ns * 1e-9)
-            return math.log(rate * stint.alive_s / server_s), math.log(rate)
+            return self._log_rate(stint) + math.log(stint.alive_s / server_s)
 
-        reference, *others = map(told, (alone, *copies))
-        for counts_standing, of in ((True, 0), (False, 1)):
-            off_by = fmean(other[of] - reference[of] for other in others)
+        for counts_standing, told in ((True, per_cpu), (False, self._log_rate)):
+            off_by = fmean(map(told, copies)) - told(alone)
             if abs(off_by) <= _METRIC_OFF:
                 return self._in_favour(NumberReading(counts_standing), alone, copies)
         return self._against(
@@ -346,22 +345,8 @@ class Tryout:
         return Finding("", pace, replace(reading, per_server_cpu=per_cpu), remark)
 
 
-def _pace(alone: Stint, threads: int) -> Pace:
-    """Returns how copies of a program alternate, from a run of it alone, on all CPUs.
-
-    The one thread of a program that keeps no more busy (`threads`) may be another than its first.
-    """
-    cpus = os.sched_getaffinity(0)
-    used = alone.run.cpu_ns * 1e-9 / alone.run.wall_s
-    is_one = threads == 1 or alone.beside <= _MOST_BESIDE * alone.turns
-    if used <= _MOST_CPUS and is_one:
-        return Pace(TURN_MS, cpu=max(cpus))
-    crowd = alone.threads / len(cpus)
-    return Pace(min(_LONGEST_TURN_MS, max(TURN_MS, _THREAD_MS * crowd)), cpu=None)
-
-
 def _idle(stints: Sequence[Stint], pace: Pace) -> float:
-    """Returns the share of their own time in which a program waited; 0: no more than it may.
+    """The share of their own time in which a program waited; 0: no more than it may.
 
     Where other programs keep the CPUs busy, the time that they took is known of the first thread
     only; whether anything wanted to run is seen at the end of each turn.

@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -177,7 +176,7 @@ def launched(
                 words = [*timer, shlex.join(words)]
             with (
                 process.Child(
-                    [*scope.wrap, *words],
+                    words,
                     env=unit.base,
                     stdin=None if takes_lines else b"",
                     output_limit=OUTPUT_BYTES,
@@ -189,9 +188,7 @@ def launched(
                 launch = Launch(unit, child, scope, watcher)
                 yield launch
                 launch.report = os.pread(report, os.fstat(report).st_size, 0)
-                # Without a report hz-launch was killed, and the program with it.
-                ended_by = json.loads(launch.report)["signal"] if launch.report else signal.SIGKILL
-                launch.out_of_memory = scope.is_out_of_memory(ended_by)
+                launch.out_of_memory = scope.is_out_of_memory
     finally:
         os.close(report)
 

@@ -1,12 +1,9 @@
 """A control group for one run: the kernel holds its processes to a quota, or freezes them.
 
-A quota. Three ways, in this order: a group of one's own in the unified hierarchy (cgroup v2), one
-in the hierarchies of its controllers (v1), or a scope that systemd makes. Only the program joins
-the group: hz-launch, what loads a server, and hztune itself stay outside; in systemd's scope
-hz-launch is inside.
-
-A freezer stops all processes of a unit between its turns. Only version 2 can: what stands in a
-freezer of version 1 cannot even be killed.
+A quota takes a group of one's own in the unified hierarchy (cgroup v2), or one in the hierarchies
+of its controllers (v1). Only the program joins the group: hz-launch, what loads a server, and
+hztune itself stay outside. A freezer stops all processes of a unit between its turns. Only version
+2 can: what stands in a freezer of version 1 cannot even be killed.
 
 A group is removed when its run is over; where hztune is killed, by hz-alternate or hz-launch, which
 end the program then. One that is left all the same is empty, and goes when the next one is made
@@ -20,20 +17,20 @@ import errno
 import itertools
 import os
 import re
-import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.errors import UsageError
+from hztune.files import text_or_empty
+from hztune.machine import quota_paths
 from hztune.quota import Quota, memory_text
 
 _PERIOD_US = 100_000
 _MOUNT = Path("sys/fs/cgroup")
 _OURS = re.compile(r"hztune-(\d+)-\d+")
-_RUN = "systemd-run"
 _GONE_S = 2.0
 _serial = itertools.count()
 
@@ -44,26 +41,19 @@ class Scope:
 
     quota: Quota | None = None  # what it may use; None: there is no group
     groups: tuple[Path, ...] = ()  # one in each hierarchy that holds a limit
-    wrap: tuple[str, ...] = ()  # words before hz-launch, where the program does not join by itself
 
     @property
     def doors(self) -> list[Path]:
         """The files by which a process joins."""
         return [group / "cgroup.procs" for group in self.groups]
 
-    def is_out_of_memory(self, signal: int) -> bool:
-        """Whether its program ended for want of memory.
-
-        Args:
-            signal: That ended it, 0: none did. systemd removes a scope with its last process, so
-                that nothing is left to count in; there a SIGKILL that nothing of hztune's sent is
-                the kernel's.
-        """
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether the kernel ended its program for want of memory."""
         if self.quota is None or self.quota.memory_kb is None:
             return False
         counts = [g / name for g in self.groups for name in ("memory.events", "memory.oom_control")]
-        killed = sum(_counted(path, "oom_kill") for path in counts)
-        return killed > 0 or (bool(self.wrap) and signal == 9)
+        return any(_counted(path, "oom_kill") for path in counts)
 
     def charged_kb(self, lazy_kb: int) -> int:
         """What the kernel charges the group and cannot reclaim, KiB; 0: not known.
@@ -75,9 +65,9 @@ class Scope:
         found = [0]
         for group in self.groups:
             stat, names = group / "memory.stat", ("file", "shmem", "slab_reclaimable")
-            used = "".join(_words(group / "memory.current"))
+            used = text_or_empty(group / "memory.current")
             if not used:
-                used = "".join(_words(group / "memory.usage_in_bytes"))
+                used = text_or_empty(group / "memory.usage_in_bytes")
                 names = ("total_cache", "total_shmem", "")
             if used:
                 files, shared, slab = (_counted(stat, name) for name in names)
@@ -96,10 +86,7 @@ def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:
     Raises:
         UsageError: There is no right to make one; the text says how to get it.
     """
-    if quota is None:
-        yield Scope()
-        return
-    scope = _made(quota, root)
+    scope = Scope() if quota is None else _made(quota, root)
     try:
         yield scope
     finally:
@@ -119,7 +106,18 @@ def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
     Yields:
         Its folder; None: this process may not make one, or not put processes into it.
     """
-    group = _freezer(root)
+    group, mounts = None, (root / _MOUNT, root / _MOUNT / "unified")
+    for mount in mounts:
+        own = mount / _own_group(root, "")
+        if (mount / "cgroup.controllers").exists() and os.access(own / "cgroup.procs", os.W_OK):
+            with contextlib.suppress(OSError):
+                group = _group(own, {})
+            break
+    if group is not None:
+        can_freeze = (group / "cgroup.freeze").exists()
+        if not can_freeze or text_or_empty(group / "cgroup.type") != "domain":
+            _remove(group)
+            group = None
     try:
         yield group
     finally:
@@ -127,54 +125,33 @@ def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
             _remove(group)
 
 
-def _freezer(root: Path) -> Path | None:
-    mounts = (root / _MOUNT, root / _MOUNT / "unified")
-    mount = next((each for each in mounts if (each / "cgroup.controllers").exists()), None)
-    if mount is None:
-        return None
-    own = mount / _own_group(root, "")
-    if not os.access(own / "cgroup.procs", os.W_OK):
-        return None
-    with contextlib.suppress(OSError):
-        group = _group(own, {})
-        if (group / "cgroup.freeze").exists() and _words(group / "cgroup.type") == ["domain"]:
-            return group
-        _remove(group)
-    return None
-
-
 def _made(quota: Quota, root: Path) -> Scope:
     """The first way that works."""
-    unified: dict[str, dict[str, str]] = {}
-    by_controller: dict[str, dict[str, str]] = {}
+    wanted: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # limits of version 2, and of 1
     if quota.cpus is not None:
         runtime, period = str(round(quota.cpus * _PERIOD_US)), str(_PERIOD_US)
-        unified["cpu"] = {"cpu.max": f"{runtime} {period}"}
-        by_controller["cpu"] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": runtime}
+        new = {"cpu.max": f"{runtime} {period}"}
+        wanted["cpu"] = new, {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": runtime}
     if quota.memory_kb is not None:
         most = str(quota.memory_kb << 10)
-        unified["memory"] = {"memory.max": most, "memory.oom.group": "1", "memory.swap.max": "0"}
-        names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-        by_controller["memory"] = dict.fromkeys(names, most)
-    refused: list[str] = []
-    mount = root / _MOUNT
-    if unified.keys() <= {*_words(mount / "cgroup.controllers")}:
-        limits = {name: value for each in unified.values() for name, value in each.items()}
+        new = {"memory.max": most, "memory.oom.group": "1", "memory.swap.max": "0"}
+        old = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        wanted["memory"] = new, dict.fromkeys(old, most)
+    mount, refused, groups = root / _MOUNT, list[str](), list[Path]()
+    if wanted.keys() <= {*text_or_empty(mount / "cgroup.controllers").split()}:
+        limits = {name: value for new, _ in wanted.values() for name, value in new.items()}
         parents = _upwards(mount, _own_group(root, ""))
-        if group := _first_group(parents, limits, refused, {*unified}):
+        if group := _first_group(parents, limits, refused, [*wanted]):
             return Scope(quota, (group,))
-    groups: list[Path] = []
-    for controller, limits in by_controller.items():
+    for controller, (_, limits) in wanted.items():
         parents = _upwards(mount / controller, _own_group(root, controller))
         is_there = (mount / controller / "cgroup.procs").exists()
         if is_there and (group := _first_group(parents, limits, refused)):
             groups.append(group)
-    if len(groups) == len(by_controller):
+    if len(groups) == len(wanted):
         return Scope(quota, tuple(groups))
     for group in groups:  # all of them, or none
         _remove(group)
-    if (systemd := shutil.which(_RUN)) and (root / "run/systemd/system").is_dir():
-        return Scope(quota, wrap=_systemd_words(systemd, quota))
     why = "; ".join(refused) or "no hierarchy with the controllers cpu and memory is mounted"
     raise UsageError(
         f"{' '.join(quota.options)}: this process may not make a control group ({why}); "
@@ -188,7 +165,7 @@ def _first_group(
     parents: Iterator[Path],
     limits: Mapping[str, str],
     refused: list[str],
-    controllers: Collection[str] = (),
+    controllers: list[str] | None = None,
 ) -> Path | None:
     """A group in one's own, or in the nearest above that allows it.
 
@@ -198,7 +175,7 @@ def _first_group(
     for parent in parents:
         try:
             control = parent / "cgroup.subtree_control"
-            if controllers and not {*controllers} <= {*_words(control)}:
+            if controllers and not {*controllers} <= {*text_or_empty(control).split()}:
                 control.write_text(" ".join(f"+{name}" for name in sorted(controllers)))
             return _group(parent, limits)
         except OSError as error:
@@ -208,11 +185,10 @@ def _first_group(
 
 def _own_group(root: Path, controller: str) -> str:
     """The group of this process in the hierarchy of a controller; "" names the unified one."""
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controller in controllers.split(","):
-                return group.strip("/")
+    for line in text_or_empty(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controller in controllers.split(","):
+            return group.strip("/")
     return ""
 
 
@@ -225,8 +201,16 @@ def _upwards(mount: Path, group: str) -> Iterator[Path]:
 
 
 def _group(parent: Path, limits: Mapping[str, str]) -> Path:
-    """A new group with limits; a limit of swap is left out where the kernel counts none."""
-    _sweep(parent)
+    """A new group with limits; a limit of swap is left out where the kernel counts none.
+
+    Those of processes that are gone are removed first.
+    """
+    with contextlib.suppress(OSError):
+        for folder in parent.iterdir():
+            found = _OURS.fullmatch(folder.name)
+            if found and not Path("/proc", found[1]).exists():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     group = parent / f"hztune-{os.getpid()}-{next(_serial)}"
     group.mkdir()
     try:
@@ -239,68 +223,27 @@ def _group(parent: Path, limits: Mapping[str, str]) -> Path:
     return group
 
 
-def _sweep(parent: Path) -> None:
-    with contextlib.suppress(OSError):
-        for folder in parent.iterdir():
-            found = _OURS.fullmatch(folder.name)
-            if found and not Path("/proc", found[1]).exists():
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-
-
 def _remove(group: Path) -> None:
     """Removes a group; its last process may still be on its way out of it."""
     deadline = time.monotonic() + _GONE_S
-    while True:
+    while time.monotonic() < deadline:
         try:
-            group.rmdir()
+            return group.rmdir()
         except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+            if error.errno != errno.EBUSY:
                 return
             time.sleep(0.01)
-        else:
-            return
-
-
-def _systemd_words(program: str, quota: Quota) -> tuple[str, ...]:
-    words = [program, "--scope", "--quiet", "--collect"]
-    if os.geteuid() != 0:
-        words.append("--user")
-    if quota.cpus is not None:
-        words += ["-p", f"CPUQuota={100.0 * quota.cpus:g}%"]
-    if quota.memory_kb is not None:
-        words += ["-p", f"MemoryMax={quota.memory_kb << 10}", "-p", "MemorySwapMax=0"]
-    return (*words, "--")
 
 
 def _counted(path: Path, name: str) -> int:
     """The number behind a name in a file of such lines; 0 where there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in path.read_text(encoding="ascii").splitlines():
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
-    return 0
-
-
-def _words(path: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="ascii").split()
-    return []
+    found = re.search(rf"^{name} (\d+)$", text_or_empty(path), re.M)
+    return int(found[1]) if found else 0
 
 
 def memory_limit_of(pid: int, root: Path = Path("/")) -> str:
     """The memory limit of a process's control group, as an option has it; "": there is none."""
-    found = []
-    with contextlib.suppress(OSError, ValueError):
-        for line in (root / "proc" / str(pid) / "cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            mount = root / _MOUNT / ("memory" if controllers else "")
-            for folder in _upwards(mount, group.strip("/")):
-                for name in ("memory.max", "memory.limit_in_bytes"):
-                    text = " ".join(_words(folder / name))
-                    if text.isdigit() and int(text) < 1 << 60:
-                        found.append(int(text) >> 10)
-    return memory_text(min(found)) if found else ""
+    paths = quota_paths(root, "memory", "memory.max", "memory.limit_in_bytes", str(pid))
+    found = [int(text) for text in map(text_or_empty, paths) if text.isdigit()]
+    least = min(found, default=1 << 60)
+    return memory_text(least >> 10) if least < 1 << 60 else ""
