@@ -147,7 +147,7 @@ def test_pages_that_are_given_back_lazily_are_not_kept_and_are_told() -> None:
 
 def test_speed_can_be_sought_and_memory_at_rest_be_read_beside_it() -> None:
     rate = Metric(r"rate=(\d+)", better="higher")
-    (outcome,) = measured(program(rate=rate, reads_output=True, seeks_kept=False))
+    (outcome,) = measured(program(rate=rate, seeks_kept=False))
     assert outcome.rested is not None
     assert outcome.ops_per_s == pytest.approx(1250)
     assert outcome.rested.speed == pytest.approx(1250)
@@ -226,7 +226,6 @@ def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path: Path, port
         Program(
             (*shlex.split(python), str(tmp_path / "server.py"), str(port)),
             rate=Metric(r"rate=(\d+)", better="higher"),
-            reads_output=True,
             timeout_s=20.0,
             service=Service(f"{python} {tmp_path / 'say.py'} {port}", port=port),
             rest=RestPlan(idle_s=0.05, rounds=4),

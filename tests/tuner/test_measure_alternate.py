@@ -69,7 +69,7 @@ def test_a_run_by_turns_is_a_turn_of_its_own_time() -> None:
 
 
 def test_memory_that_is_no_allocators_is_not_counted() -> None:
-    program = python("print(10**9)", reads_output=True, own_kb=int)
+    program = python("print(10**9)", own_kb=int)
     assert [outcome.rss_peak_kb for outcome in by_turns(program, CONTROL, FIRST).outcomes] == [0, 0]
 
 
@@ -93,7 +93,7 @@ def test_preparation_and_cleanup_surround_the_runs_of_a_round(tmp_path: Path) ->
 
 def test_a_number_that_counts_all_the_time_is_corrected_by_that_of_its_own() -> None:
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
-    program = python(code, rate=Metric(r"([0-9.]+)", better="higher"), reads_output=True)
+    program = python(code, rate=Metric(r"([0-9.]+)", better="higher"))
     executor = AlternateExecutor(program, seed=1, identity=OpenProof())
     executor.pace, executor.reading = PINNED, NumberReading(counts_standing=True)
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)

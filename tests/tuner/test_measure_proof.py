@@ -141,7 +141,6 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
         cleanup=hooks["cleanup"],
         check=hooks["check"],
         rate=Metric(command=f"{hooks['metric']}; echo 1"),
-        reads_output=True,
     )
     block = RunExecutor(program, seed=1, warmups=0).measure(
         [DEFAULT], role="aa", rounds=1, number=0

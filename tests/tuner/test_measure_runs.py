@@ -232,7 +232,7 @@ def test_a_metric_is_a_number_above_zero_or_bad_output(name: str) -> None:
 
 def test_more_output_than_can_be_kept_is_bad_output() -> None:
     code = "for _ in range(100): os.write(1, b'x' * (1 << 20))"
-    program = python(code, rate=Metric("(x)"), reads_output=True)
+    program = python(code, rate=Metric("(x)"))
     assert "more than 64 MiB" in measure(program).control.detail
 
 
@@ -250,7 +250,7 @@ def test_a_bad_metric_pattern_is_a_usage_error(pattern: str) -> None:
 
 
 def test_wrong_output_makes_a_configuration_infeasible() -> None:
-    program = python("print(os.environ.get('KNOB_knob'))", check="grep -qv 2", reads_output=True)
+    program = python("print(os.environ.get('KNOB_knob'))", check="grep -qv 2")
     block = measure(program, FIRST, SECOND)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "bad_output"]
 

@@ -81,7 +81,7 @@ def test_the_time_of_the_load_is_measured_and_the_memory_of_the_server(serve: An
 
 
 def test_a_metric_is_read_from_what_the_load_prints(serve: Any) -> None:
-    outcome = serve(rate=Metric(r"rate=(\d+)", better="higher"), reads_output=True)
+    outcome = serve(rate=Metric(r"rate=(\d+)", better="higher"))
     assert outcome.ops_per_s == pytest.approx(1250)
 
 

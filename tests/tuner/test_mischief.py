@@ -174,7 +174,6 @@ def mischievous(mischief: Mischief, word: str, limit_s: float = SOON_S) -> Progr
         timeout_s=limit_s if mischief.status == "hang" else 60.0,
         rss_limit_mb=mischief.rss_limit_mb,
         rate=Metric(r"rate: (.*)/s", better="higher") if reads_metric else None,
-        reads_output=reads_metric,
     )
 
 

@@ -74,8 +74,7 @@ class Target:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A block as a value; see `Executor.measure`."""
 
     target: Target
@@ -162,12 +161,7 @@ def measured(job: Job) -> Answered:
 
 
 class ClusterExecutor(Executor):
-    """Measures a study's blocks on a cluster; what comes back goes to the sink at once.
-
-    Attributes:
-        machine: Of the workers that calibrate and prove.
-        flying: What is being measured for the search.
-    """
+    """Measures a study's blocks on a cluster; what comes back goes to the sink at once."""
 
     def __init__(
         self, client: Client, target: Target, control: Arm, sink: Sink, machine: Machine
@@ -178,7 +172,7 @@ class ClusterExecutor(Executor):
             HztuneError: There is no worker, or it refuses the target.
         """
         self._client, self._target, self._sink = client, target, sink
-        self.flying: dict[Any, Job] = {}
+        self.flying: dict[Any, Job] = {}  # what is being measured for the search
         self.machine = machine
         self._costs: Costs = self._finished(prepared, target, control)
 

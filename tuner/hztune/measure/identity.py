@@ -69,12 +69,7 @@ class AllocatorIdentity:
     """The check of identity by the allocators' adapters."""
 
     def __init__(self, program: Path | None = None, inside: Iterable[Installed] = ()) -> None:
-        """Makes the check for one target.
-
-        Args:
-            program: What probes are made with, if it matters.
-            inside: The allocators that were found in it.
-        """
+        """Takes what probes are made with, if it matters, and the allocators found in it."""
         self._program = program
         self._user = user_settings()
         self.base: Mapping[str, str] = {
@@ -84,14 +79,12 @@ class AllocatorIdentity:
         self._installed = {each.name: each for each in inside}
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """Returns the variables of an arm; probes it once if its processes will not confirm."""
         if arm not in self._prepared:
             self._prepared[arm] = self._prepare(arm)
         return self._prepared[arm]
 
     def program(self, arm: Arm) -> Path | None:
-        """Returns None: installed allocators are preloaded."""
-        return None
+        return None  # installed allocators are preloaded
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
         """Compares the library and the variables that a process really has with what it was given.
@@ -115,13 +108,11 @@ class AllocatorIdentity:
         asked = {name: value for name, value in given.items() if name != "LD_PRELOAD"}
         added = set(adapter.disturbing(running.environment)) - set(asked)
         names = (*live.undelivered(running, asked), *sorted(added))
-        if not names:
-            return None
-        return Fault(
-            "wrong_config",
+        why = (
             f"{process} does not have {' '.join(names)} as it was given; "
-            "look for a wrapper or a start script that changes the environment",
+            "look for a wrapper or a start script that changes the environment"
         )
+        return Fault("wrong_config", why) if names else None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Compares the library, and the configuration if the process confirms one.
@@ -133,10 +124,8 @@ class AllocatorIdentity:
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)
         if not library and not adapter.confirms:
-            return Fault(
-                "wrong_allocator",
-                "each run was over before its allocator could be seen; give it more work",
-            )
+            why = "each run was over before its allocator could be seen; give it more work"
+            return Fault("wrong_allocator", why)
         if library and not adapter.is_inside and not _same(library, installed.path):
             return Fault("wrong_allocator", f"malloc comes from {library}, not {installed.path}")
         return confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
@@ -160,7 +149,7 @@ class AllocatorIdentity:
         return adapter.confirm_environment(environment)
 
     def _find(self, adapter: Adapter) -> Installed:
-        """Returns the installed allocator, looked for once."""
+        """The installed allocator, looked for once."""
         if adapter.name not in self._installed:
             self._installed[adapter.name] = adapter.installed()
         return self._installed[adapter.name]

@@ -43,7 +43,7 @@ _VERSION = re.compile(r"^(?:mimalloc: )?v(\d+\.\d+\.\d+)[ ,]", re.M)
 
 
 def of_file(program: Program) -> tuple[Installed, ...]:
-    """Returns what is in the file that is executed and in its libraries; it is not run.
+    """What is in the file that is executed and in its libraries; it is not run.
 
     Raises:
         UsageError: There is no such program.
@@ -52,7 +52,7 @@ def of_file(program: Program) -> tuple[Installed, ...]:
 
 
 def of_run(program: Program, most_s: float = math.inf) -> tuple[Installed, ...]:
-    """Returns what is inside a program and answers, each name once; the program is run.
+    """What is inside a program and answers, each name once; the program is run.
 
     Args:
         program: What is run.
@@ -77,11 +77,10 @@ def of_run(program: Program, most_s: float = math.inf) -> tuple[Installed, ...]:
 
 
 def sentence(part: Installed) -> str:
-    """Returns what a part is and what it serves, in a sentence without a semicolon."""
-    adapter = _adapter(part)
+    """What a part is and what it serves, in a sentence without a semicolon."""
+    adapter, file = _adapter(part), _file_of(part)
     what = f"{adapter.family} {part.version}".rstrip() + f" inside {part.path.name}"
     variable = f", which reads {adapter.variables()[0]}" if adapter.family == "jemalloc" else ""
-    file = _file_of(part)
     is_static = file.interpreter is None and not file.needed
     serves = (
         "it serves the whole program"
@@ -94,14 +93,14 @@ def sentence(part: Installed) -> str:
 
 
 def provider_of(program: Program, parts: Sequence[Installed]) -> Installed | None:
-    """Returns the one of `parts` that the program is linked with and has its malloc from."""
+    """The one of `parts` that the program is linked with and has its malloc from."""
     found = [part for part in parts if "malloc" in _file_of(part).defines]
     linked = {path.resolve() for path in _files(program)} if found else set()
     return next((part for part in found if part.path.resolve() in linked), None)
 
 
 def whose_malloc(provider: Installed) -> str:
-    """Returns why glibc, for which nothing is preloaded, does not serve a program."""
+    """Why glibc, for which nothing is preloaded, does not serve a program."""
     return f"the program's malloc is that of {provider.path.name}"
 
 
@@ -112,7 +111,7 @@ def _file_of(part: Installed) -> elf.Elf:
 
 
 def _files(program: Program) -> tuple[Path, ...]:
-    """Returns the file that is executed, and those that its loader finds for it."""
+    """The file that is executed, and those that its loader finds for it."""
     file = loaded_program.inspect(program.argv[0]).program
     return (file, *loaded_program.libraries(file))
 
@@ -121,9 +120,8 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     """Runs the program once; returns what it had mapped, and how it went."""
     base = AllocatorIdentity().base
     said: dict[str, str] = {}
-    for name in names:
-        if (adapter := inside.adapter_of(name)) is not None:
-            said.update(adapter.saying())
+    for adapter in filter(None, map(inside.adapter_of, names)):
+        said |= adapter.saying()
     with with_port_and_dir(replace(program, span_s=LOAD_SPAN_S)) as here:
         hook("--prepare", here.prepare, base)
         with mapped_files() as files:
@@ -151,12 +149,10 @@ def mapped_files() -> Iterator[dict[Path, None]]:
 
 
 def _heard(part: Installed, run: Run) -> Installed | None:
-    """Returns a part with what it said of itself; None: it was asked and said nothing."""
+    """A part with what it said of itself; None: it was asked and said nothing."""
     adapter = _adapter(part)
-    if not adapter.confirms:
-        return part
     try:
-        said = adapter.confirmed(run.stderr)
+        said = adapter.confirmed(run.stderr) if adapter.confirms else {}
     except WrongConfiguration:  # several processes that are given different things
         return part
     if said is None:

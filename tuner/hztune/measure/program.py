@@ -65,6 +65,7 @@ _NETWORK_TRIAL_S = 10.0
 _LEAST_LOAD_S = 0.25
 """Least length of one of several loads of a workload."""
 
+_OF_SHELLS = ("|", "&&", "||")
 _BENCH_RESTS = "^hz-bench: at rest$"
 
 
@@ -86,7 +87,7 @@ class Metric:
             expression(self.regex, "--metric-regex")
 
     def __call__(self, wall_s: float, stdout: str) -> float | Fault:
-        """Returns the rate of a run, or why it has none."""
+        """The rate of a run, or why it has none."""
         if self.command:
             done = _shell(self.command, stdout)
             if not done.ok:
@@ -116,7 +117,6 @@ class Program:
 
     argv: tuple[str, ...]
     rate: Rate | None = None  # None: the reciprocal of its wall time
-    reads_output: bool = False  # whether the rate or the check needs what it prints
     prepare: str = ""  # shell commands around each run, not timed
     cleanup: str = ""
     check: str = ""  # a shell command that reads its stdout and fails if that is wrong
@@ -129,7 +129,6 @@ class Program:
     ready_s: float = DEFAULT_READY_S  # a server that does not answer within that time is hanging
     counts: Counts | None = None  # what it prints beside its speed
     name: str = ""  # how the user calls it; "": like its file
-    better: Better = "higher"  # of the numbers of its metric
     commands: tuple[tuple[str, tuple[str, ...]], ...] = ()  # for OPEN, by the arm's allocator
     by: By | Literal[""] = ""  # how it is measured; "": as is found out
     span_s: float = 0.0  # after it a load is told to end, by SIGINT; 0: it ends by itself
@@ -139,6 +138,16 @@ class Program:
     quota: Quota | None = None  # the container of each run; None: it has the machine
     has_network: bool = False  # whether each copy of a server, with its load, has its own
     input: Input | None = None  # what each run reads on stdin
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether what it prints matters."""
+        return bool(self.rate or self.check or self.own_kb)
+
+    @property
+    def better(self) -> Better:
+        """Of the numbers of its metric."""
+        return self.rate.better if isinstance(self.rate, Metric) else "higher"
 
     @property
     def metric(self) -> str:
@@ -167,16 +176,16 @@ class Program:
         return tuple(filter(None, (*service, self.prepare, self.cleanup, self.check, metric)))
 
     def of(self, arm: Arm) -> Program:
-        """Returns what is run for an arm: the program itself, or the arm's command in its place."""
+        """What is run for an arm: the program itself, or the arm's command in its place."""
         own = dict(self.commands).get(arm.allocator)
         return replace(self, argv=(*own, *self.argv[1:])) if own else self
 
     def command(self, seed: int) -> list[str]:
-        """Returns what to run in a block of that seed."""
+        """What to run in a block of that seed."""
         return [*self.argv, *([self.seed_option, str(seed)] if self.seed_option else [])]
 
     def resting(self, usual: RestPlan | None = None) -> Program:
-        """Returns the program with a rest to be looked at; `usual` where none was described.
+        """The program with a rest to be looked at; `usual` where none was described.
 
         Raises:
             UsageError: Nothing says when it rests.
@@ -193,7 +202,7 @@ class Program:
         return replace(self, rest=plan)
 
     def measure(self, wall_s: float, stdout: str) -> float | Fault:
-        """Returns the rate of a run that ended well, or why it has none."""
+        """The rate of a run that ended well, or why it has none."""
         if self.check:
             done = _shell(self.check, stdout)
             if not done.ok:
@@ -207,7 +216,7 @@ def bench_program(
     rss_limit_mb: int = 0,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Program:
-    """Returns a built-in workload as a program, for those that turns cannot measure."""
+    """A built-in workload as a program, for those that turns cannot measure."""
     words = spec.command(seed=0)
     at = words.index("--seed")
     if spec.rest is not None:
@@ -220,7 +229,6 @@ def bench_program(
         seeks_kept=spec.goal == "kept",
         quota=spec.quota,
         counts=_bench_counts,
-        reads_output=True,
         rss_limit_mb=rss_limit_mb,
         seed_option="--seed",
         timeout_s=timeout_s,
@@ -265,49 +273,42 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
         raise TypeError(f"a program has no option {min(unknown)!r}")
     server, prepare = options.get("server", ""), options.get("prepare", "")
     ready_s, idle_s = options.get("ready_timeout", DEFAULT_READY_S), options.get("idle_s", 0.0)
-    by, rests, check = options.get("by"), options.get("rests", ""), options.get("check", "")
+    by, rests, rounds = options.get("by"), options.get("rests", ""), options.get("rounds")
     timeout_s, warmups = options.get("timeout", DEFAULT_TIMEOUT_S), options.get("warmup", 1)
     within("--warmup", warmups, 0, _MOST_WARMUPS)
     within("--timeout", timeout_s, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
     within("--ready-timeout", ready_s, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
     within("--idle-s", idle_s, 0, MOST_IDLE_S)
-    if not server and not argv:
-        raise UsageError("a program has no words; give what is run, and its arguments")
-    metric, service = _metric(options), _service(options)
-    if service is None and ready_s != DEFAULT_READY_S:
-        raise UsageError("--ready-timeout needs --server COMMAND")
-    if server and argv:
-        raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
-    for word, after in pairwise(argv):
-        if word in ("|", "&&", "||") and shutil.which(after):
-            raise UsageError(
-                f"no shell reads the {word!r} before {after}; give the whole line to one: "
-                "sh -c 'PROGRAM ...'"
-            )
     quota = Quota.of(options.get("cpus"), options.get("memory", ""))
-    if quota is not None and by == "turns":
-        raise UsageError(
+    pipes = [pair for pair in pairwise(argv) if pair[0] in _OF_SHELLS and shutil.which(pair[1])]
+    _refuse(
+        {
+            "a program has no words; give what is run, and its arguments": not (server or argv),
+            "give a server (--server) or a program (-- PROGRAM), one of them": server and argv,
             "--by turns and a container exclude each other: a quota counts the time in which "
-            "others have their turn; leave --by turns out"
-        )
+            "others have their turn; leave --by turns out": quota is not None and by == "turns",
+        }
+        | {
+            f"no shell reads the {word!r} before {after}; give the whole line to one: "
+            "sh -c 'PROGRAM ...'": True
+            for word, after in pipes
+        }
+    )
     made = Program(
         argv=command_words(server, "--server") if server else argv,
-        rate=metric,
-        reads_output=metric is not None or bool(check),
+        rate=_metric(options),
         prepare=prepare,
         cleanup=options.get("cleanup", ""),
-        check=check,
+        check=options.get("check", ""),
         timeout_s=timeout_s,
         ready_s=ready_s,
         warmups=warmups,
-        service=service,
+        service=_service(options),
         name=options.get("name", ""),
-        better=metric.better if metric else "higher",
         by=by or "",
         quota=quota,
         input=_input(options),
     )
-    rounds = options.get("rounds")
     if rounds is None and not rests and not idle_s:
         return made
     return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))
@@ -322,44 +323,46 @@ def named(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Prog
     pairs = [named_command(text, "--command") for text in texts]
     found = tuple(replace(described(words, **options), name=name) for name, words in pairs)
     names = [program.name for program in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    if twice := next((name for name in names if names.count(name) > 1), ""):
         raise UsageError(f"--command gives the name {twice!r} twice; each needs one of its own")
     return found
 
 
+def _refuse(mistakes: Mapping[str, object]) -> None:
+    """Raises UsageError of the first mistake that was made."""
+    if why := next((why for why, is_made in mistakes.items() if is_made), ""):
+        raise UsageError(why)
+
+
 def _metric(options: ProgramOptions) -> Metric | None:
     regex, command = options.get("metric_regex", ""), options.get("metric_cmd", "")
-    if regex and command:
-        raise UsageError("--metric-regex and --metric-cmd exclude each other; give one of them")
-    lower = options.get("lower_is_better", False)
-    if regex or command:
-        return Metric(regex, command, "lower" if lower else "higher")
-    if lower:
-        raise UsageError(
-            "--lower-is-better needs --metric-regex or --metric-cmd: time is so anyway"
-        )
-    return None
+    lower, has_one = options.get("lower_is_better", False), bool(regex or command)
+    both = "--metric-regex and --metric-cmd exclude each other; give one of them"
+    none = "--lower-is-better needs --metric-regex or --metric-cmd: time is so anyway"
+    _refuse({both: regex and command, none: lower and not has_one})
+    return Metric(regex, command, "lower" if lower else "higher") if has_one else None
 
 
 def _service(options: ProgramOptions) -> Service | None:
     """How a server is used, if there is one: server and load meet, and it is seen to answer."""
     server, load, ready = (str(options.get(name, "")) for name in ("server", "load", "ready"))
     port, rests = options.get("ready_port"), options.get("rests", "")
+    is_late = options.get("ready_timeout", DEFAULT_READY_S) != DEFAULT_READY_S
     if port is not None:
         within("--ready-port", port, 1, _MOST_PORT)
     if not server:
-        if load or ready or port:
-            raise UsageError("--load, --ready and --ready-port need --server COMMAND")
-        if options.get("idle_s") and not rests:
-            raise UsageError(
-                "--idle-s needs --server COMMAND, or --rests REGEX, by which a program says that "
-                "its load has ended"
-            )
+        idle = "--idle-s needs --server COMMAND, or --rests REGEX, by which a program says that "
+        mistakes = {
+            "--load, --ready and --ready-port need --server COMMAND": load or ready or port,
+            f"{idle}its load has ended": options.get("idle_s") and not rests,
+            "--ready-timeout needs --server COMMAND": is_late,
+        }
+        _refuse(mistakes)
         return None
     prepare, cleanup = options.get("prepare", ""), options.get("cleanup", "")
     told, by_load = placeholders(server, prepare), placeholders(load)
-    refusals = {
+    is_unknown = not (ready or port or "port" in told)
+    mistakes = {
         "--rests is for a program; a server rests when its --load has ended": rests,
         "--server needs --load COMMAND, which puts the server under load": not load,
         "give --ready COMMAND or --ready-port N, one of them": ready and port,
@@ -372,20 +375,16 @@ def _service(options: ProgramOptions) -> Service | None:
         f"--server has {{port}}, another port for each run, and --ready-port says {port}; leave "
         "--ready-port out: {port} is tried": "port" in told and port,
         "nothing says when the server answers: write {port} where its port stands in --server and "
-        "--load (each run then has a port of its own), or give --ready COMMAND or --ready-port N": (
-            not (ready or port or "port" in told)
-        ),
+        "--load (each run then has a port of its own), or give --ready COMMAND or --ready-port "
+        "N": is_unknown,
     }
-    if said := next((why for why, is_so in refusals.items() if is_so), ""):
-        raise UsageError(said)
+    _refuse(mistakes)
     if "dir" in placeholders(server, prepare, cleanup, load, ready):
         require_plain()
-    if options.get("by") == "turns" and not told and not can_have_networks():
-        raise UsageError(
-            "--by turns needs a port of its own for each copy of the server: write {port} in "
-            "--server and --load where the port stands; or run hztune as root, which may give each "
-            "copy a network of its own"
-        )
+    meets = options.get("by") == "turns" and not told and not can_have_networks()
+    alone = "--by turns needs a port of its own for each copy of the server: write {port} in "
+    alone += "--server and --load where the port stands; or run hztune as root, which may give each"
+    _refuse({f"{alone} copy a network of its own": meets})
     return Service(load, ready, port or 0)
 
 
@@ -393,8 +392,8 @@ def _input(options: ProgramOptions) -> Input | None:
     """What each run reads on stdin; what is only redirected there is nothing to a server."""
     name = options.get("input", "")
     if options.get("server"):
-        if name not in ("", STDIN):
-            raise UsageError("--input is for a program; a server is asked by its --load")
+        told = "--input is for a program; a server is asked by its --load"
+        _refuse({told: name not in ("", STDIN)})
         return None
     found = input_of(name)
     if found is not None and options.get("rests"):
@@ -406,12 +405,12 @@ def _input(options: ProgramOptions) -> Input | None:
 
 
 def placeholders(*texts: str) -> set[str]:
-    """Returns which of "port" and "dir" stand in commands as words to be replaced."""
+    """Which of "port" and "dir" stand in commands as words to be replaced."""
     return {found for text in texts for found in _PLACED.findall(text)}
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Returns a command with the values of one run in it, by name."""
+    """A command with the values of one run in it, by name."""
     return _PLACED.sub(lambda found: values[found[1]], text)
 
 
@@ -437,7 +436,7 @@ def _rate_of(text: str, better: Better) -> float | Fault:
 
 
 def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Returns the counters of hz-bench, and facts of its counted window and of its rest."""
+    """The counters of hz-bench, and facts of its counted window and of its rest."""
     result = json.loads(stdout)
     facts = {name: result[name] for name in ("ops", "minor_faults")}
     if rest := result.get("rss_idle_kb"):
@@ -446,7 +445,7 @@ def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 
 def _bench_own_kb(stdout: str) -> int:
-    """Returns the memory that hz-bench keeps for itself, KiB; 0 where it printed no result."""
+    """The memory that hz-bench keeps for itself, KiB; 0 where it printed no result."""
     try:
         return int(json.loads(stdout)["own_kb"])
     except (ValueError, KeyError, TypeError):
@@ -454,7 +453,7 @@ def _bench_own_kb(stdout: str) -> int:
 
 
 def _bench_rate(wall_s: float, stdout: str, *, of_p99: bool = False) -> float | Fault:
-    """Returns the rate that hz-bench reports.
+    """The rate that hz-bench reports.
 
     Or one over the nanoseconds that 99 of 100 mallocs, and of 100 frees, keep to.
     """

@@ -40,13 +40,13 @@ def input_of(name: str) -> Input | None:
     Raises:
         UsageError: It cannot be given to every run anew.
     """
-    if not name:
-        return None
-    if name != STDIN:
+    if name and name != STDIN:
         return _opened(name, name, f"--input {name!r}")
     try:
         about = os.fstat(0)
     except OSError:  # it is closed
+        name = ""
+    if not name:
         return None
     if stat.S_ISREG(about.st_mode):
         own = "/proc/self/fd/0"

@@ -30,6 +30,7 @@ from statistics import fmean
 from hztune import artifacts, process
 from hztune.allocator import live
 from hztune.errors import HztuneError
+from hztune.files import text_or_empty
 from hztune.measure.identity import Fault
 from hztune.measure.launch import ENDED_AT_REST, Launch, Run, Unit, launched
 from hztune.measure.program import (
@@ -79,6 +80,9 @@ _LAST_PORT = 65_535
 _TRIES = 100
 _PORTS = random.SystemRandom()
 
+_OF_LOAD = ("wall_s", "stdout", "server_cpu_ns", "was_told", "rested")
+"""What a server's run has from its load."""
+
 Use = Callable[[Launch], Run]
 """Waits until a server answers, and does with it what is measured."""
 
@@ -117,15 +121,9 @@ def serve_once(
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
-    return replace(
-        run,
-        fault=used.fault if status == "interrupted" else ended_by_itself(run),
-        wall_s=used.wall_s,
-        stdout=used.stdout,
-        server_cpu_ns=used.server_cpu_ns,
-        was_told=used.was_told,
-        rested=used.rested,
-    )
+    told = {name: getattr(used, name) for name in _OF_LOAD}
+    fault = used.fault if status == "interrupted" else ended_by_itself(run)
+    return replace(run, fault=fault, **told)
 
 
 def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> Run:
@@ -136,12 +134,13 @@ def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> 
         fault = answers(program, unit.base, server.wait, server.pid)
         if fault is not None:
             return Run(fault)
-        before_ns, rates, runs = tree_cpu_ns(server.pid), list[float](), list[Run]()
+        before_ns, rates, wall_s = tree_cpu_ns(server.pid), list[float](), 0.0
         for _ in range(rest.rounds if rest else 1):
             watch.load()
             used = under_load(server, unit, standing)
             if used.fault is not None:
                 return used
+            wall_s += used.wall_s
             if rest:
                 rate = program.measure(used.wall_s, used.stdout)
                 if isinstance(rate, Fault):
@@ -149,11 +148,9 @@ def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> 
                 if not watch.rest(server.wait):
                     return Run(ENDED_AT_REST)
                 rates.append(rate)
-            runs.append(used)
-        wall_s = sum(each.wall_s for each in runs)
         worked_ns = tree_cpu_ns(server.pid) - before_ns
     rested = watch.rested(fmean(rates)) if rest else None
-    return replace(runs[-1], wall_s=wall_s, server_cpu_ns=worked_ns, rested=rested)
+    return replace(used, wall_s=wall_s, server_cpu_ns=worked_ns, rested=rested)
 
 
 def under_load(server: process.Child, unit: Unit, standing: bool = False) -> Run:
@@ -253,9 +250,8 @@ def ended_by_itself(run: Run) -> Fault:
     """Why a server that nothing has ended does not count."""
     if run.fault is not None:
         return Fault(run.fault.status, f"the server ended: {run.fault.detail}")
-    return (
-        IN_BACKGROUND if run.left else Fault("failed", "the server ended by itself, with status 0")
-    )
+    by_itself = Fault("failed", "the server ended by itself, with status 0")
+    return IN_BACKGROUND if run.left else by_itself
 
 
 def _service(program: Program) -> Service:
@@ -318,15 +314,13 @@ def with_port_and_dir(program: Program) -> Iterator[Program]:
 
 
 def _free_port() -> int:
-    """Returns a port on which nothing listens and which no outgoing connection gets by chance.
+    """A port on which nothing listens and which no outgoing connection gets by chance.
 
     It is drawn at random: two processes that look at the same moment hardly find the same one. The
     kernel's own choices are left out, but where they are nearly all.
     """
-    end = _LAST_PORT + 1
-    with contextlib.suppress(OSError, ValueError):
-        first = int(_EPHEMERAL.read_text().split()[0])
-        end = first if first >= _FIRST_PORT + _LEAST_PORTS else end
+    first = int((text_or_empty(_EPHEMERAL).split() or ["0"])[0])
+    end = first if first >= _FIRST_PORT + _LEAST_PORTS else _LAST_PORT + 1
     for _ in range(_TRIES):
         port = _PORTS.randrange(_FIRST_PORT, end)
         if _is_free(port):
