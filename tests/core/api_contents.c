@@ -1,10 +1,8 @@
-/* What is in blocks and what free leaves alone: contents, usable sizes, errno, and the questions to
- * malloc. */
+/* What is in blocks and what free leaves alone: contents, usable sizes and errno. */
 #include "check.h"
 
 #include <errno.h>
 #include <malloc.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,21 +20,6 @@ static void require_filled(const unsigned char *block, size_t size, size_t key, 
     for (size_t i = 0; i < size; i++) {
         require(block[i] == (unsigned char)(i * 31 + key), "%s: byte %zu of %zu changed", when, i,
                 size);
-    }
-}
-
-CHECK("realloc keeps the contents growing and shrinking")
-{
-    for (size_t from = 0; from < COUNT(sizes); from++) {
-        for (size_t to = 0; to < COUNT(sizes); to++) {
-            const size_t kept = sizes[from] < sizes[to] ? sizes[from] : sizes[to];
-            unsigned char *block = malloc(sizes[from]);
-            fill(block, kept, from);
-            block = realloc(block, sizes[to]);
-            require(block != NULL, "realloc from %zu to %zu gave NULL", sizes[from], sizes[to]);
-            require_filled(block, kept, from, "after realloc");
-            free(block);
-        }
     }
 }
 
@@ -127,37 +110,3 @@ CHECK("malloc_trim gives memory back to the system")
     require(left + ((size_t)MEBIBYTES * 3 / 4 << 20) < full,
             "resident memory went from %zu to only %zu", full, left);
 }
-
-#ifdef __GLIBC__
-CHECK("mallinfo2 counts what is in use")
-{
-    const size_t before = mallinfo2().uordblks;
-    static void *blocks[256];
-    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(65536);
-    const size_t during = mallinfo2().uordblks + mallinfo2().hblkhd;
-    require(during >= before + (8u << 20), "16 MiB more in use moved it from %zu to %zu", before,
-            during);
-    for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
-}
-
-CHECK("malloc_info writes a document")
-{
-    char *text = NULL;
-    size_t length = 0;
-    FILE *stream = open_memstream(&text, &length);
-    require(malloc_info(0, stream) == 0, "malloc_info(0) failed");
-    (void)fclose(stream);
-    require(strncmp(text, "<malloc", 7) == 0, "it begins with %.40s", text);
-    free(text);
-    errno = 0;
-    require(malloc_info(1, stdout) != 0, "malloc_info with unknown options succeeded");
-}
-
-CHECK("mallopt and malloc_stats can be called")
-{
-    require(mallopt(M_ARENA_MAX, 2) == 1, "what glibc knows was refused");
-    require(mallopt(-1000, 2) == 0, "an unknown parameter was accepted");
-    malloc_stats();
-    (void)mallinfo2();
-}
-#endif

@@ -100,9 +100,4 @@ CHECK("exceptions pass in threads")
     for (auto &thread : threads) thread.join();
 }
 
-CHECK("operator new throws when there is no memory")
-{
-    failure_throws();
-}
-
 } // namespace

@@ -184,11 +184,6 @@ static int started(const char *word)
 
 /* ---- checks --------------------------------------------------------------------------------- */
 
-CHECK("echo runs in 32 MiB of address space")
-{
-    require_runs("/bin/echo", "hello", 32 * mebibyte, "hello\n");
-}
-
 CHECK_IN(60, "echo runs under a hundred limits from 32 MiB to 32 GiB")
 {
     for (size_t i = 0; i < 100; i++) { /* 32 MiB to 32 GiB */
