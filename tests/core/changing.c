@@ -176,20 +176,11 @@ CHECK("a child begins with what its parent has")
 
 /* ---- the background thread ------------------------------------------------------------------ */
 
-static int thread_count(void)
-{
-    int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;)
-        if (entry->d_name[0] != '.') count++;
-    closedir(tasks);
-    return count;
-}
 
-static void wait_for_threads(int count)
+static void wait_for_threads(size_t count)
 {
-    for (int i = 0; i < WAITS && thread_count() != count; i++) usleep(PAUSE_US);
-    require(thread_count() == count, "there are %d threads, not %d", thread_count(), count);
+    for (int i = 0; i < WAITS && threads_now() != count; i++) usleep(PAUSE_US);
+    require(threads_now() == count, "there are %zu threads, not %zu", threads_now(), count);
 }
 
 CHECK("the background thread comes and goes")
@@ -208,7 +199,7 @@ CHECK("a child can start a background thread of its own")
     wait_for_threads(2);
     const pid_t child = fork();
     if (child == 0) {
-        require(thread_count() == 1, "the child has a thread already");
+        require(threads_now() == 1, "the child has a thread already");
         require_set("background_period_us", "128");
         wait_for_threads(2);
         _exit(0);

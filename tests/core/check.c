@@ -1,9 +1,9 @@
 /* The harness of the core's tests; what it offers is told in check.h. */
 #include "check.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,12 +14,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STATUS_FAILED = 99, CHECKS_MAX = 64 };
+enum { STATUS_FAILED = 99, CHECKS_MAX = 64, CHILD_SECONDS = 30 };
 
 typedef struct check {
     const char *sentence;
     void (*run)(void);
-    unsigned seconds; /* a check that takes longer hangs */
+    unsigned seconds; /* a check that takes longer hangs; 0: it is a PROGRAM */
 } check;
 
 static check checks[CHECKS_MAX];
@@ -98,17 +98,29 @@ static void require_allocator(void)
     printf("# malloc comes from %s\n", found);
 }
 
+static int run_program(const char *word)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(checks[i].sentence, word) != 0) continue;
+        checks[i].run();
+        return 0;
+    }
+    fprintf(stderr, "there is no %s\n", word);
+    return 2;
+}
+
 int run_checks(int argc, char **argv)
 {
     size_t ran = 0;
     size_t held = 0;
+    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) return run_program(argv[1]);
     setvbuf(stdout, NULL, _IOLBF, 0);
     require_allocator();
     for (size_t i = 0; i < count; i++) {
-        if (argc < 2 || strstr(checks[i].sentence, argv[1]) != NULL) {
-            ran++;
-            held += (size_t)run_check(&checks[i]);
-        }
+        if (checks[i].seconds == 0) continue;
+        if (argc >= 2 && strstr(checks[i].sentence, argv[1]) == NULL) continue;
+        ran++;
+        held += (size_t)run_check(&checks[i]);
     }
     printf("# %zu of %zu checks held\n", held, ran);
     return ran > 0 && held == ran ? 0 : 1;
@@ -164,6 +176,41 @@ void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *res
     result->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
+static void require_good(const ending *result, const char *word)
+{
+    require(result->signal == 0 && result->status == 0, "%s: signal %d, status %d, said '%.300s'",
+            word, result->signal, result->status, result->said);
+}
+
+void require_well(void (*act)(void *), void *subject, unsigned seconds)
+{
+    ending result;
+    run_apart(act, subject, seconds, &result);
+    require_good(&result, "a child");
+}
+
+void launch_now(void *subject)
+{
+    static char settings[1024];
+    const launch *this = subject;
+    const struct rlimit limit = {this->bytes_most, this->bytes_most};
+    (void)snprintf(settings, sizeof settings, "%s", this->settings != NULL ? this->settings : "");
+    for (char *one = strtok(settings, " "); one != NULL; one = strtok(NULL, " ")) (void)putenv(one);
+    require(this->bytes_most == 0 || setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit: %s",
+            strerror(errno));
+    (void)dup2(STDERR_FILENO, STDOUT_FILENO);
+    (void)execl(this->program, this->program, this->word, (char *)NULL);
+    _exit(9);
+}
+
+void require_program(const char *word, size_t bytes_most, const char *settings)
+{
+    ending result;
+    launch this = {"/proc/self/exe", word, settings, bytes_most};
+    run_apart(launch_now, &this, CHILD_SECONDS, &result);
+    require_good(&result, word);
+}
+
 /* ---- threads and children ------------------------------------------------------------------- */
 
 pthread_t thread_start(void *(*run)(void *), const void *argument)
@@ -182,12 +229,35 @@ void *thread_end(pthread_t thread)
     return result;
 }
 
+void crowd_start(crowd *all, size_t wanted, void *(*run)(void *))
+{
+    require(wanted <= CROWD_MOST, "%zu threads", wanted);
+    all->count = wanted;
+    for (size_t i = 0; i < wanted; i++) all->threads[i] = thread_start(run, (void *)(i + 1));
+}
+
+void crowd_end(const crowd *all)
+{
+    for (size_t i = 0; i < all->count; i++) (void)thread_end(all->threads[i]);
+}
+
 void require_child_ends(pid_t child)
 {
     int status = 0;
     require(child > 0, "fork: %s", strerror(errno));
     while (waitpid(child, &status, 0) < 0) require(errno == EINTR, "waitpid: %s", strerror(errno));
     require(status == 0, "the child's wait status is %d", status);
+}
+
+void require_of_child(void (*act)(void))
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(CHILD_SECONDS);
+        act();
+        _exit(0);
+    }
+    require_child_ends(child);
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */
@@ -227,6 +297,26 @@ size_t resident_bytes(void)
     (void)fclose(file);
     require(kibibytes > 0, "/proc/self/smaps_rollup has no Anonymous");
     return kibibytes << 10;
+}
+
+size_t mapped_bytes(void)
+{
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    require(file != NULL && fscanf(file, "%zu", &pages) == 1, "cannot read /proc/self/statm");
+    (void)fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+size_t threads_now(void)
+{
+    size_t threads = 0;
+    DIR *all = opendir("/proc/self/task");
+    require(all != NULL, "cannot read /proc/self/task");
+    for (const struct dirent *each; (each = readdir(all)) != NULL;)
+        threads += each->d_name[0] != '.';
+    (void)closedir(all);
+    return threads;
 }
 
 size_t mapping_count(void)

@@ -38,6 +38,11 @@ extern "C" {
     }                                                                                              \
     static void check_##name(void)
 
+/*
+ * PROGRAM("--word") { ... } is what require_program("--word", ...) runs: this program, started anew.
+ */
+#define PROGRAM(word) CHECK_IN(0, word)
+
 void check_add(const char *sentence, void (*run)(void), unsigned seconds);
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -72,12 +77,38 @@ typedef struct ending {
  * 0. */
 void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *result);
 
+/* The same; the child must end well. */
+void require_well(void (*act)(void *), void *subject, unsigned seconds);
+
+/* Starts a program with a word, under a limit of its address space if that is not 0, and with
+ * settings ("A=1 B=2") if they are not NULL; what it says on stdout counts as said on stderr. */
+typedef struct launch {
+    const char *program, *word, *settings;
+    size_t bytes_most;
+} launch;
+void launch_now(void *subject);
+
+/* So started, this program runs its PROGRAM(word), and ends well. */
+void require_program(const char *word, size_t bytes_most, const char *settings);
+
 /* Starts a thread, and waits for its end; gives its result. */
 pthread_t thread_start(void *(*run)(void *), const void *argument);
 void *thread_end(pthread_t thread);
 
+/* Threads whose arguments are 1, 2 and so on. */
+enum { CROWD_MOST = 64 };
+typedef struct crowd {
+    pthread_t threads[CROWD_MOST];
+    size_t count;
+} crowd;
+void crowd_start(crowd *all, size_t count, void *(*run)(void *));
+void crowd_end(const crowd *all);
+
 /* Waits for the end of a child, which must be a good one: exit status 0. */
 void require_child_ends(pid_t child);
+
+/* Forks; the child acts, and ends with exit status 0. */
+void require_of_child(void (*act)(void));
 
 /* A fast generator of pseudo-random numbers; the whole state is the one word. */
 uint64_t random_next(uint64_t *state);
@@ -89,9 +120,12 @@ uint64_t seed_chosen(uint64_t otherwise);
 /* A whole number from the environment, or `otherwise`. */
 uint64_t number_chosen(const char *variable, uint64_t otherwise);
 
-/* Resident bytes of this process's own memory (not of mapped files), and its number of mappings. */
+/* Resident bytes of this process's own memory (not of mapped files), bytes of all that is mapped,
+ * and how many mappings and threads it has. */
 size_t resident_bytes(void);
+size_t mapped_bytes(void);
 size_t mapping_count(void);
+size_t threads_now(void);
 
 /* hz's counter or configuration value `name` by hz_stats_json; a failed check when hz is not in
  * effect. */

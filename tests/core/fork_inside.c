@@ -85,22 +85,12 @@ __attribute__((constructor(101))) static void register_before_hz(void)
     (void)pthread_atfork(NULL, NULL, do_early);
 }
 
-static void require_of_child(void (*act)(void), bool is_early)
-{
-    act_early = is_early ? act : NULL;
-    const pid_t child = fork();
-    if (child == 0) {
-        (void)alarm(CHILD_SECONDS);
-        act();
-        _exit(0);
-    }
-    require_child_ends(child);
-}
-
 static void require_in_child(void (*act)(void))
 {
-    require_of_child(act, false);
-    require_of_child(act, true);
+    act_early = NULL;
+    require_of_child(act);
+    act_early = act;
+    require_of_child(act);
 }
 
 /* ---- a bin ---------------------------------------------------------------------------------- */

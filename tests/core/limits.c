@@ -1,12 +1,13 @@
 /*
- * Programs with a limit: what hz maps counts against it, and hz maps no more than it needs. So a
- * limit that is set while the program runs leaves room for others, and a large block may take
- * nearly all of it.
+ * Programs with a limit: what hz maps counts against it, and hz maps no more than it needs. They
+ * start, they get NULL and ENOMEM at the end of it, and go on. And a core file holds what is
+ * resident, not what is reserved.
  */
 #include "check.h"
 
+#include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,20 +18,11 @@
 static const size_t mebibyte = 1u << 20;
 static const size_t gibibyte = 1u << 30;
 
-/* Bytes of all mappings. */
-static size_t mapped_bytes(void)
-{
-    size_t pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    require(file != NULL && fscanf(file, "%zu", &pages) == 1, "cannot read /proc/self/statm");
-    (void)fclose(file);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static void limit_to(int resource, size_t bytes)
+static void limit_to(size_t bytes)
 {
     const struct rlimit limit = {bytes, bytes};
-    require(setrlimit(resource, &limit) == 0, "setrlimit: %s", strerror(errno));
+    free(malloc(100));
+    require(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit: %s", strerror(errno));
 }
 
 static void *do_nothing(void *argument)
@@ -40,71 +32,192 @@ static void *do_nothing(void *argument)
 
 CHECK("threads start under a limit that is set late")
 {
-    pthread_t threads[16];
-    free(malloc(100));
-    limit_to(RLIMIT_AS, gibibyte);
-    for (size_t i = 0; i < COUNT(threads); i++) threads[i] = thread_start(do_nothing, NULL);
-    for (size_t i = 0; i < COUNT(threads); i++) (void)thread_end(threads[i]);
+    crowd all;
+    limit_to(gibibyte);
+    crowd_start(&all, 16, do_nothing);
 }
 
 CHECK("malloc gives what a limit that is set late allows, and no more")
 {
     size_t given = 0;
-    free(malloc(100));
-    limit_to(RLIMIT_AS, gibibyte);
+    limit_to(gibibyte);
     while (malloc(10 * mebibyte) != NULL) given += 10 * mebibyte;
     require(given <= gibibyte && given >= gibibyte / 10 * 9, "malloc gave %zu bytes", given);
 }
 
 /* ---- limits that a program starts with ------------------------------------------------------- */
 
-typedef struct launch {
-    size_t limit; /* bytes of address space */
-    const char *word;
-} launch;
-
-static void start(void *subject)
+PROGRAM("--three-gibibytes")
 {
-    const launch *this = subject;
-    limit_to(RLIMIT_AS, this->limit);
-    (void)execl("/proc/self/exe", "limits", this->word, (char *)NULL);
-    _exit(9);
+    require(malloc(3 * gibibyte) != NULL, "they are refused");
+}
+PROGRAM("--half-a-mebibyte")
+{
+    require(malloc(mebibyte / 2) != NULL, "it is refused");
+}
+PROGRAM("--little")
+{
+    require(mapped_bytes() < 64 * mebibyte, "%zu bytes are mapped", mapped_bytes());
 }
 
-static void require_runs(const char *word, size_t limit)
+CHECK_IN(60, "a program gets nearly all that its limit allows, and maps little")
 {
-    launch this = {limit, word};
-    ending result;
-    run_apart(start, &this, 20, &result);
-    require(result.signal == 0 && result.status == 0, "%s: signal %d, status %d, said '%.300s'",
-            word, result.signal, result.status, result.said);
+    require_program("--three-gibibytes", 4 * gibibyte, NULL);
+    require_program("--half-a-mebibyte", 16 * mebibyte, NULL);
+    require_program("--little", (size_t)127 << 40, NULL);
 }
 
-CHECK("3 GiB can be had of 4 GiB of address space")
+CHECK_IN(60, "echo runs under a hundred limits from 32 MiB to 32 GiB")
 {
-    require_runs("--three-gibibytes", 4 * gibibyte);
+    for (size_t i = 0; i < 100; i++) {
+        ending result;
+        const size_t octave = (32 * mebibyte) << i / 10, limit = octave + octave / 10 * (i % 10);
+        launch this = {"/bin/echo", "hello", NULL, limit >> 16 << 16};
+        run_apart(launch_now, &this, 20, &result);
+        require(result.status == 0 && strcmp(result.said, "hello\n") == 0, "%zu KiB: it said '%s'",
+                limit >> 10, result.said);
+    }
 }
 
-CHECK("a program starts in 16 MiB of address space")
+/* ---- without memory -------------------------------------------------------------------------- */
+
+/* Fills the heap with blocks of one size, which make a list. The result is the number of blocks. */
+static size_t exhaust(void ***list, size_t size)
 {
-    require_runs("--half-a-mebibyte", 16 * mebibyte);
+    size_t count = 0;
+    *list = NULL;
+    errno = 0;
+    for (void **block = malloc(size); block != NULL; block = malloc(size), count++) {
+        memset(block, 0x6d, size);
+        block[0] = *list;
+        *list = block;
+    }
+    require(errno == ENOMEM, "NULL with errno %d", errno);
+    return count;
 }
 
-CHECK("a huge limit is no reason to map much")
+static void free_list(void **list)
 {
-    require_runs("--little", (size_t)127 << 40);
+    while (list != NULL) {
+        void **next = list[0];
+        free(list);
+        list = next;
+    }
 }
 
-static int started(const char *word)
+static void exhaust_and_recover(size_t size, size_t least_bytes)
 {
-    const size_t mapped = mapped_bytes();
-    if (strcmp(word, "--three-gibibytes") == 0) return malloc(3 * gibibyte) == NULL;
-    if (strcmp(word, "--half-a-mebibyte") == 0) return malloc(mebibyte / 2) == NULL;
-    require(mapped < 64 * mebibyte, "%zu bytes are mapped at the start", mapped);
-    return 0;
+    void **list = NULL;
+    size_t counts[3];
+    for (size_t round = 0; round < COUNT(counts); round++) {
+        counts[round] = exhaust(&list, size);
+        free_list(list);
+        require(counts[round] * size >= least_bytes, "round %zu had only %zu blocks of %zu bytes",
+                round, counts[round], size);
+    }
+    require(counts[2] * 10 >= counts[0] * 9, "%zu blocks the first time, %zu the last", counts[0],
+            counts[2]);
 }
 
-/* ---- locked memory --------------------------------------------------------------------------- */
+static void *exhaust_in_thread(void *number)
+{
+    void **list = NULL;
+    for (int round = 0; round < 5; round++) {
+        (void)exhaust(&list, (size_t)16 << 2 * (size_t)number);
+        free_list(list);
+    }
+    return NULL;
+}
+
+PROGRAM("--small")
+{
+    exhaust_and_recover(200, 24 * mebibyte);
+}
+PROGRAM("--large")
+{
+    exhaust_and_recover(100000, 24 * mebibyte);
+}
+PROGRAM("--threads")
+{
+    pthread_attr_t small;
+    crowd all;
+    (void)pthread_attr_init(&small);
+    (void)pthread_attr_setstacksize(&small, 256 * 1024);
+    require(pthread_setattr_default_np(&small) == 0, "stacks are as large as before");
+    crowd_start(&all, 4, exhaust_in_thread);
+    crowd_end(&all);
+    exhaust_and_recover(1000, 8 * mebibyte);
+}
+
+/* Frees all blocks but the first ones of each 64 KiB, and returns these: a magazine that keeps them
+ * holds a block of each span. */
+static void **free_but_first_ones(void **list)
+{
+    void **last = NULL;
+    while (list != NULL) {
+        void **next = list[0];
+        if (((uintptr_t)list & 0xffff) < 0x1000 &&
+            (last == NULL || ((uintptr_t)list ^ (uintptr_t)last) >> 16 != 0)) {
+            list[0] = last;
+            last = list;
+        } else {
+            free(list);
+        }
+        list = next;
+    }
+    return last;
+}
+
+static void require_other_sizes(void)
+{
+    require(malloc(2 * mebibyte) != NULL && malloc(1000) != NULL, "NULL where all is free");
+}
+
+PROGRAM("--other")
+{
+    void **list = NULL;
+    (void)exhaust(&list, 16);
+    free_list(free_but_first_ones(list));
+    require_other_sizes();
+}
+
+static void **reserve;
+
+static bool free_the_reserve(size_t size)
+{
+    (void)size;
+    if (reserve == NULL) return false;
+    free_list(reserve);
+    reserve = NULL;
+    return true;
+}
+
+PROGRAM("--hook")
+{
+    void **list = NULL;
+    void (*set)(bool (*)(size_t)); /* what it returns is of no use here */
+    *(void **)&set = dlsym(RTLD_DEFAULT, "hz_on_out_of_memory");
+    (void)exhaust(&list, 16);
+    void **first_ones = free_but_first_ones(list);
+    require(malloc(64 * mebibyte) == NULL, "more than the limit");
+    reserve = first_ones;
+    set(free_the_reserve);
+    require_other_sizes();
+}
+
+CHECK_IN(60, "blocks run out in order, also in four threads, and can be had again")
+{
+    require_program("--small", 64 * mebibyte, NULL);
+    require_program("--large", 64 * mebibyte, NULL);
+    require_program("--threads", 96 * mebibyte, NULL);
+}
+CHECK_IN(60, "what a thread's magazine keeps, or a hook frees, serves a request of another size")
+{
+    require_program("--other", 16 * mebibyte, "HZ_MAGAZINE_GROWTH=full");
+    require_program("--hook", 16 * mebibyte, "HZ_MAGAZINE_GROWTH=full");
+}
+
+/* ---- locked memory, core files, much memory -------------------------------------------------- */
 
 /* The user who runs the test may have no right to more than the usual 8 MiB. */
 CHECK("memory can be locked")
@@ -122,8 +235,7 @@ CHECK("memory can be locked")
     require(failed == 0, "mlockall: %s, of %zu bytes", strerror(errno), mapped);
     char *block = malloc(64 * 1024);
     require(block != NULL, "no memory");
-    memset(block, 1, 64 * 1024);
-    free(block);
+    free(memset(block, 1, 64 * 1024));
 }
 
 CHECK("the heap outgrows a tebibyte")
@@ -140,8 +252,28 @@ CHECK("the heap outgrows a tebibyte")
     }
 }
 
-int main(int argc, char **argv)
+/* Bytes of the mappings that the kernel would write to a core file: touched, and not marked as no
+ * part of it ("dd"). */
+static size_t core_bytes(void)
 {
-    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) return started(argv[1]);
-    return run_checks(argc, argv);
+    char line[512];
+    size_t total = 0, size = 0, anonymous = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    require(file != NULL, "cannot read /proc/self/smaps");
+    while (fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "Size: %zu", &size);
+        (void)sscanf(line, "Anonymous: %zu", &anonymous);
+        if (strncmp(line, "VmFlags:", 8) == 0 && anonymous > 0 && strstr(line, " dd") == NULL)
+            total += size << 10;
+    }
+    (void)fclose(file);
+    return total;
+}
+
+CHECK("a core file holds what is resident and at most 16 MiB more")
+{
+    for (size_t i = 0; i < 40000; i++) (void)memset(malloc(i % 1000 * 3 + 1), 1, i % 1000 * 3 + 1);
+    const size_t core = core_bytes(), resident = resident_bytes();
+    require(core <= resident + 16 * mebibyte, "a core file would have %zu bytes, %zu are resident",
+            core, resident);
 }

@@ -1,5 +1,5 @@
 // All forms of operator new and delete: plain, array, nothrow, sized, aligned; bad_alloc and the
-// new-handler loop.
+// new-handler loop. Preloaded, and linked to libhz.a.
 #include "check.h"
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <limits>
 #include <new>
+#include <thread>
+#include <vector>
 
 namespace
 {
@@ -18,78 +20,27 @@ struct alignas(256) wide {
     char bytes[1000];
 };
 
-void fill(void *block, std::size_t size)
+void *filled(void *block, std::size_t size, std::size_t alignment = 16)
 {
     require(block != nullptr, "new of %zu bytes gave null", size);
-    std::memset(block, 0x4b, size);
+    require(reinterpret_cast<std::uintptr_t>(block) % alignment == 0, "new at %zu gave %p",
+            alignment, block);
+    return std::memset(block, 0x4b, size);
 }
 
-CHECK("plain and array forms give blocks")
+CHECK("all forms give blocks and take them back")
 {
     for (std::size_t size = 0; size < 100000; size = size * 2 + 1) {
-        void *one = ::operator new(size);
-        void *many = ::operator new[](size);
-        fill(one, size);
-        fill(many, size);
+        void *one = filled(::operator new(size), size);
+        void *many = filled(::operator new[](size), size);
         require(one != many, "two blocks of %zu bytes are one", size);
         ::operator delete(one);
         ::operator delete[](many);
-    }
-}
-
-CHECK("sized deletes take blocks back")
-{
-    for (std::size_t size = 1; size < 100000; size = size * 2 + 1) {
         ::operator delete(::operator new(size), size);
         ::operator delete[](::operator new[](size), size);
+        ::operator delete(filled(::operator new(size, std::nothrow), size), std::nothrow);
+        ::operator delete[](filled(::operator new[](size, std::nothrow), size), std::nothrow);
     }
-}
-
-CHECK("nothrow forms give blocks and take them back")
-{
-    for (std::size_t size = 1; size < 100000; size = size * 2 + 1) {
-        ::operator delete(::operator new(size, std::nothrow), std::nothrow);
-        ::operator delete[](::operator new[](size, std::nothrow), std::nothrow);
-    }
-}
-
-CHECK("aligned forms give aligned blocks and take them back")
-{
-    for (std::size_t alignment = 16; alignment <= 65536; alignment *= 2) {
-        const auto at = static_cast<std::align_val_t>(alignment);
-        void *blocks[] = {::operator new(1000, at), ::operator new[](1000, at),
-                          ::operator new(1000, at, std::nothrow),
-                          ::operator new[](1000, at, std::nothrow)};
-        for (void *block : blocks) {
-            require(reinterpret_cast<std::uintptr_t>(block) % alignment == 0, "new at %zu gave %p",
-                    alignment, block);
-            fill(block, 1000);
-        }
-        ::operator delete(blocks[0], at);
-        ::operator delete[](blocks[1], 1000, at);
-        ::operator delete(blocks[2], at, std::nothrow);
-        ::operator delete[](blocks[3], at, std::nothrow);
-        ::operator delete(::operator new(1000, at), 1000, at);
-        ::operator delete[](::operator new[](1000, at), at);
-    }
-}
-
-CHECK("over-aligned objects and arrays lie where they should")
-{
-    for (int i = 0; i < 100; i++) {
-        wide *one = new wide;
-        wide *many = new wide[7];
-        require(reinterpret_cast<std::uintptr_t>(one) % 256 == 0, "an object lies at %p",
-                static_cast<void *>(one));
-        require(reinterpret_cast<std::uintptr_t>(many) % 256 == 0, "an array lies at %p",
-                static_cast<void *>(many));
-        delete one;
-        delete[] many;
-    }
-}
-
-CHECK("delete of null does nothing")
-{
     ::operator delete(nullptr);
     ::operator delete[](nullptr);
     ::operator delete (nullptr, std::size_t{8});
@@ -98,54 +49,62 @@ CHECK("delete of null does nothing")
     ::operator delete(nullptr, std::nothrow);
 }
 
-template <typename New> void require_bad_alloc(const char *form, New make)
+CHECK("aligned forms give aligned blocks and take them back")
 {
-    for (const std::size_t size : {too_much, static_cast<std::size_t>(impossible)}) {
-        bool thrown = false;
-        try {
-            void *block = make(size);
-            require(false, "%s of %zu bytes gave %p", form, size, block);
-        } catch (const std::bad_alloc &) {
-            thrown = true;
-        }
-        require(thrown, "%s of %zu bytes threw nothing", form, size);
+    for (std::size_t alignment = 16; alignment <= 65536; alignment *= 2) {
+        const auto at = static_cast<std::align_val_t>(alignment);
+        ::operator delete(filled(::operator new(1000, at), 1000, alignment), at);
+        ::operator delete[](filled(::operator new[](1000, at), 1000, alignment), 1000, at);
+        ::operator delete(filled(::operator new(1000, at, std::nothrow), 1000, alignment), at,
+                          std::nothrow);
+        ::operator delete[](filled(::operator new[](1000, at, std::nothrow), 1000, alignment), at,
+                            std::nothrow);
+        ::operator delete(::operator new(1000, at), 1000, at);
+        ::operator delete[](::operator new[](1000, at), at);
+    }
+    for (int i = 0; i < 100; i++) {
+        delete static_cast<wide *>(filled(new wide, sizeof(wide), 256));
+        delete[] static_cast<wide *>(filled(new wide[7], 7 * sizeof(wide), 256));
     }
 }
 
-CHECK("throwing forms throw bad_alloc for impossible sizes")
+template <typename Error = std::bad_alloc, typename Make>
+void require_thrown(const char *form, Make make)
 {
-    constexpr auto at = std::align_val_t{128};
-    require_bad_alloc("new", [](std::size_t size) { return ::operator new(size); });
-    require_bad_alloc("new[]", [](std::size_t size) { return ::operator new[](size); });
-    require_bad_alloc("aligned new", [](std::size_t size) { return ::operator new(size, at); });
-    require_bad_alloc("aligned new[]", [](std::size_t size) { return ::operator new[](size, at); });
-}
-
-CHECK("nothrow forms give null for impossible sizes")
-{
-    constexpr auto at = std::align_val_t{128};
-    for (const std::size_t size : {too_much, static_cast<std::size_t>(impossible)}) {
-        require(::operator new(size, std::nothrow) == nullptr, "new of %zu bytes gave a block",
-                size);
-        require(::operator new[](size, std::nothrow) == nullptr, "new[] of %zu bytes gave a block",
-                size);
-        require(::operator new(size, at, std::nothrow) == nullptr,
-                "aligned new of %zu bytes gave a block", size);
-        require(::operator new[](size, at, std::nothrow) == nullptr,
-                "aligned new[] of %zu bytes gave a block", size);
-    }
-}
-
-CHECK("a new expression of a negative length throws")
-{
-    volatile long length = -1;
     bool thrown = false;
     try {
-        delete[] new int[static_cast<std::size_t>(length)];
-    } catch (const std::bad_alloc &) {
+        void *block = make();
+        require(false, "%s gave %p", form, block);
+    } catch (const Error &) {
         thrown = true;
     }
-    require(thrown, "it did not");
+    require(thrown, "%s threw nothing", form);
+}
+
+void require_all_refused()
+{
+    constexpr auto at = std::align_val_t{128};
+    for (const std::size_t size : {too_much, static_cast<std::size_t>(impossible)}) {
+        require_thrown("new", [=] { return ::operator new(size); });
+        require_thrown("new[]", [=] { return ::operator new[](size); });
+        require_thrown("aligned new", [=] { return ::operator new(size, at); });
+        require_thrown("aligned new[]", [=] { return ::operator new[](size, at); });
+        for (void *block :
+             {::operator new(size, std::nothrow), ::operator new[](size, std::nothrow),
+              ::operator new(size, at, std::nothrow), ::operator new[](size, at, std::nothrow)})
+            require(block == nullptr, "a nothrow form of %zu bytes gave %p", size, block);
+    }
+}
+
+CHECK("impossible sizes throw bad_alloc, or give null, in every thread")
+{
+    volatile long length = -1;
+    require_all_refused();
+    require_thrown("new of a negative length",
+                   [=] { return new int[static_cast<std::size_t>(length)]; });
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++) threads.emplace_back(require_all_refused);
+    for (auto &thread : threads) thread.join();
 }
 
 int handler_calls;
@@ -157,45 +116,18 @@ void handler_that_gives_up_the_third_time()
 
 struct own_error {
 };
-void handler_that_throws()
-{
-    throw own_error{};
-}
 
-CHECK("the new-handler is called until it gives up")
+CHECK("the new-handler is called until it gives up, and may throw")
 {
     std::set_new_handler(handler_that_gives_up_the_third_time);
-    bool thrown = false;
-    try {
-        ::operator delete(::operator new(too_much));
-    } catch (const std::bad_alloc &) {
-        thrown = true;
-    }
-    require(thrown && handler_calls == 3, "the handler ran %d times", handler_calls);
-}
-
-CHECK("nothrow new calls the new-handler too")
-{
+    require_thrown("new", [] { return ::operator new(too_much); });
+    require(handler_calls == 3, "the handler ran %d times", handler_calls);
+    handler_calls = 0;
     std::set_new_handler(handler_that_gives_up_the_third_time);
     require(::operator new(too_much, std::nothrow) == nullptr, "it gave a block");
     require(handler_calls == 3, "the handler ran %d times", handler_calls);
-}
-
-CHECK("an exception of the new-handler gets out of new")
-{
-    std::set_new_handler(handler_that_throws);
-    bool thrown = false;
-    try {
-        ::operator delete(::operator new(too_much));
-    } catch (const own_error &) {
-        thrown = true;
-    }
-    require(thrown, "it did not");
-    std::set_new_handler(nullptr);
-}
-
-CHECK("a bad_alloc of the new-handler gives null from nothrow new")
-{
+    std::set_new_handler([] { throw own_error{}; });
+    require_thrown<own_error>("new", [] { return ::operator new(too_much); });
     std::set_new_handler([] { throw std::bad_alloc{}; });
     require(::operator new(too_much, std::nothrow) == nullptr, "it gave a block");
 }

@@ -50,11 +50,6 @@ static inline size_t numbers_in(const char *directory, long *most)
     return count;
 }
 
-static inline size_t threads_now(void)
-{
-    return numbers_in("/proc/self/task", NULL);
-}
-
 static inline void wait_for_threads(size_t wanted)
 {
     while (threads_now() != wanted) pass(LOOK_MS);

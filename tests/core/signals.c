@@ -172,29 +172,3 @@ CHECK_IN(60, "cancelled threads hold no lock")
     uint64_t state = 1;
     churn_some(slots, &state, 100000);
 }
-
-/* ---- messages ------------------------------------------------------------------------------- */
-
-static void write_after_free_unheard(void *nothing)
-{
-    int ends[2];
-    sigset_t pending;
-    (void)nothing;
-    require(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) >= 0, "no pipe");
-    (void)close(ends[0]);
-    uint64_t *block = malloc(100);
-    free(block);
-    block[1] = 7;
-    for (int i = 0; i < 100; i++) require(malloc(100) != block, "it was given out");
-    require(write(STDERR_FILENO, "", 0) == 0 && sigpending(&pending) == 0, "no stderr");
-    if (sigismember(&pending, SIGPIPE)) _exit(1);
-}
-
-CHECK("a message to a pipe that has no reader ends nothing")
-{
-    ending result;
-    if (getenv("HZ_HARDENING") != NULL) return; /* there the message is the last one */
-    run_apart(write_after_free_unheard, NULL, 20, &result);
-    require(result.signal == 0 && result.status == 0, "signal %d, status %d", result.signal,
-            result.status);
-}

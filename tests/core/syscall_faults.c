@@ -328,16 +328,6 @@ static void victim_that_must_not_grow(plan *this)
             after);
 }
 
-/* Addresses of this process, in use or not. */
-static size_t mapped_bytes(void)
-{
-    size_t pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    require(file != NULL && fscanf(file, "%zu", &pages) == 1, "cannot read /proc/self/statm");
-    (void)fclose(file);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 /* Under hardening malloc(0) needs pages that may not be touched: without them it keeps nothing. */
 static void victim_that_asks_for_no_bytes(plan *this)
 {

@@ -95,32 +95,33 @@ def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
 AT_CALL = {"HZ_DOUBLE_FREE": "at_call"}
 STRICT = {"TEST_STRICT": "1"}  # as under overcommit_memory=2
 FULL = {"HZ_HARDENING": "full"}
+HARDENED = ({"HZ_HARDENING": "light", "HZ_SHARDS": "1"}, FULL | {"HZ_SHARDS": "4"})
 SHARDS = ({"HZ_SHARDS": "1"}, {"HZ_SHARDS": "4"})
 ONCE: tuple[Mapping[str, str], ...] = ({},)
 PRELOADED: Mapping[str, tuple[Mapping[str, str], ...]] = {
     **dict.fromkeys(
-        ("api_sizes", "api_alignment", "api_contents", "api_libc", "api_symbols", "new_delete"),
+        ("api", "new_delete"),
         ({}, FULL),
     ),
     **dict.fromkeys(
         (
-            "hostile_sizes", "realloc_large", "fork_handlers", "abort_handler",
+            "realloc_large", "fork_handlers",
             "free_only_consumer", "signals", "thread_churn", "thread_exit", "thread_heaps",
-            "limits", "small_program", "small_address_space",
+            "limits", "small_program",
         ),
         ONCE,
     ),
-    "invalid_free": (
+    "offences": (
         {},
         {"HZ_SHARDS": "2"},
         {"HZ_SHARDS": "64"},
         AT_CALL | {"HZ_SHARDS": "1"},
-        AT_CALL | {"HZ_SHARDS": "2"},
-        AT_CALL | {"HZ_DEFER_FREE": "64"},
+        AT_CALL | {"HZ_DEFER_FREE": "64", "HZ_SHARDS": "2"},
+        *HARDENED,
     ),
+    "harmless": ({}, AT_CALL, *HARDENED),
     "double_free": SHARDS,
     "live_contents": ({"HZ_SHARDS": "4"}, AT_CALL | {"HZ_SHARDS": "1"}),
-    "hardening": ({"HZ_HARDENING": "light", "HZ_SHARDS": "1"}, FULL | {"HZ_SHARDS": "4"}),
     "fork_churn": (
         {},
         TIGHT | {"HZ_REST_MS": "1", "HZ_MAX_DIRTY_BYTES": "0"},
@@ -151,8 +152,8 @@ PRELOADED: Mapping[str, tuple[Mapping[str, str], ...]] = {
 LINKED: Mapping[str, tuple[Mapping[str, str], ...]] = {
     **dict.fromkeys(
         (
-            "fuzz_shadow_linked", "invalid_free_linked", "block_starts", "stand_in", "page_runs",
-            *(f"drop_in{kind}_{how}" for kind in ("", "_new")
+            "fuzz_shadow_linked", "offences_linked", "block_starts", "stand_in", "page_runs",
+            *(f"{name}_{how}" for name in ("api", "new_delete")
               for how in ("static", "static_pie", "shared")),
         ),
         ONCE,

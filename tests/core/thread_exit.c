@@ -286,50 +286,6 @@ CHECK("a thread with the least stack may end a program that writes statistics")
             result.signal, result.status, result.said);
 }
 
-/* ---- threads that are to be cancelled ------------------------------------------------------- */
-
-/* hz's message needs a write, where the C library would end the thread. */
-static void *free_no_block(void *unused)
-{
-    (void)pthread_cancel(pthread_self());
-    free((void *)0x123450);
-    return unused;
-}
-
-static void *write_after_free_until_it_is_said(void *unused)
-{
-    (void)pthread_cancel(pthread_self());
-    unsigned char *block = malloc(100);
-    free(block);
-    memset(block, 0x5a, 24);
-    for (int i = 0; i < 1000; i++) free(malloc(100));
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
-    return unused;
-}
-
-static void run_in_thread(void *body)
-{
-    pthread_t thread;
-    void *result = NULL;
-    require(pthread_create(&thread, NULL, *(void *(**)(void *))body, NULL) == 0, "pthread_create");
-    require(pthread_join(thread, &result) == 0, "pthread_join");
-    require(result != PTHREAD_CANCELED, "hz let the thread end");
-}
-
-CHECK_IN(60, "no thread that is to be cancelled ends where hz says something")
-{
-    ending result;
-    void *(*body)(void *) = free_no_block;
-    run_apart(run_in_thread, &body, 20, &result);
-    require(result.signal == SIGABRT, "signal %d, status %d; it said '%.200s'", result.signal,
-            result.status, result.said);
-    body = write_after_free_until_it_is_said;
-    run_apart(run_in_thread, &body, 20, &result);
-    require(result.signal == 0 && result.status == 0, "signal %d, status %d; it said '%.200s'",
-            result.signal, result.status, result.said);
-    require(strstr(result.said, "written to") != NULL, "it said '%.200s'", result.said);
-}
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], EXIT_IN_A_THREAD) == 0)

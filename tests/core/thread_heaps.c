@@ -108,10 +108,10 @@ static void *have_a_heap(void *unused)
 }
 
 /* So many other threads have a heap, and with it a part of what all may keep. */
-static void be_among(unsigned crowd)
+static void be_among(unsigned others)
 {
-    require(pthread_barrier_init(&all_have_a_heap, NULL, crowd + 1) == 0, "no barrier");
-    for (unsigned i = 0; i < crowd; i++) (void)thread_start(have_a_heap, NULL);
+    require(pthread_barrier_init(&all_have_a_heap, NULL, others + 1) == 0, "no barrier");
+    for (unsigned i = 0; i < others; i++) (void)thread_start(have_a_heap, NULL);
     (void)pthread_barrier_wait(&all_have_a_heap);
 }
 

@@ -76,7 +76,7 @@ PROGRAMS = [f"tests/core/test_{name}.py" for name in ("programs", "deepbind", "r
 LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 
 STAGES: dict[str, Stage] = {
-    "sizes": program("A2", "hostile_sizes", TEST_CALLS="1000000"),
+    "sizes": program("A2", "api", TEST_CALLS="1000000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
     "fuzz": by_pytest("S5", "tests/fuzz", TEST_MORE="20"),
     "configurations": by_pytest("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
@@ -97,13 +97,12 @@ STAGES: dict[str, Stage] = {
     "fork": program("A9", "fork_churn", TEST_FORKS="500"),
     "faults": program("A10", "syscall_faults", TEST_FAULT_POINTS="40"),
     "limits": program("A11", "limits"),
-    "addresses": program("A11", "small_address_space"),
     "late": Stage("A12", LATE, {}, is_preloaded=False),
     "programs": by_pytest("A13", *PROGRAMS, TEST_MORE="10"),
     "frees": program("S1", "double_free"),
-    "invalid": program("S1", "invalid_free", TEST_CASES_ROUNDS="5"),
-    "light": program("S2", "hardening", HZ_HARDENING="light"),
-    "full": program("S2", "hardening", HZ_HARDENING="full"),
+    "invalid": program("S1", "offences", TEST_CASES_ROUNDS="5"),
+    "light": program("S2", "offences", HZ_HARDENING="light"),
+    "full": program("S2", "offences", HZ_HARDENING="full"),
     "kills": by_pytest("T1", "tests/tuner/test_killed.py", "-k", "killed_writers", TEST_MORE="4"),
     "recording": by_pytest(
         "R1", "tests/trace/test_record.py", "-k", "none_is_lost", is_same=True, TEST_MORE="100"

@@ -1,0 +1,260 @@
+/*
+ * What is right, or harms none, must not end the program: under no HZ_HARDENING. And what hz says
+ * of it ends nothing, whatever the thread and its stderr are.
+ */
+#include "check.h"
+
+#include <malloc.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of C23: younger than the C library. */
+__attribute__((weak)) void free_sized(void *block, size_t size);
+__attribute__((weak)) void free_aligned_sized(void *block, size_t alignment, size_t size);
+
+enum { MIB = 1 << 20 };
+
+static const size_t sizes[] = {1, 8, 24, 100, 1000, 4096, 20000};
+
+static bool is_set(const char *name, const char *word)
+{
+    const char *value = getenv(name);
+    return value != NULL && strcmp(value, word) == 0;
+}
+
+static bool is_full(void)
+{
+    return is_set("HZ_HARDENING", "full");
+}
+
+static bool is_hardened(void)
+{
+    return is_full() || is_set("HZ_HARDENING", "light");
+}
+
+static void *fresh(size_t size)
+{
+    unsigned char *block = malloc(size);
+    require(block != NULL, "no memory for %zu bytes", size);
+    return memset(block, 1, size);
+}
+
+/* hz knows every start of a block: for any other address the usable size is 0, and a free would be
+ * refused. */
+static void require_only_its_start(unsigned char *block, size_t size)
+{
+    const size_t usable = malloc_usable_size(block);
+    require(usable >= size, "%zu bytes: usable %zu", size, usable);
+    for (size_t at = 1; at < usable; at += at < 5000 ? 1 : 15)
+        require(malloc_usable_size(block + at) == 0, "byte %zu of %zu passes for a block", at,
+                usable);
+}
+
+CHECK_IN(60, "only the starts of blocks pass for blocks")
+{
+    static unsigned char *blocks[200];
+    if (is_full()) return; /* a look at a free block ends the program */
+    for (size_t size = 1; size < 600000; size += size / 5 + 1) {
+        for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(size);
+        for (size_t i = 0; i < COUNT(blocks); i += 3) free(blocks[i]);
+        for (size_t i = 0; i < COUNT(blocks); i++) {
+            if (i % 3 == 0) continue;
+            require_only_its_start(blocks[i], size);
+            free(blocks[i]);
+        }
+    }
+}
+
+CHECK("a full free, and a fresh block, leave zeroes, in random order")
+{
+    int same = 0;
+    if (!is_full()) return;
+    for (size_t i = 0; i < COUNT(sizes) && sizes[i] <= 20000; i++) {
+        static unsigned char *blocks[500];
+        for (size_t j = 0; j < COUNT(blocks); j++) blocks[j] = fresh(sizes[i]);
+        for (size_t j = 0; j < COUNT(blocks); j++) free(blocks[j]);
+        for (size_t at = 0; at < sizes[i]; at++)
+            require(((volatile unsigned char *)blocks[499])[at] == 0, "byte %zu stays", at);
+        for (size_t j = 0; j < COUNT(blocks); j++) {
+            blocks[j] = malloc(sizes[i]);
+            for (size_t at = 0; at < sizes[i]; at++) require(blocks[j][at] == 0, "byte %zu", at);
+        }
+        for (int round = 0; round < 1000; round++) {
+            void *block = malloc(sizes[i]);
+            free(block);
+            void *next = malloc(sizes[i]);
+            same += block == next; /* one time in 256 */
+            free(next);
+        }
+    }
+    require(same < 300, "%d times the same block", same);
+}
+
+CHECK("the usable size of a fenced block is what was asked for")
+{
+    for (size_t size = 1; is_full() && size < 5 * MIB; size += size / 7 + 1) {
+        void *block = malloc(size), *aligned = memalign(4096, size);
+        require(malloc_usable_size(block) == size, "%zu bytes", size);
+        require(malloc_usable_size(aligned) == size, "%zu aligned bytes", size);
+        free_sized(block, size);
+        free(aligned);
+    }
+}
+
+CHECK("free_sized and free_aligned_sized take blocks back")
+{
+    if (free_sized == NULL) return;
+    free_sized(NULL, 0);
+    free_aligned_sized(NULL, 64, 0);
+    for (size_t size = 0; size < 300000; size = size * 2 + 1) {
+        for (int i = 0; i < 300; i++) {
+            free_sized(malloc(size), size);
+            free_aligned_sized(aligned_alloc(256, size), 256, size);
+        }
+    }
+    require(resident_bytes() < (64u << 20), "%zu bytes are resident: they leak", resident_bytes());
+}
+
+/* Blocks that wait in the quarantine keep their addresses, but not those of all that were freed.
+ * Beside them lie the one in use and what the arena has claimed ahead, and, now and then, what the
+ * arena left free before a page that it passes over, as the next block did not fit. */
+CHECK("large blocks that wait in the quarantine are bounded")
+{
+    enum { BLOCKS = 40, BYTES = 60 * MIB, WAITING = 256 * MIB, BESIDE = 128 * MIB + BYTES };
+    const uint64_t before = hz_counter("committed_bytes");
+    for (int i = 0; i < BLOCKS; i++) {
+        void *block = malloc(BYTES);
+        require(block != NULL, "block %d", i);
+        free(block);
+    }
+    const uint64_t more = hz_counter("committed_bytes") - before;
+    require(more <= (uint64_t)WAITING + BESIDE, "%llu bytes more", (unsigned long long)more);
+}
+
+enum { ROUNDS = 150, CALLS_EACH = 4000, WHOLE_SPAN = 4 };
+
+static void *_Atomic handed[WHOLE_SPAN];
+static atomic_int rounds_done;
+
+/* Frees what the other thread got last, and all else of its span; then the span goes. */
+static void *free_what_is_handed_over(void *unused)
+{
+    while (atomic_load(&rounds_done) < ROUNDS) {
+        if (atomic_load(&handed[WHOLE_SPAN - 1]) == NULL) continue;
+        for (int i = 0; i < WHOLE_SPAN; i++) free(atomic_exchange(&handed[i], NULL));
+        (void)malloc_trim(0);
+        free(malloc(200000));
+        (void)atomic_fetch_add(&rounds_done, 1);
+    }
+    return unused;
+}
+
+/* A thread's calls look at the block that it got last, though another thread may free it. */
+CHECK_IN(60, "the block that a thread got last may go at any time")
+{
+    static void *blocks[CALLS_EACH];
+    const pthread_t thread = thread_start(free_what_is_handed_over, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < CALLS_EACH; i++) blocks[i] = malloc(50);
+        for (int i = 0; i < WHOLE_SPAN; i++) atomic_store(&handed[i], malloc(100000));
+        for (int i = 0; i < CALLS_EACH; i++) free(blocks[i]);
+        while (atomic_load(&rounds_done) <= round) (void)sched_yield();
+    }
+    (void)thread_end(thread);
+}
+
+/* Gets and frees large blocks, so that other threads get them. */
+static void *pass_large_blocks_on(void *unused)
+{
+    enum { PASSES = 1500 };
+    for (int i = 0; i < PASSES; i++) {
+        free(fresh(200000 + (size_t)i % 4 * 50000));
+        if (i % 16 == 0) (void)sched_yield();
+    }
+    return unused;
+}
+
+/* A call looks at the block that its thread got last, though another thread has it by now. */
+CHECK_IN(60, "the block that a thread got last may become another thread's")
+{
+    crowd all;
+    crowd_start(&all, 12, pass_large_blocks_on);
+    crowd_end(&all);
+}
+
+/* ---- what hz says --------------------------------------------------------------------------- */
+
+static void write_after_free(size_t size)
+{
+    unsigned char *block = fresh(size);
+    free(block);
+    memset(block, 0x5a, 24);
+    for (int i = 0; i < 4096; i++) require(malloc(size) != block, "it was handed out");
+}
+
+static void write_after_frees(void *unused)
+{
+    (void)unused;
+    for (size_t size = 24; size < 262144; size *= 3) write_after_free(size);
+}
+
+static void write_after_free_unheard(void *unused)
+{
+    int ends[2];
+    sigset_t pending;
+    (void)unused;
+    require(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) >= 0, "no pipe");
+    (void)close(ends[0]);
+    write_after_free(100);
+    require(write(STDERR_FILENO, "", 0) == 0 && sigpending(&pending) == 0, "no stderr");
+    if (sigismember(&pending, SIGPIPE)) _exit(1);
+}
+
+/* hz's message needs a write, where the C library would end the thread. */
+static void *write_after_free_though_cancelled(void *unused)
+{
+    (void)pthread_cancel(pthread_self());
+    write_after_free(100);
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
+    return unused;
+}
+
+static void *free_no_block_though_cancelled(void *unused)
+{
+    (void)pthread_cancel(pthread_self());
+    free((void *)0x123450);
+    return unused;
+}
+
+static void run_in_thread(void *body)
+{
+    void *result = thread_end(thread_start(*(void *(**)(void *))body, NULL));
+    require(result != PTHREAD_CANCELED, "hz let the thread end");
+}
+
+static void require_said(void (*act)(void *), void *subject)
+{
+    ending result;
+    run_apart(act, subject, 20, &result);
+    require(result.signal == 0 && result.status == 0 &&
+                strstr(result.said, "written to after it had been freed") != NULL,
+            "signal %d, status %d; it said '%.200s'", result.signal, result.status, result.said);
+}
+
+CHECK_IN(60, "a write to a block after its only free is said, and ends nothing")
+{
+    ending result;
+    void *(*body)(void *) = free_no_block_though_cancelled;
+    run_apart(run_in_thread, &body, 20, &result);
+    require(result.signal == SIGABRT, "signal %d: '%.200s'", result.signal, result.said);
+    if (is_hardened()) return; /* there the message is the last one */
+    require_said(write_after_frees, NULL);
+    body = write_after_free_though_cancelled;
+    require_said(run_in_thread, &body);
+    require_well(write_after_free_unheard, NULL, 20);
+}
