@@ -17,10 +17,10 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 20410, "modules": 142, "functions": 1910, "classes": 282, "docstrings": 5720},
-    "tests": {"code": 22870},
+    "tests": {"code": 22725},
     "experiments": {"code": 5400},
     "core in C": {"code": 20000},
-    "tests in C": {"code": 12280},
+    "tests in C": {"code": 11167},
     "guides": {"words": 14550},
     "experiments' pages": {"words": 15050},
 }
