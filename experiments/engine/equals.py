@@ -27,7 +27,7 @@ from hztune.study.bench import Budget, SystemClock, Workbench
 from hztune.study.ledger import Ledger
 from hztune.study.proof import interval_of
 from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Story
+from hztune.tune.story import Winner
 
 
 class Equals(Around):
@@ -45,7 +45,7 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
     bench = Workbench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
-    whole = Story(bench, candidates(["hz"], "", TuneTarget(spec.threads)).space, seed)
+    whole = Winner(bench, candidates(["hz"], "", TuneTarget(spec.threads)).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt

@@ -39,7 +39,7 @@ from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import FAR_BEHIND, Ledger
-from hztune.tune.story import Story
+from hztune.tune.story import Story, Winner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -208,7 +208,7 @@ def story_of(surface: Surface, seed: int, budget_s: float) -> Story:
     takes = {"turn_ms": surface.run_ms, **_OF_RUNS} if surface.run_ms else {}
     executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock, **takes)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    return Story(bench, surface.space, seed)
+    return Winner(bench, surface.space, seed)
 
 
 TUNERS: dict[str, Tuner] = {

@@ -40,7 +40,7 @@ from hztune.stats.intervals import fixed_interval
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
 from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Story
+from hztune.tune.story import Story, Winner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -205,7 +205,7 @@ def told(
     seen = odd.shown(landscape, off_by, seed, clock, budget_s)
     executor = ReplayExecutor(seen, noise, seed=seed, clock=clock)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    whole = Story(bench, space, seed)
+    whole = Winner(bench, space, seed)
     return whole, whole.run()
 
 
@@ -226,7 +226,7 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Known) -> Cou
         noise=name,
         false_claims=int(claimed and not landscape.has_gain),
         misplaced=int(claimed and landscape.has_gain and truth <= 0.0),
-        finalists=0 if landscape.has_gain else len(whole.aim.proofs),
+        finalists=0 if landscape.has_gain else len(whole.proofs),
         found=int(claimed and truth > 0.0),
         useless=_useless(decision.arm, landscape) if claimed else 0,
         carried=len(decision.arm.params) if claimed else 0,

@@ -17,7 +17,7 @@ from hztune.study.bench import Workbench
 from hztune.study.limits import MemoryLimit
 from hztune.study.search import SLOTS, Search
 from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Story
+from hztune.tune.story import Winner
 
 MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -56,7 +56,7 @@ def searched(bench: Workbench, space: AnySpace, share: float) -> Search:
 
 
 def decided(bench: Workbench, space: AnySpace) -> Decision:
-    return Story(bench, space, seed=1).run()
+    return Winner(bench, space, seed=1).run()
 
 
 # ---- the space -----------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_study_that_tried_no_parameter_says_that_it_did_not_search(
     make_bench: MakeBench, choice: Choice, limit: MemoryLimit | None
 ) -> None:
     bench = make_bench(landscape(), QUIET, limit=limit)
-    decision = Story(bench, choice, seed=1, max_trials=2).run()
+    decision = Winner(bench, choice, seed=1, max_trials=2).run()
     assert decision.verdict == "not_enough_data"
     assert decision.why.startswith("not searched: --trials allowed 2 configurations")
     assert ("the least is 1.00x of its peak memory" in decision.why) == (limit is not None)

@@ -17,8 +17,7 @@ from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import LEAST_SLOTS, Division
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
-from hztune.tune.aims import Aim, Front, Winner
-from hztune.tune.story import Story
+from hztune.tune.story import Front, Story, Winner
 
 BUDGETS_S = (40.0, 110.0)
 FEW_RUNS = (10, 20, 26, 30, 36, 50)
@@ -38,7 +37,7 @@ class Case:
     budget_s: float
     runs: float
     beside: dict[str, bool]
-    aim: type[Aim] = Winner
+    aim: type[Story] = Winner
     limit: str = ""
     is_whole: bool = True
 
@@ -59,7 +58,7 @@ class Case:
     def told(self, space: Space) -> tuple[Workbench, Decision]:
         """The bench and the decision."""
         bench = self.bench(spin_wins)
-        return bench, Story(bench, space, 1, kind=self.aim).run()
+        return bench, self.aim(bench, space, 1).run()
 
 
 def spin_wins(arm: Arm) -> Truth:

@@ -29,7 +29,7 @@ from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy, recording
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
-from hztune.tune.story import Story
+from hztune.tune.story import Winner
 
 SEED = int(os.environ.get("TEST_SEED", "0"))
 MORE = int(os.environ.get("TEST_MORE", "1"))
@@ -190,7 +190,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
             executor, blocks = Stored(store, clock, tell), store.replay()
             budget = Budget(clock, 90.0, spent_s=spent_s(blocks))
             bench = Workbench(executor, Ledger.of(blocks), budget, Quiet())
-            decision = Story(bench, space, seed=1).run()
+            decision = Winner(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})
             tell(counted(store))
 

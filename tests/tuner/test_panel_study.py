@@ -28,7 +28,7 @@ from hztune.study.ledger import Ledger
 from hztune.study.panel import Panel, PanelExecutor
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
-from hztune.tune.story import Story
+from hztune.tune.story import Story, Winner
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept
@@ -91,7 +91,7 @@ class Study:
             PanelExecutor(each, f"strange{seed}", f"strange programs {seed}")
             for seed, each in enumerate(noted)
         ]
-        return cls(Story(bench, space, 1, panel=Panel(executors)), noted)
+        return cls(Winner(bench, space, 1, panel=Panel(executors)), noted)
 
     @property
     def bench(self) -> Workbench:
@@ -130,8 +130,8 @@ def test_what_harms_a_strange_workload_leaves_the_winner_and_the_rest_is_proved(
     assert decision.verdict == "improved"
     assert decision.arm.config == {"lock": "spin"}
     assert decision.examined is not None
-    gone = decision.examined.gone
-    assert [each.text for each in gone] == ["on strange programs 0: 7 times slower (pages=on)"]
+    (gone,) = decision.examined.left_out
+    assert gone.caution.text == "on strange programs 0: 7 times slower (pages=on)"
     assert decision.examined.cautions == ()
     budget = study.bench.budget
     assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)

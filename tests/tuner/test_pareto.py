@@ -33,8 +33,7 @@ from hztune.study.proof import (
     prove_front,
 )
 from hztune.study.search import Search
-from hztune.tune.aims import Front
-from hztune.tune.story import Story
+from hztune.tune.story import Front
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
@@ -87,7 +86,7 @@ def front_search(bench: Workbench, space: AnySpace) -> Search:
 
 
 def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
-    return Story(bench, space, seed, kind=Front).run()
+    return Front(bench, space, seed).run()
 
 
 def truth_of(landscape: Landscape, decision: Decision) -> Point:

@@ -16,8 +16,7 @@ from hztune.space import Space
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Note, Workbench
 from hztune.study.ledger import Ledger
-from hztune.tune.aims import Front, Winner
-from hztune.tune.story import Story
+from hztune.tune.story import Front, Winner
 
 from .conftest import Kept, Listener, tell
 
@@ -92,7 +91,7 @@ class Told:
     ) -> list[tuple[int, str]]:
         reporter = Dated(ledger)
         bench = Workbench(executor, ledger, budget, reporter, note=note)
-        Story(bench, self.space, self.seed, kind=self.kind).run()
+        self.kind(bench, self.space, self.seed).run()
         return reporter.said
 
 

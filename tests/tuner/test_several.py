@@ -29,7 +29,7 @@ from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
 from hztune.study.limits import LossLimit, MemoryLimit
 from hztune.study.proof import Proof, loss_words, prove
-from hztune.tune.story import Story
+from hztune.tune.story import Story, Winner
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
@@ -77,7 +77,7 @@ def decided(
     clock = VirtualClock()
     executor = several(landscapes, clock=clock)
     bench = Workbench(executor, Ledger(None, max_loss), Budget(clock, 400.0), Quiet())
-    study = Story(bench, space, 1)
+    study = Winner(bench, space, 1)
     return study.run(), study
 
 

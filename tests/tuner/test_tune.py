@@ -22,8 +22,7 @@ from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proof import Proof
 from hztune.study.search import SLOTS, FastestGoal, Search
-from hztune.tune.aims import Winner
-from hztune.tune.story import Story
+from hztune.tune.story import Winner
 
 from .conftest import Listener
 
@@ -42,7 +41,7 @@ def spin_wins(gain: float) -> Landscape:
 
 
 def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
-    return Story(bench, space, seed).run()
+    return Winner(bench, space, seed).run()
 
 
 @dataclass
@@ -191,11 +190,11 @@ def test_no_gain_is_as_exact_as_the_deciding_machine_of_several(
     alone = {}
     for name, bench in benches.items():
         calibrate(bench, Arm("hz"), 0.5)
-        alone[name] = Story(bench, toy_space, seed=1).nothing_found("").interval
+        alone[name] = Winner(bench, toy_space, seed=1).nothing_found("").interval
     blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
     for name, bench in benches.items():
         bench.ledger = Ledger.of(blocks, machine=name)
-        assert Story(bench, toy_space, seed=1).nothing_found("").interval == alone[name]
+        assert Winner(bench, toy_space, seed=1).nothing_found("").interval == alone[name]
 
 
 # ---- interruption and resumption -----------------------------------------------------------------
@@ -257,11 +256,11 @@ def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(
     """A machine that was busy for a while, until the calibration had ended."""
     bench = make_bench(spin_wins(0.2), QUIET)
     bench.reporter = listener = Listener()
-    study = Story(bench, toy_space, seed=1)
+    study = Winner(bench, toy_space, seed=1)
     spin = Arm.of(study.control.allocator, {"lock": "spin"})
     bench.measure([study.control, spin], "confirm", 16, plan=ProofPlan(12, 16, floor=0.5))
-    assert isinstance(study.aim, Winner)
-    study.aim._refuse(Proof(spin, "out_of_time", Interval(0.2, 0.1, 0.3, 12), planned=12))
+    assert isinstance(study, Winner)
+    study._refuse(Proof(spin, "out_of_time", Interval(0.2, 0.1, 0.3, 12), planned=12))
     told = "not confirmed (its gain is below the noise floor of 64.9 %): 1.221x [1.105, 1.350]"
     assert listener.lines == [f"{told} on 12 pairs"]
 
@@ -270,7 +269,7 @@ def test_a_second_finalist_that_was_interrupted_keeps_its_time(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     first = make_bench(spin_wins(0.2), QUIET)
-    control = Story(first, toy_space, 1).control
+    control = Winner(first, toy_space, 1).control
     idle, better = (Arm.of(control.allocator, {"lock": lock}) for lock in ("lockfree", "spin"))
     for _ in range(2):
         first.measure([control] * 4, "aa", 16)
@@ -288,7 +287,7 @@ def test_a_second_attempt_with_an_arm_of_the_first_is_not_taken_for_it(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     first = make_bench(spin_wins(0.2), QUIET)
-    control = Story(first, toy_space, 1).control
+    control = Winner(first, toy_space, 1).control
     idle, better = (Arm.of(control.allocator, {"lock": lock}) for lock in ("lockfree", "spin"))
     for _ in range(2):
         first.measure([control] * 4, "aa", 16)
@@ -345,7 +344,7 @@ def test_twice_the_least_gain_that_was_promised_is_found(
     found = 0
     for seed in range(4):
         probe = make_bench(flat, USUAL, seed=seed, budget_s=120)
-        study = Story(probe, toy_space, seed, max_trials=1)  # the rest of it tells nothing more
+        study = Winner(probe, toy_space, seed, max_trials=1)  # the rest of it tells nothing more
         study.run()
         assert study.calibration is not None
         gain = 2.0 * study.calibration.detectable

@@ -18,7 +18,7 @@ from hztune.stats.noise import two_states
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import assess, calibrate, warnings_about
 from hztune.study.ledger import Ledger
-from hztune.tune.story import Story
+from hztune.tune.story import Winner
 
 from .conftest import Listener
 
@@ -94,7 +94,7 @@ def test_a_machine_with_two_speeds_does_not_make_two_of_the_program() -> None:
 
 def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Space) -> None:
     bench = runs_bench(200.0, TwoSpeeds(), budget_s=70.0)
-    decision = Story(bench, toy_space, seed=1).run()
+    decision = Winner(bench, toy_space, seed=1).run()
     assert decision.verdict == "improved"
     assert decision.interval is not None
     assert decision.interval.pairs >= 20
@@ -103,7 +103,7 @@ def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Sp
 def test_two_speeds_without_time_for_a_claim_end_a_study_that_names_what_would_do(
     toy_space: Space,
 ) -> None:
-    decision = Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
+    decision = Winner(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
     assert decision.verdict == "not_enough_data"
     assert re.search(r"the 20 fresh pairs of a claim .* --budget 26s would do", decision.why)
 

@@ -66,9 +66,6 @@ hztune compare ./old ./new -- {} its arguments
 hztune compare OLD='./server-1' NEW='./server-2 --fast' --server '{} --port 7777' ...
 hztune compare ./old ./new --command small='{} a.txt' --command large='{} b.txt'
 
-After a row, each contender runs once more for its live memory (used by the program) and its held
-memory (of the allocator); not with --no-worse.
-
 A ratio comes only from pairs in which both contenders ended well; the table says how often one
 failed.
 

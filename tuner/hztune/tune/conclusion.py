@@ -46,9 +46,8 @@ from hztune.study.calibration import Calibration
 from hztune.study.counters import counter_changes, fresh_outcomes, outlying_pairs
 from hztune.study.ledger import Ledger
 from hztune.study.proof import Step
-from hztune.tune.aims import Winner
 from hztune.tune.request import Task, TuneRequest
-from hztune.tune.story import Story
+from hztune.tune.story import Story, Winner
 from hztune.workload import METRICS
 
 _IDLE = "rss_idle_kb"
@@ -234,7 +233,9 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         outliers=tuple(outlying_pairs(bench.ledger)),
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=tuple(_elsewhere(decision)),
-        left_out=decision.examined.gone if decision.examined else (),
+        left_out=tuple(harm.caution for harm in decision.examined.left_out)
+        if decision.examined
+        else (),
         kept=kept_memory(pairs, bench.ledger.calm_controls),
     )
 
@@ -248,7 +249,7 @@ def _findable(story: Story, calibration: Calibration | None) -> float | None:
         return None
     if not story.bench.ledger.searched:
         return None
-    return math.expm1(calibration.findable) if isinstance(story.aim, Winner) else None
+    return math.expm1(calibration.findable) if isinstance(story, Winner) else None
 
 
 def _attempts(decision: Decision) -> Iterator[Attempt]:

@@ -31,11 +31,10 @@ from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Panel, make
 from hztune.study.search import SLOTS
-from hztune.tune.aims import Front, Winner
 from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.on_program import LastProof
 from hztune.tune.request import Task, TuneRequest
-from hztune.tune.story import Story
+from hztune.tune.story import Front, Story, Winner
 
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 
@@ -236,7 +235,7 @@ def _story(
     )
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, asked.weighed)
     executor.recall(ledger.own_blocks())
-    return Story(
+    return (Front if asked.pareto else Winner)(
         Workbench(executor, ledger, budget, reporter, stop, note=store.note),
         task.space,
         asked.seed,
@@ -244,7 +243,6 @@ def _story(
         panel,
         metric_of(asked),
         last,
-        Front if asked.pareto else Winner,
         asked.sampler,
     )
 
