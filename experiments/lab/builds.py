@@ -15,7 +15,7 @@ from hztune import allocator, files, params, process
 from hztune.blocks import Arm
 from hztune.compare.contenders import BUILD, Contender
 from hztune.errors import HztuneError
-from hztune.export.view import macros
+from hztune.export import macros
 from hztune.files import sha256_of
 from hztune.params import Value
 

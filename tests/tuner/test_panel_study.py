@@ -13,7 +13,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.caution import Caution
-from hztune.export.view import provenance
+from hztune.export import provenance
 from hztune.machine import Machine
 from hztune.measure import Around, WorkloadSink
 from hztune.profile import Profile

@@ -16,7 +16,7 @@ from tests.bench import traces
 from hztune import profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import StoppedByUser, UsageError
-from hztune.export.view import provenance
+from hztune.export import provenance
 from hztune.measure import Around
 from hztune.measure.program import described
 from hztune.progress import Quiet, Reporter

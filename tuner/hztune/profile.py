@@ -355,8 +355,8 @@ def hash_of_words(words: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()
 
 
-def load(path: Path) -> Profile:
-    """The profile in the file `path`.
+def load(path: str | Path) -> Profile:
+    """The profile in a file; every field of it was judged.
 
     Raises:
         UsageError: it is no profile, or not a legal one; the text says where.
@@ -366,7 +366,7 @@ def load(path: Path) -> Profile:
             f"cannot read {str(path)!r}: it is a directory; "
             "give the profile.json of a results directory"
         )
-    content = files.read_small(path, MOST_BYTES)
+    content = files.read_small(Path(path), MOST_BYTES)
     try:
         return parse(content)
     except UsageError as error:

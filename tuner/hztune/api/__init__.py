@@ -31,29 +31,22 @@ if TYPE_CHECKING:
         rows,
         ruling,
     )
-    from hztune.api.listings import formats, machine, parameters, paths, spaces
     from hztune.api.profiles import (
         changes,
         differences,
         due,
         environment,
         export,
+        formats,
         history,
-        load_profile,
-        profile_lines,
+        machine,
+        parameters,
+        paths,
         profiles_in,
+        spaces,
         verify,
     )
-    from hztune.api.studies import (
-        optuna_storage,
-        plan,
-        program,
-        report,
-        request,
-        sample_columns,
-        samples,
-        tune,
-    )
+    from hztune.api.studies import plan, program, request, sample_columns, samples, tune
     from hztune.attach.diagnosis import (
         change_process,
         diagnose,
@@ -64,8 +57,10 @@ if TYPE_CHECKING:
     from hztune.compare.exchange import write as write_comparison
     from hztune.doctor import examine as doctor
     from hztune.export import find as find_format
+    from hztune.export import profile_lines
     from hztune.measure.program import named as named_programs
     from hztune.profile import dumps as profile_json
+    from hztune.profile import load as load_profile
     from hztune.recordings import (
         anonymize_trace,
         convert_trace,
@@ -74,6 +69,8 @@ if TYPE_CHECKING:
         trace_info,
         trace_text,
     )
+    from hztune.report import write as report
+    from hztune.report import write_storage as optuna_storage
     from hztune.result.summary import summary_json as summary
     from hztune.result.summary import summary_lines
     from hztune.store.kept_command import read as command_of

@@ -1,38 +1,25 @@
-"""Profiles: read, applied, exported, measured again."""
+"""Profiles, exported, applied, measured again; and what there is on this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hztune import machine_diff, profile
+from hztune import artifacts, machine_diff, profile
 from hztune.errors import HztuneError, NoGainError
 from hztune.profile import Profile
 from hztune.progress import Quiet, Reporter
 
 if TYPE_CHECKING:
+    from hztune.export import Format
+    from hztune.machine import Machine
     from hztune.measure.program import Program
+    from hztune.params import Param
     from hztune.verify.claim import Verification
     from hztune.verify.history import Kept, Recheck
-
-
-def load_profile(path: str | Path) -> Profile:
-    """The profile in a file; every field of it was judged.
-
-    Raises:
-        UsageError: It is no profile, or not a legal one.
-    """
-    return profile.load(Path(path))
-
-
-def profile_lines(tuned: Profile) -> list[str]:
-    """What a profile claims, where it was measured, and how to check it."""
-    from hztune.export.view import provenance
-
-    return provenance(tuned, undo="")[:-1]
 
 
 def export(tuned: Profile, form: str) -> str:
@@ -170,3 +157,60 @@ def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     from hztune.verify import history as checks
 
     return checks.changes(before, after.here)
+
+
+# ---- what there is -------------------------------------------------------------------------------
+
+
+def machine() -> Machine:
+    """The record of this machine that goes into results."""
+    from hztune.machine import Machine
+
+    return Machine.here()
+
+
+def spaces() -> list[Path]:
+    """The search spaces that come with hztune."""
+    return sorted(artifacts.search_spaces().glob("*.toml"))
+
+
+def formats() -> tuple[Format, ...]:
+    """The forms that `export` knows."""
+    from hztune.export import FORMATS
+
+    return FORMATS
+
+
+def parameters(allocator: str = "hz") -> Sequence[Param]:
+    """The parameters of an allocator that is installed here.
+
+    Raises:
+        UsageError: There is no such allocator, or it is not installed.
+    """
+    from hztune import allocator as adapters
+    from hztune import params
+
+    if allocator == "hz":
+        return params.table()
+    adapter = adapters.get(allocator)
+    return adapter.knobs(adapter.installed())
+
+
+def paths() -> dict[str, Callable[[], Path]]:
+    """The built parts of hz by name; each is looked for when it is called.
+
+    Calling one raises an HztuneError where it was not built.
+    """
+    return {
+        "lib": artifacts.library,
+        "static-lib": artifacts.static_library,
+        "deepbind": artifacts.deepbind,
+        "agent": artifacts.agent,
+        "recorder": artifacts.recorder,
+        "include": artifacts.include_dir,
+        "cmake": artifacts.cmake_dir,
+        "bench": artifacts.bench,
+        "launch": artifacts.launch,
+        "turns": artifacts.turns,
+        "spaces": artifacts.search_spaces,
+    }

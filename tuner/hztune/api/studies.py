@@ -148,22 +148,6 @@ def plan(asked: TuneRequest) -> list[str]:
     return plan(task)
 
 
-def report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Writes the study in a results directory as one HTML page, and returns the page's path.
-
-    Args:
-        folder: The results directory.
-        out: The page; None: report.html in `folder`.
-
-    Raises:
-        UsageError: There is no finished study in `folder`.
-        HztuneError: Its samples are damaged, or the file system refused.
-    """
-    from hztune import report
-
-    return report.write(Path(folder), None if out is None else Path(out))
-
-
 def samples(folder: str | Path) -> Iterator[bytes]:
     """Yields every measurement of a study as a line of JSON, also while it runs.
 
@@ -200,14 +184,3 @@ def sample_columns(
     from hztune.store.rows import columns
 
     return columns(recording(Path(folder)).lines, kind)
-
-
-def optuna_storage(folder: str | Path) -> Path:
-    """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
-
-    Raises:
-        UsageError: There is no such study.
-    """
-    from hztune import report
-
-    return report.write_storage(Path(folder))

@@ -28,8 +28,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 STORAGE = "study.journal"
 
 
-def write_storage(folder: Path) -> Path:
-    """Writes the search of the study in a results directory beside its samples; returns its path.
+def write_storage(folder: str | Path) -> Path:
+    """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
 
     It is made elsewhere: Optuna cannot open a journal that ends in the middle of a record.
 
@@ -37,7 +37,7 @@ def write_storage(folder: Path) -> Path:
         UsageError: There is no study in `folder`.
         HztuneError: Its samples are damaged, or the file system refused.
     """
-    samples = recording(folder)
+    samples, path = recording(Path(folder)), Path(folder) / STORAGE
     text = samples.identity.get("limit", "none")
     texts = dict(each.split(" ", 1) for each in text.split(", ")) if text != "none" else {}
     memory = weighed_memory(samples.identity.get("objectives", ""))
@@ -51,8 +51,8 @@ def write_storage(folder: Path) -> Path:
         )
         for trial in _trials(ledger):
             study.add_trial(trial)
-        files.write_whole(folder / STORAGE, [fresh.read_bytes()])
-    return folder / STORAGE
+        files.write_whole(path, [fresh.read_bytes()])
+    return path
 
 
 def _trials(ledger: Ledger) -> Iterator[optuna.trial.FrozenTrial]:

@@ -1,15 +1,8 @@
 """The result of a study, once and for all: what it emits, and how that came about.
 
-It is made once, when the study has ended, and cannot be changed. Everything that is told of the
-study is a view of it: the profile's file and its exports, the summary for people and for machines
-(`hztune.result.summary`), the report. `hztune.result` keeps it beside the blocks;
-`hztune.result.figures` works out of both what a report draws.
-
-How a study ended: what is emitted, what is claimed of it, and why.
-
-A result as it is kept beside the blocks of its study, and read back.
-
-Its profiles are kept as their files hold them, its account field by field.
+Everything that is told of the study is a view of it: the profile's file and its exports, the
+summary for people and for machines (`hztune.result.summary`), the report, whose figures
+`hztune.result.figures` works out of it and of the blocks beside which it is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -28,7 +21,7 @@ from hztune import schema
 from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
 from hztune.params import Value
-from hztune.profile import Claim, MemoryClaim, Profile, Verdict
+from hztune.profile import Claim, MemoryClaim, Profile, Share, Verdict
 from hztune.rests import MemoryKind
 from hztune.result.kept import KeptMemory
 from hztune.stats.intervals import Interval
@@ -221,37 +214,14 @@ def claim_of(
     return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
 
 
-class HasRatio(Protocol):
-    """What has a ratio with its interval: a claim, an attempt, a share of one."""
-
-    @property
-    def ratio(self) -> float | None:
-        """None: not measured."""
-
-    @property
-    def ci_low(self) -> float | None:
-        """Lower end of its 95 % interval."""
-
-    @property
-    def ci_high(self) -> float | None:
-        """Upper end."""
-
-
-def claimed_interval(claimed: HasRatio | None, pairs: int) -> Interval | None:
+def claimed_interval(
+    claimed: Claim | MemoryClaim | Share | Attempt | SpeedRatio | None, pairs: int
+) -> Interval | None:
     """What a claim says, in log units; None: it was not measured."""
     if claimed is None or not (claimed.ratio and claimed.ci_low and claimed.ci_high):
         return None
     low, high = math.log(claimed.ci_low), math.log(claimed.ci_high)
     return Interval(math.log(claimed.ratio), low, high, pairs)
-
-
-def intervals_of(member: Profile) -> tuple[Interval, Interval]:
-    """Speed and memory of a member of a front, in log units."""
-    speed, memory = (
-        claimed_interval(each, member.claim.pairs) for each in (member.claim, member.claim.memory)
-    )
-    assert speed is not None and memory is not None  # every member has both
-    return speed, memory
 
 
 REASONS = {
@@ -266,12 +236,9 @@ REASONS = {
 
 def ending(result: Result) -> dict[str, Any]:
     """What an ended study keeps of itself; `read` reads it back."""
-    front = [_profile_json(member) for member in result.front]
-    return {
-        "profile": _profile_json(result.profile),
-        "account": stored_form(result.account),
-        **({FRONT: front} if front else {}),
-    }
+    made, *front = (json.loads(profiles.dumps(each)) for each in (result.profile, *result.front))
+    kept = {"profile": made, "account": stored_form(result.account)}
+    return {**kept, **({FRONT: front} if front else {})}
 
 
 def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
@@ -281,19 +248,11 @@ def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
         UsageError: Something in it is not legal.
     """
     account = schema.judged(ended["account"], Account)
-    made, *front = (_profile(each) for each in (ended["profile"], *ended.get(FRONT, ())))
+    kept = (ended["profile"], *ended.get(FRONT, ()))
+    made, *front = (profiles.parse(json.dumps(each).encode()) for each in kept)
     return Result(made, account, tuple(front), folder)
 
 
 def stored_form(value: Any) -> Any:
     """A value as JSON holds it."""
     return msgspec.to_builtins(value, enc_hook=dict)  # of mappings that nothing can change
-
-
-def _profile_json(made: Profile) -> Any:
-    """A profile as it stands in its file."""
-    return json.loads(profiles.dumps(made))
-
-
-def _profile(kept: Any) -> Profile:
-    return profiles.parse(json.dumps(kept).encode())

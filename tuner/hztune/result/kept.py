@@ -27,26 +27,20 @@ Ends = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What one arm keeps."""
+    """What one arm keeps, means over its processes, KiB."""
 
-    kept_kb: float
-    """Mean over its processes at the end of their last rest, KiB."""
-    lazy_kb: float
-    """What was given back lazily and was still there beside it, KiB."""
-    slope_kb: Ends | None
-    """KiB that a round more keeps; None: too few rounds or processes."""
-    grows: bool
-    """Whether it is shown, at the error SURE, that each round keeps more."""
-    charged_kb: float = 0.0
-    """What the kernel charged its control group and could not reclaim, KiB; 0: it had no group."""
+    kept_kb: float  # at the end of the last rest
+    lazy_kb: float  # what was given back lazily and was still there beside it
+    slope_kb: Ends | None  # what a round more keeps; None: too few rounds or processes
+    grows: bool  # whether it is shown, at the error SURE, that each round keeps more
+    charged_kb: float = 0.0  # of its control group, and not reclaimable; 0: it had no group
 
     @property
     def words(self) -> str:
         """What it keeps: "45.9 MiB and 2.0 MiB returned lazily"."""
         lazy = f" and {mib(1024 * self.lazy_kb)} returned lazily" if self.lazy_kb >= 1.0 else ""
         charged = f", {mib(1024 * self.charged_kb)} charged to its control group"
-        group = charged if self.charged_kb else ""
-        return f"{mib(1024 * self.kept_kb)}{lazy}{group}"
+        return f"{mib(1024 * self.kept_kb)}{lazy}{charged if self.charged_kb else ''}"
 
     @property
     def slope_words(self) -> str:
@@ -61,14 +55,10 @@ class KeptMemory:
     """What stays at rest."""
 
     default: Keeper
-    tuned: Keeper | None = None
-    """None: nothing was proved of any configuration."""
-    ratio: Ratio | None = None
-    """Of what is kept, tuned / default; None: too few pairs."""
-    speed: Ratio | None = None
-    """Of the loads, likewise; above 1 the tuned one is faster."""
-    slope_change_kb: Ends | None = None
-    """Slope of the tuned one less that of the default, KiB a round."""
+    tuned: Keeper | None = None  # None: nothing was proved of any configuration
+    ratio: Ratio | None = None  # of what is kept, tuned / default; None: too few pairs
+    speed: Ratio | None = None  # of the loads, likewise; above 1 the tuned one is faster
+    slope_change_kb: Ends | None = None  # slope of the tuned one less that of the default
     pairs: int = 0
 
 
@@ -82,12 +72,7 @@ def kept_memory(
 ) -> KeptMemory | None:
     """What was seen at rest in fresh pairs of the control and a configuration.
 
-    Args:
-        pairs: Control and configuration.
-        alone: The control, where there are no pairs.
-
-    Returns:
-        None where nothing was looked at.
+    `alone`: The control, where there are no pairs. None where nothing was looked at.
     """
     both = [(one, two) for one, two in pairs if one.rested and two.rested and one.ok and two.ok]
     if not both:
@@ -98,7 +83,8 @@ def kept_memory(
     ratios = _interval([log_memory_ratio(*pair, "kept") for pair in both])
     loads = [load_ratio(*pair) for pair in both]
     speeds = _interval([each.log_ratio if each else None for each in loads])
-    changes = [slope_change(*pair) for pair in both]
+    slopes = [[each.rested.slope_kb if each.rested else None for each in pair] for pair in both]
+    changes = [two - one for one, two in slopes if one is not None and two is not None]
     return KeptMemory(
         default,
         tuned,
@@ -114,21 +100,15 @@ def keeper(seen: Sequence[Rested | None]) -> Keeper | None:
     known = [each for each in seen if each is not None]
     if not known:
         return None
-    slopes = [each.slope_kb for each in known]
+    slopes, last = [each.slope_kb for each in known], [each.rounds[-1] for each in known]
     sure = _interval(slopes, SURE)
     return Keeper(
         fmean(each.kept_kb for each in known),
-        fmean(each.rounds[-1].lazy_kb for each in known),
+        fmean(each.lazy_kb for each in last),
         _ends(slopes),
         sure is not None and sure.low > 0.0,
-        fmean(each.rounds[-1].charged_kb for each in known),
+        fmean(each.charged_kb for each in last),
     )
-
-
-def slope_change(one: Outcome, other: Outcome) -> float | None:
-    """What a round more keeps in the second one beyond the first, KiB; None: not known."""
-    first, second = (each.rested.slope_kb if each.rested else None for each in (one, other))
-    return None if first is None or second is None else second - first
 
 
 def _interval(values: Sequence[float | None], error: float = 0.05) -> Interval | None:

@@ -8,15 +8,15 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from hztune.profile import Profile, Share, ratio_text
+from hztune.profile import Profile, ratio_text
 from hztune.progress import duration, percent
 from hztune.rests import MEMORIES
-from hztune.result import Addition, Result, front_file, stored_form
+from hztune.result import Result, front_file, stored_form
 from hztune.result.kept import slope_words
 from hztune.study.counters import FAULTS
 from hztune.workload import METRICS
 
-_STATES = {"harmed": "harm on", "safe": "no harm on", "open": "not shown on"}
+_SHOWN = ("ratio", "ci_low", "ci_high")
 
 
 def summary_json(result: Result) -> dict[str, Any]:
@@ -30,43 +30,38 @@ def summary_json(result: Result) -> dict[str, Any]:
         if not account[name]:
             del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out")}
-    later["added"] = [
-        {
-            "params": dict(one.params),
-            "reason": "limit" if one.answer == "kept" else "gain",
-            **stored_form(one.adds),
-        }
-        for one in result.account.added
-    ]
-    later["outliers"] = [_with_params(each) for each in account.pop("outliers")]
+    outliers = [_with_params(each) for each in account.pop("outliers")]
     account["attempts"] = [_with_params(each) for each in account["attempts"]]
     for step in (step for attempt in account["attempts"] for step in attempt["steps"]):
         step.update(arm=_with_params({"arm": step["arm"]}), params=dict(step["params"]))
+    counters = (each for each in result.account.changes if each.counter != FAULTS)
     return {
         "verdict": made.claim.verdict,
         "why": account.pop("why"),
         "allocator": made.allocator.name,
         "control": _control(made),
         "params": made.arm.config,
-        "ratio": made.claim.ratio,
-        "ci_low": made.claim.ci_low,
-        "ci_high": made.claim.ci_high,
-        "pairs": made.claim.pairs,
+        **{name: getattr(made.claim, name) for name in (*_SHOWN, "pairs")},
         "shares": {
-            _label(made, share): (share.ratio, share.ci_low, share.ci_high)
-            for share in made.shares
+            label: (share.ratio, share.ci_low, share.ci_high)
+            for share, label in zip(made.shares, _labels(made), strict=True)
             if share.ratio is not None
         },
         "trials": made.search.trials,
         **account,
-        "counters": {
-            each.counter: (each.default, each.tuned)
-            for each in result.account.changes
-            if each.counter != FAULTS
-        },
+        "counters": {each.counter: (each.default, each.tuned) for each in counters},
         "out": str(result.folder or ""),
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
         **later,
+        "added": [
+            {
+                "params": dict(one.params),
+                "reason": "limit" if one.answer == "kept" else "gain",
+                **stored_form(one.adds),
+            }
+            for one in result.account.added
+        ],
+        "outliers": outliers,
         "warnings": [each.text for each in made.cautions],
     }
 
@@ -74,18 +69,6 @@ def summary_json(result: Result) -> dict[str, Any]:
 def summary_lines(result: Result) -> list[str]:
     """The summary for people: the verdict and what it costs; the report has all the rest."""
     made, account = result.profile, result.account
-    seen = []
-    for name, ratio in account.as_they_come.items():
-        within = account.seen_within.get(name)
-        scatter = "" if within is None else f" ± {percent(within, sign=False)}"
-        seen.append(f"{name} {ratio if isinstance(ratio, str) else f'{ratio:.2f}x{scatter}'}")
-    elsewhere = []
-    for state, words in _STATES.items():
-        there = (each for each in account.elsewhere if each.state == state and not each.missing)
-        if names := ", ".join(each.workload for each in there):
-            elsewhere.append(f"{words} {names}")
-    missing = (each for each in account.elsewhere if each.missing)
-    elsewhere += [f"{each.workload} was not measured: {each.missing}" for each in missing]
     text = _template().render(
         result=result,
         made=made,
@@ -93,10 +76,8 @@ def summary_lines(result: Result) -> list[str]:
         base="unchanged program" if _control(made) == "none" else "default",
         control=_control(made),
         seeks_kept=made.claim.metric == METRICS["kept"],
-        worth={name: _worth(one) for one in account.added for name, _ in one.params},
-        elsewhere=elsewhere,
-        seen=seen,
-        label=lambda share: _label(made, share),
+        worth={name: one for one in account.added for name, _ in one.params},
+        labels=_labels(made),
     )
     return text.splitlines()
 
@@ -104,12 +85,13 @@ def summary_lines(result: Result) -> list[str]:
 @cache
 def _template() -> Template:
     made = Environment(
+        extensions=["jinja2.ext.do"],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=False,  # for a terminal
     )
-    made.globals |= {"duration": duration, "memories": MEMORIES}
+    made.globals |= {"duration": duration, "memories": MEMORIES, "percent": percent}
     made.globals |= {"ratio": ratio_text, "slope_words": slope_words}
     return made.from_string(Path(__file__).with_name("summary.txt").read_text())
 
@@ -119,11 +101,11 @@ def _control(made: Profile) -> str:
     return made.objective.control or made.allocator.name
 
 
-def _label(made: Profile, share: Share) -> str:
-    """A workload as the study calls it: "remote@main remote=90 T=32"."""
+def _labels(made: Profile) -> list[str]:
+    """Each workload as the study calls it: "remote@main remote=90 T=32"."""
     goals = (goal for goal in ("p99", "kept") if METRICS[goal] == made.objective.metric)
     goal = next((f" by {goal}" for goal in goals), "")
-    return f"{share.workload.label} T={made.threads}{goal}"
+    return [f"{share.workload.label} T={made.threads}{goal}" for share in made.shares]
 
 
 def _with_params(row: dict[str, Any]) -> dict[str, Any]:
@@ -142,21 +124,9 @@ def _member(number: int, made: Profile) -> dict[str, Any]:
         "allocator": made.allocator.name,
         "params": made.arm.config,
         "pairs": claim.pairs,
-        "ratio": claim.ratio,
-        "ci_low": claim.ci_low,
-        "ci_high": claim.ci_high,
+        **{name: getattr(claim, name) for name in _SHOWN},
         "rss_ratio": memory.ratio,
         "rss_low": memory.ci_low,
         "rss_high": memory.ci_high,
         **({"memory": memory.of} if memory.of != "rss" else {}),
     }
-
-
-def _worth(one: Addition) -> str:
-    """What a parameter is in the profile for, in words."""
-    if one.answer == "kept":
-        return ", which meets the memory limit"
-    shown = (one.adds.ratio, one.adds.ci_low, one.adds.ci_high)
-    gain, low, high = (f"{100.0 * (each - 1.0):+.1f} %" for each in shown if each is not None)
-    whose = "" if len(one.params) == 1 else f" with {', '.join(name for name, _ in one.params)}"
-    return f"  adds {gain} [{low}, {high}]{whose}"
