@@ -23,9 +23,9 @@ from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import Program, described
 from hztune.measure.scope import Scope, entered, freezer, memory_limit_of
 from hztune.measure.whole import RunExecutor
-from hztune.profile import Objective, Profile
+from hztune.profile import Objective, Profile, WorkloadId
 from hztune.quota import Quota, memory_text
-from hztune.verify.claim import _same_quota
+from hztune.verify.claim import targets
 from hztune.workload import WorkloadSpec
 
 from .test_kept_measured import OpenProof
@@ -275,11 +275,12 @@ def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfi
 def test_a_claim_is_measured_again_in_its_container_and_in_no_other(
     make_profile: MakeProfile,
 ) -> None:
-    made = make_profile(objective=Objective("wall_s", {}, quota=QUOTA))
-    program = described(("./program",))
-    assert _same_quota(program, made) == QUOTA
+    of = WorkloadId("program", "true", "", {})
+    made = make_profile(objective=Objective("wall_s", {}, quota=QUOTA), workload=of, threads=0)
+    program = described(("true",))
+    assert targets(made, [program]) == [replace(program, quota=QUOTA)]
     with pytest.raises(UsageError, match="proved in 2 CPUs and 512M of memory, and --memory 256M"):
-        _same_quota(replace(program, quota=Quota(None, 256 << 10)), made)
+        targets(made, [replace(program, quota=Quota(None, 256 << 10))])
 
 
 def test_the_limit_of_a_running_process_is_the_smallest_on_the_way_up(

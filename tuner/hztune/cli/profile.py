@@ -157,10 +157,7 @@ def history_command(profile_path: Path | None, as_json: bool) -> None:
         own = list(several)
         click.echo(f"{own[0].label}  ({own[0].profile})")
         if (claimed := own[0].claimed) is not None:
-            click.echo(
-                f"  claimed           {claimed.ratio:.3f}x [{claimed.ci_low:.3f}, "
-                f"{claimed.ci_high:.3f}]"
-            )
+            click.echo(f"  claimed           {claimed.text}")
         for before, check in zip([None, *own[:-1]], own, strict=True):
             click.echo(f"  {check.words}")
             for change in api.changes(before, check) if before is not None else ():

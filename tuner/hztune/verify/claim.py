@@ -1,19 +1,18 @@
 """A profile's claim, measured again: fresh pairs of control and profile, on what it was tuned for.
 
 How many pairs there will be is planned when the first of them has shown how long they take; they
-are looked at three times, as every proof is (see `confirm.proof`). A claim is refuted when the
-interval lies below the claimed one: a smaller gain is not the one that was promised. It holds when
-the interval lies above MARGIN times the claimed lower end (a test of non-inferiority); that there
-is a gain at all is a weaker answer, and is said as such. A profile that only promises to keep a
-memory limit must be shown to keep it, and one that promises less memory to save at least MARGIN of
-what was claimed.
+are looked at three times, as every proof is. A claim is refuted when the interval lies below the
+claimed one: a smaller gain is not the one that was promised. It holds when the interval lies above
+MARGIN times the claimed lower end (a test of non-inferiority); that there is a gain at all is a
+weaker answer, and is said as such. A profile that only promises to keep a memory limit must be
+shown to keep it, and one that promises less memory to save at least MARGIN of what was claimed.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +22,10 @@ from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
-from hztune.measure import Executor
 from hztune.measure.executors import executor_for
 from hztune.measure.program import Program
 from hztune.profile import Profile
-from hztune.progress import Reporter, StudyStatus
-from hztune.quota import Quota
+from hztune.progress import Reporter
 from hztune.rests import MemoryKind
 from hztune.stats.intervals import LEAST_PLANNED, MOST_TIMES, Interval, fixed_interval
 from hztune.stats.question import REPORTED_ERROR, Looks, Question
@@ -63,21 +60,13 @@ _MOST_BUDGET_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What measuring a claim again has shown.
-
-    Attributes:
-        answer: In words.
-        why: The reason, in one sentence.
-        interval: 95 % interval of the log ratio here; None: too few pairs.
-        rss_ratio: Peak memory, profile / control; None: not measured.
-        kept_ratio: The same of what is kept at rest.
-    """
+    """What measuring a claim again has shown."""
 
     answer: VerifyAnswer
-    why: str
-    interval: Interval | None
-    rss_ratio: float | None
-    kept_ratio: float | None = None
+    why: str  # in one sentence
+    interval: Interval | None  # 95 %, of the log ratio here; None: too few pairs
+    rss_ratio: float | None  # peak memory, profile / control; None: not measured
+    kept_ratio: float | None = None  # the same of what is kept at rest
 
     @property
     def measured(self) -> dict[str, float | int | None]:
@@ -89,49 +78,34 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a profile promises, in log units.
-
-    Attributes:
-        control: What its ratio is to.
-        arm: The configuration.
-        low: Lower end of the claimed interval.
-        limit: The memory limit that it keeps; None: there is none.
-        max_loss: What each of several workloads may lose; None: there is one only.
-        is_gain: Whether it promises to be better, not only to keep the limit.
-        memory: Upper end of the claimed interval of its log ratio of peak memory, where less memory
-            is what it promises; None: it promises something else.
-        weighed: Which memory that is.
-    """
+    """What a profile promises, in log units."""
 
     control: Arm
     arm: Arm
-    low: float
+    low: float  # lower end of the claimed interval
     limit: MemoryLimit | None
-    is_gain: bool
-    max_loss: LossLimit | None = None
-    memory: float | None = None
-    weighed: MemoryKind = "rss"
+    is_gain: bool  # whether it promises to be better, not only to keep the limit
+    max_loss: LossLimit | None = None  # what each of several workloads may lose, or the load
+    memory: float | None = None  # where it promises less memory, the upper end of that interval
+    weighed: MemoryKind = "rss"  # which memory that is
 
     @classmethod
     def of(cls, tuned: Profile) -> Promise:
-        """The promise of a profile that makes one.
-
-        Raises:
-            UsageError: It makes none, so that there is nothing to verify.
-        """
-        if not tuned.makes_a_claim or tuned.claim.ci_low is None:
-            raise UsageError(f"there is nothing to verify: the verdict is {tuned.claim.verdict}")
+        """The promise of a profile; UsageError: it makes none."""
+        claim = tuned.claim
+        if not tuned.makes_a_claim or claim.ci_low is None:
+            raise UsageError(f"there is nothing to verify: the verdict is {claim.verdict}")
         limit, max_loss = limits_of(tuned.objective.limits)
-        memory = tuned.claim.memory if tuned.claim.verdict == "less_memory" else None
+        is_less = claim.verdict == "less_memory" and claim.memory is not None
         return cls(
-            control=Arm(tuned.objective.control or tuned.allocator.name),
-            arm=Arm.of(tuned.allocator.name, tuned.params),
-            low=math.log(tuned.claim.ci_low),
-            limit=limit,
-            is_gain=tuned.claim.verdict == "improved",
-            max_loss=max_loss,
-            memory=math.log(memory.ci_high) if memory else None,
-            weighed=tuned.claim.memory.of if tuned.claim.memory else "rss",
+            Arm(tuned.objective.control or tuned.allocator.name),
+            tuned.arm,
+            math.log(claim.ci_low),
+            limit,
+            claim.verdict == "improved",
+            max_loss,
+            math.log(claim.memory.ci_high) if is_less and claim.memory else None,
+            claim.memory.of if claim.memory else "rss",
         )
 
     def gain(self, record: ArmRecord, looks: Looks) -> Question:
@@ -163,215 +137,194 @@ def verify(
     reporter: Reporter,
     traces: Sequence[Path] = (),
 ) -> Verification:
-    """Measures the claim of a profile again.
-
-    Args:
-        tuned: The profile.
-        programs: The programs that it was made for; empty: it was made for workloads.
-        budget_s: Seconds for it.
-        seed: Of every random choice.
-        reporter: Is told how it goes.
-        traces: Where the traces stand that it was made for; those that are missing are looked for
-            by name in the present folder.
-
-    Raises:
-        UsageError: It makes no claim, or was made for something else, or there is no time;
-            nothing was measured.
-        HztuneError: The control does not run.
-    """
+    """Measures the claim of a profile again; see `api.verify`."""
     if not _LEAST_BUDGET_S <= budget_s <= _MOST_BUDGET_S:
         raise UsageError(
             f"--budget is {budget_s:g} s; legal is from {_LEAST_BUDGET_S:g} s to 7 days"
         )
     promise = Promise.of(tuned)
-    if programs and traces:
-        raise UsageError("--trace and a program after -- exclude each other; give one of them")
-    executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed, traces)
+    inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
+    executor = executor_for(
+        targets(tuned, programs, traces),
+        seed=seed,
+        machine=Machine.here(),
+        processes=2,
+        inside=inside,
+    )
     budget = Budget(SystemClock(), budget_s)
     return measure(promise, Workbench(executor, promise.ledger(), budget, reporter))
 
 
-def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
-    """What measures the workload of a profile, or all of several together."""
-    if tuned.workload.kind == "program":
-        if tuned.shares:
-            raise UsageError(_each_command(tuned))
-        raise UsageError(
-            f"the profile was made for the program {tuned.workload.name}: "
-            "give its command again after --"
-        )
-    goal = goal_of(tuned.objective.metric)
-    texts = _placed_texts(tuned, traces)
-    specs = [
-        WorkloadSpec.from_text(
-            text,
-            [f"{k}={v}" for k, v in of.params.items()],
-            None if trace_file.is_trace(text) else tuned.threads,
-        )
-        for text, of in zip(texts, tuned.workloads, strict=True)
-    ]
-    rest = tuned.objective.rest
-    specs = [(spec if rest is None else spec.resting(rest)).by(goal) for spec in specs]
-    if (quota := tuned.objective.quota) is not None:
-        specs = [spec.within(quota) for spec in specs]
-    for spec in specs:
-        spec.check()
-    return executor_for(specs, seed=seed, machine=Machine.here(), processes=2)
+# ---- on what -------------------------------------------------------------------------------------
 
 
-def _placed_texts(tuned: Profile, traces: Sequence[Path]) -> list[str]:
-    """The workloads of a profile as a command line names them, traces by where they stand here."""
-    known = {trace_file.find(f"{trace_file.PREFIX}{path}") for path in traces}
-    by_digest = {each.digest: each for each in known}
-    texts = [of.text for of in tuned.workloads]
-    wanted = {of.setting for of in tuned.workloads if trace_file.is_trace(of.name)}
-    if others := [each for each in known if each.digest not in wanted]:
-        made_for = " and ".join(texts)
-        raise UsageError(
-            f"--trace {others[0].path.name}: its SHA-256 begins with {others[0].digest}, and the "
-            f"profile was made for {made_for}"
-        )
-    return [
-        f"{trace_file.PREFIX}{by_digest[of.setting].path}" if of.setting in by_digest else text
-        for text, of in zip(texts, tuned.workloads, strict=True)
-    ]
-
-
-def _each_command(tuned: Profile) -> str:
-    """How to name the programs of a profile that was made for several."""
-    names = " ".join(f"--command {of.name}='...'" for of in tuned.workloads)
-    return f"the profile was made for several commands; give each again: {names}"
-
-
-def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
-    """What measures the programs that a profile was made for."""
+def targets(
+    tuned: Profile, programs: Sequence[Program], traces: Sequence[Path] = ()
+) -> list[Program | WorkloadSpec]:
+    """What a claim is measured on: programs that are given again, or the profile's workloads."""
+    if programs and traces:
+        raise UsageError("--trace and a program after -- exclude each other; give one of them")
     of = tuned.workload
+    if not programs and of.kind == "bench":
+        return [*_workloads(tuned, traces)]
     if of.kind == "bench":
         raise UsageError(
             f"the profile was made for the workload {of.name}, not for a program; "
             "leave the program out, or use `hztune compare`"
         )
     named = {program.label: program for program in programs}
-    if tuned.shares and set(named) != {each.name for each in tuned.workloads}:
-        raise UsageError(_each_command(tuned))
-    if not tuned.shares and len(programs) > 1:
-        raise UsageError(f"the profile was made for one program, {of.name}; give it after --")
-    chosen = [named[each.name] for each in tuned.workloads] if tuned.shares else list(programs)
-    if (chosen[0].rate is not None) != (tuned.objective.metric == "metric"):
+    if tuned.shares and {*named} != {each.name for each in tuned.workloads}:
+        names = " ".join(f"--command {each.name}='...'" for each in tuned.workloads)
+        raise UsageError(f"the profile was made for several commands; give each again: {names}")
+    if not tuned.shares and len(programs) != 1:
         raise UsageError(
-            f"the profile's ratio is one of {tuned.objective.metric}; "
+            f"the profile was made for the program {of.name}: give its command again after --"
+        )
+    chosen = [named[each.name] for each in tuned.workloads] if tuned.shares else programs
+    return [_as_proved(each, tuned) for each in chosen]
+
+
+def _as_proved(program: Program, tuned: Profile) -> Program:
+    """A program with the rests and the container of the claim."""
+    goal = tuned.objective
+    if (program.rate is not None) != (goal.metric == "metric"):
+        raise UsageError(
+            f"the profile's ratio is one of {goal.metric}; "
             "give the same --metric-regex or --metric-cmd as for tuning, or none"
         )
-    for word in (program.argv[0] for program in chosen):
-        if shutil.which(word) is None:
-            raise UsageError(f"there is no program {word!r}; give a path, or a name in PATH")
-    if (rest := tuned.objective.rest) is not None:
-        seeks_kept = tuned.objective.metric == METRICS["kept"]
-        chosen = [replace(each.resting(rest), seeks_kept=seeks_kept) for each in chosen]
-    chosen = [replace(each, quota=_same_quota(each, tuned)) for each in chosen]
-    inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
-    return executor_for(chosen, seed=seed, machine=Machine.here(), inside=inside)
-
-
-def _same_quota(program: Program, tuned: Profile) -> Quota | None:
-    """The container of the claim, in which it is measured again."""
-    proved = tuned.objective.quota
-    if program.quota is not None and program.quota != proved:
-        where = f"in {proved.text}" if proved is not None else "without a container"
+    if program.quota is not None and program.quota != goal.quota:
+        where = f"in {goal.quota.text}" if goal.quota is not None else "without a container"
+        options = " ".join(program.quota.options)
         raise UsageError(
-            f"the profile was proved {where}, and {' '.join(program.quota.options)} was given; "
-            "leave these options out, or compare there: hztune compare none PROFILE "
-            f"{' '.join(program.quota.options)} -- ..."
+            f"the profile was proved {where}, and {options} was given; leave these options out, "
+            f"or compare there: hztune compare none PROFILE {options} -- ..."
         )
-    return proved
+    if shutil.which(program.argv[0]) is None:
+        raise UsageError(f"there is no program {program.argv[0]!r}; give a path, or a name in PATH")
+    if goal.rest is not None:
+        seeks_kept = goal.metric == METRICS["kept"]
+        program = replace(program.resting(goal.rest), seeks_kept=seeks_kept)
+    return replace(program, quota=goal.quota)
+
+
+def _workloads(tuned: Profile, traces: Sequence[Path]) -> list[WorkloadSpec]:
+    """The workloads of a profile; a trace is where it was named, or where its text says."""
+    known = [trace_file.find(f"{trace_file.PREFIX}{path}") for path in traces]
+    wanted = {of.setting for of in tuned.workloads if trace_file.is_trace(of.name)}
+    if others := [each for each in known if each.digest not in wanted]:
+        made_for = " and ".join(of.text for of in tuned.workloads)
+        raise UsageError(
+            f"--trace {others[0].path.name}: its SHA-256 begins with {others[0].digest}, and the "
+            f"profile was made for {made_for}"
+        )
+    placed = {each.digest: f"{trace_file.PREFIX}{each.path}" for each in known}
+    goal, rest, quota = (
+        goal_of(tuned.objective.metric), tuned.objective.rest, tuned.objective.quota
+    )  # fmt: skip
+    specs = []
+    for of in tuned.workloads:
+        text, params = placed.get(of.setting, of.text), [f"{k}={v}" for k, v in of.params.items()]
+        threads = None if trace_file.is_trace(text) else tuned.threads
+        spec = WorkloadSpec.from_text(text, params, threads)
+        spec = (spec if rest is None else spec.resting(rest)).by(goal)
+        specs.append(spec if quota is None else spec.within(quota))
+        specs[-1].check()
+    return specs
+
+
+# ---- measuring -----------------------------------------------------------------------------------
 
 
 def measure(promise: Promise, bench: Workbench) -> Verification:
     """Measures fresh pairs until a look has judged the claim, all are there, or time is up.
 
-    Args:
-        promise: What to judge; `bench.ledger` has its memory limit.
-        bench: Where pairs are measured.
+    `bench.ledger` has the memory limit of the promise.
 
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
-    with bench.budget.running():
+    planned, budget = 0, bench.budget
+    with budget.running():
         with suppress(OutOfTime):  # then it is late, too
             bench.executor.prepare(promise.control)
-        return _measured(promise, bench)
-
-
-def _measured(promise: Promise, bench: Workbench) -> Verification:
-    planned, budget, arms = 0, bench.budget, [promise.control, promise.arm]
-    while True:
-        record = bench.ledger.fresh(promise.arm)
-        pairs, logs = len(record.pairs), record.log_ratios
-        if not planned:
-            rounds = bench.rounds(2, budget.total_s / PAIRS)
+        while True:
+            record = bench.ledger.fresh(promise.arm)
+            pairs, logs = len(record.pairs), record.log_ratios
+            if not planned:
+                rounds = bench.rounds(2, budget.total_s / PAIRS)
             cost_s = bench.executor.cost(2, rounds)
-        if not planned and bench.ledger.blocks:
-            planned = max(LEAST_PLANNED, pairs + int(budget.left() / cost_s))
-        cost_s = bench.executor.cost(2, rounds)
-        is_late = not budget.allows(cost_s)
-        looks = Looks.due(pairs, LEAST_PLANNED, planned, is_last=is_late)
-        finding = verification(promise, record, looks)
-        if finding.answer != "cannot tell":
-            return finding
-        if is_late or (planned and pairs >= planned):
-            why = f"{finding.why}; {_more_time(promise, record, looks, budget, cost_s)}"
-            seen = finding.interval or (fixed_interval(logs) if len(logs) > 1 else None)
-            return replace(finding, why=why, interval=seen)
-        with suppress(OutOfTime):
-            bench.measure(arms, "confirm", rounds)
-        record = bench.ledger.fresh(promise.arm)
-        logs = record.log_ratios
-        bench.reporter.update(
-            StudyStatus(
-                phase="verify",
-                trials=len(logs),
-                failed=len(record.failures),
-                best=sum(logs) / max(1, len(logs)),
-                error=fixed_interval(logs).half_width if logs else math.inf,
-                floor=0.0,
-                left_s=budget.left(),
-                share=budget.elapsed() / budget.total_s,
-                pairs=len(logs),
-                planned=planned,
-                subject=difference(promise.arm, promise.control),
-            )
-        )
+            if not planned and bench.ledger.blocks:
+                planned = max(LEAST_PLANNED, pairs + int(budget.left() / cost_s))
+            is_late = not budget.allows(cost_s)
+            looks = Looks.due(pairs, LEAST_PLANNED, planned, is_last=is_late)
+            finding = verification(promise, record, looks)
+            if finding.answer != "cannot tell":
+                return finding
+            if is_late or (planned and pairs >= planned):
+                why = f"{finding.why}; {_more_time(promise, record, looks, budget, cost_s)}"
+                seen = finding.interval or (fixed_interval(logs) if len(logs) > 1 else None)
+                return replace(finding, why=why, interval=seen)
+            with suppress(OutOfTime):
+                bench.measure([promise.control, promise.arm], "confirm", rounds)
+            if logs := bench.ledger.fresh(promise.arm).log_ratios:
+                seen, subject = fixed_interval(logs), difference(promise.arm, promise.control)
+                bench.tell("verify", seen.estimate, seen.half_width, pairs=len(logs),
+                           planned=planned, subject=subject)  # fmt: skip
+
+
+def _more_time(
+    promise: Promise, record: ArmRecord, looks: Looks, budget: Budget, cost_s: float
+) -> str:
+    """The time that an answer would take: for pairs that exclude that the claim is true, or not."""
+    least_s, spent_s = _LONGER * budget.total_s, budget.elapsed()
+    if not looks.counts:
+        needed_s = spent_s + HEADROOM * (LEAST_PLANNED - len(record.pairs)) * cost_s
+        seconds = math.ceil(max(least_s, needed_s))
+        return f"{LEAST_PLANNED} are the least: give --budget {seconds}s or more"
+    claim, (least, *_) = promise.claim(record, looks), _supporting(promise, record, looks)
+    seen = _newest(claim)
+    farther = max(abs(seen.estimate - end) for end in (claim.margin, least.margin))
+    times = _PROBABLY * seen.times_for(farther)
+    enough_s = max(least_s, times * spent_s)
+    if times > MOST_TIMES or enough_s > _MOST_BUDGET_S:
+        return "it is too close to decide in a reasonable time"
+    return f"--budget {math.ceil(enough_s)}s would probably tell"
+
+
+# ---- judging -------------------------------------------------------------------------------------
 
 
 def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verification:
     """What the pairs so far say; an early "holds" needs an estimate within the claim.
 
-    Args:
-        promise: What to judge.
-        record: The fresh pairs.
-        looks: That were due so far; between two of them only a failure is told.
+    `looks`: that were due so far; between two of them only a failure is told.
     """
     is_due = bool(looks.counts) and looks.counts[-1] == len(record.pairs)
-    looks = looks.newest()
-    interval = _newest(promise.gain(record, looks)) if is_due else None
+    interval = _newest(promise.gain(record, looks.newest())) if is_due else None
+    answer, why = _judged(promise, record, looks.newest(), interval)
+    return Verification(answer, why, interval, record.rss_ratio, record.kept_ratio)
 
-    def finding(answer: VerifyAnswer, why: str) -> Verification:
-        return Verification(answer, why, interval, record.rss_ratio, record.kept_ratio)
 
+def _judged(
+    promise: Promise, record: ArmRecord, looks: Looks, interval: Interval | None
+) -> tuple[VerifyAnswer, str]:
     if record.failures:
-        failure = record.failures[0]
-        why = f"the configuration does not run here ({failure.status}: {failure.detail})"
-        return finding("does not hold", why)
+        failed = record.failures[0]
+        told = f"({failed.status}: {failed.detail})"
+        return "does not hold", f"the configuration does not run here {told}"
     if interval is None:
-        return finding("cannot tell", f"too few pairs ({len(record.pairs)})")
-    for asked, words in _refuting(promise, record, interval, looks):
-        if asked.answer == "no":
-            return finding("does not hold", words)
-    asked, words = _supporting(promise, record, looks)
+        return "cannot tell", f"too few pairs ({len(record.pairs)})"
+    for question, words in _refuting(promise, record, interval, looks):
+        if question.answer == "no":
+            return "does not hold", words
+    asked, shown, weaker = _supporting(promise, record, looks)
     is_last = looks.is_last or len(record.pairs) >= looks.planned
     if (is_last or interval.estimate >= promise.low) and asked.answer == "yes":
-        return finding("holds", words)
-    return finding("cannot tell", _weaker(promise, record, interval, looks))
+        return "holds", shown
+    pairs = f"{interval.pairs} pairs"
+    if weaker and _newest(asked).low > 0.0:
+        return "cannot tell", weaker.format(pairs)
+    return "cannot tell", f"{pairs} leave it open"
 
 
 def _newest(asked: Question) -> Interval:
@@ -380,52 +333,31 @@ def _newest(asked: Question) -> Interval:
     return seen[-1] if seen else Interval(0.0, -math.inf, math.inf, 0)
 
 
-def _more_time(
-    promise: Promise, record: ArmRecord, looks: Looks, budget: Budget, cost_s: float
-) -> str:
-    """What is told of the time that an answer would take.
-
-    About as many times as many pairs as exclude one of two: that the claim is true, or not.
-    """
-    least_s, spent_s = _LONGER * budget.total_s, budget.elapsed()
-    if not looks.counts:
-        needed_s = spent_s + HEADROOM * (LEAST_PLANNED - len(record.pairs)) * cost_s
-        seconds = math.ceil(max(least_s, needed_s))
-        return f"{LEAST_PLANNED} are the least: give --budget {seconds}s or more"
-    claim, least = promise.claim(record, looks), _supporting(promise, record, looks)[0]
-    interval = _newest(claim)
-    farther = max(abs(interval.estimate - end) for end in (claim.margin, least.margin))
-    times = _PROBABLY * interval.times_for(farther)
-    enough_s = max(least_s, times * spent_s)
-    if times > MOST_TIMES or enough_s > _MOST_BUDGET_S:
-        return "it is too close to decide in a reasonable time"
-    return f"--budget {math.ceil(enough_s)}s would probably tell"
-
-
 def _refuting(
     promise: Promise, record: ArmRecord, interval: Interval, looks: Looks
-) -> Iterator[tuple[Question, str]]:
-    """Yields what refutes the claim if its answer is no, with the words for that."""
-    limit, loss = promise.limit, promise.max_loss
+) -> list[tuple[Question, str]]:
+    """What refutes the claim if its answer is no, with the words for that."""
+    limit, loss, found = promise.limit, promise.max_loss, []
     if limit is not None:
-        over = f"it takes more than {limit.words}"
-        yield limit.question(record.excesses, looks, REPORTED_ERROR), over
+        kept = limit.question(record.excesses, looks, REPORTED_ERROR)
+        found.append((kept, f"it takes more than {limit.words}"))
     if loss is not None:
         what = "its load" if loss.of_load else "one of its workloads"
+        words = f"{what} loses more than {loss.text} of speed"
         priors = [None] * len(record.each)
-        for each in loss.questions(record.each, looks, REPORTED_ERROR, priors):
-            yield each, f"{what} loses more than {loss.text} of speed"
+        each = loss.questions(record.each, looks, REPORTED_ERROR, priors)
+        found += [(one, words) for one in each]
     if promise.memory is not None:
-        yield promise.claim(record, looks), "it saves less memory than was claimed"
+        found.append((promise.claim(record, looks), "it saves less memory than was claimed"))
     words = "the gain is smaller than was claimed" if promise.is_gain else "it is slower"
     if interval.low <= 0.0 and promise.is_gain:
         there_is_less = interval.high > 0.0
         words = "there is no such gain" if there_is_less else "it is slower than the control"
-    yield promise.gain(record, looks), words
+    return [*found, (promise.gain(record, looks), words)]
 
 
-def _supporting(promise: Promise, record: ArmRecord, looks: Looks) -> tuple[Question, str]:
-    """What shows that the claim is true if its answer is yes, with the words for that."""
+def _supporting(promise: Promise, record: ArmRecord, looks: Looks) -> tuple[Question, str, str]:
+    """What shows the claim if its answer is yes, the words for that, and those for less."""
     claim = promise.claim(record, looks)
     asked = replace(claim, margin=MARGIN * max(0.0, claim.margin))
     if promise.is_gain:
@@ -433,23 +365,15 @@ def _supporting(promise: Promise, record: ArmRecord, looks: Looks) -> tuple[Ques
         if promise.max_loss is not None:
             what = "its load is not" if promise.max_loss.of_load else "no workload is"
             why += f"; {what} shown to lose more than {promise.max_loss.text}"
-        return asked, why
+        less = "the gain is there, but {} do not show that it is as large as was claimed"
+        return asked, why, less
     if promise.memory is not None:
         why = f"it takes less memory, as much less as was claimed: below {_half(promise.memory)}"
-        return asked, f"{why}; {_NOT_SLOWER}"
-    return claim, f"the memory limit is kept; {_NOT_SLOWER}"
+        less = "it takes less memory, but {} do not show that it saves as much as was claimed"
+        return asked, f"{why}; {_NOT_SLOWER}", less
+    return asked, f"the memory limit is kept; {_NOT_SLOWER}", ""
 
 
 def _half(end: float) -> str:
     """How a sentence names the margin; `end` is that of the claimed interval, in log units."""
     return f"{math.exp(MARGIN * end):.3f}x, half of the claimed {math.exp(end):.3f}x"
-
-
-def _weaker(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> str:
-    """What is shown of a claim that is neither shown to be true nor refuted."""
-    pairs = f"{interval.pairs} pairs"
-    if promise.is_gain and interval.low > 0.0:
-        return f"the gain is there, but {pairs} do not show that it is as large as was claimed"
-    if promise.memory is not None and _newest(promise.claim(record, looks)).low > 0.0:
-        return f"it takes less memory, but {pairs} do not show that it saves as much as was claimed"
-    return f"{pairs} leave it open"

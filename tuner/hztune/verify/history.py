@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -24,6 +25,7 @@ from msgspec import Meta
 
 from hztune import files, machine_diff, profile, trace_file
 from hztune.arguments import printable
+from hztune.blocks import Ratio
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import WORDS
 from hztune.measure.program import Program
@@ -32,17 +34,10 @@ from hztune.schema import TIME_FORMAT, Created, Schema, Times, Whole, as_word, t
 from hztune.store import kept_command
 from hztune.verify.claim import Verification, VerifyAnswer
 
-_FILE = "history.jsonl"
-_MOST_BYTES = 16 * 1024 * 1024
-"""What is read of the file, from its end: some twenty thousand checks."""
-
-_CLOCKS_DIFFER = timedelta(days=1)
-"""What is dated later than that from now has the date of a clock that was wrong."""
-
 _SHORT = 12
 _PROGRAM = "program:"
 
-_Ratio = Annotated[float, Meta(gt=0.0, le=1e9)]
+_Above = Annotated[float, Meta(gt=0.0, le=1e9)]
 _Sentence = Annotated[str, Meta(max_length=4000)]
 
 
@@ -51,19 +46,12 @@ _Sentence = Annotated[str, Meta(max_length=4000)]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A profile of a folder.
-
-    Attributes:
-        path: Its file.
-        tuned: What it holds; None: it is no legal profile.
-        words: Of its `.args`.
-        fault: Why it cannot be measured again, in one sentence; empty: it can.
-    """
+    """A profile of a folder."""
 
     path: Path
-    tuned: Profile | None = None
-    words: tuple[str, ...] = ()
-    fault: str = ""
+    tuned: Profile | None = None  # what it holds; None: it is no legal profile
+    words: tuple[str, ...] = ()  # of its `.args`
+    fault: str = ""  # why it cannot be measured again, in one sentence; empty: it can
 
     @property
     def traces(self) -> list[Path]:
@@ -91,7 +79,10 @@ def profiles_in(folder: Path) -> list[Kept]:
     for path in (folder / name for name in names):
         if path.name.endswith(".json") and not path.name.startswith("."):
             found.append(_kept(path))
-        elif _may_be_there(path / PROFILE):
+        elif path.is_dir():
+            with suppress(PermissionError):  # of what may not be looked into, reading says so
+                if not (path / PROFILE).is_file():
+                    continue
             found.append(_kept(path / PROFILE))
     if not found:
         raise UsageError(
@@ -99,14 +90,6 @@ def profiles_in(folder: Path) -> list[Kept]:
             "directory of results"
         )
     return found
-
-
-def _may_be_there(path: Path) -> bool:
-    """Whether there is a file, or a folder that does not let one see: then reading it says so."""
-    try:
-        return path.is_file()
-    except OSError:
-        return True
 
 
 def _kept(path: Path) -> Kept:
@@ -132,54 +115,34 @@ def _kept(path: Path) -> Kept:
 class RatioRange(Schema, frozen=True):
     """A ratio, profile / control, with its 95 % interval; above 1 is better."""
 
-    ratio: _Ratio
-    ci_low: _Ratio
-    ci_high: _Ratio
+    ratio: _Above
+    ci_low: _Above
+    ci_high: _Above
+
+    @property
+    def text(self) -> str:
+        """In words: "1.051x [1.031, 1.072]"."""
+        return Ratio(self.ratio, self.ci_low, self.ci_high).text
 
 
 class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/1"):
-    """One verification of a profile.
+    """One verification of a profile."""
 
-    Attributes:
-        at: When it ended, UTC, "2026-01-31T12:00:00Z".
-        profile: Of which profile, see `profile_digest`.
-        label: What the profile is for and what it sets, in words.
-        answer: What was found.
-        why: The reason, in one sentence.
-        pairs: Fresh pairs of the interval.
-        found: What was measured; None: too few pairs.
-        claimed: What the profile claims; None: it carries no ratio.
-        rss_ratio: Peak memory, profile / control; None: not measured.
-        here: What it was measured on, by name, see `surroundings`.
-    """
-
-    at: Created
-    profile: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-    label: _Sentence
+    at: Created  # when it ended
+    profile: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # see `profile_digest`
+    label: _Sentence  # what the profile is for and what it sets
     answer: VerifyAnswer
     why: _Sentence
-    pairs: Whole
-    found: RatioRange | None
-    claimed: RatioRange | None
-    rss_ratio: Times | None
-    here: dict[str, _Sentence]
-
-    @property
-    def time(self) -> datetime:
-        """When it ended.
-
-        Raises:
-            UsageError: On a day that does not exist.
-        """
-        return time_of("at", self.at)
+    pairs: Whole  # fresh pairs of the interval
+    found: RatioRange | None  # None: too few pairs
+    claimed: RatioRange | None  # None: the profile carries no ratio
+    rss_ratio: Times | None  # peak memory, profile / control; None: not measured
+    here: dict[str, _Sentence]  # what it was measured on, see `surroundings`
 
     @property
     def words(self) -> str:
         """In one line: when it ended, the ratio, the memory, the answer."""
-        ratio = "too few pairs"
-        if (found := self.found) is not None:
-            ratio = f"{found.ratio:.3f}x [{found.ci_low:.3f}, {found.ci_high:.3f}]"
-            ratio += f", {self.pairs} pairs"
+        ratio = f"{self.found.text}, {self.pairs} pairs" if self.found else "too few pairs"
         memory = f", {self.rss_ratio:.2f}x the memory" if self.rss_ratio is not None else ""
         return f"{self.at[:10]} {self.at[11:16]}  {ratio}{memory}: {self.answer}"
 
@@ -218,11 +181,10 @@ def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
     """What may change a ratio and is known: the machine, the allocator, the programs' files."""
     found = machine_diff.facts_of_here()
     if not tuned.adapter.is_inside:
-        try:
+        found["library"] = "not installed"
+        with suppress(HztuneError):
             installed = tuned.adapter.installed()
             found["library"] = f"{installed.version} {installed.sha256[:_SHORT]}".strip()
-        except HztuneError:
-            found["library"] = "not installed"
     for program in programs:
         path = shutil.which(program.argv[0])
         content = files.sha256_of(Path(path))[:_SHORT] if path else "missing"
@@ -253,28 +215,24 @@ def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: date
         now: The time, UTC.
 
     Raises:
-        UsageError: The profile was made on a day that does not exist.
+        UsageError: It was made or measured on a day that does not exist.
     """
     if last is not None and last.answer != "holds":
         return f"the last time, {last.at[:10]}, the answer was: {last.answer}"
     changed = changes(last, here) if last is not None else machine_diff.from_proved(tuned)
     if changed:
         return changed[0]
-    shown = last.time if last is not None else time_of("created", tuned.created)
-    if shown - now > _CLOCKS_DIFFER:
-        what = "it was last measured" if last is not None else "it was made"
-        return f"{what} on {shown:%Y-%m-%d}, a day that is still to come: a clock was wrong"
+    shown = time_of("at", last.at) if last is not None else time_of("created", tuned.created)
     if now - shown >= timedelta(days=tuned.term_days):
         return f"{(now - shown).days} days have passed, and its term is {tuned.term_days} days"
     return ""
 
 
-def history_file() -> Path:
-    """Where the history is.
+# ---- the file ------------------------------------------------------------------------------------
 
-    Raises:
-        HztuneError: This user has no home.
-    """
+
+def history_file() -> Path:
+    """Where the history is; HztuneError: this user has no home."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         base = named if named.is_absolute() else Path.home() / ".local" / "state"
@@ -282,7 +240,7 @@ def history_file() -> Path:
         raise HztuneError(
             "this user has no home directory, and XDG_STATE_HOME is not set"
         ) from None
-    return base / "hztune" / _FILE
+    return base / "hztune" / "history.jsonl"
 
 
 def append(check: Recheck) -> None:
@@ -294,8 +252,7 @@ def append(check: Recheck) -> None:
     path, line = history_file(), msgspec.json.encode(check) + b"\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = os.open(path, flags, 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             # a writer that was killed within its line has left no end of line
             size = os.fstat(handle).st_size
@@ -312,10 +269,9 @@ def append(check: Recheck) -> None:
 
 def read(tuned: Profile | None = None) -> list[Recheck]:
     """Every check that can be read, of one profile or of all; none where the file cannot be."""
-    try:
+    with suppress(HztuneError):
         return read_whole(tuned)[0]
-    except HztuneError:
-        return []
+    return []
 
 
 def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
@@ -327,19 +283,15 @@ def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
     path, found, unreadable = history_file(), [], 0
     try:
         with files.opened(path) as held:
-            cut = max(0, os.fstat(held.fileno()).st_size - _MOST_BYTES)
-            held.seek(cut)
-            lines = held.read().split(b"\n")[bool(cut) :]
+            lines = held.read().split(b"\n")
     except FileNotFoundError:
         lines = []
     except OSError as error:
         raise HztuneError(f"cannot read {str(path)!r}: {error.strerror}") from None
     for line in filter(None, lines):
         try:
-            check = msgspec.json.decode(line, type=Recheck)
-            _ = check.time  # or a day that does not exist would be met later
-            found.append(check)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError):
+            found.append(msgspec.json.decode(line, type=Recheck))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unreadable += 1
     wanted = profile_digest(tuned) if tuned is not None else ""
     own = [check for check in found if wanted in ("", check.profile)]
@@ -347,9 +299,5 @@ def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
 
 
 def unreadable() -> int:
-    """How many lines of the file hold no check: damaged ones, or those of another version.
-
-    Raises:
-        HztuneError: The file may not be read, or is none.
-    """
+    """How many lines of the file hold no check: damaged ones, or those of another version."""
     return read_whole()[1]
