@@ -114,7 +114,7 @@ def test_a_quota_that_never_bit_is_fine(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_seen_is_unknown_and_no_warning(tmp_path: Path) -> None:
-    found = {finding.name: finding for finding in examine(tmp_path)}
+    found = {each.name: each for each in examine(tmp_path)}
     for name in ("frequency governor", "turbo", "load", "stolen time", "address randomisation"):
         assert (found[name].verdict, found[name].mend) == ("unknown", "")
 
@@ -127,30 +127,25 @@ def test_a_setting_in_the_name_of_a_link_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "name"),
-    [
-        ("MALLOC_ARENA_MAX", "allocator settings"),
-        ("_RJEM_MALLOC_CONF", "allocator settings"),
-        ("MIMALLOC_PAGE_RESET", "allocator settings"),
-        ("LD_PRELOAD", "LD_PRELOAD"),
-    ],
+    "variable", ["MALLOC_ARENA_MAX", "_RJEM_MALLOC_CONF", "MIMALLOC_PAGE_RESET", "LD_PRELOAD"]
 )
 def test_a_setting_in_the_environment_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "2")
+    name = "LD_PRELOAD" if variable == "LD_PRELOAD" else "allocator settings"
     assert findings(tmp_path)[name].mend == f"unset {variable}"
 
 
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        ("exit 1", "another program of that name"),
-        ("echo hyperfine 1.18.0", "1.18.0"),
-        ("echo muon spectroscopy", "another program of that name"),
-        ("", "not installed"),
-    ],
-)
+HYPERFINES = [
+    ("exit 1", "another program of that name"),
+    ("echo hyperfine 1.18.0", "1.18.0"),
+    ("echo muon spectroscopy", "another program of that name"),
+    ("", "not installed"),
+]
+
+
+@pytest.mark.parametrize(("code", "told"), HYPERFINES)
 def test_hyperfine_is_recognised_by_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
 ) -> None:
@@ -213,20 +208,17 @@ ILL = {
 BUSY = {"proc/loadavg": "64 60 50 1/100 4242\n"}
 
 
-def test_a_study_on_a_healthy_machine_is_told_nothing(tmp_path: Path) -> None:
+LAYOUT = {"proc/sys/kernel/randomize_va_space": "0\n"}
+
+
+def test_a_study_is_told_what_disturbs_the_worst_first_and_how_to_mend_it(tmp_path: Path) -> None:
     findings(tmp_path)
     assert remarks(tmp_path) == []
-
-
-def test_a_study_is_told_what_disturbs_and_how_to_mend_it(tmp_path: Path) -> None:
-    findings(tmp_path, **{"proc/sys/kernel/randomize_va_space": "0\n"})
+    findings(tmp_path, **LAYOUT)
     assert remarks(tmp_path) == [
         "warning: address randomisation: mode 0: layouts repeat (fix: sudo sysctl "
         "kernel.randomize_va_space=2); `hztune doctor` tells more"
     ]
-
-
-def test_a_study_is_told_three_things_at_most_the_worst_first(tmp_path: Path) -> None:
     findings(tmp_path, **ILL, **BUSY)
     said = remarks(tmp_path)
     assert len(said) == 3

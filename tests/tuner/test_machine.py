@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,45 +38,63 @@ def test_this_machine_has_a_record() -> None:
     assert Machine.here() == here
 
 
-def test_a_machine_that_shows_nothing_still_has_a_record(tmp_path: Path) -> None:
-    bare = Machine.here(tmp_path)
-    shown = (bare.quota, bare.thp, bare.governor, bare.turbo, bare.memory_gib)
-    assert shown == (None, "", "", "", 0)
+THP = "sys/kernel/mm/transparent_hugepage"
+GROUP = "sys/fs/cgroup"
 
 
-def test_everything_that_the_system_shows_is_recorded(tmp_path: Path) -> None:
-    files = {
+def pages(mode: str, sizes: dict[int, str]) -> dict[str, str]:
+    """The modes of huge pages: that of all, of which 2 MiB is the largest, and of each size."""
+    files = {f"{THP}/enabled": f"[{mode}]", f"{THP}/hpage_pmd_size": "2097152"}
+    return files | {f"{THP}/hugepages-{n}kB/enabled": f"always [{own}]" for n, own in sizes.items()}
+
+
+UNUSUAL = {16: "never", 32: "always", 64: "always", 128: "inherit", 2048: "never"}
+RECORDED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "nothing": ({}, {
+        "quota": None, "thp": "", "governor": "", "turbo": "", "memory_gib": 0, "cpu_flags": "",
+        "memory_limit_kb": None,
+    }),
+    "what most machines show": ({
         "proc/cpuinfo": "processor\t: 0\nmodel name\t: CPU 3000\n",
         "proc/meminfo": "MemTotal:       16284684 kB\n",
-        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        f"{THP}/enabled": "always [madvise] never\n",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
         "sys/devices/system/cpu/intel_pstate/no_turbo": "0\n",
-    }
+    }, {"cpu": "CPU 3000", "memory_gib": 16, "thp": "madvise", "governor": "powersave",
+        "turbo": "on"}),
+    "no boost": ({"sys/devices/system/cpu/cpufreq/boost": "0\n"}, {"turbo": "off"}),
+    "an ARM": ({"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"},
+               {"cpu": f"{platform.machine()} 0x41 0xd0c"}),
+    "sizes as usual": (pages("madvise", {16: "never", 64: "never", 2048: "inherit"}),
+                       {"thp": "madvise"}),
+    "unusual sizes": (pages("madvise", UNUSUAL), {
+        "thp": "madvise, always for 32 64 KiB, madvise for 128 KiB, never for 2048 KiB",
+    }),
+    "no huge pages": (pages("never", {64: "inherit", 2048: "inherit"}), {"thp": "never"}),
+    "groups of version 2": ({
+        "proc/self/cgroup": "0::/outer/inner\n",
+        f"{GROUP}/outer/cpu.max": "150000 100000\n",
+        f"{GROUP}/outer/inner/cpu.max": "max 100000\n",
+        f"{GROUP}/outer/inner/memory.max": "1073741824\n",
+        f"{GROUP}/outer/memory.max": "max\n",
+    }, {"quota": 1.5, "memory_limit_kb": 1 << 20}),
+    "groups of version 1": ({
+        "proc/self/cgroup": "4:memory:/box\n3:cpu,cpuacct:/box\n",
+        f"{GROUP}/cpu/box/cpu.cfs_quota_us": "50000\n",
+        f"{GROUP}/cpu/box/cpu.cfs_period_us": "100000\n",
+        f"{GROUP}/cpu/cpu.cfs_quota_us": "-1\n",
+        f"{GROUP}/cpu/cpu.cfs_period_us": "100000\n",
+        f"{GROUP}/memory/box/memory.limit_in_bytes": "2097152\n",
+        f"{GROUP}/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }, {"quota": 0.5, "memory_limit_kb": 2048}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RECORDED)
+def test_a_record_holds_what_the_system_shows(what: str, tmp_path: Path) -> None:
+    files, expected = RECORDED[what]
     record = Machine.here(put(tmp_path, files))
-    assert (record.cpu, record.memory_gib) == ("CPU 3000", 16)
-    assert (record.thp, record.governor, record.turbo) == ("madvise", "powersave", "on")
-
-
-@pytest.mark.parametrize(
-    ("mode", "sizes", "said"),
-    [
-        ("madvise", {16: "never", 64: "never", 2048: "inherit"}, "madvise"),
-        (
-            "madvise",
-            {16: "never", 32: "always", 64: "always", 128: "inherit", 2048: "never"},
-            "madvise, always for 32 64 KiB, madvise for 128 KiB, never for 2048 KiB",
-        ),
-        ("never", {64: "inherit", 2048: "inherit"}, "never"),
-    ],
-)
-def test_sizes_of_huge_pages_are_named_where_their_mode_is_unusual(
-    mode: str, sizes: dict[int, str], said: str, tmp_path: Path
-) -> None:
-    folder = "sys/kernel/mm/transparent_hugepage"
-    files = {f"{folder}/enabled": f"[{mode}]", f"{folder}/hpage_pmd_size": "2097152"}
-    for size, own in sizes.items():
-        files[f"{folder}/hugepages-{size}kB/enabled"] = f"always [{own}]"
-    assert Machine.here(put(tmp_path, files)).thp == said
+    assert {name: getattr(record, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["flags", "Features"])
@@ -87,38 +107,15 @@ def test_the_features_of_the_processor_are_recorded_whatever_their_order(
     assert of("fpu sse2 avx2") == of("avx2 fpu sse2") != of("fpu sse2") != ""
 
 
-def test_an_arm_processor_is_named_by_its_parts(tmp_path: Path) -> None:
-    files = {"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"}
-    assert Machine.here(put(tmp_path, files)).cpu.endswith("0x41 0xd0c")
-
-
-def test_the_smallest_quota_on_the_way_up_counts_in_version_2(tmp_path: Path) -> None:
+def test_the_limit_of_another_process_is_told_with_its_use(tmp_path: Path) -> None:
     files = {
-        "proc/self/cgroup": "0::/outer/inner\n",
-        "sys/fs/cgroup/outer/cpu.max": "150000 100000\n",
-        "sys/fs/cgroup/outer/inner/cpu.max": "max 100000\n",
-        "sys/fs/cgroup/outer/inner/memory.max": "1073741824\n",
-        "sys/fs/cgroup/outer/inner/memory.current": "4096\n",
-        "sys/fs/cgroup/outer/memory.max": "max\n",
-        "proc/7/cgroup": "0::/outer/inner\n",
+        "proc/7/cgroup": "0::/a/b\n",
+        f"{GROUP}/a/b/memory.max": "max\n",
+        f"{GROUP}/a/memory.max": "1073741824\n",
+        f"{GROUP}/a/memory.current": "4096\n",
     }
-    record = Machine.here(put(tmp_path, files))
-    assert (record.quota, record.memory_limit_kb) == (1.5, 1 << 20)
-    assert group_limit("7", tmp_path) == (1 << 30, 4096)
-
-
-def test_quota_and_limit_are_read_in_version_1(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "4:memory:/box\n3:cpu,cpuacct:/box\n",
-        "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "50000\n",
-        "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "2097152\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-    }
-    record = Machine.here(put(tmp_path, files))
-    assert (record.quota, record.memory_limit_kb) == (0.5, 2048)
+    assert group_limit("7", put(tmp_path, files)) == (1 << 30, 4096)
+    assert group_limit("8", tmp_path) is None
 
 
 def test_every_field_changes_the_fingerprint_and_is_told_in_words() -> None:
@@ -134,66 +131,17 @@ def test_every_field_changes_the_fingerprint_and_is_told_in_words() -> None:
         assert told.endswith(f": {changed} there, {here} here")
 
 
-MACHINE_ID = "3f2a" * 8
-BOOT = {"proc/sys/kernel/random/boot_id": "0f1e\n"}
-NO_MACHINE_IDS = {
-    "it has none": {},
-    "it has never run": {"etc/machine-id": ""},
-    "it runs for the first time": {"etc/machine-id": "uninitialized\n"},
-    "its id is no id": {"etc/machine-id": "0" * 32},
-}
-
-
-def called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.socket, "gethostname", lambda: name)
-
-
-def test_an_identity_outlasts_a_restart_and_shows_nothing_of_the_machine_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called("vm", monkeypatch)
-    put(tmp_path, {"etc/machine-id": MACHINE_ID + "\n", **BOOT})
-    before = machine.identity(tmp_path)
-    put(tmp_path, {"proc/sys/kernel/random/boot_id": "another\n"})
-    assert machine.identity(tmp_path) == before
-    assert len(before) == 12
-    assert before not in MACHINE_ID
-    copy = put(tmp_path / "copy", {"etc/machine-id": MACHINE_ID[::-1], **BOOT})
-    found = {before, machine.identity(copy)}
-    called("another", monkeypatch)
-    assert len({*found, machine.identity(tmp_path), machine.identity(copy)}) == 4
-
-
-@pytest.mark.parametrize("why", NO_MACHINE_IDS)
-def test_a_machine_without_a_machine_id_is_known_until_its_restart_where(
-    why: str, tmp_path: Path
-) -> None:
-    put(tmp_path, {**NO_MACHINE_IDS[why], **BOOT})
-    before = machine.identity(tmp_path)
-    assert machine.identity(tmp_path) == before
-    put(tmp_path, {"proc/sys/kernel/random/boot_id": "another\n"})
-    assert machine.identity(tmp_path) != before
-
-
-HOLDER = """
-import sys
-from hztune.machine import timed_window
-for _ in range(10):
-    with timed_window():
-        print("in", flush=True)
-        print("out", flush=True)
-"""
-
-
-def start_holder(folder: Path) -> subprocess.Popen[bytes]:
+def holder(code: str, **options: Any) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-c", HOLDER], env=environment, stdout=log)
+    whole = f"from hztune.machine import timed_window\n{code}"
+    return subprocess.Popen([sys.executable, "-uc", whole], env=environment, **options)
 
 
 def test_two_timed_windows_never_overlap(tmp_path: Path) -> None:
-    holders = [start_holder(tmp_path) for _ in range(2)]
-    assert [holder.wait() for holder in holders] == [0, 0]
+    code = "for _ in range(10):\n  with timed_window(): print('in'); print('out')"
+    with (tmp_path / "log").open("ab") as log:
+        holders = [holder(code, stdout=log) for _ in range(2)]
+        assert [each.wait() for each in holders] == [0, 0]
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 20
 
 
@@ -215,18 +163,12 @@ def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(
 
 
 def test_a_window_whose_holder_was_killed_is_free_again() -> None:
-    code = "from hztune.machine import timed_window\nwith timed_window():\n  print(); input()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    holder = subprocess.Popen(
-        [sys.executable, "-uc", code],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    holder.kill()
-    holder.communicate()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    killed = holder("with timed_window(): print(); input()", **pipes)
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    killed.kill()
+    killed.communicate()
     with machine.timed_window():
         pass
 
@@ -254,23 +196,24 @@ def is_kept_out(change: Callable[[], None]) -> bool:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def be_nobody() -> None:
+def be_nobody(folder: Path) -> None:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 
 
-def test_another_environment_does_not_open_another_window(tmp_path: Path) -> None:
-    def move() -> None:
-        os.environ.update(TMPDIR=str(tmp_path), XDG_RUNTIME_DIR=str(tmp_path), HOME=str(tmp_path))
-        tempfile.tempdir = None
-
-    assert is_kept_out(move)
+def move(folder: Path) -> None:
+    os.environ.update(TMPDIR=str(folder), XDG_RUNTIME_DIR=str(folder), HOME=str(folder))
+    tempfile.tempdir = None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_does_not_open_another_window() -> None:
-    assert is_kept_out(be_nobody)
+@pytest.mark.parametrize("change", [move, be_nobody])
+def test_another_environment_or_user_does_not_open_another_window(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    if change is be_nobody and os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    assert is_kept_out(lambda: change(tmp_path))
 
 
 def test_all_users_lock_the_same_directory_whether_or_not_they_may_write_there(

@@ -21,7 +21,7 @@ from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
 from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import Program, described
-from hztune.measure.scope import Scope, entered, freezer, memory_limit_of
+from hztune.measure.scope import Scope, entered, freezer
 from hztune.measure.whole import RunExecutor
 from hztune.profile import Objective, Profile, WorkloadId
 from hztune.quota import Quota, memory_text
@@ -283,16 +283,7 @@ def test_a_claim_is_measured_again_in_its_container_and_in_no_other(
         targets(made, [replace(program, quota=Quota(None, 256 << 10))])
 
 
-def test_the_limit_of_a_running_process_is_the_smallest_on_the_way_up(
-    tree: Callable[..., Path],
-) -> None:
-    root = tree(
-        "", {"a": {"memory.max": str(512 << 20)}, "a/b": {"memory.max": "max"}, "": V2_FILES}
-    )
-    (root / "proc/7").mkdir()
-    (root / "proc/7/cgroup").write_text("0::/a/b\n")
-    assert memory_limit_of(7, root) == "512M"
-    assert memory_limit_of(8, root) == ""
+def test_memory_is_told_as_an_option_has_it() -> None:
     assert [memory_text(kb) for kb in (512 << 10, 2 << 20, 1000)] == ["512M", "2G", "1000K"]
 
 

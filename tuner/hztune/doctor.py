@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,25 +30,26 @@ _FREQUENCY_TUNERS = frozenset({"auto-cpufreq", "power-profiles-", "tuned", "ther
 _HYPERFINE_DEADLINE_S = 10.0
 _MOST_REMARKS = 3
 _LOOK_S = 0.2
-_LOAD = "load"
+_LOAD, _OTHERS = "load", "other tuners"
+_HIDDEN = "not visible here (virtual machine?)"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found."""
+    """What one check found, and the command that mends it; "": there is nothing to mend.
+
+    The verdict is ok; warn: it costs precision; unfit: measurements mean little; unknown.
+    """
 
     name: str
     verdict: Fitness
-    """One of ok; warn: it costs precision; unfit: measurements mean little; unknown."""
     found: str
     mend: str = ""
-    """The command that mends it; "" when there is nothing to mend."""
 
 
 def examine(root: Path = Path("/")) -> tuple[Check, ...]:
     """Every finding on this machine; `root` stands for / in tests."""
-    machine = Machine.here(root)
-    return tuple(check(root, machine) for check in _CHECKS)
+    return (*_checks(root), _hyperfine())
 
 
 def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
@@ -62,84 +63,104 @@ def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
         alone: Whether nothing else of the same study measures here; else what shows its presence
             is no disturbance.
     """
-    machine = Machine.here(root)
-    checks = [each for each in _AT_THE_START if alone or each not in (_load, _others)]
-    found = [check(root, machine) for check in checks]
+    found = [each for each in _checks(root) if alone or each.name not in (_LOAD, _OTHERS)]
     serious = [each for worst in ("unfit", "warn") for each in found if each.verdict == worst]
     if any(each.name == _LOAD for each in serious) and _is_idle_now(root):
         serious = [each for each in serious if each.name != _LOAD]
     if not serious:
         return []
-    more = "`hztune doctor` tells more"
-    if len(serious) > _MOST_REMARKS:
-        more = f"{len(serious) - _MOST_REMARKS} more by `hztune doctor`"
-    *before, last = serious[:_MOST_REMARKS]
-    return [*map(_remark, before), f"{_remark(last)}; {more}"]
+    told = [
+        f"warning: {'measurements mean little here: ' * (each.verdict == 'unfit')}{each.name}: "
+        f"{each.found} (fix: {each.mend})"
+        for each in serious[:_MOST_REMARKS]
+    ]
+    more = len(serious) - _MOST_REMARKS
+    told[-1] += f"; {more} more by `hztune doctor`" if more > 0 else "; `hztune doctor` tells more"
+    return told
 
 
-def _remark(finding: Check) -> str:
-    unfit = "measurements mean little here: " if finding.verdict == "unfit" else ""
-    return f"warning: {unfit}{finding.name}: {finding.found} (fix: {finding.mend})"
+def _checks(root: Path) -> Iterator[Check]:
+    """Every check that starts nothing."""
+    machine, ticks = Machine.here(root), _ticks(root)
+    yield from _settings(root, machine)
+    yield from _shared(root, machine)
+    if not sum(ticks):
+        yield Check("stolen time", "unknown", _HIDDEN)
+    else:
+        stolen = ticks[7] / max(1, sum(ticks) - ticks[3] - ticks[4])
+        found = f"{100 * stolen:.1f} % of the busy time since the start"
+        mend = "move to a machine with dedicated CPUs"
+        yield _judged("stolen time", stolen < _STEAL_SHARE, found, found, mend)
+    memory = text_or_empty(root / "proc/meminfo")
+    total, free = (re.search(rf"{name}:\s+(\d+) kB", memory) for name in ("SwapTotal", "SwapFree"))
+    used_mb = (int(total[1]) - int(free[1])) // 1024 if total and free else 0
+    swapped = f"{used_mb} MiB in use"
+    yield _judged("swap", used_mb <= 0, "none in use", swapped, "sudo swapoff --all")
+    yield _other_tuners(root)
+    preloaded = os.environ.get("LD_PRELOAD", "")  # into hztune's helpers, too
+    said = f"set to {preloaded}"
+    yield _judged("LD_PRELOAD", not preloaded, "not set", said, "unset LD_PRELOAD")
+    yield _allocator_settings(root)
 
 
-def _governor(root: Path, machine: Machine) -> Check:
-    """The CPU should not change its speed with the load."""
-    if not machine.governor:
-        return Check("frequency governor", "unknown", "not visible here (virtual machine?)")
-    if machine.governor == "performance":
-        return Check("frequency governor", "ok", "performance")
-    mend = "sudo cpupower frequency-set --governor performance"
-    return Check("frequency governor", "warn", machine.governor, mend)
+def _judged(name: str, is_good: bool, good: str, bad: str, mend: str) -> Check:
+    return Check(name, "ok", good) if is_good else Check(name, "warn", bad, mend)
 
 
-def _turbo(root: Path, machine: Machine) -> Check:
-    """Turbo makes the speed depend on temperature and on the other cores."""
-    if machine.turbo != "on":
-        verdict: Fitness = "ok" if machine.turbo else "unknown"
-        return Check("turbo", verdict, machine.turbo or "not visible here (virtual machine?)")
-    intel = root / "sys/devices/system/cpu/intel_pstate/no_turbo"
-    mend = (
-        "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
-        if intel.exists()
-        else "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+def _settings(root: Path, machine: Machine) -> Iterator[Check]:
+    """Settings of the kernel and of the CPU, each with the value that measurements want."""
+    cpu, layout = (
+        "/sys/devices/system/cpu",
+        text_or_empty(root / "proc/sys/kernel/randomize_va_space"),
     )
-    return Check("turbo", "warn", "on", mend)
+    boost = f"echo 0 | sudo tee {cpu}/cpufreq/boost"
+    if (root / f".{cpu}/intel_pstate/no_turbo").exists():
+        boost = f"echo 1 | sudo tee {cpu}/intel_pstate/no_turbo"
+    rows = (
+        # It should not change its speed with the load.
+        ("frequency governor", machine.governor, machine.governor == "performance",
+         machine.governor, "sudo cpupower frequency-set --governor performance"),
+        # Turbo makes the speed depend on temperature and on the other cores.
+        ("turbo", machine.turbo, machine.turbo != "on", "on", boost),
+        # With `always` the kernel gives huge pages to some processes and not to others.
+        ("transparent huge pages", machine.thp, not machine.thp.startswith("always"),
+         f"{machine.thp}: speed and memory depend on what the kernel finds",
+         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
+        # Without it one lucky or unlucky layout is measured over and over.
+        ("address randomisation", layout, layout == "2", f"mode {layout}: layouts repeat",
+         "sudo sysctl kernel.randomize_va_space=2"),
+    )  # fmt: skip
+    for name, value, is_good, bad, mend in rows:
+        known = _judged(name, is_good, value, bad, mend)
+        yield known if value else Check(name, "unknown", _HIDDEN)
 
 
-def _huge_pages(root: Path, machine: Machine) -> Check:
-    """With `always` the kernel gives huge pages to some processes and not to others, and so RSS."""
-    name = "transparent huge pages"
-    if not machine.thp.startswith("always"):
-        return Check(name, "ok" if machine.thp else "unknown", machine.thp or "not visible here")
-    mend = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
-    found = f"{machine.thp}: speed and memory depend on what the kernel finds"
-    return Check(name, "warn", found, mend)
-
-
-def _quota(root: Path, machine: Machine) -> Check:
-    """A control group that is throttled stops in the middle of a turn."""
-    if machine.quota is None:
-        return Check("CPU quota", "ok", "none")
-    quota, throttled = cpus_text(machine.quota), Throttling(root).count()
-    if throttled > 0:
-        found = f"{quota}, throttled {throttled} times so far"
-        mend = "run without --cpus / CPUQuota=, and give --threads within it"
-        return Check("CPU quota", "warn", found, mend)
-    return Check("CPU quota", "ok", f"{quota}, never throttled")
-
-
-def _load(root: Path, machine: Machine) -> Check:
-    """Others that want the CPUs take them from the arms."""
+def _shared(root: Path, machine: Machine) -> Iterator[Check]:
+    """What takes the CPUs from the arms: a quota that throttles amid a turn, and other programs."""
+    throttled = Throttling(root).count() if machine.quota is not None else 0
+    quota = "none" if machine.quota is None else f"{cpus_text(machine.quota)}, never throttled"
+    bad = f"{cpus_text(machine.quota or 0)}, throttled {throttled} times so far"
+    mend = "run without --cpus / CPUQuota=, and give --threads within it"
+    yield _judged("CPU quota", throttled == 0, quota, bad, mend)
     words = text_or_empty(root / "proc/loadavg").split()
     if not words:
-        return Check(_LOAD, "unknown", "not visible here")
-    busy = float(words[0])
-    share = busy / machine.cores
-    found = f"{busy:.2f} running on average in the last minute, for {cpus_text(machine.cores)}"
-    if share < _BUSY_SHARE:
-        return Check(_LOAD, "ok", found)
+        yield Check(_LOAD, "unknown", _HIDDEN)
+        return
+    busy, cores = float(words[0]), cpus_text(machine.cores)
+    found, share = (
+        f"{busy:.2f} running on average in the last minute, for {cores}",
+        busy / machine.cores,
+    )
     mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"
-    return Check(_LOAD, "warn" if share < _VERY_BUSY_SHARE else "unfit", found, mend)
+    is_unfit = share >= _VERY_BUSY_SHARE
+    loaded = Check(_LOAD, "unfit" if is_unfit else "warn", found, mend)
+    yield Check(_LOAD, "ok", found) if share < _BUSY_SHARE else loaded
+
+
+def _ticks(root: Path) -> list[int]:
+    """What all CPUs have spent since the start: user, nice, system, idle, I/O wait, ..., stolen."""
+    words = text_or_empty(root / "proc/stat").partition("\n")[0].split()
+    return [int(word) for word in words[1:9]] if len(words) > 8 else [0] * 8
 
 
 def _is_idle_now(root: Path) -> bool:
@@ -151,113 +172,42 @@ def _is_idle_now(root: Path) -> bool:
     return sum(passed) > 0 and sum(passed) - idle < _BUSY_SHARE * sum(passed)
 
 
-def _ticks(root: Path) -> list[int]:
-    """What all CPUs have spent since the start: user, nice, system, idle, I/O wait, ..."""
-    words = text_or_empty(root / "proc/stat").partition("\n")[0].split()
-    return [int(word) for word in words[1:9]]
-
-
-def _steal(root: Path, machine: Machine) -> Check:
-    """A hypervisor that has sold too much takes the CPUs away."""
-    ticks = _ticks(root)
-    if len(ticks) < 8 or not sum(ticks):
-        return Check("stolen time", "unknown", "not visible here")
-    busy = sum(ticks) - ticks[3] - ticks[4]
-    share = ticks[7] / max(1, busy)
-    found = f"{100 * share:.1f} % of the busy time since the start"
-    if share < _STEAL_SHARE:
-        return Check("stolen time", "ok", found)
-    return Check("stolen time", "warn", found, "move to a machine with dedicated CPUs")
-
-
-def _swap(root: Path, machine: Machine) -> Check:
-    """A page that was swapped out costs as much as a million allocations."""
-    sizes = dict(
-        re.findall(r"^(Swap\w+):\s+(\d+) kB", text_or_empty(root / "proc/meminfo"), re.MULTILINE)
-    )
-    used_mb = (int(sizes.get("SwapTotal", 0)) - int(sizes.get("SwapFree", 0))) // 1024
-    if used_mb > 0:
-        return Check("swap", "warn", f"{used_mb} MiB in use", "sudo swapoff --all")
-    return Check("swap", "ok", "none in use")
-
-
-def _address_layout(root: Path, machine: Machine) -> Check:
-    """Without randomisation one lucky or unlucky layout is measured over and over."""
-    mode = text_or_empty(root / "proc/sys/kernel/randomize_va_space")
-    if mode in ("", "2"):
-        return Check("address randomisation", "ok" if mode else "unknown", mode or "not visible")
-    mend = "sudo sysctl kernel.randomize_va_space=2"
-    return Check("address randomisation", "warn", f"mode {mode}: layouts repeat", mend)
-
-
-def _others(root: Path, machine: Machine) -> Check:
+def _other_tuners(root: Path) -> Check:
     """A study beside this one, or a daemon that changes frequencies."""
     names = {text_or_empty(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
-    measuring = sorted(_OWN_PROGRAMS & names.keys())
-    if measuring:
-        name = measuring[0]
+    for name in sorted(_OWN_PROGRAMS & names.keys()):
         mend = f"wait for process {names[name]}, or end it"
-        return Check("other tuners", "unfit", f"{name} is running: another study?", mend)
-    tuning = sorted(_FREQUENCY_TUNERS & names.keys())
-    if tuning:
-        mend = f"sudo systemctl stop {tuning[0]}"
-        return Check("other tuners", "warn", f"{tuning[0]} changes the CPU's frequency", mend)
-    return Check("other tuners", "ok", "none")
+        return Check(_OTHERS, "unfit", f"{name} is running: another study?", mend)
+    tuning = [*sorted(_FREQUENCY_TUNERS & names.keys()), ""][0]
+    found = f"{tuning} changes the CPU's frequency"
+    return _judged(_OTHERS, not tuning, "none", found, f"sudo systemctl stop {tuning}")
 
 
-def _preload(root: Path, machine: Machine) -> Check:
-    """What is preloaded into hztune is preloaded into its helpers, too."""
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    if preloaded:
-        return Check("LD_PRELOAD", "warn", f"set to {preloaded}", "unset LD_PRELOAD")
-    return Check("LD_PRELOAD", "ok", "not set")
-
-
-def _allocator_settings(root: Path, machine: Machine) -> Check:
+def _allocator_settings(root: Path) -> Check:
     """Settings that were made once act on every allocator that is measured with its defaults."""
     name = "allocator settings"
     for place in ("etc/ld.so.preload", "etc/malloc.conf"):
         path = root / place
-        content = os.readlink(path) if path.is_symlink() else text_or_empty(path)
-        if content:
+        if content := os.readlink(path) if path.is_symlink() else text_or_empty(path):
             return Check(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
     known = {each for one in allocator.names() for each in allocator.get(one).variables()}
     prefixed = {name for name in os.environ if name.endswith("_MALLOC_CONF")}
     found = sorted(known.intersection(os.environ) - {"LD_PRELOAD"} | prefixed)
-    if found:
-        said = f"{found[0]}={os.environ[found[0]]} in the environment"
-        return Check(name, "warn", said, f"unset {' '.join(found)}")
-    return Check(name, "ok", "none in force for all programs")
+    said = "".join(f"{each}={os.environ[each]} in the environment" for each in found[:1])
+    return _judged(name, not found, "none in force for all programs", said,
+                   f"unset {' '.join(found)}")  # fmt: skip
 
 
-def _hyperfine(root: Path, machine: Machine) -> Check:
+def _hyperfine() -> Check:
     """Whole programs are timed by hyperfine where it is installed."""
-    name = "hyperfine"
+    name, mend = "hyperfine", "sudo apt-get install hyperfine"
     path = shutil.which(name)
     if path is None:
-        found = "not installed: hz-launch will time whole programs"
-        return Check(name, "warn", found, "sudo apt-get install hyperfine")
+        return Check(name, "warn", "not installed: hz-launch will time whole programs", mend)
     done = process.run([path, "--version"], deadline_s=_HYPERFINE_DEADLINE_S)
     version = done.stdout.strip().removeprefix("hyperfine ")
-    if not done.ok or not re.match(r"\d+\.\d+", version):
-        mend = "sudo apt-get install hyperfine  # the PyPI and npm packages are something else"
-        return Check(name, "warn", f"{path} is another program of that name", mend)
-    return Check(name, "ok", version)
-
-
-_CHECKS: tuple[Callable[[Path, Machine], Check], ...] = (
-    _governor,
-    _turbo,
-    _huge_pages,
-    _quota,
-    _load,
-    _steal,
-    _swap,
-    _address_layout,
-    _others,
-    _preload,
-    _allocator_settings,
-    _hyperfine,
-)
-
-_AT_THE_START = tuple(check for check in _CHECKS if check is not _hyperfine)
+    bad, mend = (
+        f"{path} is another program of that name",
+        f"{mend}  # the PyPI and npm packages are something else",
+    )
+    return _judged(name, done.ok and bool(re.match(r"\d+\.\d+", version)), version, bad, mend)

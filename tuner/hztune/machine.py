@@ -1,7 +1,4 @@
-"""The machine that measures: its record, which one it is, and the lock on its timed windows.
-
-A record says of what kind a machine is; a fleet of one kind has equal records, and then only the
-identity tells its machines apart.
+"""The machine that measures: its record, and the lock on its timed windows.
 
 Everything is read from /proc and /sys; what this machine or container does not show is empty.
 """
@@ -11,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import hmac
 import json
 import os
 import platform
 import re
-import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -28,7 +23,6 @@ from hztune.files import text_or_empty
 _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
-_MACHINE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _LOCK_FOLDERS = ("run/lock", "run", "tmp")
 WORDS = {
     "cpu": "CPU model",
@@ -49,46 +43,43 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides how fast a configuration is here."""
+    """What decides how fast a configuration is here; a text is "" where it cannot be read."""
 
     cpu: str
-    cores: int
-    """CPUs that this process may run on."""
-    quota: float | None
-    """CPUs' worth of time that its control group may use; None: no limit."""
+    cores: int  # CPUs that this process may run on
+    quota: float | None  # CPUs' worth of time that its control group may use; None: no limit
     kernel: str
     libc: str
     page_size: int
-    thp: str
-    """Mode of transparent huge pages: always, madvise or never; "" when unknown. Sizes of pages
-    that have another mode than usual follow: "madvise, always for 32 64 KiB"."""
-    governor: str
-    """Frequency governor of the first CPU; "" when there is none to read."""
-    turbo: str
-    """Either "on" or "off"; "" when it cannot be read."""
-    memory_gib: int
-    """Memory of the machine, rounded: a few pages differ from boot to boot."""
-    memory_limit_kb: int | None
-    """Limit of its control group, KiB; None: no limit."""
-    cpu_flags: str = ""
-    """A short hash of the CPU's features as the kernel lists them; "" when it does not."""
+    thp: str  # mode of transparent huge pages, and sizes that have another one than usual
+    governor: str  # frequency governor of the first CPU
+    turbo: str  # on, off
+    memory_gib: int  # rounded: a few pages differ from boot to boot
+    memory_limit_kb: int | None  # limit of its control group; None: no limit
+    cpu_flags: str = ""  # a short hash of the CPU's features as the kernel lists them
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
         """The record of this machine; `root` stands for / in tests."""
+        cpuinfo, cpu = text_or_empty(root / "proc/cpuinfo"), root / "sys/devices/system/cpu"
+        boost = "/".join(
+            text_or_empty(cpu / name) for name in ("cpufreq/boost", "intel_pstate/no_turbo")
+        )
+        flags = " ".join(sorted(_after("flags|Features", cpuinfo).split()))
+        limit, memory = group_limit(root=root), text_or_empty(root / "proc/meminfo")
         return cls(
-            cpu=_cpu_model(root),
+            cpu=_after("model name", cpuinfo) or _arm_model(cpuinfo),
             cores=len(os.sched_getaffinity(0)),
             quota=_cpu_quota(root),
             kernel=platform.release(),
             libc=" ".join(platform.libc_ver()),
             page_size=os.sysconf("SC_PAGE_SIZE"),
             thp=_huge_pages(root / "sys/kernel/mm/transparent_hugepage"),
-            governor=text_or_empty(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            turbo=_turbo(root),
-            memory_gib=_memory_gib(root),
-            memory_limit_kb=limit[0] // 1024 if (limit := group_limit(root=root)) else None,
-            cpu_flags=_cpu_flags(root),
+            governor=text_or_empty(cpu / "cpu0/cpufreq/scaling_governor"),
+            turbo={"1/": "on", "/0": "on", "0/": "off", "/1": "off"}.get(boost, ""),
+            memory_gib=round(int(_after("MemTotal", memory).split(" ")[0] or 0) / 2**20),
+            memory_limit_kb=limit[0] // 1024 if limit else None,
+            cpu_flags=hashlib.sha256(flags.encode()).hexdigest()[:12] if flags else "",
         )
 
     @property
@@ -103,31 +94,12 @@ class Machine:
 
     def differences(self, other: Machine) -> tuple[str, ...]:
         """What differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
+        here, there = asdict(self), asdict(other)
         return tuple(
-            f"{WORDS[field.name]}: {shown(getattr(other, field.name))} there, "
-            f"{shown(getattr(self, field.name))} here"
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(other, field.name)
+            f"{word}: {shown(there[name])} there, {shown(here[name])} here"
+            for name, word in WORDS.items()
+            if there[name] != here[name]
         )
-
-
-def identity(root: Path = Path("/")) -> str:
-    """What tells this machine from all others: 12 hexadecimal digits.
-
-    It is the same after a restart where there is a machine-id. That must not be published as it is,
-    so that a hash of this application's own stands for it (machine-id(5)). The host's name counts,
-    too: an image may have been copied with its machine-id.
-    """
-    secret = text_or_empty(root / "etc/machine-id")
-    if not _MACHINE_ID.fullmatch(secret):  # an image that never ran has none, or "uninitialized"
-        secret = boot_id(root)
-    told = f"hztune {socket.gethostname()}"
-    return hmac.new(secret.encode(), told.encode(), hashlib.sha256).hexdigest()[:12]
-
-
-def boot_id(root: Path = Path("/")) -> str:
-    """The number that every start of the kernel makes anew."""
-    return text_or_empty(root / "proc/sys/kernel/random/boot_id")
 
 
 _waited_s = 0.0
@@ -168,7 +140,7 @@ def _lock_folder(root: Path = Path("/")) -> Path:
 
 
 def _all_may_read(folder: Path) -> bool:
-    """Whether it is a directory that its mode lets every user read, not only this one."""
+    """Whether its mode lets every user read a directory, not only this one."""
     try:
         mode = folder.stat().st_mode
     except OSError:
@@ -213,7 +185,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] | None:
-    """The smallest memory limit on the way up the control groups, and its use.
+    """The smallest memory limit on the way up a process's control groups, and its use.
 
     Both in bytes; None: there is no limit.
     """
@@ -225,62 +197,39 @@ def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] 
     return min(limits, default=None)
 
 
-def _cpu_model(root: Path) -> str:
-    """The model name; where the kernel gives none (arm64), implementer and part."""
-    text = text_or_empty(root / "proc/cpuinfo")
-    model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    if model:
-        return model[1].strip()
-    parts = re.findall(r"^CPU (?:implementer|part)\s*: (\S+)$", text, re.MULTILINE)[:2]
+def _after(name: str, text: str) -> str:
+    """What follows a name and its colon in a file of /proc; "": it is not there."""
+    found = re.search(rf"^(?:{name})\s*:\s*(.+)$", text, re.M)
+    return found[1].strip() if found else ""
+
+
+def _arm_model(cpuinfo: str) -> str:
+    """The implementer and the part, where the kernel gives no name (arm64)."""
+    parts = re.findall(r"^CPU (?:implementer|part)\s*: (\S+)$", cpuinfo, re.M)[:2]
     return " ".join([platform.machine(), *parts])
-
-
-def _cpu_flags(root: Path) -> str:
-    """A short hash of the features of the first CPU, whatever their order."""
-    text = text_or_empty(root / "proc/cpuinfo")
-    listed = re.search(r"^(?:flags|Features)\s*: (.+)$", text, re.MULTILINE)
-    if listed is None:
-        return ""
-    return hashlib.sha256(" ".join(sorted(listed[1].split())).encode()).hexdigest()[:12]
-
-
-def _memory_gib(root: Path) -> int:
-    """The memory of the machine, GiB; 0 when unknown."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", text_or_empty(root / "proc/meminfo"), re.MULTILINE)
-    return round(int(found[1]) / 2**20) if found else 0
-
-
-def _turbo(root: Path) -> str:
-    """Whether the CPU may exceed its nominal frequency."""
-    cpu = root / "sys/devices/system/cpu"
-    boost = text_or_empty(cpu / "cpufreq/boost")
-    no_turbo = text_or_empty(cpu / "intel_pstate/no_turbo")
-    return {("1", ""): "on", ("0", ""): "off", ("", "0"): "on", ("", "1"): "off"}.get(
-        (boost, no_turbo), ""
-    )
 
 
 def _huge_pages(folder: Path) -> str:
     """The mode of transparent huge pages, and which sizes have an unusual one.
 
     Since Linux 6.8 each size has a mode. Usually the largest has that of all, and no other is used.
+    "madvise, always for 32 64 KiB".
     """
-    mode = _chosen(text_or_empty(folder / "enabled"))
+    mode = _chosen(folder)
     largest = text_or_empty(folder / "hpage_pmd_size")
     unusual: dict[str, list[int]] = {}
     names = (path.name for path in folder.glob("hugepages-*kB"))
     for kib in sorted(int(name.removeprefix("hugepages-").removesuffix("kB")) for name in names):
-        own = _chosen(text_or_empty(folder / f"hugepages-{kib}kB/enabled"))
-        own = mode if own == "inherit" else own
+        own = _chosen(folder / f"hugepages-{kib}kB").replace("inherit", mode)
         if own not in ("", mode if largest == str(kib * 1024) else "never"):
             unusual.setdefault(own, []).append(kib)
     sizes = (f"{own} for {' '.join(map(str, kib))} KiB" for own, kib in unusual.items())
     return ", ".join((mode, *sizes))
 
 
-def _chosen(text: str) -> str:
-    """The word in brackets: "madvise" of "always [madvise] never"."""
-    found = re.search(r"\[(\w+)\]", text)
+def _chosen(folder: Path) -> str:
+    """The word in brackets of its file: "madvise" of "always [madvise] never"."""
+    found = re.search(r"\[(\w+)\]", text_or_empty(folder / "enabled"))
     return found[1] if found else ""
 
 

@@ -25,8 +25,7 @@ from pathlib import Path
 
 from hztune.errors import UsageError
 from hztune.files import text_or_empty
-from hztune.machine import quota_paths
-from hztune.quota import Quota, memory_text
+from hztune.quota import Quota
 
 _PERIOD_US = 100_000
 _MOUNT = Path("sys/fs/cgroup")
@@ -239,11 +238,3 @@ def _counted(path: Path, name: str) -> int:
     """The number behind a name in a file of such lines; 0 where there is none."""
     found = re.search(rf"^{name} (\d+)$", text_or_empty(path), re.M)
     return int(found[1]) if found else 0
-
-
-def memory_limit_of(pid: int, root: Path = Path("/")) -> str:
-    """The memory limit of a process's control group, as an option has it; "": there is none."""
-    paths = quota_paths(root, "memory", "memory.max", "memory.limit_in_bytes", str(pid))
-    found = [int(text) for text in map(text_or_empty, paths) if text.isdigit()]
-    least = min(found, default=1 << 60)
-    return memory_text(least >> 10) if least < 1 << 60 else ""

@@ -10,8 +10,8 @@ from hztune.allocator import Adapter, Installed, WrongConfiguration, inside, liv
 from hztune.allocator.live import Running, SettingRead
 from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import UsageError
+from hztune.machine import group_limit
 from hztune.measure import insides
-from hztune.measure.scope import memory_limit_of
 from hztune.params import Value
 from hztune.profile import Profile
 from hztune.quota import memory_text
@@ -152,7 +152,7 @@ def _other_container(tuned: Profile, pid: int) -> tuple[str, ...]:
     """That a process may use another amount of memory than there was where the claim was proved."""
     quota = tuned.objective.quota
     proved_kb = quota.memory_kb if quota is not None else None
-    here = memory_limit_of(pid)
+    here = memory_text(limit[0] >> 10) if (limit := group_limit(str(pid))) else ""
     there = memory_text(proved_kb) if proved_kb is not None else ""
     if here == there or (quota is None and not here):
         return ()
