@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "arguments.h"
-#include "trace_order.h"
+#include "walk.h"
 
 /* `touch`: by thread, the bytes of its next block that were touched, or 0. */
 static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t *touches)
@@ -20,8 +20,6 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t
                     .time = next->time_ns,
                     .address = next->block * HZ_ADDRESS_UNIT,
                     .size = operation->size};
-    if (!hz_trace_is_known(operation->kind)) return;
-    if (next->block == 0 && hz_trace_calls(operation->kind)) return;
     if (operation->kind == HZ_TRACE_SPAWN || operation->kind == HZ_TRACE_JOIN) {
         (void)hz_resolve_thread(resolver, &call, operation->operand);
     } else if (operation->kind == HZ_TRACE_TOUCH) {
@@ -49,19 +47,16 @@ static void take_names(const hz_trace *trace, hz_resolver *resolver)
         memcpy(hz_resolver_actor(resolver, i)->name, trace->threads[i].name, HZ_TRACE_NAME_BYTES);
 }
 
-bool hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver)
+void hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver)
 {
     hz_ordered next;
-    hz_order *order = hz_order_make(trace);
+    hz_walk *walk = hz_walk_make(trace);
     uint64_t *touches = calloc((size_t)trace->header->thread_count + 1, sizeof *touches);
     if (touches == NULL) hz_fail("no memory for a trace");
-    while (hz_order_next(order, &next)) resolve_next(resolver, &next, touches);
+    while (hz_walk_next(walk, &next)) resolve_next(resolver, &next, touches);
     free(touches);
-    const bool is_whole = !hz_order_is_stuck(order);
     take_names(trace, resolver);
-    hz_order_drop(order);
     hz_resolver_finish(resolver);
-    return is_whole;
 }
 
 /* ---- cutting -------------------------------------------------------------------------------- */

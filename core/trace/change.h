@@ -7,8 +7,8 @@
 #include "resolve.h"
 #include "trace_read.h"
 
-/* Resolves a trace again; false when its threads came to wait for what is not in it: it was cut. */
-bool hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver);
+/* Resolves a trace again. */
+void hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver);
 
 /*
  * Leaves out what happened before and after two times. Blocks that live at the first one are

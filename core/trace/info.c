@@ -9,7 +9,7 @@
 #include "arguments.h"
 #include "json.h"
 #include "plain.h"
-#include "trace_order.h"
+#include "walk.h"
 
 enum { SIZE_BITS = 64, THREADS_SHOWN = 64 };
 
@@ -139,13 +139,12 @@ void hz_trace_describe(const hz_trace *trace, FILE *out)
     hz_ordered next;
     counts c = {.calls = 0};
     hz_json json = {.out = out};
-    hz_order *order = hz_order_make(trace);
+    hz_walk *walk = hz_walk_make(trace);
     c.thread_calls = calloc((size_t)trace->header->thread_count + 1, sizeof *c.thread_calls);
     c.touch = malloc(((size_t)trace->header->thread_count + 1) * sizeof *c.touch);
     if (c.thread_calls == NULL || c.touch == NULL) hz_fail("no memory for a trace");
     for (uint32_t i = 0; i < trace->header->thread_count; i++) c.touch[i] = NO_TOUCH;
-    while (hz_order_next(order, &next)) count_operation(&c, &next);
-    hz_order_drop(order);
+    while (hz_walk_next(walk, &next)) count_operation(&c, &next);
     write_info(&json, trace, &c);
     free(c.thread_calls);
     free(c.touch);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "arguments.h"
-#include "trace_order.h"
+#include "walk.h"
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
@@ -102,13 +102,12 @@ static void write_operation(const hz_ordered *next, uint64_t *touch, FILE *out)
 void hz_plain_write(const hz_trace *trace, FILE *out)
 {
     hz_ordered next;
-    hz_order *order = hz_order_make(trace);
+    hz_walk *walk = hz_walk_make(trace);
     uint64_t *touch = calloc((size_t)trace->header->thread_count + 1, sizeof *touch);
     if (touch == NULL) hz_fail("no memory for a trace");
     (void)fputs("# thread ns operation block size alignment\n", out);
-    while (hz_order_next(order, &next)) write_operation(&next, touch, out);
+    while (hz_walk_next(walk, &next)) write_operation(&next, touch, out);
     free(touch);
-    hz_order_drop(order);
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */

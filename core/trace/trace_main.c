@@ -18,6 +18,7 @@
 #include "read_file.h"
 #include "plain.h"
 #include "trace_write.h"
+#include "walk.h"
 
 #define NS_PER_S 1e9
 
@@ -127,9 +128,9 @@ static void resolve_input(loaded *l, const request *r)
 {
     hz_resolver_make(&l->resolver, r->output);
     if (l->is_trace) {
-        const bool is_whole = hz_resolve_trace(&l->trace, &l->resolver);
+        hz_resolve_trace(&l->trace, &l->resolver);
         l->ns_per_unit = (l->trace.header->flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
-        l->flags = (l->trace.header->flags & HZ_TRACE_IS_PART) | (is_whole ? 0 : HZ_TRACE_IS_PART);
+        l->flags = l->trace.header->flags & HZ_TRACE_IS_PART;
         l->notes = copy_text(l->trace.notes, l->trace.header->notes_bytes);
         return;
     }
@@ -215,10 +216,13 @@ static void run_anonymize(const request *r)
     drop(&l);
 }
 
-/* Writes text, so that the file is there whole or not at all. */
+/* Writes text, so that the file is there whole or not at all; what cannot be walked is refused
+ * before there is one. */
 static void write_text(const hz_trace *trace, const char *output)
 {
     char *temporary;
+    hz_ordered next;
+    for (hz_walk *walk = hz_walk_make(trace); hz_walk_next(walk, &next);) continue;
     if (asprintf(&temporary, "%s.%d.part", output, (int)getpid()) < 0) hz_fail("no memory");
     FILE *out = fopen(temporary, "wxe");
     if (out == NULL) hz_refuse("cannot write %s: %s", output, strerror(errno));

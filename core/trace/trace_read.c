@@ -184,33 +184,3 @@ void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file)
     if (trace->damage[0] != '\0')
         hz_refuse("%s %s; copy it again, or record again", path, trace->damage);
 }
-
-/* ---- operations ----------------------------------------------------------------------------- */
-
-void hz_trace_start(hz_trace_cursor *cursor, const hz_trace *trace, uint32_t thread)
-{
-    const hz_trace_thread *about = &trace->threads[thread];
-    *cursor = (hz_trace_cursor){.trace = trace,
-                                .place = about->first_place,
-                                .end = about->first_place + about->chunk_count};
-}
-
-bool hz_trace_next(hz_trace_cursor *cursor, hz_trace_operation *operation)
-{
-    while (cursor->word == cursor->stop) {
-        if (cursor->place == cursor->end) return false;
-        const hz_trace_place *place = &cursor->trace->places[cursor->place++];
-        cursor->word = hz_trace_words(cursor->trace, place, &cursor->stop);
-        const void *chunk = cursor->trace->bytes + place->offset;
-        cursor->time_ns = ((const hz_trace_chunk *)chunk)->start_ns;
-    }
-    const bool is_wide = (*cursor->word >> HZ_TRACE_WIDE_AT & 1) != 0;
-    if (is_wide && cursor->stop - cursor->word < 2) { /* cut: nothing is believed behind it */
-        cursor->word = cursor->stop;
-        cursor->place = cursor->end;
-        return false;
-    }
-    cursor->word = hz_trace_unpack(cursor->word, operation);
-    cursor->time_ns += operation->delta_ns;
-    return true;
-}

@@ -42,22 +42,4 @@ static inline const uint64_t *hz_trace_words(const hz_trace *trace, const hz_tra
     return words;
 }
 
-/* ---- a thread's operations, one after the other -----------------------------------------------
- */
-
-/* A thread's place in its operations. */
-typedef struct hz_trace_cursor {
-    const hz_trace *trace;
-    uint32_t place;       /* the next chunk's */
-    uint32_t end;         /* behind the last one's */
-    const uint64_t *word; /* the next operation */
-    const uint64_t *stop; /* behind the last one of this chunk */
-    uint64_t time_ns;     /* of the last operation, from the start of the trace */
-} hz_trace_cursor;
-
-void hz_trace_start(hz_trace_cursor *cursor, const hz_trace *trace, uint32_t thread);
-
-/* The next operation; false at the end. `time_ns` of the cursor is then its time. */
-bool hz_trace_next(hz_trace_cursor *cursor, hz_trace_operation *operation);
-
 #endif

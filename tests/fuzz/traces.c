@@ -25,8 +25,8 @@
 #include "emit.h"
 #include "info.h"
 #include "log_merge.h"
-#include "rehearse.h"
 #include "plain.h"
+#include "walk.h"
 
 enum {
     FILE_MAX = 1 << 16,
@@ -212,7 +212,7 @@ static void read_trace(const uint8_t *bytes, size_t count, unsigned verb, const 
     if (verb == CONVERT) hz_plain_write(&trace, nowhere);
     if (verb == CUT) {
         hz_resolver_make(&resolver, output);
-        (void)hz_resolve_trace(&trace, &resolver);
+        hz_resolve_trace(&trace, &resolver);
         if (trace.header->duration_ns % 2 != 0) hz_cut(&resolver, 1, trace.header->duration_ns);
         write_trace(&resolver, output);
     }

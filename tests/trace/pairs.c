@@ -8,7 +8,7 @@
 #include "arguments.h"
 #include "digest.h"
 #include "read_file.h"
-#include "trace_order.h"
+#include "walk.h"
 
 enum { THREADS_MAX = 64 };
 
@@ -92,9 +92,8 @@ int main(int argc, char **argv)
     p.worker_of = calloc(trace.header->thread_count, sizeof *p.worker_of);
     p.mark_of = calloc(trace.header->thread_count, sizeof *p.mark_of);
     if (p.worker_of == NULL || p.mark_of == NULL) hz_fail("no memory");
-    hz_order *order = hz_order_make(&trace);
-    while (hz_order_next(order, &next)) digest(&p, &next);
-    if (hz_order_is_stuck(order)) hz_fail("its threads wait for each other");
+    hz_walk *walk = hz_walk_make(&trace);
+    while (hz_walk_next(walk, &next)) digest(&p, &next);
     for (uint32_t i = 0; i < p.count; i++)
         (void)printf("%u %u %016llx\n", i, p.workers[i].given,
                      (unsigned long long)p.workers[i].digest);

@@ -6,7 +6,7 @@
 #define HZ_BENCH_TRACE_PLAY_H
 
 #include "bench.h"
-#include "rehearse.h"
+#include "walk.h"
 #include "trace_calls.h"
 
 /* The rows of the workload's parameters. */
