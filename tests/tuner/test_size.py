@@ -19,7 +19,7 @@ CEILINGS = {
     "tuner": {"code": 20410, "modules": 142, "functions": 1910, "classes": 282, "docstrings": 5720},
     "tests": {"code": 22725},
     "experiments": {"code": 5400},
-    "core in C": {"code": 20000},
+    "core in C": {"code": 19775},
     "tests in C": {"code": 11167},
     "guides": {"words": 14550},
     "experiments' pages": {"words": 15050},
