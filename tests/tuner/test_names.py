@@ -1,108 +1,141 @@
-"""One word, one meaning: what is public has one name in the whole package.
+"""One word, one meaning: what is public has one name in the whole package, and functions in C, too.
 
-A class is a thing, and its name says which: no two modules may give one name to two things; a type
-alias is one of them. A function is called by its module's name, such as `profile.load` and
-`space.load`, so that VERBS may come twice; every other function may not. So it is with constants,
-of which FACTS_OF_A_MODULE may come twice. The functions of `api` hand on what a room does, and have
-its name.
+Python: a class is a thing, and its name says which: no two modules may give one name to two things;
+a type alias is one of them. A function is called by its module's name, such as `profile.load` and
+`space.load`, so that VERBS may come twice; every other function may not. So it is with constants.
+The functions of `api` hand on what a room does, and have its name.
+
+C: the functions of all programs and libraries in core/ count, static ones too. `hz_` does not make
+another name of one. What may come twice is stated below.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2] / "tuner" / "hztune"
+from .test_layers import CORE, trees, without_comments
 
-VERBS = frozenset(
-    {
-        "dumps",
-        "examine",
-        "find",
-        "load",
-        "named",
-        "parse",
-        "read",
-    }
-    | {"render", "write"}
-)
+C = CORE.parent
+
+VERBS = frozenset({
+    "dumps", "examine", "find", "load", "named", "parse", "read", "render", "write",
+})  # fmt: skip
 """Functions that say of several modules the same thing."""
 
 FACTS_OF_A_MODULE = frozenset({"MOST_BYTES", "SCHEMA"})
 """Constants that do: of a kind of file its version and the longest that is read."""
 
+LIBC = frozenset({
+    "aligned_alloc", "calloc", "free", "free_aligned_sized", "free_sized", "malloc", "memalign",
+    "posix_memalign", "pthread_create", "pvalloc", "realloc", "reallocarray", "valloc",
+})  # fmt: skip
+"""The C library's functions, which hz and the recorder both define."""
 
-def names(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module defines, but for functions."""
-    if isinstance(node, ast.ClassDef):
-        yield node.name
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for target in targets:
-            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+OF_A_PROGRAM = frozenset({"add_change", "main", "parse"})
+"""What each program has: where it begins, and how it takes an option that others have, too."""
 
+OF_A_WORKLOAD = frozenset({
+    "begin", "consume", "drain", "draw_size", "end", "new_block", "play", "prepare", "produce",
+    "replace", "report", "step",
+})  # fmt: skip
+"""What a workload of hz-bench is made of (`hz_workload` in bench.h), and what several do."""
 
-def functions(node: ast.stmt) -> Iterator[str]:
-    """The name of the function that a statement of a module defines."""
-    if isinstance(node, ast.FunctionDef):
-        yield node.name
+X_MACROS = frozenset({"HZ_ENUM", "HZ_INT", "HZ_STAT", "WORD"})
+"""Macros that read a table: each reader gives them its own meaning."""
 
-
-def defined() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Name -> the modules that define it: of classes, aliases and constants; of functions."""
-    things: defaultdict[str, list[str]] = defaultdict(list)
-    doings: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(set(ROOT.rglob("*.py")) - set((ROOT / "api").glob("*.py"))):
-        module = str(path.relative_to(ROOT))
-        for node in ast.parse(path.read_text()).body:
-            for found, each in ((things, names), (doings, functions)):
-                for name in each(node):
-                    if not name.startswith("_"):
-                        found[name].append(module)
-    return things, doings
+FUNCTION = re.compile(
+    r"^(?!typedef\b|struct\b|enum\b)[A-Za-z_](?:[^;{}=#\n]|\n(?![\n#]))*?\b(\w+)\([^;{}#]*\)\s*\{",
+    re.M,
+)
+ENUM = re.compile(r"\benum\b[^;{}()]*\{([^}]*)\}")
+MACRO = re.compile(r"^#define (\w+)", re.M)
 
 
-def twice(found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """What more than one module defines."""
-    return {name: modules for name, modules in found.items() if len(modules) > 1}
+def twice(names: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Name -> where it is defined, of those that several places define.
+
+    Two forms in one file are two answers of an `#if`.
+    """
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name, place in names:
+        found[name].add(place)
+    return {name: places for name, places in found.items() if len(places) > 1}
 
 
-def files_twice() -> dict[str, list[str]]:
-    """File names that come more than once, but for the commands' own files."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(ROOT.rglob("*.py")):
-        if path.parent.name != "cli" and path.stem not in ("__init__", "__main__"):
-            found[path.name].append(str(path.relative_to(ROOT)))
-    return twice(found)
+# ---- Python --------------------------------------------------------------------------------------
 
 
-def but(found: dict[str, list[str]], allowed: frozenset[str]) -> dict[str, list[str]]:
-    """The others."""
-    return {name: modules for name, modules in found.items() if name not in allowed}
+def things() -> Iterator[tuple[str, str]]:
+    """Each public class, alias and constant, and its module."""
+    for path, tree in trees().items():
+        for node in tree.body if path.parent.name != "api" else ():
+            names = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                every = (each for target in targets for each in ast.walk(target))
+                names = [each.id for each in every if isinstance(each, ast.Name)]
+            yield from ((name, str(path)) for name in names if not name.startswith("_"))
+
+
+def doings() -> Iterator[tuple[str, str]]:
+    """Each public function, and its module."""
+    for path, tree in trees().items():
+        for node in tree.body if path.parent.name != "api" else ():
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                yield node.name, str(path)
 
 
 def test_no_two_files_have_one_name_but_a_command_and_what_it_calls() -> None:
-    assert files_twice() == {}
+    own = [p for p in trees() if p.parent.name != "cli" and p.name != "__init__.py"]
+    assert twice((path.name, str(path)) for path in own) == {}
 
 
-def test_no_two_classes_or_aliases_have_one_name() -> None:
-    found = twice(defined()[0])
-    assert {name: modules for name, modules in found.items() if not name.isupper()} == {}
+def test_no_two_things_or_functions_in_python_have_one_name_but_those_that_are_stated() -> None:
+    assert twice(things()).keys() == FACTS_OF_A_MODULE
+    assert twice(doings()).keys() == VERBS
 
 
-def test_no_two_constants_have_one_name_but_the_facts_of_a_module() -> None:
-    found = twice(defined()[0])
-    constants = {name: modules for name, modules in found.items() if name.isupper()}
-    assert but(constants, FACTS_OF_A_MODULE) == {}
+# ---- C -------------------------------------------------------------------------------------------
 
 
-def test_no_two_functions_have_one_name_but_the_verbs() -> None:
-    assert but(twice(defined()[1]), VERBS) == {}
+def code(path: Path) -> str:
+    """C without comments, strings and attributes."""
+    attribute = r"__attribute__\(\((?:[^()]|\([^()]*\))*\)\)"
+    return re.sub(attribute, "", without_comments(path.read_text()))
 
 
-def test_what_may_come_twice_does() -> None:
-    things, doings = map(twice, defined())
-    assert doings.keys() >= VERBS
-    assert things.keys() >= FACTS_OF_A_MODULE
+def functions() -> list[tuple[str, str]]:
+    """Each function without `hz_`, as it is written and where: of one file, too, if they differ."""
+    return [
+        (name.removeprefix("hz_"), f"{path.relative_to(C)}: {name}")
+        for path in sorted(C.rglob("*.[ch]"))
+        for name in FUNCTION.findall(code(path))
+    ]
+
+
+def constants() -> Iterator[tuple[str, str]]:
+    """Each constant of the allocator, and the file that defines it."""
+    for path in sorted(CORE.rglob("*.[ch]")):
+        text = code(path)
+        words = (re.findall(r"(?:^|,)\s*(\w+)", each) for each in ENUM.findall(text))
+        for name in (*(name for each in words for name in each), *MACRO.findall(text)):
+            yield name, path.name
+
+
+def test_no_two_functions_in_c_have_one_name_but_those_that_are_stated() -> None:
+    found, again = functions(), twice(functions())
+    assert {"run_make_clean", "run_purge", "malloc"} <= {name for name, _ in found}, "not found"
+    assert again.keys() == LIBC | OF_A_PROGRAM | OF_A_WORKLOAD
+    inside = {name for name, where in again.items() if any(w.startswith("src/") for w in where)}
+    assert inside <= LIBC, "the exceptions of workloads and programs do not hold for core/src"
+    rooms = {where.rpartition("/")[0] for name, where in found if name in OF_A_WORKLOAD}
+    assert rooms == {"bench/workloads"}
+
+
+def test_no_constant_of_the_allocator_is_defined_in_two_files() -> None:
+    again = twice(constants()).keys()
+    assert X_MACROS - {"HZ_ENUM", "HZ_INT", "WORD"} <= again <= X_MACROS
