@@ -29,6 +29,7 @@ from hztune.stats.noise import (
     detectable_effect,
     estimate_noise,
     expected_improvement,
+    follow_on,
     noise_floor,
     pool,
 )
@@ -407,3 +408,24 @@ def test_the_surer_of_two_leads_wins_more_probably() -> None:
 )
 def test_expected_improvement_over_zero(centre: float, spread: float, expected: float) -> None:
     assert expected_improvement(centre, spread, 0.0) == pytest.approx(expected, abs=1e-6)
+
+
+# ---- one after another ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "most"), [(8, 0.005), (40, 0.015)])
+def test_of_independent_values_hardly_any_follow_on(count: int, most: float) -> None:
+    rng = np.random.default_rng(count)
+    called = sum(follow_on(rng.normal(size=count).tolist()) is not None for _ in range(3000))
+    assert called <= most * 3000
+
+
+def test_values_that_wander_follow_on() -> None:
+    values = [0.1 + 0.02 * math.sin(number / 4.0) for number in range(40)]
+    found = follow_on(values)
+    assert found is not None and found > 0.9
+
+
+@pytest.mark.parametrize("values", [[], [0.1] * 7, [0.1] * 30])
+def test_of_few_values_and_of_equal_ones_nothing_is_said(values: list[float]) -> None:
+    assert follow_on(values) is None

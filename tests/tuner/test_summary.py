@@ -37,7 +37,6 @@ ACCOUNT = Account(
         CounterChange("refills", 1000, 1010, 10.0, 10.1),
     ),
     rss_ratio=1.2,
-    idle_ratio=None,
     as_they_come={},
 )
 

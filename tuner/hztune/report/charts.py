@@ -123,10 +123,11 @@ def share_strips(found: Figures) -> list[Strip]:
 def step_strips(found: Figures) -> list[Strip]:
     """What each configuration of a chain adds to the one before it."""
     strips = []
-    for step, pairs, interval in found.steps:
-        label = ", ".join(name for name, _ in step.params if name != "allocator")
-        note = interval_words(interval) + (" - in the profile" if step.is_kept else " - dropped")
-        kind = "gain" if step.is_kept else "neutral"
+    kept = {step.arm for step in found.result.account.added}
+    for step, pairs in found.steps:
+        is_kept, interval, label = step.arm in kept, step.interval, ", ".join(step.added)
+        note = interval_words(interval) + (" - in the profile" if is_kept else " - dropped")
+        kind = "gain" if is_kept else "neutral"
         strips.append(Strip(label or "the allocator itself", note, pairs, interval, kind))
     return strips
 

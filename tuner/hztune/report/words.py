@@ -85,9 +85,9 @@ def size_words(kb: float) -> str:
     return f"{kb:.0f}\u00a0KiB" if abs(kb) < 1024 else f"{kb / 1024:.1f}\u00a0MiB"
 
 
-def short_ratio(ends: tuple[float, float, float] | None) -> str:
+def short_ratio(shown: Interval | None) -> str:
     """A ratio with its interval to two digits; "-" where there is none."""
-    return "-" if ends is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*ends)
+    return "-" if shown is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*shown.ratio)
 
 
 def round_ops(ops: float) -> int:

@@ -20,76 +20,16 @@ from hztune import profile as profiles
 from hztune import schema
 from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
-from hztune.params import Value
 from hztune.profile import Claim, MemoryClaim, Profile, Share, Verdict
 from hztune.rests import MemoryKind
 from hztune.result.kept import KeptMemory
 from hztune.stats.intervals import Interval
 from hztune.study.calibration import Calibration
-from hztune.study.counters import CounterChange, Outlier
-from hztune.study.panel import Examination
+from hztune.study.counters import CounterChange
+from hztune.study.panel import Examination, Seen
 from hztune.study.proof import Proof, Step
 
 FRONT = "front"
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedRatio:
-    """A ratio of speeds on fresh pairs with its 95 % interval, as the proof judged it."""
-
-    ratio: float | None  # above 1 is better; None, as are the ends: too few pairs
-    ci_low: float | None  # lower end of the interval
-    ci_high: float | None  # upper end
-    pairs: int  # fresh pairs behind it
-
-    @classmethod
-    def of(cls, interval: Interval | None) -> SpeedRatio:
-        """What an interval of log ratios shows."""
-        return (
-            cls(None, None, None, 0) if interval is None else cls(*interval.ratio, interval.pairs)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """What a configuration that is proved beside others adds to the one before it."""
-
-    arm: Arm  # the configuration
-    # what it changes: parameters with their values, and the allocator where it does
-    params: tuple[tuple[str, Value], ...]
-    answer: str  # "proved", or "kept" where the memory limit is kept by it; or why it is neither
-    is_kept: bool  # whether the profile carries it
-    adds: SpeedRatio  # its speed to that of the one before it, or to the control's
-    total: SpeedRatio  # its speed to the control's
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One finalist and what fresh pairs made of it; ratios, not logs."""
-
-    arm: Arm  # what is proved, or what the attempt began with
-    answer: str  # "proved", "kept", or why neither
-    ratio: float | None  # its speed to the control's; None, as are the ends: too few pairs
-    ci_low: float | None  # lower end of the 95 % interval, as the proof judged it
-    ci_high: float | None  # upper end
-    pairs: int  # fresh pairs behind it
-    # what was measured side by side, each with what it adds; empty of a front
-    steps: tuple[Addition, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PanelRatios:
-    """What the winner was seen to do on one workload of the panel."""
-
-    workload: str  # of hz-bench
-    on: str  # the kind of programs that it stands for
-    state: str  # "harmed", "safe", or "open" where neither is shown
-    # tuned / control with the ends of its 95 % interval; None: not measured
-    speed: tuple[float, float, float] | None
-    memory: tuple[float, float, float] | None  # the same of peak memory; above 1 it takes more
-    pairs: int  # pairs of processes behind them
-    failure: str = ""  # how a process failed; "": none did
-    missing: str = ""  # why nothing was measured; "": something was
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +38,7 @@ class Account:
 
     why: str  # the verdict's reason in one sentence
     failures: Mapping[str, int]  # failed processes by status
-    attempts: tuple[Attempt, ...]  # the finalists, in order
+    attempts: tuple[Proof, ...]  # the finalists, in order
     noise_floor: float | None  # half-width of an A/A interval, as a ratio - 1; None: not calibrated
     # least gain of a finalist that is proved three times in four, as a ratio - 1
     detectable: float | None
@@ -110,15 +50,12 @@ class Account:
     # what was counted differently by default and tuned, the greatest change first
     changes: tuple[CounterChange, ...]
     rss_ratio: float | None  # peak memory, tuned / control; None: not measured
-    # the same of the memory at rest: of a server some time after the load, of a workload that
-    # ends so; None: not measured
-    idle_ratio: float | None
     # what the search saw of each allocator with its defaults, as a ratio to the control, or how
     # it failed; empty where only one is tuned
     as_they_come: Mapping[str, float | str]
-    # pairs of processes that lie far from the others of their kind
-    outliers: tuple[Outlier, ...] = ()
-    elsewhere: tuple[PanelRatios, ...] = ()  # what the panel saw; empty where there was none
+    # what each parameter of the profile is proved to add, in the order in which they were proved
+    added: tuple[Step, ...] = ()
+    elsewhere: tuple[Seen, ...] = ()  # what the panel saw; empty where there was none
     left_out: tuple[Caution, ...] = ()  # the harm of what the panel left out of the winner
     # what stays at rest, on the fresh pairs; None: nothing was looked at while it rested
     kept: KeptMemory | None = None
@@ -138,12 +75,6 @@ class Account:
         """Takes copies of the mappings, which nothing can change."""
         for name in ("failures", "as_they_come", "seen_within"):
             object.__setattr__(self, name, fixed(getattr(self, name)))
-
-    @property
-    def added(self) -> tuple[Addition, ...]:
-        """What each parameter of the profile adds, in the order in which they were proved."""
-        steps = (step for attempt in self.attempts for step in attempt.steps)
-        return tuple(step for step in steps if step.is_kept and step.adds.ratio is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +145,7 @@ def claim_of(
     return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
 
 
-def claimed_interval(
-    claimed: Claim | MemoryClaim | Share | Attempt | SpeedRatio | None, pairs: int
-) -> Interval | None:
+def claimed_interval(claimed: Claim | MemoryClaim | Share | None, pairs: int) -> Interval | None:
     """What a claim says, in log units; None: it was not measured."""
     if claimed is None or not (claimed.ratio and claimed.ci_low and claimed.ci_high):
         return None

@@ -22,7 +22,7 @@ from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE
 from hztune.rests import Rested, weighed_memory
-from hztune.result import Addition, Attempt, Result, claimed_interval
+from hztune.result import Result, claimed_interval
 from hztune.result import read as read_result
 from hztune.sparse import Axis, Measurement, SparseModel
 from hztune.sparse.grid import FAR, UNCHANGED
@@ -34,6 +34,7 @@ from hztune.store.log import SAMPLES, Recording, recording
 from hztune.study.counters import fresh_outcomes
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.limits import limits_of
+from hztune.study.proof import Proof, Step
 
 _CHECKPOINTS = 200
 _CURVES = 6
@@ -178,9 +179,8 @@ class Figures:
         """The interval of each arm's fresh pairs as its proof judged it; None: too few."""
         found = {}
         for attempt in self.result.account.attempts:
-            found[attempt.arm] = claimed_interval(attempt, attempt.pairs)
-            for step in attempt.steps:
-                found[step.arm] = claimed_interval(step.total, step.total.pairs)
+            found[attempt.arm] = attempt.interval
+            found |= {step.arm: step.total for step in attempt.steps}
         claim = self.result.profile.claim
         if claimed := claimed_interval(claim, claim.pairs):
             found[self.winner] = claimed
@@ -204,22 +204,19 @@ class Figures:
         return [outcome.ops_per_s for outcome in last] or [1.0]
 
     @property
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> Proof | None:
         """The attempt that proved the profile, or else the last one."""
         attempts = self.result.account.attempts[::-1]
         proved = (each for each in attempts if any(step.arm == self.winner for step in each.steps))
         return next(proved, attempts[0] if attempts else None)
 
     @property
-    def steps(self) -> list[tuple[Addition, list[float], Interval | None]]:
+    def steps(self) -> list[tuple[Step, list[float]]]:
         """What each configuration of that attempt added, and the log ratios that show it."""
-        chain = self.attempt.steps if self.attempt else ()
-        before, found = self.control, []
+        found, chain = [], self.attempt.steps if self.attempt else ()
         for step in chain:
-            pairs = self.ledger.fresh_pairs(before, step.arm, chain[0].arm)
-            ratios = [pair.log_ratio for pair in pairs]
-            found.append((step, ratios, claimed_interval(step.adds, step.adds.pairs)))
-            before = step.arm
+            pairs = self.ledger.fresh_pairs(step.before, step.arm, chain[0].arm)
+            found.append((step, [pair.log_ratio for pair in pairs]))
         return found
 
     @cached_property

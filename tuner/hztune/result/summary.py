@@ -8,11 +8,13 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
+from hztune.blocks import Arm
 from hztune.profile import Profile, ratio_text
 from hztune.progress import duration, percent
 from hztune.rests import MEMORIES
 from hztune.result import Result, front_file, stored_form
 from hztune.result.kept import slope_words
+from hztune.stats.intervals import Interval
 from hztune.study.counters import FAULTS
 from hztune.workload import METRICS
 
@@ -29,11 +31,27 @@ def summary_json(result: Result) -> dict[str, Any]:
     for name in ("kept", "waited_s", "seen_within"):  # only what is there
         if not account[name]:
             del account[name]
-    later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out")}
-    outliers = [_with_params(each) for each in account.pop("outliers")]
-    account["attempts"] = [_with_params(each) for each in account["attempts"]]
-    for step in (step for attempt in account["attempts"] for step in attempt["steps"]):
-        step.update(arm=_with_params({"arm": step["arm"]}), params=dict(step["params"]))
+    later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
+    kept = {step.arm for step in result.account.added}
+    account["attempts"] = [
+        {
+            **_arm_json(one.arm),
+            "answer": one.answer,
+            **_ratio_json(one.interval),
+            "steps": [
+                {
+                    "arm": _arm_json(step.arm),
+                    "params": step.changes,
+                    "answer": step.answer,
+                    "is_kept": step.arm in kept,
+                    "adds": _ratio_json(step.interval),
+                    "total": _ratio_json(step.total),
+                }
+                for step in one.steps
+            ],
+        }
+        for one in result.account.attempts
+    ]
     counters = (each for each in result.account.changes if each.counter != FAULTS)
     return {
         "verdict": made.claim.verdict,
@@ -55,13 +73,25 @@ def summary_json(result: Result) -> dict[str, Any]:
         **later,
         "added": [
             {
-                "params": dict(one.params),
+                "params": one.changes,
                 "reason": "limit" if one.answer == "kept" else "gain",
-                **stored_form(one.adds),
+                **_ratio_json(one.interval),
             }
             for one in result.account.added
         ],
-        "outliers": outliers,
+        "elsewhere": [
+            {
+                "workload": one.workload,
+                "on": one.phrase,
+                "state": one.state,
+                "speed": one.speed and one.speed.ratio,
+                "memory": one.memory and one.memory.ratio,
+                "pairs": one.speed.pairs if one.speed else 0,
+                "failure": one.failure,
+                "missing": one.missing,
+            }
+            for one in result.account.elsewhere
+        ],
         "warnings": [each.text for each in made.cautions],
     }
 
@@ -76,7 +106,7 @@ def summary_lines(result: Result) -> list[str]:
         base="unchanged program" if _control(made) == "none" else "default",
         control=_control(made),
         seeks_kept=made.claim.metric == METRICS["kept"],
-        worth={name: one for one in account.added for name, _ in one.params},
+        worth={name: one for one in account.added for name in one.changes},
         labels=_labels(made),
     )
     return text.splitlines()
@@ -108,10 +138,14 @@ def _labels(made: Profile) -> list[str]:
     return [f"{share.workload.label} T={made.threads}{goal}" for share in made.shares]
 
 
-def _with_params(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose arm stands in two keys, its parameters by name."""
-    arm = row.pop("arm")
-    return {"allocator": arm["allocator"], "params": dict(arm["params"]), **row}
+def _arm_json(arm: Arm) -> dict[str, Any]:
+    return {"allocator": arm.allocator, "params": arm.config}
+
+
+def _ratio_json(shown: Interval | None) -> dict[str, Any]:
+    """A ratio with its ends, null where too few pairs show it."""
+    ends = shown.ratio if shown else (None, None, None)
+    return {**dict(zip(_SHOWN, ends, strict=True)), "pairs": shown.pairs if shown else 0}
 
 
 def _member(number: int, made: Profile) -> dict[str, Any]:

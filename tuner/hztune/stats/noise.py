@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from statistics import fmean, median, pvariance
+from statistics import fmean, pvariance
 from typing import NamedTuple
 
 import numpy as np
@@ -361,10 +361,7 @@ _LEAST_VALUES = 8
 """Fewer do not show what is usual among them."""
 
 _LEAST_DISTANCE = 0.05
-"""Log units: a value that is nearer to the others is no outlier, groups that are nearer are one."""
-
-_MAD_TO_SD = 0.6745
-_CUTOFF, _CUTOFF_OF_FEW = 4.2, 40.0
+"""Log units: groups that are nearer are one."""
 
 EXPLAINED = 0.92
 """Share of the variance that two groups must explain to be believed."""
@@ -376,30 +373,6 @@ _BEYOND_CHANCE = 2.33
 
 _TOGETHER = 0.5
 """Share of their variance that values of one moment have at least where moments do not matter."""
-
-
-def far_off(values: Sequence[float]) -> list[tuple[int, float]]:
-    """Finds the values that lie far from the others.
-
-    By the modified z-score, 0.6745 (x - median) / MAD (Iglewicz & Hoaglin, How to Detect and Handle
-    Outliers, 1993). Above their 3.5 there is a value in 9 to 15 % of all samples of 8 to 101 normal
-    numbers, since the MAD of few is itself unsure. Above 4.2 + 40 / count it is 0.3 to 0.8 %
-    (40,000 samples of each count).
-
-    Args:
-        values: Log ratios of equal pairs, shape (pairs,).
-
-    Returns:
-        Index and distance to the median of each such value, in order; nothing is said of fewer than
-        _LEAST_VALUES.
-    """
-    if len(values) < _LEAST_VALUES:
-        return []
-    middle = median(values)
-    distances = [value - middle for value in values]
-    spread = median(map(abs, distances)) / _MAD_TO_SD
-    most = max(_LEAST_DISTANCE, (_CUTOFF + _CUTOFF_OF_FEW / len(values)) * spread)
-    return [(index, each) for index, each in enumerate(distances) if abs(each) > most]
 
 
 def two_states(values: Sequence[float]) -> float | None:

@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hztune.blocks import Arm, Block, Outcome
-from hztune.stats.noise import far_off
-from hztune.stats.ratios import pair_ratio
+from hztune.blocks import Arm, Outcome
 from hztune.study.ledger import Ledger
 
 FAULTS = "minor_faults"
@@ -206,37 +204,3 @@ def _change(
         return CounterChange(name, default, tuned)
     rates = (median(1000.0 * each[name] / each[_OPS] for each in side) for side in sides)
     return CounterChange(name, default, tuned, *rates)
-
-
-@dataclass(frozen=True, slots=True)
-class Outlier:
-    """A pair of processes that lies far from the others of its kind; it counts all the same."""
-
-    arm: Arm  # whose pair with the control it is; the control itself: of the default with itself
-    block: int  # number of the block in which it was measured
-    ratio: float  # its ratio to the median of all these pairs
-    pairs: int  # how many these are
-
-
-def outlying_pairs(ledger: Ledger) -> list[Outlier]:
-    """The pairs of a study that lie far from the others, arm by arm, in order of time."""
-    found: dict[Arm, list[tuple[int, float]]] = {}
-    for block in ledger.own_blocks():
-        for arm, log_ratio in _pairs(block):
-            found.setdefault(arm, []).append((block.number, log_ratio))
-    return [
-        Outlier(arm, pairs[index][0], math.exp(distance), len(pairs))
-        for arm, pairs in found.items()
-        for index, distance in far_off([log_ratio for _, log_ratio in pairs])
-    ]
-
-
-def _pairs(block: Block) -> list[tuple[Arm, float]]:
-    """The log ratios of a block whose pairs are looked at; A/A processes are taken two by two."""
-    outcomes = block.outcomes
-    both = {
-        "aa": zip(outcomes[::2], outcomes[1::2], strict=False),
-        "confirm": ((block.control, outcome) for outcome in outcomes[1:]),
-    }.get(block.role, ())
-    pairs = ((other.arm, pair_ratio(one, other)) for one, other in both)
-    return [(arm, pair.log_ratio) for arm, pair in pairs if pair is not None]

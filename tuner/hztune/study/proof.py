@@ -27,6 +27,7 @@ from typing import Literal
 
 from hztune.blocks import Arm, Block, ProofPlan
 from hztune.errors import OutOfTime
+from hztune.params import Value
 from hztune.stats.intervals import (
     LEAST_PLANNED,
     Interval,
@@ -86,6 +87,13 @@ class Step:
     def added(self) -> tuple[str, ...]:
         """The parameters that it changes and the one before it does not."""
         return added_to(self.arm, self.before)
+
+    @property
+    def changes(self) -> dict[str, Value]:
+        """The same with their values, and the allocator where that is another one."""
+        is_other = self.arm.allocator != self.before.allocator
+        other: dict[str, Value] = {"allocator": self.arm.allocator} if is_other else {}
+        return {**other, **{name: self.arm.config[name] for name in self.added}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,8 @@ from hztune.profile import (
 from hztune.rests import MEMORIES, RestPlan
 from hztune.result import (
     Account,
-    Addition,
-    Attempt,
     Decision,
-    PanelRatios,
     Result,
-    SpeedRatio,
 )
 from hztune.result.kept import kept_memory
 from hztune.schema import as_text, as_word
@@ -43,14 +39,12 @@ from hztune.stats.noise import follow_on, pool_plain
 from hztune.stats.question import REPORTED_ERROR
 from hztune.stats.ratios import log_memory_ratio
 from hztune.study.calibration import Calibration
-from hztune.study.counters import counter_changes, fresh_outcomes, outlying_pairs
+from hztune.study.counters import counter_changes, fresh_outcomes
 from hztune.study.ledger import Ledger
-from hztune.study.proof import Step
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story, Winner
 from hztune.workload import METRICS
 
-_IDLE = "rss_idle_kb"
 _LEAST_PAIRS = 3
 
 
@@ -215,7 +209,8 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
     return Account(
         why=decision.why,
         failures=bench.ledger.failures(),
-        attempts=tuple(_attempts(decision)),
+        attempts=decision.proofs,
+        added=tuple(step for step in decision.steps if step.interval is not None),
         noise_floor=math.expm1(calibration.floor) if calibration else None,
         detectable=math.expm1(calibration.detectable) if calibration else None,
         findable=_findable(story, calibration),
@@ -227,12 +222,10 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         waited_s=bench.budget.waited_s,
         changes=counter_changes(pairs),
         rss_ratio=rss_ratio,
-        idle_ratio=_idle_ratio(pairs),
         as_they_come=seen,
         seen_within=within,
-        outliers=tuple(outlying_pairs(bench.ledger)),
         follow_on=follow_on(record.log_ratios) if record else None,
-        elsewhere=tuple(_elsewhere(decision)),
+        elsewhere=decision.examined.seen if decision.examined else (),
         left_out=tuple(harm.caution for harm in decision.examined.left_out)
         if decision.examined
         else (),
@@ -252,34 +245,6 @@ def _findable(story: Story, calibration: Calibration | None) -> float | None:
     return math.expm1(calibration.findable) if isinstance(story, Winner) else None
 
 
-def _attempts(decision: Decision) -> Iterator[Attempt]:
-    for proof in decision.proofs:
-        steps = tuple(_addition(step, is_kept=step in decision.steps) for step in proof.steps)
-        whole = SpeedRatio.of(proof.interval)
-        ratio, low, high, pairs = whole.ratio, whole.ci_low, whole.ci_high, whole.pairs
-        yield Attempt(proof.arm, proof.answer, ratio, low, high, pairs, steps)
-
-
-def _addition(step: Step, *, is_kept: bool) -> Addition:
-    """What one step of a proof adds, with its values."""
-    config, is_other = step.arm.config, step.arm.allocator != step.before.allocator
-    allocator = [("allocator", step.arm.allocator)] if is_other else []
-    params = (*allocator, *((name, config[name]) for name in step.added))
-    shown = SpeedRatio.of(step.interval), SpeedRatio.of(step.total)
-    return Addition(step.arm, params, step.answer, is_kept, *shown)
-
-
-def _elsewhere(decision: Decision) -> Iterator[PanelRatios]:
-    """What the panel saw of what it left of the winner."""
-    for seen in decision.examined.seen if decision.examined else ():
-        speed = seen.speed.ratio if seen.speed else None
-        memory = seen.memory.ratio if seen.memory else None
-        pairs = seen.speed.pairs if seen.speed else 0
-        yield PanelRatios(
-            seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure, seen.missing
-        )
-
-
 def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float]]:
     """What the search saw of each allocator with its defaults; nothing where there is one only."""
     seen: dict[str, float | str] = {}
@@ -295,10 +260,3 @@ def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float
             mean, error = pool_plain(record.pairs, ledger.noises())
             seen[name], within[name] = math.exp(mean), NORMAL_95 * error
     return seen, within
-
-
-def _idle_ratio(pairs: Sequence[tuple[Outcome, Outcome]]) -> float | None:
-    """Idle memory to the control's, on the fresh pairs."""
-    both = [tuple(each.facts.get(_IDLE, 0) for each in pair) for pair in pairs]
-    logs = [math.log(tuned / before) for before, tuned in both if before and tuned]
-    return math.exp(sum(logs) / len(logs)) if logs else None
