@@ -58,23 +58,18 @@ def test_tune_is_meant_where_no_command_is_named(words: list[str], dispatched: l
     assert cli.with_command(words) == dispatched
 
 
-def test_no_words_at_all_print_the_help(hztune: Run) -> None:
+def test_every_command_has_its_own_help_and_no_words_at_all_print_that_of_all(
+    hztune: Run, hztune_here: Run, root: Path
+) -> None:
     done = hztune()
-    assert done.returncode == 0
-    assert done.stdout == hztune("--help").stdout
-    assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
+    assert (done.returncode, done.stdout) == (0, hztune_here("--help").stdout)
     assert "..." not in done.stdout.partition("Commands:")[2], "a first sentence is too long"
-
-
-def test_every_command_has_its_own_help(hztune_here: Run) -> None:
     for name in cli.COMMANDS:
-        done = hztune_here(name, "--help")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"Usage: hztune {name}" in done.stdout and "\\b" not in done.stdout
-
-
-def test_the_version_is_the_cores(hztune: Run, root: Path) -> None:
-    version = hztune("--version").stdout.split()[1]
+        assert f"\n  {name} " in done.stdout
+        own = hztune_here(name, "--help")
+        assert (own.returncode, own.stderr) == (0, "")
+        assert f"Usage: hztune {name}" in own.stdout and "\\b" not in own.stdout
+    version = hztune_here("--version").stdout.split()[1]
     assert f"project(hz VERSION {version} " in (root / "core" / "CMakeLists.txt").read_text()
 
 
@@ -82,13 +77,11 @@ def test_the_version_is_the_cores(hztune: Run, root: Path) -> None:
 
 
 QUICK = {
-    "help": ["--help"],
     "tune help": ["tune", "--help"],
     "params": ["params"],
     "show": ["show", "PROFILE"],
     "export": ["export", "PROFILE", "--format", "env"],
     "list formats": ["list", "formats"],
-    "list spaces": ["list", "spaces"],
     "refusal": ["tune", "--workload", "larson", "--budget", "1s"],
 }
 
@@ -167,26 +160,15 @@ BAD = {
 
 @pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD.keys())
 def test_bad_input_is_one_sentence_on_stderr_and_status_2(
-    words: list[str], said: str, saved: Path, hztune_here: Run
+    words: list[str], said: str, saved: Path, hztune_here: Run, hztune: Run
 ) -> None:
-    refused(hztune_here, words, said, saved)
-
-
-@pytest.mark.parametrize("what", ["unknown option", "nearly a workload", "resume of nothing"])
-def test_a_process_says_bad_input_in_one_sentence_and_ends_with_status_2(
-    what: str, saved: Path, hztune: Run
-) -> None:
-    refused(hztune, *BAD[what], saved)
-
-
-def refused(hztune: Run, words: list[str], said: str, saved: Path) -> None:
-    """A command line is refused in one sentence, and no file changes."""
     before = sorted(path.name for path in saved.parent.iterdir())
-    done = hztune(*[saved if word == "PROFILE" else word for word in words])
+    run = hztune if "--jsn" in words else hztune_here
+    done = run(*[saved if word == "PROFILE" else word for word in words])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("hztune: ") and done.stderr.count("\n") == 1
     assert said in done.stderr
-    assert sorted(path.name for path in saved.parent.iterdir()) == before
+    assert sorted(path.name for path in saved.parent.iterdir()) == before, "no file changes"
 
 
 def test_the_results_of_another_study_are_refused_and_kept(
@@ -233,36 +215,19 @@ def test_an_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_disaster() -> None:
-    done = subprocess.run(
-        [
-            "bash",
-            "-c",
-            f"{sys.executable} -m hztune params | true; exit ${{PIPESTATUS[0]}}",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    piped = f"{sys.executable} -m hztune params | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True)
     assert done.returncode in (0, 1)
     assert done.stderr == ""
 
 
-def test_a_disk_that_is_full_under_stdout_is_one_sentence() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "hztune", "params"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        "hztune: cannot write to stdout: No space left on device; the output"
-    )
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_log_that_cannot_be_written_ends_no_study() -> None:
+def test_a_full_disk_is_one_sentence_and_ends_no_study() -> None:
+    command = [sys.executable, "-m", "hztune", "params"]
     full = Path("/dev/full").open("w")  # noqa: SIM115 -- closing it fails
+    done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "hztune: cannot write to stdout: No space left on device; the output"
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(said)
     Plain(full).say("a line")
     with pytest.raises(OSError, match="No space left"):
         full.close()
@@ -373,26 +338,18 @@ def test_an_export_prints_the_same_as_it_writes(hztune_here: Run, saved: Path) -
         assert os.access(target, os.X_OK) == (form == "wrapper")
 
 
-def test_run_puts_php_under_another_allocator(
-    hztune: Run, profile_of: Callable[[str], Profile], core_build: Path, tmp_path: Path
-) -> None:
-    """Its extensions are loaded with RTLD_DEEPBIND: beside the allocator stands what it needs."""
-    saved = tmp_path / "jemalloc.json"
-    profile.save(profile_of("jemalloc"), saved)
-    done = hztune("run", saved, "--", "php", "-r", "echo getenv('LD_PRELOAD');")
-    assert done.returncode == 0
-    assert done.stdout == f"libjemalloc.so.2:{core_build / 'libhz-deepbind.so'}"
-
-
 def test_run_gives_the_program_the_profile_and_nothing_that_was_set_before(
-    hztune: Run, saved: Path, core_build: Path
+    hztune: Run, saved: Path, core_build: Path, profile_of: Callable[[str], Profile]
 ) -> None:
     done = hztune("run", saved, "--", "env", HZ_MAGAZINE_CAP="8", HZ_THP="on", UNRELATED="kept")
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     assert {name for name in seen if name.startswith("HZ_")} == {"HZ_MAGAZINE_CAP", "HZ_DEPOT_LOCK"}
-    assert seen["HZ_MAGAZINE_CAP"] == "512"
+    assert (seen["HZ_MAGAZINE_CAP"], seen["UNRELATED"]) == ("512", "kept")
     assert seen["LD_PRELOAD"] == str(core_build / "libhz.so")
-    assert seen["UNRELATED"] == "kept"
+    profile.save(profile_of("jemalloc"), saved)  # beside it stands what RTLD_DEEPBIND needs
+    done = hztune("run", saved, "--", "php", "-r", "echo getenv('LD_PRELOAD');")
+    beside = f"libjemalloc.so.2:{core_build / 'libhz-deepbind.so'}"
+    assert (done.returncode, done.stdout) == (0, beside)
 
 
 @pytest.mark.parametrize(
