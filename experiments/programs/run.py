@@ -68,7 +68,7 @@ def remarks(case: Case) -> list[str]:
     """What hztune says of the programs that a case needs: one may bring its own allocator."""
     from hztune.allocator import loaded_program
 
-    return [said for program, _ in case.needs for said in loaded_program.inspect(program).remarks()]
+    return [said for program, _ in case.needs for said in loaded_program.inspect(program).remarks]
 
 
 def record(results: Path, rows: dict[str, dict[str, Any]]) -> None:

@@ -31,38 +31,26 @@ const char *const *je_said(void) { return said; }
 
 
 @pytest.mark.parametrize(
-    ("flags", "source", "obstacle"),
+    ("flags", "source", "obstacle", "remark", "reads"),
     [
-        ((), "", None),
-        (("-static",), "", "is a static program: the loader never runs, so LD_PRELOAD"),
-        (("-static-pie",), "", "is a static program"),
-        (SHOWN, OWN_MALLOC, "defines malloc itself"),
-        (JEMALLOC, "", None),
+        ((), "", "None", "", ""),
+        (("-static",), "", "is a static program: the loader never runs, so LD_PRELOAD", "", ""),
+        (("-static-pie",), "", "is a static program", "", ""),
+        (SHOWN, OWN_MALLOC, "defines malloc itself", "", ""),
+        (JEMALLOC, "", "None", "linked with jemalloc", "MALLOC_CONF"),
+        (("-Wl,--export-dynamic-symbol=je_said",), INSIDE, "None", "jemalloc inside",
+         "JE_MALLOC_CONF"),
     ],
-)
-def test_what_an_allocator_cannot_be_put_under_is_told(
-    flags: tuple[str, ...], source: str, obstacle: str | None, compiled: Compile
+)  # fmt: skip
+def test_what_a_program_is_to_an_allocator_is_told(
+    flags: tuple[str, ...], source: str, obstacle: str, remark: str, reads: str, compiled: Compile
 ) -> None:
     seen = loaded_program.inspect(compiled("program", compiled.idle + source, *flags))
-    assert (obstacle or "None") in str(seen.obstacle())
-    assert seen.is_static == ("static program" in str(obstacle)) == (seen.loader is None)
-
-
-@pytest.mark.parametrize(
-    ("flags", "source", "name", "variable", "remark"),
-    [
-        (JEMALLOC, "", "jemalloc", "MALLOC_CONF", "linked with jemalloc"),
-        (("-Wl,--export-dynamic-symbol=je_said",), INSIDE, "jemalloc", "JE_MALLOC_CONF", "inside"),
-        ((), "", "", "", ""),
-    ],
-)
-def test_a_program_that_brings_an_allocator_is_said_to_and_by_which_variable_it_is_set(
-    flags: tuple[str, ...], source: str, name: str, variable: str, remark: str, compiled: Compile
-) -> None:
-    seen = loaded_program.inspect(compiled("program", compiled.idle + source, *flags))
-    assert (seen.linked or seen.inside, seen.variable) == (name, variable)
-    remarks = "".join(seen.remarks())
-    assert remark in remarks and variable in remarks and bool(remarks) == bool(name)
+    assert obstacle in str(seen.obstacle)
+    assert ("static program" in obstacle) == (seen.loader is None)
+    remarks = "".join(seen.remarks)
+    assert remark in remarks and bool(remarks) == bool(remark)
+    assert reads == "" or f"(it reads {reads})" in remarks
 
 
 def test_a_program_in_the_directory_where_one_is_needs_no_path_beside_its_dot(
@@ -89,15 +77,10 @@ def test_a_script_is_followed_to_what_is_executed(tmp_path: Path, compiled: Comp
         path.chmod(0o755)
     seen = loaded_program.inspect(outer)
     assert (seen.program, seen.scripts) == (program, (outer, script))
-    assert "is a script" in seen.remarks()[0]
+    assert "is a script" in seen.remarks[0]
     for path, said in ((circle, "script of scripts"), (text, "neither"), (tmp_path, "no program")):
         with pytest.raises(UsageError, match=said):
             loaded_program.inspect(path)
-
-
-def test_the_loader_of_a_static_program_cannot_be_asked(compiled: Compile) -> None:
-    with pytest.raises(UsageError, match="static program"):
-        loaded_program.loader_of(compiled("alone", compiled.idle, "-static"))
 
 
 # ---- files that are not what they say ------------------------------------------------------------
@@ -108,7 +91,7 @@ def test_a_program_for_another_processor_is_an_obstacle(compiled: Compile) -> No
     data = bytearray(program.read_bytes())
     data[18:20] = (183).to_bytes(2, "little")
     program.write_bytes(data)
-    assert "another processor" in str(loaded_program.inspect(program).obstacle())
+    assert "another processor" in str(loaded_program.inspect(program).obstacle)
 
 
 def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> None:
@@ -127,17 +110,17 @@ def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> Non
 def test_a_file_that_its_owner_cuts_or_stretches_is_no_program(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, segments = compiled("cut"), elf._Content.segments
+    program, rows = compiled("cut"), elf._Content.rows
     large = compiled("large")
     os.truncate(large, 1 << 40)
     assert elf.read(large) is None
 
-    def cutting(data: Any) -> Any:
-        found = segments(data)
+    def cutting(data: Any, *words: Any) -> Any:
+        found = rows(data, *words)
         os.truncate(program, 0)
         return found
 
-    monkeypatch.setattr(elf._Content, "segments", cutting)
+    monkeypatch.setattr(elf._Content, "rows", cutting)
     assert elf.read(program) is None
 
 
@@ -250,20 +233,10 @@ def test_a_list_of_the_loader_that_goes_round_ends(compiled: Compile, running: R
         assert process.loaded() == [process.program]
 
 
-def test_a_process_that_does_not_exist_is_refused() -> None:
+def test_a_process_that_does_not_exist_is_refused_and_has_no_descendants() -> None:
     with pytest.raises(UsageError, match="no process"):
         live.look(2**22 + 1)
-
-
-@pytest.mark.parametrize("gone", [FileNotFoundError, ProcessLookupError])
-def test_a_process_that_ends_while_it_is_looked_at_has_no_descendants(
-    gone: type[OSError], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end(where: object) -> None:
-        raise gone(where)
-
-    monkeypatch.setattr(os, "listdir", end)
-    assert live.descendants(os.getpid()) == []
+    assert live.descendants(2**22 + 1) == []
 
 
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"])

@@ -153,7 +153,7 @@ def test_one_arena_takes_less_than_the_limit_of_the_possible_case(
 
 
 def test_redis_is_said_to_bring_its_own_allocator() -> None:
-    (said,) = loaded_program.inspect("redis-server").remarks()
+    (said,) = loaded_program.inspect("redis-server").remarks
     assert "is linked with jemalloc: unchanged, it runs on that, not on glibc" in said
     assert said in RUN.remarks(REDIS)
 

@@ -48,7 +48,7 @@ def test_a_static_program_never_sees_the_library_and_is_refused(compiled: Any) -
     done = process.run([str(program)], env=preloaded, deadline_s=10)
     assert done.ok
     assert done.stderr == ""
-    assert "static program" in str(loaded_program.inspect(program).obstacle())
+    assert "static program" in str(loaded_program.inspect(program).obstacle)
 
 
 def test_a_program_that_gains_rights_is_refused(compiled: Any) -> None:
@@ -57,13 +57,13 @@ def test_a_program_that_gains_rights_is_refused(compiled: Any) -> None:
         program = compiled("elevated")
         os.chown(program, 65534, 65534)
         program.chmod(0o4755)
-    assert "gains rights" in str(loaded_program.inspect(program).obstacle())
+    assert "gains rights" in str(loaded_program.inspect(program).obstacle)
 
 
 def test_a_program_of_another_c_library_is_refused(compiled: Any) -> None:
     loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
     program = compiled("musl", compiled.idle, loader)
-    assert "another processor or C library" in str(loaded_program.inspect(program).obstacle())
+    assert "another processor or C library" in str(loaded_program.inspect(program).obstacle)
 
 
 # ---- 2: a bad value is another valid value ------------------------------------------------------

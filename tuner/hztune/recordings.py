@@ -65,7 +65,7 @@ def recorder_command(
     if pid is not None:
         return [*command, "--pid", str(pid)]
     found = loaded_program.inspect(words[0])
-    if obstacle := found.obstacle():
+    if obstacle := found.obstacle:
         raise UsageError(f"it cannot be recorded: {obstacle}")
     for path in (found.program, *loaded_program.libraries(found.program)):
         _require_seen_through(path)
@@ -81,7 +81,7 @@ def _require_seen_through(path: Path) -> None:
     """Refuses a file with an allocator that is not called as malloc."""
     with contextlib.suppress(OSError):
         file = elf.read(path)
-        for part in inside.parts_in(path) if file and "malloc" not in file.defines else ():
+        for part in inside.parts_of([path]) if file and "malloc" not in file.defines else ():
             raise UsageError(
                 f"it cannot be recorded: {path} has {part.name.partition(':')[2]} inside and calls "
                 "it by names of its own, so that a recording would lack most of what the program "

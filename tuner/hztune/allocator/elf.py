@@ -1,6 +1,7 @@
 """Just enough of ELF to know how a program will be loaded and what gives it malloc.
 
-Layout: System V ABI, chapters 4 and 5, and the generic ELF-64 and ELF-32 tables of elf(5).
+Layout: System V ABI, chapters 4 and 5, and the generic ELF-64 tables of elf(5). Of a file for
+processors of another word size or byte order only that is known.
 
 A file may be another user's, who writes to it and truncates it meanwhile: parts of it are copied,
 as a mapping would end in SIGBUS, and how much is read does not depend on what the file says.
@@ -11,36 +12,35 @@ from __future__ import annotations
 import os
 import re
 import struct
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from hztune.files import opened
 
-MAGIC = b"\x7fELF"
+_MAGIC = b"\x7fELF"
+_OURS = b"\2" + (b"\1" if sys.byteorder == "little" else b"\2")  # 64 bits, and the byte order
 _ET_EXEC = 2
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
 _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
 _UNDEFINED = 0
+_HEADER, _SEGMENT, _SECTION, _ENTRY, _SYMBOL = (
+    "=16xHHIQQQIHHHHHH", "=IIQQQQQQ", "=IIQQQQIIQQ", "=qQ", "=IBBHQQ",
+)  # fmt: skip
 _ASKED_FOR = frozenset({b"malloc", b"environ"})
 _LONGEST_TEXT = 64
 _MOST_TEXTS = 1000
 _LONGEST_NAME = 4096
-_MOST_BYTES = 8 << 30
-"""Of a program or library: what is larger is none, and is not read to its end."""
-
-_MOST_PART = 64 << 20
-"""Bytes of the largest table that is read: a million symbols are 24 MiB."""
-
+_MOST_BYTES = 8 << 30  # of a program or library: what is larger is none, and is not read to its end
+_MOST_PART = 64 << 20  # bytes of the largest table that is read: a million symbols are 24 MiB
 _MOST_DYNAMIC = 64 << 10
 _MOST_SYMBOLS = 1 << 20
-_MOST_SEARCHED = 1 << 30
-"""Bytes in which texts are looked for: they stand before what is there for debuggers."""
-
+_MOST_SEARCHED = 1 << 30  # where texts are looked for: they stand before what is for debuggers
 _BLOCK_BYTES = 1 << 20
 _MOST_OFFSET = 1 << 62
 
@@ -49,43 +49,15 @@ _MOST_OFFSET = 1 << 62
 class Elf:
     """What the headers of one file say."""
 
-    machine: tuple[int, int]
-    """Kind of processor (e_machine) and word size, to tell what may load what."""
-    interpreter: Path | None
-    """The loader that it asks for; None for a static program and for most libraries."""
-    soname: str
-    needed: tuple[str, ...]
-    """Sonames of the libraries that it was linked with, in order."""
-    defines: frozenset[str]
-    """Which of malloc and environ other files can see in it."""
-    dynamic: int
-    """Where its dynamic section is loaded, as the file counts addresses; 0: it has none."""
-    is_fixed: bool
-    """Whether its addresses are final; else they count from where it is loaded."""
+    machine: tuple[int, bytes]  # kind of processor (e_machine), word size and byte order
+    interpreter: Path | None = None  # the loader that it asks for; a static program and most
+    # libraries ask for none
+    soname: str = ""
+    needed: tuple[str, ...] = ()  # sonames of the libraries that it was linked with, in order
+    defines: frozenset[str] = frozenset()  # which of malloc and environ other files can see in it
+    dynamic: int = 0  # where its dynamic section is loaded, as the file counts; 0: it has none
+    is_fixed: bool = False  # whether its addresses are final; else from where it is loaded
 
-
-class _Shape(NamedTuple):
-    """Formats of the tables, and the places in their rows; each word size has its own."""
-
-    bits: int
-    header: str
-    program: str
-    """Its rows hold a segment's kind, and where `segment` says its offset, address and size."""
-    segment: tuple[int, int, int, int]
-    section: str
-    dynamic: str
-    symbol: str
-    """Its rows hold a name, at `where` the number of the section, at `address` the address."""
-    where: int
-    address: int
-
-
-_SHAPES = {
-    1: _Shape(32, "16xHHIIIIIHHHHHH", "IIIIIIII", (0, 1, 2, 4), "IIIIIIIIII", "iI", "IIIBBH", 5, 1),
-    2: _Shape(64, "16xHHIQQQIHHHHHH", "IIQQQQQQ", (0, 2, 3, 5), "IIQQQQIIQQ", "qQ", "IBBHQQ", 3, 4),
-}
-_Segment = tuple[int, ...]
-"""Kind, offset in the file, address, size."""
 
 _KNOWN: dict[tuple[int, ...], Elf | None] = {}
 """Each version of a file is read once: it is asked for at every look at a process."""
@@ -98,7 +70,7 @@ def read(path: Path) -> Elf | None:
         version = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
         if version not in _KNOWN:
             _KNOWN[version] = None
-            if status.st_size <= _MOST_BYTES and file.read(len(MAGIC)) == MAGIC:
+            if status.st_size <= _MOST_BYTES and file.read(len(_MAGIC)) == _MAGIC:
                 with suppress(struct.error, ValueError, IndexError, OverflowError):
                     _KNOWN[version] = _parse(_Content(file))
         return _KNOWN[version]
@@ -169,10 +141,8 @@ class _Content:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        about = self.part(0, 6)
-        self.order = ">" if about[5] == 2 else "<"
-        self.shape = _SHAPES.get(about[4], _SHAPES[1])
-        self.header = self.row(self.shape.header, 0)
+        self.kind = self.part(4, 2)  # word size and byte order
+        self.header = self.rows(_HEADER, 0, 64, 1)[0]
 
     def part(self, offset: int, size: int) -> bytes:
         """A copy of a part; ValueError: no part of a sound file is so large, or stands there."""
@@ -180,72 +150,63 @@ class _Content:
             raise ValueError
         return os.pread(self._file.fileno(), size, offset)
 
-    def row(self, layout: str, offset: int) -> tuple[Any, ...]:
-        layout = self.order + layout
-        return struct.unpack(layout, self.part(offset, struct.calcsize(layout)))
-
     def rows(self, layout: str, start: int, size: int, count: int) -> list[tuple[Any, ...]]:
         """The rows of a table whose rows take `size` bytes each."""
-        return [self.row(layout, start + index * size) for index in range(count)]
+        needed = struct.calcsize(layout)
+        parts = (self.part(start + index * size, needed) for index in range(count))
+        return [struct.unpack(layout, part) for part in parts]
 
-    def text(self, offset: int) -> bytes:
+    def text(self, offset: int) -> str:
         """The NUL-terminated text at a place."""
-        return self.part(offset, _LONGEST_NAME).partition(b"\0")[0]
-
-    def segments(self) -> list[_Segment]:
-        start, size, count = self.header[4], self.header[8], self.header[9]
-        rows = self.rows(self.shape.program, start, size, count)
-        return [tuple(row[place] for place in self.shape.segment) for row in rows]
-
-    def dynamic(self, offset: int, size: int) -> list[tuple[int, int]]:
-        """Tag and value of each entry of the dynamic section."""
-        layout = self.order + self.shape.dynamic
-        table = self.part(offset, min(size, _MOST_DYNAMIC))
-        whole = len(table) - len(table) % struct.calcsize(layout)
-        return list(struct.iter_unpack(layout, table[:whole]))
+        return self.part(offset, _LONGEST_NAME).partition(b"\0")[0].decode(errors="replace")
 
     def symbols(self, kind: int) -> Iterator[tuple[bytes, int]]:
         """Name and address of the symbols of one table that stand in this very file."""
-        start, size, count = self.header[5], self.header[10], self.header[11]
-        rows = self.rows(self.shape.section, start, size, count)
+        rows = self.rows(_SECTION, self.header[5], self.header[10], self.header[11])
         table = next((row for row in rows if row[1] == kind), None)
         if table is None:
             return
         names = self.part(rows[table[6]][4], rows[table[6]][5])
-        symbols = struct.iter_unpack(self.order + self.shape.symbol, self.part(table[4], table[5]))
-        for symbol in islice(symbols, _MOST_SYMBOLS):
-            if symbol[self.shape.where] != _UNDEFINED:
-                start = symbol[0]
+        symbols = struct.iter_unpack(_SYMBOL, self.part(table[4], table[5]))
+        for start, _, _, section, address, _ in islice(symbols, _MOST_SYMBOLS):
+            if section != _UNDEFINED:
                 end = names.find(b"\0", start, start + _LONGEST_NAME)
-                yield names[start:end] if end >= 0 else b"", symbol[self.shape.address]
+                yield names[start:end] if end >= 0 else b"", address
 
 
 def _parse(data: _Content) -> Elf:
-    segments = data.segments()
+    machine = data.header[1], data.kind
+    if data.kind != _OURS:
+        return Elf(machine)
+    # Of each segment: kind, offset in the file, address, size.
+    rows = data.rows(_SEGMENT, data.header[4], data.header[8], data.header[9])
+    segments = [(row[0], row[2], row[3], row[5]) for row in rows]
     interpreter = next((offset for kind, offset, *_ in segments if kind == _PT_INTERP), None)
     section = next((each for each in segments if each[0] == _PT_DYNAMIC), None)
-    dynamic = data.dynamic(section[1], section[3]) if section else []
-    strings = _offset(segments, next((value for tag, value in dynamic if tag == _DT_STRTAB), 0))
+    table = data.part(section[1], min(section[3], _MOST_DYNAMIC)) if section else b""
+    whole = len(table) - len(table) % struct.calcsize(_ENTRY)
+    dynamic = list(struct.iter_unpack(_ENTRY, table[:whole]))
+    address = next((value for tag, value in dynamic if tag == _DT_STRTAB), 0)
+    strings = next(
+        (
+            address - start + offset
+            for kind, offset, start, size in segments
+            if kind == _PT_LOAD and 0 <= address - start < size
+        ),
+        0,
+    )
     named = [
-        (tag, data.text(strings + value).decode(errors="replace"))
+        (tag, data.text(strings + value))
         for tag, value in dynamic
         if tag in (_DT_NEEDED, _DT_SONAME)
     ]
     defined = {name for name, _ in data.symbols(_SHT_DYNSYM)}
     return Elf(
-        machine=(data.header[1], data.shape.bits),
-        interpreter=None if interpreter is None else Path(data.text(interpreter).decode()),
+        machine=machine,
+        interpreter=None if interpreter is None else Path(data.text(interpreter)),
         soname=next((name for tag, name in named if tag == _DT_SONAME), ""),
         needed=tuple(name for tag, name in named if tag == _DT_NEEDED),
         defines=frozenset(name.decode() for name in defined & _ASKED_FOR),
         dynamic=section[2] if section else 0,
         is_fixed=data.header[0] == _ET_EXEC,
     )
-
-
-def _offset(segments: list[_Segment], address: int) -> int:
-    """Where in the file the byte at a virtual address stands."""
-    for kind, offset, start, size in segments:
-        if kind == _PT_LOAD and 0 <= address - start < size:
-            return address - start + offset
-    return 0

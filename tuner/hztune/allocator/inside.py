@@ -10,12 +10,12 @@ are complete only when a run of the program was looked at.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hztune.allocator import elf
 from hztune.allocator.base import Installed
@@ -30,19 +30,13 @@ _PREFIX = re.compile(r"_?(?:[A-Z0-9]+_)*")
 _GONE = "deprecated_"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """An allocator in a file."""
 
-    family: str
-    """Its adapter's name."""
-    prefix: str
-    """Of its functions and variable, in small letters ("_rjem_"); "": none."""
-    version: str
-    """As far as the file tells: of mimalloc the first that has the same options; "": it does
-    not."""
-    variable: str
-    """The one variable that it reads ("_RJEM_MALLOC_CONF"); "": others, or several."""
+    family: str  # its adapter's name
+    prefix: str  # of its functions and variable, in small letters ("_rjem_"); "": none
+    version: str  # as far as the file tells: of mimalloc the first that has the same options
+    variable: str  # the one that it reads ("_RJEM_MALLOC_CONF"); "": others, or several
 
 
 @cache
@@ -61,22 +55,15 @@ def adapter_of(name: str) -> Library | None:
     return library_of(found[2], found[1])
 
 
-def parts_in(path: Path) -> tuple[Installed, ...]:
-    """The allocators that stand in a file and that variables reach; OSError: it cannot be read."""
-    return tuple(
-        Installed(name, mark.version, "", path, sha256_of(path), "")
-        for mark in marks_of(path)
-        if adapter_of(name := f"{ANY}:{mark.prefix}{mark.family}") is not None
-    )
-
-
 def parts_of(files: Iterable[Path]) -> tuple[Installed, ...]:
-    """What stands in mapped files, each name once; none of what is gone, or no ELF file."""
+    """What stands in files and variables reach, each name once; not what is gone, or no ELF."""
     parts: dict[str, Installed] = {}
     for path in files:
-        with contextlib.suppress(OSError):
-            for part in parts_in(path) if elf.read(path) is not None else ():
-                parts.setdefault(part.name, part)
+        with suppress(OSError):
+            for mark in marks_of(path) if elf.read(path) is not None else ():
+                name = f"{ANY}:{mark.prefix}{mark.family}"
+                if name not in parts and adapter_of(name) is not None:
+                    parts[name] = Installed(name, mark.version, "", path, sha256_of(path), "")
     return tuple(parts.values())
 
 
@@ -91,22 +78,22 @@ def marks_of(path: Path) -> tuple[Mark, ...]:
 @lru_cache(maxsize=256)
 def _marks(path: Path, version: tuple[int, ...]) -> tuple[Mark, ...]:
     """Looks into a file once for each of its versions."""
-    texts = {t.name: {text.encode() for text in t.marks} for t in tables().values() if t.marks}
-    there = elf.contained(path, {text for each in texts.values() for text in each})
-    return tuple(
-        Mark(name, prefix.lower(), _version(path, tables()[name]), prefix + tables()[name].variable)
-        for name in texts
-        if there.issuperset(texts[name])
-        for prefix in _prefixes(path, tables()[name].variable)
-    )
-
-
-def _prefixes(path: Path, variable: str) -> list[str]:
-    """What stands before the variable in a file; a sentence that ends so is none."""
-    if not variable:
-        return [""]
-    names = (text.removesuffix(variable) for text in elf.texts_ending(path, variable.encode()))
-    return [name for name in names if _PREFIX.fullmatch(name)]
+    marked = [(table, {text.encode() for text in table.marks}) for table in tables().values()]
+    there = elf.contained(path, set().union(*(texts for _, texts in marked)))
+    found = list[Mark]()
+    for table, texts in marked:
+        if texts and there.issuperset(texts):
+            variable, prefixes = table.variable, [""]
+            if variable:  # what stands before it; a sentence that ends so is none
+                names = elf.texts_ending(path, variable.encode())
+                prefixes = [name.removesuffix(variable) for name in names]
+            told = _version(path, table)
+            found += [
+                Mark(table.name, prefix.lower(), told, prefix + variable)
+                for prefix in prefixes
+                if _PREFIX.fullmatch(prefix)
+            ]
+    return tuple(found)
 
 
 def _version(path: Path, table: Table) -> str:

@@ -10,11 +10,11 @@ over that place, and the C library's `environ` then still knows them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,8 +51,7 @@ class ProcessMemory:
 
     pid: int
     program: Path
-    files: dict[Path, Mapped]
-    """By address; a name may be that of another file by now: what is opened is `link`."""
+    files: dict[Path, Mapped]  # by address; a name may be another file's by now: `link` opens it
 
     @classmethod
     def of(cls, pid: int) -> ProcessMemory:
@@ -77,7 +76,7 @@ class ProcessMemory:
             return root / "exe"
         mapped = self.files[path]
         link = root / "map_files" / f"{mapped.base:x}-{mapped.end:x}"
-        with contextlib.suppress(PermissionError):
+        with suppress(PermissionError):
             link.stat()
             return link
         if path.stat().st_ino != mapped.inode:
@@ -94,26 +93,40 @@ class ProcessMemory:
     def loaded(self) -> list[Path] | None:
         """The program and its libraries in the loader's order; None: it cannot be read."""
         file = self.headers(self.program)
-        entry = None if file is None else self._debug_entry(file)
-        if not entry:
+        if file is None or not file.dynamic:
             return None
-        files = {mapped.base: path for path, mapped in self.files.items()}
-        order = {self.program: None}
-        item = self._word(entry + _R_MAP)
+        tag, item = -1, 0
+        place = file.dynamic + self._base(file, self.program)
+        for index in range(_MOST_ENTRIES):  # as the loader has changed them in memory
+            entry = self._read(place + index * _ENTRY.size, _ENTRY.size)
+            tag, item = _ENTRY.unpack(entry) if entry else (_DT_NULL, 0)
+            if tag in (_DT_DEBUG, _DT_NULL):
+                break
+        if tag != _DT_DEBUG or not item:
+            return None
+        paths = {mapped.base: path for path, mapped in self.files.items()}
+        order, item = {self.program: None}, self._word(item + _R_MAP)
         for _ in range(_MOST_ENTRIES):  # the list may go round in a circle
             if not item:
                 break
             base = self._word(item + _L_ADDR)
-            if base in files:
-                order[files[base]] = None
+            if base in paths:
+                order[paths[base]] = None
             item = self._word(item + _L_NEXT)
         return list(order)
 
     def variables(self) -> dict[str, str] | None:
         """The variables that it was started with; None: it has overwritten them; else OSError."""
         entries = variables_of(self.pid)
-        found = _named(_whole(entries))
-        return found if found or entries == [b""] else self._current_variables()
+        found = _named(entries)
+        if found or entries == [b""]:
+            return found
+        for path in self.loaded() or []:  # `environ` of the program, or else of its C library
+            file = self.headers(path)
+            if file is not None and "environ" in file.defines:
+                held = self.data(path, "environ", _WORD.size)
+                return _named(self._texts(_WORD.unpack(held)[0])) if held else None
+        return None
 
     def data(self, path: Path, symbol: str, size: int) -> bytes | None:
         """The bytes at a symbol of a mapped file; None: no such, or not to be read.
@@ -132,49 +145,22 @@ class ProcessMemory:
     def _base(self, file: elf.Elf, path: Path) -> int:
         return 0 if file.is_fixed or path not in self.files else self.files[path].base
 
-    def _debug_entry(self, file: elf.Elf) -> int | None:
-        """The address of r_debug, from the program's dynamic section as it is in memory."""
-        if not file.dynamic:
-            return None
-        place = file.dynamic + self._base(file, self.program)
-        for index in range(_MOST_ENTRIES):
-            entry = self._read(place + index * _ENTRY.size, _ENTRY.size)
-            tag, value = _ENTRY.unpack(entry) if entry else (_DT_NULL, 0)
-            if tag in (_DT_DEBUG, _DT_NULL):
-                return int(value)
-        return None
-
-    def _current_variables(self) -> dict[str, str] | None:
-        """What `environ` of the program, or else of its C library, points to."""
-        for path in self.loaded() or []:
-            file = self.headers(path)
-            if file is not None and "environ" in file.defines:
-                held = self.data(path, "environ", _WORD.size)
-                return _named(self._texts(_WORD.unpack(held)[0])) if held else None
-        return None
-
     def _texts(self, array: int) -> list[bytes]:
         """The texts that an array of pointers, ended by a null, points to."""
         texts: list[bytes] = []
         left = MOST_VARIABLES_BYTES
         while left > 0 and len(texts) < _MOST_ENTRIES:
-            pointer = self._word(array + len(texts) * _WORD.size)
+            pointer, text = self._word(array + len(texts) * _WORD.size), b""
             if not pointer:
                 break
-            texts.append(self._text(pointer))
+            while b"\0" not in text and len(text) < _MOST_TEXT:  # the next page may not exist
+                more = self._read(pointer + len(text), 4096 - (pointer + len(text)) % 4096)
+                if not more:
+                    break
+                text += more
+            texts.append(text.partition(b"\0")[0])
             left -= len(texts[-1])
         return texts
-
-    def _text(self, address: int) -> bytes:
-        """The text at an address, read page by page, since the next may not exist."""
-        text = b""
-        while b"\0" not in text and len(text) < _MOST_TEXT:
-            step = 4096 - (address + len(text)) % 4096
-            more = self._read(address + len(text), step)
-            if not more:
-                break
-            text += more
-        return text.partition(b"\0")[0]
 
     def _word(self, address: int) -> int:
         held = self._read(address, _WORD.size)
@@ -197,22 +183,18 @@ class Running:
 
     pid: int
     program: Path
-    provider: Path
-    """The file that gives it malloc; the program itself when that defines it."""
-    allocator: str
-    """Name of that allocator's adapter; "" when hztune does not know it."""
-    environment: dict[str, str] | None
-    """What it was started with; None: that is overwritten, and its memory may not be read."""
+    provider: Path  # the file that gives it malloc; the program itself when that defines it
+    allocator: str  # name of that allocator's adapter; "": hztune does not know it
+    environment: dict[str, str] | None  # what it was started with; None: that is overwritten, and
+    # its memory may not be read
     process: ProcessMemory
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRead:
+class SettingRead(NamedTuple):
     """One setting of a running process."""
 
     value: Value
-    is_effective: bool
-    """Read from the process itself; else what its variables ask for."""
+    is_effective: bool  # read from the process itself; else what its variables ask for
 
 
 def look(pid: int) -> Running:
@@ -229,7 +211,7 @@ def look(pid: int) -> Running:
     provider = next((path for path in order if _has_malloc(process, path)), None)
     own = ""
     if provider in (None, program):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             own = next((mark.family for mark in inside.marks_of(process.link(program))), "")
     if provider is None and own:  # a static program, which shows its malloc to no other file
         provider = program
@@ -263,7 +245,7 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
     """
     seen = []
     for child in descendants(pid):
-        with contextlib.suppress(UsageError):
+        with suppress(UsageError):
             seen.append(look(child))
     return tuple(running for running in seen if running.provider != library)
 
@@ -281,15 +263,14 @@ def search_order(process: ProcessMemory, preload: str) -> list[Path]:
     files = {path: file for path in process.files if (file := process.headers(path)) is not None}
     by_name = {name: path for path, file in files.items() for name in (path.name, file.soname)}
     wanted = [Path(entry).name for entry in _SEPARATORS.split(preload) if entry]
-    order = [process.program] if process.program in files else []
-    order += [by_name[name] for name in wanted if name in by_name]
-    met = set(order)
-    for path in order:
-        for name in files[path].needed:
-            if name in by_name and by_name[name] not in met:
-                met.add(by_name[name])
-                order.append(by_name[name])
-    return order + [path for path in files if path not in met]
+    first = [process.program] if process.program in files else []
+    order = dict.fromkeys(first + [by_name[name] for name in wanted if name in by_name])
+    ahead = list(order)
+    for path in ahead:
+        new = [by_name[name] for name in files[path].needed if name in by_name]
+        ahead += [each for each in dict.fromkeys(new) if each not in order]
+        order.update(dict.fromkeys(new))
+    return list(order | dict.fromkeys(files))
 
 
 def _has_malloc(process: ProcessMemory, path: Path) -> bool:
@@ -302,30 +283,29 @@ def descendants(pid: int) -> list[int]:
     """The living processes that a process started, and those that these started."""
     found: list[int] = []
     tasks = Path("/proc", str(pid), "task")
-    with contextlib.suppress(OSError):  # the process ends while it is looked at
+    with suppress(OSError):  # the process ends while it is looked at
         for task in os.listdir(tasks):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 for child in map(int, (tasks / task / "children").read_text().split()):
                     found += [child, *descendants(child)]
     return found
 
 
-def _whole(entries: list[bytes]) -> list[bytes]:
-    """The entries with GLIBC_TUNABLES in one piece.
+def _named(entries: list[bytes]) -> dict[str, str]:
+    """The variables of the entries, GLIBC_TUNABLES in one piece.
 
     The loader of glibc up to 2.37 works on a copy and ends each value in the original where its
     colon stood, so that what follows looks like variables of its own (parse_tunables in
     elf/dl-tunables.c).
     """
-    whole: list[bytes] = []
+    found, last = dict[str, str](), ""
     for entry in entries:
-        if entry.startswith(b"glibc.") and whole and whole[-1].startswith(b"GLIBC_TUNABLES="):
-            whole[-1] += b":" + entry
+        text = entry.decode(errors="replace")
+        name, equals, value = text.partition("=")
+        if text.startswith("glibc.") and last == "GLIBC_TUNABLES":
+            found[last] += f":{text}"
+        elif equals:
+            found[name], last = value, name
         else:
-            whole.append(entry)
-    return whole
-
-
-def _named(entries: list[bytes]) -> dict[str, str]:
-    pairs = (entry.decode(errors="replace").partition("=") for entry in entries)
-    return {name: value for name, equals, value in pairs if equals}
+            last = ""
+    return found

@@ -13,8 +13,8 @@ import shlex
 import shutil
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from hztune.allocator import elf, inside, probe
@@ -32,72 +32,15 @@ _GO = b"\xff Go buildinf:"
 class LoadedProgram:
     """A program as the kernel and the loader will see it."""
 
-    program: Path
-    """The file that is executed in the end: of a script, its interpreter."""
-    scripts: tuple[Path, ...]
-    """The scripts that lead there, the named one first."""
-    loader: Path | None
-    """Its PT_INTERP; None: it is static, so that nothing can be preloaded."""
-    gains_rights: bool
-    """Set-uid, set-gid or file capabilities that take effect for this user."""
-    linked: str
-    """Allocator that it was linked with as a library (DT_NEEDED); "": none."""
-    inside: str
-    """Allocator that stands in the program file itself; "": none."""
-    variable: str
-    """The variable that this allocator reads ("JE_MALLOC_CONF"); "": not known."""
-    own_malloc: bool
-    """It defines malloc itself, which comes before every preloaded library."""
-    is_foreign: bool
-    """It is made for another kind of processor, or another C library, than we are."""
-
-    @property
-    def is_static(self) -> bool:
-        return self.loader is None
-
-    @property
-    def is_of_go(self) -> bool:
-        return self.is_static and bool(elf.contained(self.program, [_GO]))
-
-    def obstacle(self) -> str | None:
-        """Why no allocator can be put under the program, in one sentence; None: one can."""
-        whose = f" ({self.inside} is inside)" if self.inside else ""
-        reasons = {
-            "is a program of Go, whose own runtime gives it all its memory": self.is_of_go,
-            "is a static program: the loader never runs, so LD_PRELOAD and GLIBC_TUNABLES change "
-            "nothing; link it dynamically, or link the allocator into it": self.is_static,
-            "gains rights when it starts (set-uid, set-gid or capabilities): the loader then "
-            "ignores LD_PRELOAD without a word; measure a copy without them": self.gains_rights,
-            "is made for another processor or C library than this machine's allocators "
-            f"({self.loader}); they cannot be loaded into it": self.is_foreign,
-            f"defines malloc itself{whose}; its own definition comes before any preloaded one": (
-                self.own_malloc
-            ),
-        }
-        return next((f"{self.program} {why}" for why, holds in reasons.items() if holds), None)
-
-    def remarks(self) -> tuple[str, ...]:
-        """What a user should know although measuring is possible, one sentence each."""
-        reads = f" (it reads {self.variable})" if self.variable else ""
-        linked = (
-            f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
-            f"glibc{reads}"
-        )
-        inside = (
-            f"{self.program} has {self.inside} inside under names of its own: a preloaded "
-            f"allocator serves only the libraries that it uses{reads}"
-        )
-        has_inside = self.inside and not self.own_malloc
-        told = (linked if self.linked else "", inside if has_inside else "")
-        return (*self.of_scripts(), *filter(None, told))
-
-    def of_scripts(self) -> tuple[str, ...]:
-        """What a script means for what is put under it; nothing for a program."""
-        return tuple(
-            f"{script} is a script: the allocator is put under {self.program} and under every "
-            "program that the script starts"
-            for script in self.scripts[:1]
-        )
+    program: Path  # the file that is executed in the end: of a script, its interpreter
+    scripts: tuple[Path, ...]  # that lead there, the named one first
+    loader: Path | None  # its PT_INTERP; None: it is static, so that nothing can be preloaded
+    gains_rights: bool  # set-uid, set-gid or file capabilities that take effect for this user
+    is_of_go: bool
+    inside: str  # allocator that stands in the program file itself; "": none
+    obstacle: str | None  # why no allocator can be put under it, in one sentence; None: one can
+    of_scripts: tuple[str, ...]  # what a script means for what is put under it
+    remarks: tuple[str, ...]  # what a user should know although measuring is possible
 
 
 def inspect(program: str | Path) -> LoadedProgram:
@@ -106,20 +49,48 @@ def inspect(program: str | Path) -> LoadedProgram:
     file = elf.read(path)
     if file is None:
         raise UsageError(f"{path} is neither a program of this kind of system nor a #! script")
-    linked = next(
-        (name for name in map(named, map(Path, file.needed)) if name not in ("", "glibc")), ""
+    mark = next(iter(inside.marks_of(path)), None)
+    own = mark.family if mark else ""
+    known = (named(Path(each)) for each in file.needed)
+    linked = next((each for each in known if each not in ("", "glibc")), "")
+    variable = mark.variable if mark else tables()[linked].variable if linked else ""
+    reads = f" (it reads {variable})" if variable else ""
+    is_static, has_malloc = file.interpreter is None, "malloc" in file.defines
+    gains_rights = _gains_rights(path)
+    is_of_go = is_static and bool(elf.contained(path, [_GO]))
+    whose = f" ({own} is inside)" if own else ""
+    reasons = {
+        "is made for another processor or C library than this machine's allocators; they cannot be "
+        "loaded into it": _kind(file) != _kind(elf.read(Path(sys.executable).resolve())),
+        "is a program of Go, whose own runtime gives it all its memory": is_of_go,
+        "is a static program: the loader never runs, so LD_PRELOAD and GLIBC_TUNABLES change "
+        "nothing; link it dynamically, or link the allocator into it": is_static,
+        "gains rights when it starts (set-uid, set-gid or capabilities): the loader then ignores "
+        "LD_PRELOAD without a word; measure a copy without them": gains_rights,
+        f"defines malloc itself{whose}; its own definition comes before any preloaded one": (
+            has_malloc
+        ),
+    }
+    script = tuple(
+        f"{each} is a script: the allocator is put under {path} and under every program that the "
+        "script starts"
+        for each in scripts[:1]
     )
-    own = next(iter(inside.marks_of(path)), None)
+    told = {
+        f"{path} is linked with {linked}: unchanged, it runs on that, not on glibc{reads}": linked,
+        f"{path} has {own} inside under names of its own: a preloaded allocator serves only the "
+        f"libraries that it uses{reads}": own and not has_malloc,
+    }
     return LoadedProgram(
-        program=path,
-        scripts=scripts,
-        loader=file.interpreter,
-        gains_rights=_gains_rights(path),
-        linked=linked,
-        inside=own.family if own else "",
-        variable=own.variable if own else tables()[linked].variable if linked else "",
-        own_malloc="malloc" in file.defines,
-        is_foreign=file.interpreter is not None and _kind(file) != _kind(_ourselves()),
+        path,
+        scripts,
+        file.interpreter,
+        gains_rights,
+        is_of_go,
+        own,
+        next((f"{path} {why}" for why, holds in reasons.items() if holds), None),
+        script,
+        (*script, *(sentence for sentence, holds in told.items() if holds)),
     )
 
 
@@ -131,14 +102,9 @@ def named(library: Path) -> str:
 
 def loader_of(program: Path | None) -> Path:
     """The loader that `program` asks for, else the system's own; UsageError: it is static."""
-    if program is None:
-        loader = _ourselves().interpreter
-        if loader is None:
-            raise UsageError(f"{sys.executable} is a static program: there is no loader to ask")
-        return loader
-    target = inspect(program)
+    target = inspect(program or Path(sys.executable).resolve())
     if target.loader is None:
-        raise UsageError(str(target.obstacle()))
+        raise UsageError(str(target.obstacle))
     return target.loader
 
 
@@ -156,15 +122,13 @@ def libraries(program: Path) -> tuple[Path, ...]:
 
 def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
     """The file that is run in the end, and the scripts on the way to it."""
-    scripts: list[Path] = []
-    path = _found(program)
-    while len(scripts) < _SCRIPTS_DEEP:
-        interpreter = _shebang(path)
-        if interpreter is None:
-            return path, tuple(scripts)
+    scripts, path = list[Path](), _found(program)
+    while interpreter := _shebang(path):
+        if len(scripts) == _SCRIPTS_DEEP:
+            raise UsageError(f"{program} is a script of scripts, more than {_SCRIPTS_DEEP} deep")
         scripts.append(path)
         path = _found(interpreter)
-    raise UsageError(f"{program} is a script of scripts, more than {_SCRIPTS_DEEP} deep")
+    return path, tuple(scripts)
 
 
 def _found(program: str | Path) -> Path:
@@ -190,44 +154,28 @@ def _meant(program: str) -> str:
     return ""
 
 
-def _shebang(path: Path) -> str | None:
-    """The interpreter of a script (`env` looked through); None when it is no script."""
+def _shebang(path: Path) -> str:
+    """The interpreter of a script (`env` looked through); "" when it is no script."""
     with path.open("rb") as file:
         first = file.readline(_SHEBANG_BYTES)
-    if not first.startswith(b"#!"):
-        return None
-    words = shlex.split(first[2:].decode(errors="replace"))
-    if not words:
-        return None
-    if Path(words[0]).name == "env":
+    words = shlex.split(first[2:].decode(errors="replace")) if first.startswith(b"#!") else []
+    if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    return words[0] if words else None
+    return words[0] if words else ""
 
 
 def _gains_rights(path: Path) -> bool:
     """Whether the kernel would set AT_SECURE for this user, as execve(2) describes it."""
-    status = path.stat()
-    sets_gid = stat.S_ISGID | stat.S_IXGRP
-    if status.st_mode & stat.S_ISUID and status.st_uid != os.getuid():
-        return True
-    if status.st_mode & sets_gid == sets_gid and status.st_gid != os.getgid():
-        return True
-    if os.getuid() == 0:
-        return False
-    try:
-        return bool(os.getxattr(path, "security.capability"))
-    except OSError:
-        return False
+    status, both = path.stat(), stat.S_ISGID | stat.S_IXGRP
+    sets_uid = status.st_mode & stat.S_ISUID and status.st_uid != os.getuid()
+    sets_gid = status.st_mode & both == both and status.st_gid != os.getgid()
+    with suppress(OSError):
+        has_more = os.getuid() != 0 and bool(os.getxattr(path, "security.capability"))
+        return bool(sets_uid or sets_gid or has_more)
+    return bool(sets_uid or sets_gid)
 
 
-@cache
-def _ourselves() -> elf.Elf:
-    """The headers of this Python, which runs under the system's own loader."""
-    file = elf.read(Path(sys.executable).resolve())
-    assert file is not None, "a running Python is an ELF program"
-    return file
-
-
-def _kind(file: elf.Elf) -> tuple[tuple[int, int], bool]:
+def _kind(file: elf.Elf | None) -> tuple[object, bool]:
     """Processor, word size and whether the C library is musl."""
+    assert file is not None, "a running Python is an ELF program"
     return file.machine, file.interpreter is not None and "musl" in file.interpreter.name

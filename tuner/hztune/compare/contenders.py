@@ -315,9 +315,9 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
         needed = any(
             each.arm.allocator != UNCHANGED_PROGRAM and each.inside is None for each in contenders
         )
-        if needed and (obstacle := found.obstacle()) is not None:
+        if needed and (obstacle := found.obstacle) is not None:
             raise UsageError(obstacle)
-        remarks += found.remarks()
+        remarks += found.remarks
     return tuple(dict.fromkeys(remarks))
 
 

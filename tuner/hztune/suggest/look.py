@@ -311,7 +311,7 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         allocator=found.inside if is_own else loaded_program.named(Path(run.library)),
         provider=run.library,
         inside=tuple(part.name for part in parts),
-        obstacle=found.obstacle() or "",
+        obstacle=found.obstacle or "",
         gains_rights=found.gains_rights,
         is_of_go=found.is_of_go,
         dropped=tuple(sorted(dropped)),

@@ -337,7 +337,7 @@ def _mistakes_of_trace(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         "--prove-on proves the time of a program; leave --objective p99 out",
     )
     yield program.is_open, f"--prove-on: give the program itself, not {OPEN}"
-    obstacle = loaded_program.inspect(program.argv[0]).obstacle()
+    obstacle = loaded_program.inspect(program.argv[0]).obstacle
     yield obstacle is not None, f"--prove-on: {obstacle}"
 
 
@@ -395,17 +395,17 @@ def _program_target(
         )
     found = loaded_program.inspect(program.argv[0])
     if found.gains_rights:
-        raise UsageError(str(found.obstacle()))
+        raise UsageError(str(found.obstacle))
     parts: tuple[Installed, ...] = ()
     if asks_inside(wanted):
         parts = insides.of_run(program, look_s) if look_s else insides.of_file(program)
-    elif found.obstacle() is not None or "glibc" in wanted:
+    elif found.obstacle is not None or "glibc" in wanted:
         parts = insides.of_file(program)
-    remarks = found.remarks()
+    remarks = found.remarks
     if parts:
-        remarks = (*found.of_scripts(), *map(insides.sentence, parts))
+        remarks = (*found.of_scripts, *map(insides.sentence, parts))
     provider = insides.provider_of(program, parts)
-    return TuneTarget(_MANY_THREADS, parts, found.obstacle(), provider), remarks
+    return TuneTarget(_MANY_THREADS, parts, found.obstacle, provider), remarks
 
 
 def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
