@@ -174,12 +174,10 @@ def test_the_sdist_holds_what_a_build_and_its_tests_need(distributions: Path) ->
     ]
 
 
-def test_the_man_page_and_completions_are_installed_beside_the_command(
-    installed: Path, root: Path
-) -> None:
+def test_what_shells_complete_is_installed_beside_the_command(installed: Path, root: Path) -> None:
     share = root / "tuner" / "share"
     committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
-    assert len(committed) == 4
+    assert len(committed) == 3
     for path in committed:
         assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
 

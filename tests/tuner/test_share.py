@@ -1,9 +1,8 @@
-"""What is installed beside the command: the man page, and what shells complete."""
+"""What shells complete: the scripts are installed beside the command."""
 
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -52,8 +51,3 @@ def test_bash_completes(
         text=True,
     )
     assert offered <= set(done.stdout.split()), done.stderr
-
-
-def test_the_man_page_is_what_the_command_line_says(root: Path) -> None:
-    made = runpy.run_path(str(root / "tuner" / "manpage.py"))
-    assert made["PAGE"].read_text() == made["page"](), "make it anew: python tuner/manpage.py"
