@@ -18,7 +18,7 @@ from hztune.measure import Arm
 from hztune.measure.alternate import AlternateExecutor, Pace
 from hztune.measure.program import Program, Service
 
-from .test_measure_runs import OpenProof
+from .measured import OpenProof
 
 DEADLINE_S = 60.0
 MARK = "HZ_TEST_OF_KILLS"

@@ -13,8 +13,7 @@ from hztune.measure.program import Metric, Program
 from hztune.measure.scope import freezer
 
 from .conftest import processes_naming, resident_kb, zombies
-from .test_measure_alternate import by_turns
-from .test_measure_runs import CONTROL, FIRST, SOON_S, measure, python
+from .measured import CONTROL, FIRST, SOON_S, by_runs, by_turns, python
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -185,7 +184,7 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
     if [*MISCHIEFS].index(name) % 2:
         monkeypatch.setattr(launch, "hyperfine", lambda: None)
     mischief, word = MISCHIEFS[name], f"mischief-{tmp_path}"
-    outcome = measure(mischievous(mischief, word)).control
+    outcome = by_runs(mischievous(mischief, word)).control
     assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
     assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
     assert processes_naming(word) == []
@@ -217,7 +216,7 @@ def test_many_that_misbehave_in_a_row_leave_no_process_and_no_memory(
     before_kb, held_kb, wrong = resident_kb(), [], []
     for name in islice(cycle(MISCHIEFS), IN_A_ROW):
         mischief = MISCHIEFS[name]
-        outcome = measure(mischievous(mischief, word, IN_A_ROW_S)).control
+        outcome = by_runs(mischievous(mischief, word, IN_A_ROW_S)).control
         wrong += [(name, outcome)] if outcome.status != mischief.status else []
         held_kb.append(resident_kb())
     assert wrong == []

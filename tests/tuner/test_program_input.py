@@ -10,35 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from hztune.blocks import Block
 from hztune.errors import UsageError
-from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.program import described
 from hztune.measure.program_input import STDIN, Input, input_of
-from hztune.measure.whole import RunExecutor, WholeExecutor
 
-from .test_measure_runs import CONTROL, OpenProof
+from .measured import CONTROL, FIRST, WAYS
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    """A file of six bytes."""
-    path = tmp_path / "text"
-    path.write_text("input\n")
-    return path
+Measure = Callable[..., Block]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize("kind", [RunExecutor, AlternateExecutor])
+@WAYS
 def test_every_run_reads_the_file_from_its_start_whatever_becomes_of_its_name(
-    kind: type[WholeExecutor], text: Path
+    measure: Measure, tmp_path: Path
 ) -> None:
+    text = tmp_path / "text"
+    text.write_text("input\n")
     program = described(("/bin/sh", "-c", "test $(wc -c) -eq 6"), input=str(text), warmup=0)
     text.unlink()
     text.write_text("another one\n")
-    executor = kind(program, seed=1, identity=OpenProof())
-    block = executor.measure([CONTROL, CONTROL], role="search", rounds=2, number=0)
-    assert [(each.status, each.detail) for each in block.outcomes] == [("ok", "")] * 2
+    assert [each.detail for each in measure(program, CONTROL, FIRST, rounds=2).outcomes] == ["", ""]
 
 
 @pytest.fixture
@@ -58,35 +50,30 @@ def pipe(data: bytes = b"", *, ends: bool = False) -> int:
     return reading
 
 
-def test_a_file_that_stdin_is_redirected_from_is_read_and_a_pipe_with_data_refused(
-    stdin: Callable[[int], None], text: Path
+def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat_is_refused(
+    stdin: Callable[[int], None], tmp_path: Path
 ) -> None:
     for fd in (os.open("/dev/null", os.O_RDONLY), pipe(), pipe(ends=True)):
         stdin(fd)
         assert input_of(STDIN) is None
-    stdin(os.open(text, os.O_RDONLY))
+    (tmp_path / "text").write_text("input\n")
+    stdin(os.open(tmp_path / "text", os.O_RDONLY))
     found = input_of(STDIN)
-    assert isinstance(found, Input) and (found.name, found.size) == (str(text), 6)
-    for data, ends in ((b"data", False), (b"data", True)):
-        stdin(pipe(data, ends=ends))
-        with pytest.raises(UsageError, match=r"stdin is a pipe with data, .* --input FILE"):
+    assert isinstance(found, Input) and (found.name, found.size) == (str(tmp_path / "text"), 6)
+    data = r"stdin is a pipe with data, .* --input FILE"
+    late, writing = os.pipe()
+    for fd, said in (
+        (pipe(b"data"), data),
+        (pipe(b"data", ends=True), data),
+        (late, data),
+        (os.open("/dev/urandom", os.O_RDONLY), "stdin is a device"),
+    ):
+        stdin(fd)
+        timer = threading.Timer(0.1, os.write, (writing, b"data"))
+        timer.start()
+        with pytest.raises(UsageError, match=said):
             input_of(STDIN)
-
-
-def test_a_pipe_that_is_filled_a_moment_later_is_refused(stdin: Callable[[int], None]) -> None:
-    reading, writing = os.pipe()
-    stdin(reading)
-    timer = threading.Timer(0.1, os.write, (writing, b"data"))
-    timer.start()
-    with pytest.raises(UsageError, match="stdin is a pipe with data"):
-        input_of(STDIN)
-    timer.join()
-
-
-def test_a_device_that_gives_data_is_refused(stdin: Callable[[int], None]) -> None:
-    stdin(os.open("/dev/urandom", os.O_RDONLY))
-    with pytest.raises(UsageError, match="stdin is a device"):
-        input_of(STDIN)
+        timer.join()
 
 
 @pytest.mark.parametrize(
@@ -100,14 +87,13 @@ def test_a_device_that_gives_data_is_refused(stdin: Callable[[int], None]) -> No
     ],
 )
 def test_what_cannot_be_given_to_every_run_is_refused(options: dict[str, str], said: str) -> None:
-    words = () if "server" in options else ("true",)
     with pytest.raises(UsageError, match=said):
-        described(words, **options)  # type: ignore[arg-type]
+        described(() if "server" in options else ("true",), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("command", [("compare", "none", "hz"), ("tune",), ("suggest",)])
 def test_a_command_that_runs_programs_refuses_a_pipe_with_data(
-    hztune_here: Run, stdin: Callable[[int], None], command: tuple[str, ...]
+    hztune_here: Command, stdin: Callable[[int], None], command: tuple[str, ...]
 ) -> None:
     stdin(pipe(b"data"))
     done = hztune_here(*command, "--", "sort")

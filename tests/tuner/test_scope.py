@@ -28,7 +28,7 @@ from hztune.quota import Quota, memory_text
 from hztune.verify.claim import targets
 from hztune.workload import WorkloadSpec
 
-from .test_kept_measured import OpenProof
+from .measured import OpenProof
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from hztune.params import Value
 from hztune.rests import MemoryKind, Rested
@@ -47,18 +47,8 @@ class Ratio(NamedTuple):
         return f"{self.estimate:.3f}x [{self.low:.3f}, {self.high:.3f}]"
 
 
-ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "explore", "panel")
-STATUSES: tuple[Status, ...] = (
-    "ok",
-    "crash",
-    "hang",
-    "oom",
-    "rejected",
-    "wrong_allocator",
-    "wrong_config",
-    "bad_output",
-    "failed",
-)
+ROLES: tuple[Role, ...] = get_args(Role)
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
 """What the next run may not repeat; the others come from the setting, or take their time again."""
@@ -278,16 +268,16 @@ def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
 
 def _joined(parts: tuple[Outcome, ...], workloads: Sequence[str]) -> Outcome:
     """One arm's outcomes as one: it is ok where it is ok everywhere; speeds by geometric mean."""
-    failed = [(each, name) for each, name in zip(parts, workloads, strict=True) if not each.ok]
-    rate = 0.0 if failed else geometric_mean(part.ops_per_s for part in parts)
+    named = zip(parts, workloads, strict=True)
+    first, name = next(((part, name) for part, name in named if not part.ok), (parts[0], ""))
     counters: Counter[str] = Counter()
     for part in parts:
         counters.update(part.counters)
     return Outcome(
-        arm=parts[0].arm,
-        status=failed[0][0].status if failed else "ok",
-        detail=f"on {failed[0][1]}: {failed[0][0].detail}" if failed else "",
-        ops_per_s=rate,
+        arm=first.arm,
+        status=first.status,
+        detail="" if first.ok else f"on {name}: {first.detail}",
+        ops_per_s=geometric_mean(part.ops_per_s for part in parts) if first.ok else 0.0,
         rss_peak_kb=max(part.rss_peak_kb for part in parts),
         live_kb=max(part.live_kb for part in parts),
         counters=counters,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from statistics import linear_regression
 from typing import Literal
 
 from msgspec import Struct
@@ -95,9 +96,7 @@ class Rested:
         values = [each.kept_kb for each in self.rounds[1:]]
         if len(values) < LEAST_SLOPE_ROUNDS - 1:
             return None
-        middle, mean = 0.5 * (len(values) - 1), sum(values) / len(values)
-        rises = sum((at - middle) * (value - mean) for at, value in enumerate(values))
-        return rises / sum((at - middle) ** 2 for at in range(len(values)))
+        return linear_regression(range(len(values)), values).slope
 
 
 def weighed_memory(objectives: str) -> MemoryKind:

@@ -1,0 +1,70 @@
+"""What the tests of measuring share: programs, a check that lets every arm run, both ways."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune.allocator.live import Running
+from hztune.blocks import Arm, Block
+from hztune.measure.alternate import AlternateExecutor, Pace
+from hztune.measure.identity import Fault
+from hztune.measure.program import Program
+from hztune.measure.whole import RunExecutor
+
+CONTROL = Arm("none")
+FIRST = Arm.of("any", {"knob": 1})
+SECOND = Arm.of("any", {"knob": 2})
+PINNED = Pace(10.0, max(os.sched_getaffinity(0)))
+SOON_S = 0.5
+BUSY = "end = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n"
+
+
+class OpenProof:
+    """Lets every arm run; its parameters become variables, and its processes may be refused."""
+
+    base = {"PATH": os.environ["PATH"]}  # noqa: RUF012
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        if arm.config.get("knob") == -1:
+            return Fault("rejected", "knob is below its range")
+        return {f"KNOB_{name}": str(value) for name, value in arm.params}
+
+    def program(self, arm: Arm) -> Path | None:
+        return None
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        return None
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        if "wrong library" in stderr:
+            return Fault("wrong_allocator", f"malloc comes from {library}")
+        return Fault("wrong_config", "it says so") if "wrong config" in stderr else None
+
+
+def python(code: str, **options: Any) -> Program:
+    argv = (sys.executable, "-I", "-S", "-c", "import os, signal, sys, time\n" + code)
+    return Program(argv, **{"timeout_s": 60.0, **options})
+
+
+def executor(program: Program, warmups: int = 0, **options: Any) -> RunExecutor:
+    options = {"seed": 1, "identity": OpenProof(), **options}
+    return RunExecutor(program, warmups=warmups, **options)
+
+
+def by_runs(program: Program, *arms: Arm, rounds: int = 1, **options: Any) -> Block:
+    player = executor(program, **options)
+    return player.measure(arms or [CONTROL], role="search", rounds=rounds, number=0)
+
+
+def by_turns(program: Program, *arms: Arm, rounds: int = 1, **options: Any) -> Block:
+    player = AlternateExecutor(program, seed=1, identity=OpenProof(), **options)
+    player.pace = PINNED
+    return player.measure(arms or [CONTROL], role="search", rounds=rounds, number=0)
+
+
+WAYS = pytest.mark.parametrize("measure", [by_runs, by_turns])

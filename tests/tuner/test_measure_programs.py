@@ -1,0 +1,544 @@
+"""Whole programs, by runs and by turns: timed, bounded, judged by what they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune.blocks import Outcome, Turn, joined
+from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
+from hztune.measure import Accounting, Block, SeveralExecutor, launch, watch, whole
+from hztune.measure.alternate import BY_TURNS, Stint, without_strangers
+from hztune.measure.disturbance import Watch
+from hztune.measure.executors import ProgramExecutor, executor_for
+from hztune.measure.identity import Fault
+from hztune.measure.launch import Run, report_of
+from hztune.measure.program import Metric, Program, bench_program, can_have_networks
+from hztune.measure.whole import Part, RunExecutor
+from hztune.store import Evidence
+from hztune.store.log import LocalStudy, recording
+from hztune.workload import WorkloadSpec
+
+from .measured import (
+    BUSY,
+    CONTROL,
+    FIRST,
+    PINNED,
+    SECOND,
+    SOON_S,
+    WAYS,
+    OpenProof,
+    by_runs,
+    by_turns,
+    executor,
+    python,
+)
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+Measure = Callable[..., Block]
+
+
+def logs(path: Path, code: str = "pass") -> str:
+    """Code that notes its knob in a file."""
+    return f"open({str(path)!r}, 'a').write(os.environ.get('KNOB_knob', '-'))\n{code}"
+
+
+# ---- what a run shows ----------------------------------------------------------------------------
+
+
+class WantsLibrary(OpenProof):
+    """Every arm must be seen with one library."""
+
+    def judge(self, arm: Any, library: str, stderr: str) -> Fault | None:
+        return None if library == "/lib/right" else Fault("wrong_allocator", f"{library or 'none'}")
+
+
+class MadeUp(RunExecutor):
+    """An executor whose runs are made up: they show these libraries; "" was over too early."""
+
+    libraries: Sequence[str] = ()
+
+    def _play(self, parts: list[Part], *more: Any) -> float:
+        (part,) = parts
+        for number, library in enumerate(self.libraries):
+            rate = self._rate(part, Run(None, wall_s=1.0, library=library))
+            if isinstance(rate, Fault):
+                part.fault = rate
+                break
+            self._enter(0, part, Run(None), Turn(number, 0, 0, 10**9, rate), Evidence())
+        return 0.0
+
+    def take(self, *libraries: str) -> tuple[str, str]:
+        self.libraries = libraries
+        outcome = self.measure([CONTROL], role="aa", rounds=1, number=0).control
+        return outcome.status, outcome.detail
+
+
+def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs() -> None:
+    for libraries, found in (
+        (["", "/lib/right", ""], ("ok", "")),
+        (["", "", ""], ("wrong_allocator", "none")),
+        (["", "/lib/wrong"], ("wrong_allocator", "/lib/wrong")),
+        (["/lib/right", "/lib/wrong"], ("wrong_allocator", "/lib/wrong")),
+    ):
+        assert MadeUp(python("pass"), seed=1, identity=WantsLibrary()).take(*libraries) == found
+    later = MadeUp(python("pass"), seed=1, identity=WantsLibrary())
+    later.seen[CONTROL] = "/lib/right"  # in an earlier block
+    assert later.take("") == ("ok", "")
+
+
+def test_a_program_is_timed_and_the_memory_of_its_children_counts(clock: str) -> None:
+    code = (
+        "for _ in range(3):\n  if os.fork() == 0:\n"
+        "    block = b'x' * (24 << 20); time.sleep(0.3); os._exit(0)\n"
+        "for _ in range(3): os.wait()"
+    )
+    outcome = by_runs(python(code), rounds=2).control
+    assert (outcome.status, len(outcome.turns)) == ("ok", 2)
+    assert all(turn.counted_ns > 300_000_000 for turn in outcome.turns)
+    assert all(turn.rate == pytest.approx(1e9 / turn.counted_ns) for turn in outcome.turns)
+    assert outcome.rss_peak_kb > 60 << 10
+    assert (launch.hyperfine() is not None) == (clock == "hyperfine")
+
+
+def test_a_run_by_turns_is_a_turn_of_its_own_time() -> None:
+    block = by_turns(python(BUSY), CONTROL, FIRST, SECOND, rounds=2)
+    for outcome in block.outcomes:
+        assert outcome.status == "ok" and BY_TURNS in outcome.facts
+        assert [turn.round for turn in outcome.turns] == [0, 1]
+        assert all(turn.counted_ns > 0.1e9 for turn in outcome.turns)
+        assert all(turn.rate == pytest.approx(1e9 / turn.counted_ns) for turn in outcome.turns)
+        assert outcome.rss_peak_kb > 1024
+    assert sorted(outcome.turns[0].position for outcome in block.outcomes) == [0, 1, 2]
+
+
+def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_arms() -> None:
+    for threads, own_s in (([1, 1], 0.75), ([1, 2], 1.0)):
+        run = Run(None, wall_s=1.0)  # of which other programs took a quarter
+        stints = [Stint(0, 0, 0, 0, 2.0, run, 100, 100, 0, each, 0.25, 1) for each in threads]
+        found = without_strangers([*enumerate(stints)])
+        assert [each.run.wall_s for _, each in found] == [own_s, own_s]
+
+
+def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, once = (
+        WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], 1),
+        whole.time_once,
+    )
+    monkeypatch.setattr(whole, "time_once", lambda unit: replace(once(unit), rss_peak_kb=1))
+    outcome = by_runs(bench_program(spec, seconds=0.05)).control
+    assert outcome.rss_peak_kb == outcome.facts["rss_idle_kb"]
+
+
+@WAYS
+def test_memory_that_is_no_allocators_is_not_counted(measure: Measure) -> None:
+    assert measure(python("print(10**9)", own_kb=int)).control.rss_peak_kb == 0
+
+
+def test_where_the_control_runs_a_candidate_that_takes_no_more_must_run_too() -> None:
+    for control_mb, limit_mb in ((10, 160), (170, 185), (0, 160)):
+        player = executor(python("pass"), memory_mb=200)
+        player.recall([Block(0, "aa", (Outcome(CONTROL, "ok", rss_peak_kb=control_mb << 10),))])
+        parts = player._parts_of([CONTROL, FIRST])
+        assert [player._own(part).rss_limit_mb for part in parts] == [0, limit_mb]
+    boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
+    for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
+        made = executor_for([Program(("true",))], seed=1, machine=machine, identity=OpenProof())
+        assert isinstance(made, ProgramExecutor)
+        _, part = made._runs._parts_of([CONTROL, FIRST])
+        assert made._runs._own(part).rss_limit_mb == limit_mb
+
+
+RATE = Metric(r"rate: (.*)/s")
+NO_RATES = ("nan", "inf", "-3", "0", "1e999", "x", "")
+METRICS: dict[str, tuple[Metric, str, float | str]] = {
+    "a number": (RATE, "rate: 120.5/s", 120.5),
+    "thousands": (RATE, "rate: 1,250/s", 1250.0),
+    "the last of several": (RATE, "rate: 1e2/s\nrate: 1e3/s", 1000.0),
+    "the first group": (Metric("(.)=(.)"), "4=x", 4.0),
+    "less is better": (Metric(r"(\d+) ms", better="lower"), "4 ms", 0.25),
+    **{f"is {text}": (RATE, f"rate: {text}/s", "the metric is") for text in NO_RATES},
+    "nothing matches": (RATE, "done", "nothing it printed matches --metric-regex"),
+    "a command counts": (Metric(command="wc -w"), "a b c", 3.0),
+    "a command fails": (
+        Metric(command="echo cannot read >&2; exit 4"),
+        "",
+        "--metric-cmd ended with exit status 4: cannot read",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_a_number_above_zero_or_bad_output(name: str) -> None:
+    metric, stdout, rate = METRICS[name]
+    found = python("pass", rate=metric).measure(1.0, stdout)
+    if isinstance(rate, float):
+        assert found == pytest.approx(rate)
+    else:
+        assert isinstance(found, Fault) and found.status == "bad_output"
+        assert rate in found.detail
+
+
+def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free() -> None:
+    program = bench_program(WorkloadSpec.from_text("lifo", threads=1).by("p99"))
+    said = {"latency": {"malloc": {"p99_ns": 40}, "free": {"p99_ns": 80}}}
+    assert program.measure(1.0, json.dumps(said)) == pytest.approx(1 / 80)
+    assert program.measure(1.0, "{}") == Fault("bad_output", "hz-bench printed no latencies")
+
+
+@pytest.mark.parametrize("pattern", ["(", "no group"])
+def test_a_bad_metric_pattern_is_a_usage_error(pattern: str) -> None:
+    with pytest.raises(UsageError, match="--metric-regex"):
+        Metric(pattern)
+
+
+@WAYS
+def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(
+    measure: Measure, tmp_path: Path
+) -> None:
+    """By a crash, by a refused configuration, or by wrong output."""
+    log, refused = tmp_path / "log", replace(SECOND, params=(("knob", -1),))
+    program = python(
+        logs(log, "if os.environ.get('KNOB_knob') == '1': os.abort()\nprint(os.environ)"),
+        check="! grep -q \"KNOB_knob': '2\"",
+    )
+    block = measure(program, CONTROL, FIRST, SECOND, refused, rounds=3)
+    found = [(each.status, len(each.turns)) for each in block.outcomes]
+    assert found == [("ok", 3), ("crash", 0), ("bad_output", 0), ("rejected", 0)]
+    assert "SIGABRT" in block.outcomes[1].detail
+    assert sorted(log.read_text())[:4] == ["-", "-", "-", "1"]
+
+
+# ---- what surrounds a run ------------------------------------------------------------------------
+
+
+def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = python(
+        f"open({str(log)!r}, 'a').write('run ')",
+        prepare=f"printf 'prepare ' >> {log}",
+        cleanup=f"printf 'cleanup ' >> {log}",
+    )
+    player = executor(program)
+    player.measure([CONTROL, FIRST], role="search", rounds=2, number=0)
+    assert log.read_text().split() == 4 * ["prepare", "run", "cleanup"]
+    assert 0.0 < player.accounting.hooks_s < player.accounting.wall_s
+    log.unlink()
+    by_turns(program, CONTROL, FIRST, rounds=2)
+    assert log.read_text().split() == 2 * [*2 * ["prepare"], *2 * ["run"], *2 * ["cleanup"]]
+    assert Accounting(wall_s=3.0, hooks_s=0.9).remark == ""
+    assert Accounting(wall_s=3.0, hooks_s=1.2).remark.startswith("40% of the time goes into")
+    with pytest.raises(HztuneError, match=r"--prepare .* ended with exit status 9: no disk"):
+        by_runs(python("pass", prepare="echo no disk >&2; exit 9"))
+
+
+def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    class Watching(Watch):
+        def __init__(self) -> None:
+            super().__init__()
+            done.append("watch")
+
+        def passed(self) -> dict[str, int]:
+            done.append("stop")
+            return super().passed()
+
+    monkeypatch.setattr(whole, "Watch", Watching)
+    monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
+    by_runs(python("pass"))
+    assert done == ["--prepare", "watch", "stop", "--cleanup"]
+
+
+def test_a_program_that_does_not_exist_is_a_usage_error(clock: str) -> None:
+    for measure in (by_runs, by_turns):
+        with pytest.raises(UsageError, match="cannot run /no/such/program"):
+            measure(Program(("/no/such/program",)))
+
+
+def test_what_keeps_a_program_from_its_start_is_the_reason() -> None:
+    app, said = Program(("./app",)), "hz-launch: no such file"
+    for stderr, reason in (
+        (f"busy\n{said}", "no such file"),
+        ("Failed to start: Access denied", "Failed to start: Access"),
+        ("", "it gave no reason"),
+    ):
+        with pytest.raises(UsageError, match=f"cannot run ./app: {reason}"):
+            report_of(app, b"", stderr, 1)
+    assert report_of(app, b"", said, -9)["status"] == "lost"  # it killed what measures it
+
+
+def test_words_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None:
+    words = ["", "two words", "quote's", 'double"', "dollar $HOME", "star*", "line\nbreak", "\\"]
+    code = f"open({str(tmp_path / 'words')!r}, 'w').write(repr(sys.argv[1:]))"
+    assert by_runs(Program((*python(code).argv, *words))).control.ok
+    assert (tmp_path / "words").read_text() == repr(words)
+    program = tmp_path / "pr\udcff"  # no UTF-8
+    program.symlink_to(sys.executable)
+    words = ["-I", "-S", "-c", "import sys; sys.exit(sys.argv[1] != chr(0xDCFE))", "\udcfe"]
+    assert by_runs(Program((str(program), *words))).control.ok
+
+
+FORMATS: dict[str, tuple[str, float | str]] = {
+    "version 1": ('{"results": [{"mean": 0.5, "stddev": null, "times": [0.25]}]}', 0.25),
+    "version 2": (
+        '{"schema_version": 2, "results": [{"measurements": '
+        '[{"time_wall_clock": {"value": 250, "unit": "ms"}}]}]}',
+        0.25,
+    ),
+    "version 3": ('{"schema_version": 3, "results": [{}]}', "exports schema 3, and hztune knows"),
+    "torn": ('{"results": [{"mean"', r"make room there, or .* TMPDIR"),
+    "empty": ("", r"make room there, or .* TMPDIR"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_both_formats_of_hyperfine_are_read_and_no_other(name: str, tmp_path: Path) -> None:
+    export = tmp_path / "times.json"
+    text, found = FORMATS[name]
+    export.write_text(text)
+    if isinstance(found, float):
+        assert launch._hyperfine_s(export) == pytest.approx(found)
+    else:
+        with pytest.raises(HztuneError, match=found):
+            launch._hyperfine_s(export)
+
+
+# ---- rounds, repetitions, limits -----------------------------------------------------------------
+
+
+def test_the_next_round_and_the_next_block_of_one_have_the_order_of_this_one_reversed() -> None:
+    arms, player = [CONTROL, FIRST, SECOND], executor(Program(("/bin/true",)))
+    block = player.measure(arms, role="search", rounds=4, number=0)
+    orders = [[o.turns[number].position for o in block.outcomes] for number in range(4)]
+    assert [sorted(order) for order in orders] == [[0, 1, 2]] * 4
+    assert [[2 - place for place in orders[at]] for at in (0, 2)] == [orders[1], orders[3]]
+    orders = []
+    for pair, role in enumerate(["search", "confirm"] * 4):
+        block = player.measure(arms, role=role, rounds=1, number=pair)
+        orders.append([outcome.turns[0].position for outcome in block.outcomes])
+    assert [[2 - place for place in order] for order in orders[::2]] == orders[1::2]
+    assert len(set(map(tuple, orders))) > 2  # it is still drawn
+    resumed = executor(python("pass")).measure(arms, role="search", rounds=1, number=5)
+    assert [outcome.turns[0].position for outcome in resumed.outcomes] == orders[5]
+
+
+def disturbed_by(monkeypatch: pytest.MonkeyPatch, *causes: str) -> None:
+    """Switches the judge on again: it finds these causes, one a run, and then none."""
+    found = iter(causes)
+    monkeypatch.setattr(whole.DisturbanceRule, "causes", lambda *args: next(found, ""))
+
+
+def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disturbed_by(monkeypatch, "", "steal")
+    player = executor(Program(("/bin/true",)))
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=0)
+    spoilt, other = sorted(block.outcomes, key=lambda outcome: -outcome.turns[0].position)
+    assert [turn.disturbed for turn in spoilt.turns] == ["steal", ""]
+    assert [turn.disturbed for turn in other.turns] == ["", ""]
+    assert spoilt.ops_per_s == pytest.approx(spoilt.turns[1].rate)
+    assert (player.accounting.turns, player.accounting.disturbed) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("causes", "runs"),
+    [
+        (["pressure"] * 9, [2, 1, 1, 1, 1]),
+        (["steal", "steal", "", "", "", "steal"], [2, 1, 1, 1, 2]),
+    ],
+    ids=["always disturbed", "calm again"],
+)
+def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
+    causes: list[str], runs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed_by(monkeypatch, *causes)
+    player = executor(Program(("/bin/true",)))
+    blocks = [player.measure([CONTROL], role="search", rounds=1, number=n) for n in range(5)]
+    assert [len(block.control.turns) for block in blocks] == runs
+    assert all(block.control.ok and block.control.ops_per_s > 0.0 for block in blocks)
+
+
+def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(whole, "_LEAST_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(whole, "_SLOWEST", 1.0)
+    player = executor(python("if 'KNOB_knob' in os.environ: time.sleep(3600)"))
+    player.measure([CONTROL], role="aa", rounds=1, number=0)
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "hang"]
+    assert block.outcomes[1].detail == f"it did not end within {SOON_S:.3g} s"  # no --timeout helps
+
+
+def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    player = executor(python(logs(log)), warmups=2)
+    for pair in range(2):
+        player.measure([CONTROL], role="aa", rounds=1, number=pair)
+    assert log.read_text() == "-" * 4
+    assert player.accounting.turns == 2
+    assert player.accounting.warmup_s > 0
+
+
+@pytest.mark.parametrize("by", ["turns", "runs"])
+def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_path: Path) -> None:
+    """Each run would take as long: an hour passes before a study has tried them all."""
+    log = tmp_path / "log"
+    program = python(logs(log, "time.sleep(3600)"), timeout_s=SOON_S)
+    player: Any = executor(program, warmups=3)
+    if by == "turns":
+        player = executor_for([program], seed=1, machine=Machine.here(), identity=OpenProof())
+    copies = player.measure([CONTROL, CONTROL], role="aa", rounds=2, number=0)
+    assert player.cost(2, 1) == 0.0  # the study ends by this reason, and not for want of time
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
+    found = [outcome.status for outcome in (*copies.outcomes, *block.outcomes)]
+    assert found == ["hang", "hang", "hang", "failed"]
+    why = f"it did not end within {SOON_S:.3g} s; --timeout gives a run more"
+    assert why in copies.control.detail
+    assert block.outcomes[1].detail == "it was not run: the control hangs"
+    assert log.read_text() == "-"
+
+
+def ran_for(seconds: float) -> Block:
+    """A block as an earlier session measured it: two runs of the control, one after the other."""
+    length_ns = round(1e9 * seconds)
+    turns = tuple(Turn(number, 0, number * length_ns, length_ns, 1.0) for number in range(2))
+    return Block(0, "search", (Outcome(CONTROL, "ok", "", 1.0 / seconds, turns),))
+
+
+def test_the_expected_cost_follows_what_runs_have_taken_now_or_before() -> None:
+    player = executor(python("time.sleep(0.2)"))
+    assert player.cost(2, 3) == 6.0
+    player.measure([CONTROL], role="aa", rounds=2, number=0)
+    assert player.cost(2, 3) > 1.2
+    hung = Block(0, "search", (Outcome(CONTROL, "hang"),))
+    resumed = executor(python("pass"))
+    resumed.recall([ran_for(0.1), ran_for(0.1), ran_for(0.3), hung])
+    assert resumed.cost(2, 3) == pytest.approx(0.6)
+    players = [executor(python("pass")) for _ in range(2)]  # each learns from its own runs
+    both = SeveralExecutor([(str(at), lambda sink, at=at: players[at]) for at in range(2)])
+    both.recall([joined([ran_for(0.1), ran_for(2.0)], ["a", "b"])])
+    assert [player.cost(1, 1) for player in players] == pytest.approx([0.1, 2.0])
+
+
+def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:
+    program = python("if os.environ.get('KNOB_knob') == '2': os.abort()")
+    with LocalStudy(tmp_path, {}, Machine.here()) as store:
+        block = by_runs(program, CONTROL, FIRST, SECOND, rounds=2, sink=store)
+    assert recording(tmp_path).blocks == (block,)
+
+
+# ---- by turns or by runs -------------------------------------------------------------------------
+
+
+def choose(program: Program, memory_mb: int = 0, before: Sequence[Block] = ()) -> tuple[str, Block]:
+    """What is said of a program before its first block, and that block."""
+    said: list[str] = []
+    player = ProgramExecutor(
+        program, seed=1, identity=OpenProof(), memory_mb=memory_mb, say=said.append
+    )
+    player.recall(before)
+    block = player.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
+    return "\n".join(said), block
+
+
+WRITES = f"f = open('out', 'w')\n{BUSY}"
+RUNS = "measured by whole runs, one after the other: "
+CHOICES = {
+    "is busy with itself": (BUSY, {}, f"measured by turns of 10 ms, on CPU {PINNED.cpu}"),
+    "writes a file": (
+        f"f = open('out', 'w')\n{BUSY}",
+        {},
+        f"{RUNS}two copies of it share the file",
+    ),
+    "fails beside another": (
+        f"os.close(os.open('only', os.O_CREAT | os.O_EXCL))\n{BUSY}os.unlink('only')",
+        {},
+        f"{RUNS}a second copy of it beside the first fails: exit status 1: FileExistsError",
+    ),
+    "is known to the user": (
+        WRITES,
+        {"by": "turns"},
+        f"measured by turns of 10 ms, on CPU {PINNED.cpu}, although two copies of it share the",
+    ),
+    "is asked by runs": (BUSY, {"by": "runs"}, f"{RUNS}as was asked"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, options, told = CHOICES[name]
+    monkeypatch.chdir(tmp_path)
+    said, block = choose(python(code, **options))
+    assert said.startswith(told)
+    assert ("; the time that is told is that of its turns" in said) == ("although" in told)
+    assert block.control.ok
+    by_turns = [BY_TURNS in outcome.facts for outcome in block.outcomes]
+    assert by_turns == [not told.startswith(RUNS)] * 2
+    if name == "is asked by runs":
+        assert choose(python(code), before=[block])[0] == f"{RUNS}as the study began"
+
+
+def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_other() -> None:
+    said, block = choose(python(f"block = b'x' * (60 << 20)\n{BUSY}"), memory_mb=100)
+    assert "4 copies of it take more memory than there is" in said
+    assert not any(BY_TURNS in outcome.facts for outcome in block.outcomes)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
+
+
+WITHOUT_NETWORKS = (
+    *("unshare", "--user", "--map-root-user", "sh", "-c"),
+    'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
+    "sh",
+)
+"""In front of a command: the kernel refuses it every network of its own."""
+
+
+def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_networks(
+    core_build: Path,
+) -> None:
+    words = WITHOUT_NETWORKS if can_have_networks() else ()
+    if subprocess.run([*words, "true"], check=False).returncode != 0:
+        pytest.skip("this process may make networks, but no user namespaces to be refused them in")
+    server = ("--server", "redis-server", "--load", "true", "--ready", "true")
+    done = subprocess.run(
+        [*words, sys.executable, "-m", "hztune", "--by", "turns", *server],
+        env={**os.environ, "HZTUNE_CORE": str(core_build)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--by turns needs a port of its own for each copy of the server" in done.stderr
+
+
+def test_what_two_copies_cannot_both_hold_is_seen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "out").open("w"):
+        held = {*watch._held(os.getpid())}
+        port = watch.port_in_words(server.getsockname()[1])
+        assert port in watch.ports_of(os.getpid())
+    assert {port, f"the file {tmp_path / 'out'}"} <= {one.what for one in held}
+    with Path(__file__).open():
+        assert __file__ not in " ".join(one.what for one in watch._held(os.getpid()))
+    both = watch.Holdings()
+    both._of = {0: {watch.Held("the port 1", "net:[1]")}, 1: {watch.Held("the port 1", "net:[2]")}}
+    assert both.shared() == []  # each network has all ports
+    both._of = {0: held, 1: held}
+    assert port in both.shared()

@@ -1,0 +1,422 @@
+"""Servers: started afresh for each run, put under load, proved, stopped; nothing is left behind.
+
+By runs one lives at a time; by turns server and load are one unit, and two of them live at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import scratch
+from hztune.blocks import CPU_TIME, Arm, Block, Outcome
+from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
+from hztune.measure import executors, whole
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, Stint
+from hztune.measure.examine import Finding, Tryout
+from hztune.measure.executors import executor_for
+from hztune.measure.launch import Run
+from hztune.measure.program import Program, Service, can_have_networks, described
+from hztune.measure.server import refuse_fixed_time, swept, with_port_and_dir
+from hztune.measure.whole import RunExecutor
+
+from .measured import CONTROL, PINNED
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+Believe = Callable[..., None]
+NETWORKS = pytest.mark.skipif(not can_have_networks(), reason="this process makes no networks")
+PYTHON = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
+LISTENS = 'socket.create_server(("127.0.0.1", int(sys.argv[1])))'
+WORKS = f"""
+import os, socket, sys
+held = bytearray(24 << 20)
+server = {LISTENS}
+while True:
+    connection, _ = server.accept()
+    try:
+        while word := connection.recv(9):
+            if word == b"crash":
+                os.abort()
+            connection.sendall(b"%d" % sum(range(20000)))
+    except ConnectionError:  # a load that is told to end leaves an answer unread
+        pass
+"""
+ASKS = """
+import itertools, socket, sys, time
+port, word, count, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+began, done = time.monotonic(), 0
+try:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while done < count and time.monotonic() < began + seconds:
+            connection.sendall(word.encode())
+            if not connection.recv(99):
+                raise SystemExit("it hung up")
+            done += 1
+except KeyboardInterrupt:
+    pass
+print("rate", done / (time.monotonic() - began), "done", done)
+"""
+RATE = r"rate ([0-9.]+)"
+ASK_PORT = "{python} -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}))'"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+class Place:
+    """A server with its load, and what is measured of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told: list[str] = []
+        self._folder = folder
+
+    def script(self, text: str) -> str:
+        path = self._folder / f"script-{len(text)}.py"
+        path.write_text(text)
+        return f"{PYTHON} {path}"
+
+    def program(
+        self, word: str = "work", count: int = 400, port: str = "{port}", **options: Any
+    ) -> Program:
+        """The server, with another command, code, load or port of its own."""
+        code, seconds = options.pop("code", WORKS), options.pop("seconds", 60.0)
+        load = f"{self.script(ASKS)} {port} {word} {count} {seconds}"
+        usual = {"server": f"{self.script(code)} {port}", "load": load, "timeout": 60.0}
+        return described(**{**usual, **options})
+
+    def runs(self, arm: Arm = CONTROL, **options: Any) -> Outcome:
+        """What two runs show."""
+        player = RunExecutor(self.program(**options), seed=1, warmups=0)
+        return player.measure([arm], role="search", rounds=2, number=0).control
+
+    def block(self, **options: Any) -> Block:
+        """Two copies, measured as is found out to be right."""
+        program = self.program(**options)
+        player = executor_for([program], seed=1, machine=Machine.here(), say=self.told.append)
+        return player.measure([CONTROL] * 2, role="aa", rounds=1, number=0)
+
+    def measured(self, **options: Any) -> tuple[bool, list[Outcome]]:
+        """Whether that was by turns, and what the copies showed, which is well."""
+        found = self.block(**options).outcomes
+        assert [(each.status, each.detail) for each in found] == [("ok", "")] * 2
+        return all(BY_TURNS in each.facts for each in found), [*found]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def believed(monkeypatch: pytest.MonkeyPatch) -> Believe:
+    """Finds that turns are to be believed; what is found is another test's, on given numbers."""
+
+    def believe(reading: NumberReading, span_s: float = 0.0) -> None:
+        def finding(tryout: Tryout) -> Finding:
+            tryout.turns.pace = PINNED
+            tryout.turns.tell_load(span_s)
+            return Finding("", PINNED, reading)
+
+        monkeypatch.setattr(Tryout, "finding", finding)
+
+    return believe
+
+
+# ---- by runs -------------------------------------------------------------------------------------
+
+
+def test_the_load_is_measured_and_the_memory_of_the_server_and_a_command_says_it_is_ready(
+    place: Place,
+) -> None:
+    port = free_port()
+    ready = f"{place.script(ASKS)} {port} ready 1 9"
+    outcome = place.runs(metric_regex=r"done (\d+)", port=str(port), ready=ready)
+    assert (outcome.status, outcome.detail, len(outcome.turns)) == ("ok", "", 2)
+    assert outcome.ops_per_s == pytest.approx(400)
+    assert outcome.rss_peak_kb > 24 << 10
+    assert socket.socket().connect_ex(("127.0.0.1", port)) != 0  # nothing is left
+
+
+def test_the_server_runs_under_the_candidate_and_the_load_does_not(place: Place) -> None:
+    bare = "env; : {port}", "! grep -E 'LD_PRELOAD|HZ_|MALLOC_CONF'"
+    checked = place.runs(Arm("hz"), load=bare[0], check=bare[1])
+    assert (checked.status, checked.detail) == ("ok", "")
+    again = "if os.environ.pop('LD_PRELOAD', 0): os.execv(sys.executable, sys.orig_argv)"
+    starts_itself = f"import os, sys\n{again}{WORKS}"
+    outcome = place.runs(Arm("tcmalloc"), code=starts_itself, load="sleep 0.3; : {port}")
+    assert outcome.status == "wrong_allocator"
+
+
+def test_a_port_that_is_taken_ends_the_study_with_the_reason(place: Place) -> None:
+    with (
+        socket.create_server(("localhost", 0)) as taken,
+        pytest.raises(HztuneError, match="answers on port"),
+    ):
+        port = taken.getsockname()[1]
+        place.runs(port=str(port), ready_port=port)
+
+
+FORKS = f"import os\nif os.fork(): os._exit(0)\n{WORKS}"
+NEVER = "import time; time.sleep(3600)"
+LATE = "within 1 s; a longer --ready-timeout is waited for"
+FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "goes to the background": ({"code": FORKS}, "failed", "went to the background"),
+    "listens elsewhere": (
+        {"code": WORKS.replace("int(sys.argv[1])", "0")},
+        "hang",
+        "s; it listens on the port ",
+    ),
+    "never listens": ({"code": NEVER}, "hang", LATE),
+    "crashes under load": ({"word": "crash"}, "crash", "SIGABRT"),
+    "ends before it answers": ({"code": "raise SystemExit(3)"}, "failed", "exit status 3"),
+    "is put under a load that fails": ({"load": "echo {port} >&2; exit 5"}, "failed", "--load"),
+    "is put under a load that hangs": (
+        {"load": "echo {port}; while :; do :; done", "timeout": 0.3},
+        "hang",
+        "--load",
+    ),
+    "answers wrongly": ({"check": "grep right"}, "bad_output", "--check"),
+}
+
+
+@pytest.mark.parametrize("by", ["runs", "turns"])
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_gets_its_name(place: Place, name: str, by: str) -> None:
+    options, status, detail = FAILURES[name]
+    program = place.program(**{**options, "ready_timeout": 1.0})
+    player = {"runs": RunExecutor, "turns": AlternateExecutor}[by](program, seed=1, warmups=0)
+    outcome = player.measure([CONTROL], role="search", rounds=1, number=0).control
+    assert outcome.status == status
+    assert detail in outcome.detail
+
+
+# ---- by turns ------------------------------------------------------------------------------------
+
+
+def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time_and_leave_nothing(
+    place: Place, believed: Believe, tmp_path: Path
+) -> None:
+    believed(NumberReading(per_server_cpu=True))
+    note = "echo {port} > {dir}/port && cp {dir}/port " + f"{tmp_path}"
+    is_by_turns, outcomes = place.measured(prepare=note)
+    for outcome in outcomes:
+        assert outcome.ops_per_s == pytest.approx(1e6 / outcome.facts[CPU_TIME], rel=1e-3)
+        assert outcome.rss_peak_kb > 0
+    assert is_by_turns and "measured by turns" in " ".join(place.told)
+    port = int((tmp_path / "port").read_text())
+    assert socket.socket().connect_ex(("127.0.0.1", port)) != 0
+    assert [*tmp_path.glob("hztune-scratch-*")] == []
+
+
+def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
+    place: Place, believed: Believe
+) -> None:
+    believed(NumberReading(counts_standing=True, per_server_cpu=True))
+    for outcome in place.measured(count=800, metric_regex=RATE)[1]:
+        requests = outcome.ops_per_s * outcome.facts[CPU_TIME] * 1e-6
+        assert requests >= 799.0  # the load's start counts as if it had asked then, too
+    assert "corrected" in " ".join(place.told)
+    run = Run(None, wall_s=2.0, cpu_ns=2 * 10**9, server_cpu_ns=5 * 10**8)
+    stint = Stint(0, 0, 0, 0, 4.0, run, 200, 200, 0, 1, 0.0, 1)
+    assert NumberReading().rate(0.5, stint) == 0.5
+    assert NumberReading(per_server_cpu=True).rate(0.5, stint) == 2.0  # one load in half a second
+    assert NumberReading(counts_standing=True).rate(10.0, stint) == 20.0
+    assert NumberReading(True, per_server_cpu=True).rate(10.0, stint) == 80.0  # 40 in half a second
+
+
+def test_a_load_that_never_ends_is_told_to(
+    place: Place, believed: Believe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "LOAD_PATIENCE_S", 1.0)
+    believed(NumberReading(), span_s=1.0)
+    is_by_turns, outcomes = place.measured(count=10**9, metric_regex=RATE)
+    assert is_by_turns and all(outcome.ops_per_s > 0.0 for outcome in outcomes)
+
+
+@pytest.mark.slow
+def test_a_load_of_a_fixed_time_that_prints_nothing_is_refused(place: Place) -> None:
+    with pytest.raises(HztuneError, match="give --metric-regex"):
+        place.block(count=10**9, seconds=0.5)
+
+
+def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time() -> None:
+    refuse_fixed_time(1.0, 1.8, worked=1.0)
+    refuse_fixed_time(1.0, 1.05, worked=1.0)  # the first time, something else took the CPU
+    with pytest.raises(HztuneError, match="fixed number of requests"):
+        refuse_fixed_time(1.0, 1.05, worked=0.5)
+
+
+def test_without_networks_a_server_with_a_fixed_port_is_measured_by_runs_and_says_why(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "can_have_networks", lambda: False)
+    port = free_port()
+    is_by_turns, _ = place.measured(port=str(port), ready_port=port, warmup=0)
+    assert not is_by_turns
+    assert f"cannot both have port {port}; write {{port}}" in " ".join(place.told)
+
+
+@NETWORKS
+@pytest.mark.parametrize("has_abstract_socket", [False, True])
+def test_two_copies_of_a_server_with_a_fixed_port_live_in_networks_of_their_own(
+    place: Place, believed: Believe, has_abstract_socket: bool
+) -> None:
+    """The port is in use outside, too, and that does not matter."""
+    believed(NumberReading())
+    also = 'other = socket.socket(socket.AF_UNIX)\nother.bind("\\0hztune-test-of-networks")'
+    code = WORKS.replace(LISTENS, f"{LISTENS}\n{also}") if has_abstract_socket else WORKS
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        ready = {"ready": ASK_PORT.format(python=PYTHON, port=port)}
+        how = {"ready_port": port} if has_abstract_socket else ready
+        is_by_turns, _ = place.measured(port=str(port), code=code, warmup=0, **how)
+    assert is_by_turns and "has a network of its own" in " ".join(place.told)
+
+
+@NETWORKS
+def test_a_server_that_needs_the_network_outside_is_measured_by_runs_and_says_why(
+    place: Place,
+) -> None:
+    """Its load asks what listens outside of its network."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        needs = ASK_PORT.format(python=PYTHON, port=outside.getsockname()[1])
+        load = f"{needs} && {place.script(ASKS)} {port} work 400 60"
+        is_by_turns, _ = place.measured(port=str(port), ready_port=port, load=load, warmup=0)
+    assert not is_by_turns
+    assert "in a network of its own, it fails by itself: --load" in " ".join(place.told)
+
+
+def test_a_second_copy_that_shares_a_file_is_measured_by_runs(place: Place, tmp_path: Path) -> None:
+    code = f"shared = open({str(tmp_path / 'log')!r}, 'a'){WORKS}"
+    is_by_turns, _ = place.measured(code=code, warmup=0)
+    assert not is_by_turns and "two copies of it share the file" in " ".join(place.told)
+
+
+# ---- a port and a directory ----------------------------------------------------------------------
+
+PROGRAM = Program(
+    ("serve", "--port={port}"),
+    prepare="touch {dir}/a",
+    cleanup="ls {dir}",
+    service=Service("load {port} ${port}", ready="test -e {dir}"),
+)
+
+
+def port_and_folder(program: Program) -> tuple[int, Path]:
+    port = int(program.argv[1].removeprefix("--port="))
+    return port, Path(program.cleanup.removeprefix("ls "))
+
+
+def test_two_that_live_at_once_have_ports_and_directories_of_their_own(place: Place) -> None:
+    with with_port_and_dir(PROGRAM) as one, with_port_and_dir(PROGRAM) as other:
+        (port, folder), (another, elsewhere) = map(port_and_folder, (one, other))
+        assert (port, folder) != (another, elsewhere) and port != another and folder != elsewhere
+        assert [*folder.iterdir()] == []
+        assert one.prepare == f"touch {folder}/a"
+        assert one.service == Service(f"load {port} ${{port}}", f"test -e {folder}", port)
+        with socket.create_server(("127.0.0.1", port)):
+            subprocess.run(["/bin/sh", "-c", one.prepare], check=True)
+        assert [each.name for each in folder.iterdir()] == ["a"]
+        (folder / "deep").mkdir()
+    assert not folder.exists()
+    awk = Program(("awk", "{dir}"), prepare="echo {port}")
+    with with_port_and_dir(awk) as program:  # no server
+        assert program is awk
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_stays(
+    place: Place,
+) -> None:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with with_port_and_dir(PROGRAM) as program:
+            os.write(writing, str(port_and_folder(program)[1]).encode())
+            signal.pause()
+        os._exit(0)
+    left = Path(os.read(reading, 4096).decode())
+    with with_port_and_dir(PROGRAM):
+        assert left.exists()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with with_port_and_dir(PROGRAM):
+        assert left.exists(), "others may make any number: each process looks once"
+    scratch._remove_left.cache_clear()
+    with with_port_and_dir(PROGRAM):
+        assert not left.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_what_others_put_where_temporary_directories_are_stops_nothing_and_stays(
+    place: Place, tmp_path: Path
+) -> None:
+    (tmp_path / "hztune-scratch-a").symlink_to("elsewhere")
+    for theirs in (tmp_path / f"hztune-{os.getuid()}", tmp_path / "hztune-scratch-b"):
+        theirs.mkdir()
+        os.chown(theirs, 12345, -1)
+    with with_port_and_dir(PROGRAM) as program:
+        assert port_and_folder(program)[1].stat().st_mode & 0o777 == 0o700
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_a_directory_that_a_shell_would_split_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two words").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "two words"))
+    assert described(server="s {port}", load="l {port}").service is not None
+    with pytest.raises(UsageError, match=r"would be in '.*/two words', .* legal are .* TMPDIR="):
+        described(server="s {port}", load="l {port}", cleanup="rm -r {dir}/c")
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "--load 'l 7777' has not": {"server": "s {port}", "load": "l 7777"},
+    "--server has not": {"server": "s 7777", "load": "l {port}", "ready": "true"},
+    "--ready-port says 7777": {"server": "s {port}", "load": "l {port}", "ready_port": 7777},
+    "nothing says when the server answers": {"server": "s {dir}", "load": "l {dir}"},
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_commands_that_cannot_meet_are_refused_with_what_to_write(reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        described(**REFUSED[reason])
+    told = described(prepare="echo {port} > {dir}/c", server="s {dir}/c", load="l {port}")
+    assert told.service is not None and told.service.port == 0  # written to its configuration
+
+
+def test_shared_memory_of_a_killed_server_is_removed_and_no_other() -> None:
+    libc, table = ctypes.CDLL(None), Path("/proc/sysvipc/shm")
+
+    def segments() -> dict[str, str]:
+        return {row.split()[1]: row.split()[4] for row in table.read_text().splitlines()[1:]}
+
+    other = libc.shmget(0, 4096, 0o1600)
+    with swept() as pids:
+        pid = os.fork()
+        if pid == 0:
+            libc.shmget(0, 4096, 0o1600)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        pids.add(pid)
+        assert str(pid) in segments().values()
+    assert str(pid) not in segments().values() and str(other) in segments()
+    libc.shmctl(other, 0, None)
