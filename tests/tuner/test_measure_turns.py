@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hztune import artifacts
-from hztune.allocator.live import Running
-from hztune.blocks import Outcome, Turn
+from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, turns
+from hztune.measure import turns
 from hztune.measure.disturbance import Throttling
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
@@ -23,53 +22,45 @@ from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
+from .measured import FIRST, OpenProof
+
 FAKE = Path(__file__).with_name("measure_fake_turns.py")
 SPEC = WorkloadSpec("larson", "", (), threads=2)
 DEFAULT = Arm("hz")
-CANDIDATE = Arm.of("hz", {"magazine_cap": 64})
+REFUSED = Arm.of("any", {"knob": -1})
 TEMPO = Tempo(turn_ms=20, skip_ms=2, warmup_ms=300)
 
 
-class FakeProof:
-    """Every arm may run, unless its name says otherwise."""
-
-    def __init__(self, base: Mapping[str, str]) -> None:
-        self.base = base
-
-    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        if arm.allocator == "refused":
-            return Fault("rejected", "magazine_cap is too small")
-        return {f"SET_{name}": str(value) for name, value in arm.params}
-
-    def program(self, arm: Arm) -> Path | None:
-        return None
-
-    def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        return None
+class FakeProof(OpenProof):
+    """Every arm may run, and must run on one library."""
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
-        if "wrong" in stderr:
-            return Fault("wrong_config", stderr)
-        return None if library == "/lib/right.so" else Fault("wrong_allocator", library)
+        wrong = None if library == "/lib/right.so" else Fault("wrong_allocator", library)
+        return super().judge(arm, library, stderr) or wrong
 
 
 class Recorder:
     """A sink that remembers what it was given, in order."""
 
     def __init__(self) -> None:
-        self.taken: list[tuple[str, Any]] = []
+        self.kinds: list[str] = []
+        self.turns: list[tuple[int, int]] = []
+        self.ends_in_round = -1
 
     def begin(self, plan: Plan) -> None:
-        self.taken.append(("begin", plan))
+        self.kinds.append("begin")
 
     def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        self.taken.append(("turn", (index, pid, turn, evidence)))
+        self.kinds.append("turn")
+        self.turns.append((index, pid))
+        if turn.round == self.ends_in_round:
+            raise KeyboardInterrupt
 
     def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        self.taken.append(("outcome", (index, pid, outcome)))
+        self.kinds.append("outcome")
 
     def end(self) -> None:
-        self.taken.append(("end", None))
+        self.kinds.append("end")
 
 
 class Stage:
@@ -77,22 +68,25 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "commands"
+        self.proof = FakeProof()
         self.base = {"FAKE_LOG": str(self.log), "PATH": "/usr/bin:/bin"}
+        self.proof.base = self.base  # type: ignore[misc]
         self.sink: Any = Recorder()
-        self.seed = 1
 
-    def executor(self) -> TurnExecutor:
-        proof = FakeProof(self.base)
-        return TurnExecutor(SPEC, self.sink, seed=self.seed, tempo=TEMPO, identity=proof)
+    def executor(self, seed: int = 1) -> TurnExecutor:
+        return TurnExecutor(SPEC, self.sink, seed=seed, tempo=TEMPO, identity=self.proof)
 
-    def measure(self, *arms: Arm, rounds: int = 6, number: int = 0, **plans: Any) -> Block:
+    def measure(
+        self, *arms: Arm, rounds: int = 6, number: int = 0, seed: int = 1, **plans: Any
+    ) -> Block:
         """Measures a block in which the arm at i does what `arm_i` says."""
         names = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
         self.base["FAKE_ARMS"] = json.dumps(names)
-        return self.executor().measure(arms, role="search", rounds=rounds, number=number)
+        return self.executor(seed).measure(arms, role="search", rounds=rounds, number=number)
 
-    def commands(self) -> list[Any]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+    def command(self) -> Any:
+        """The last one: options, environments, program, base."""
+        return json.loads(self.log.read_text().splitlines()[-1])
 
 
 @pytest.fixture
@@ -107,36 +101,28 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def test_every_arm_gets_its_rounds_its_rate_and_its_own_variables(stage: Stage) -> None:
     plans = {"arm_0": {"ops": 900}, "arm_1": {"ops": 1800}, "arm_2": {"ops": 900}}
-    block = stage.measure(DEFAULT, CANDIDATE, DEFAULT, **plans)
-    assert [outcome.arm for outcome in block.outcomes] == [DEFAULT, CANDIDATE, DEFAULT]
-    assert [outcome.status for outcome in block.outcomes] == ["ok"] * 3
-    assert [len(outcome.turns) for outcome in block.outcomes] == [6, 6, 6]
-    rates = [outcome.ops_per_s for outcome in block.outcomes]
-    assert rates == pytest.approx([50_000, 100_000, 50_000])
+    block = stage.measure(DEFAULT, FIRST, DEFAULT, **plans)
+    found = [(each.arm, each.status, len(each.turns), each.ops_per_s) for each in block.outcomes]
+    once = (DEFAULT, "ok", 6, pytest.approx(50_000))
+    assert found == [once, (FIRST, "ok", 6, pytest.approx(100_000)), once]
     control = block.control
     assert (control.rss_peak_kb, control.live_kb, control.counters) == (6000, 4000, {"refills": 7})
-    _, environments, program, base = stage.commands()[0]
+    _, environments, program, base = stage.command()
     assert set(environments["0"]) == {"HZTUNE_PADDING"}
-    assert environments["1"]["SET_magazine_cap"] == "64"
-    assert "SET_magazine_cap" not in base
+    assert environments["1"]["KNOB_knob"] == "1" and "KNOB_knob" not in base
     assert program[:2] == ["/opt/hz-bench", "larson"]
     paddings = {len(environment["HZTUNE_PADDING"]) for environment in environments.values()}
     assert len(paddings) == 3
 
 
-def seeds(stage: Stage, seed: int, number: int) -> list[str]:
-    """The seeds of order and of requests in one block of a study."""
-    stage.seed = seed
-    stage.measure(DEFAULT, number=number)
-    options, _, program, _ = stage.commands()[-1]
-    return [options["--seed"], program[program.index("--seed") + 1]]
-
-
 def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage: Stage) -> None:
-    first = seeds(stage, seed=1, number=0)
-    assert seeds(stage, seed=1, number=0) == first
-    for other in (seeds(stage, seed=1, number=1), seeds(stage, seed=2, number=0)):
-        assert not set(other) & set(first)
+    found = []
+    for seed, number in ((1, 0), (1, 0), (1, 1), (2, 0)):
+        stage.measure(DEFAULT, seed=seed, number=number)
+        options, _, program, _ = stage.command()
+        found.append({options["--seed"], program[program.index("--seed") + 1]})
+    assert found[0] == found[1]
+    assert not found[0] & (found[2] | found[3])
 
 
 LAST = {"ends_in_round": 2, "stderr": "first\nlast words\n"}
@@ -146,7 +132,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         for word in ("crash", "hang", "oom", "rejected", "failed")
     },
     "wrong_allocator": ({"library": "/lib/libc.so.6"}, ""),
-    "wrong_config": ({"stderr": "wrong: 256"}, ""),
+    "wrong_config": ({"stderr": "wrong config"}, ""),
     "bad_output": ({"result": None}, "printed no result"),
 }
 
@@ -154,12 +140,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("status", WRONG)
 def test_a_failing_arm_is_typed_and_the_others_go_on(stage: Stage, status: str) -> None:
     plan, detail = WRONG[status]
-    block = stage.measure(DEFAULT, CANDIDATE, Arm("refused"), arm_1=plan)
-    assert [outcome.status for outcome in block.outcomes] == ["ok", status, "rejected"]
-    assert [outcome.ops_per_s for outcome in block.outcomes[1:]] == [0.0, 0.0]
+    block = stage.measure(DEFAULT, FIRST, REFUSED, arm_1=plan)
+    found = [(outcome.status, outcome.ops_per_s > 0.0) for outcome in block.outcomes]
+    assert found == [("ok", True), (status, False), ("rejected", False)]
     assert block.outcomes[1].detail.endswith(detail)
-    assert block.outcomes[2].detail == "magazine_cap is too small"
-    assert list(stage.commands()[0][1]) == ["0", "1"]
+    assert block.outcomes[2].detail == "knob is below its range"
+    assert list(stage.command()[1]) == ["0", "1"]
 
 
 def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(
@@ -169,36 +155,39 @@ def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(
     block = stage.measure(DEFAULT, DEFAULT, arm_0={"ops": 0}, arm_1=crashed)
     assert [each.status for each in block.outcomes] == ["bad_output", "crash"]
     assert block.outcomes[1].detail == "ended by SIGSEGV"
-
-
-def test_when_no_arm_can_be_prepared_nothing_is_started(stage: Stage) -> None:
-    block = stage.measure(Arm("refused"), Arm("refused"))
+    stage.log.unlink()
+    block = stage.measure(REFUSED, REFUSED)
     assert [outcome.status for outcome in block.outcomes] == ["rejected", "rejected"]
-    assert not stage.log.exists()
+    assert not stage.log.exists()  # nothing is started
 
 
-STEAL = {"rounds": {"2": {"steal_ticks": 3}, "4": {"steal_ticks": 3}}}
+# ---- disturbances --------------------------------------------------------------------------------
 
 
-def test_disturbed_rounds_are_flagged_and_repeated_in_the_same_processes(stage: Stage) -> None:
-    block = stage.measure(DEFAULT, CANDIDATE, arm_1=STEAL)
-    disturbed = [turn.round for turn in block.outcomes[1].turns if turn.disturbed]
-    assert disturbed == [2, 4]
-    assert [len(outcome.turns) for outcome in block.outcomes] == [8, 8]
-    assert len(stage.commands()) == 1
+def stolen(*rounds: int) -> dict[str, Any]:
+    """What an arm does whose turns were disturbed in these rounds."""
+    return {"ops": 900, "rounds": {str(n): {"steal_ticks": 3, "ops": 1} for n in rounds}}
 
 
-def test_a_disturbed_turn_does_not_enter_the_rate(stage: Stage) -> None:
-    plan = {"rounds": {"2": {"steal_ticks": 3, "ops": 1}}, "ops": 900}
-    assert stage.measure(DEFAULT, arm_0=plan).control.ops_per_s == pytest.approx(50_000)
+@pytest.mark.parametrize(
+    ("disturbed", "played"), [([2, 4], 8), (range(100), 6), ([0, 1, *range(6, 100)], 10)]
+)
+def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
+    disturbed: Sequence[int], played: int, stage: Stage
+) -> None:
+    block = stage.measure(DEFAULT, FIRST, arm_1=stolen(*disturbed))
+    assert [len(outcome.turns) for outcome in block.outcomes] == [played, played]
+    marked = [turn.round for turn in block.outcomes[1].turns if turn.disturbed == "steal"]
+    assert marked == [number for number in disturbed if number < played]
+    rate = 1.0 / 0.018 if played == 6 else 50_000  # where all are disturbed, all count
+    assert block.outcomes[1].ops_per_s == pytest.approx(rate)
+    assert len(stage.log.read_text().splitlines()) == 1  # in the same processes
 
 
 def test_an_arm_whose_threads_often_switch_keeps_all_its_turns(stage: Stage) -> None:
     rounds = {str(number): {"involuntary": 500, "ops": 700} for number in (1, 3, 5)}
-    block = stage.measure(DEFAULT, CANDIDATE, arm_1={"rounds": rounds})
-    assert [[turn.disturbed for turn in outcome.turns] for outcome in block.outcomes] == [
-        [""] * 6
-    ] * 2
+    block = stage.measure(DEFAULT, FIRST, arm_1={"rounds": rounds})
+    assert [{turn.disturbed for turn in outcome.turns} for outcome in block.outcomes] == [{""}] * 2
     assert block.outcomes[1].ops_per_s == pytest.approx(850 / 0.018)
 
 
@@ -209,81 +198,55 @@ def test_a_throttled_turn_is_disturbed(stage: Stage, monkeypatch: pytest.MonkeyP
     assert [turn.disturbed for turn in block.control.turns] == ["", "", "throttled", *[""] * 4]
 
 
-@pytest.mark.parametrize(("disturbed", "played"), [(range(100), 6), ([0, 1, *range(6, 100)], 10)])
-def test_once_most_rounds_are_disturbed_none_is_repeated(
-    disturbed: Sequence[int], played: int, stage: Stage
-) -> None:
-    plan = {"rounds": {str(number): {"steal_ticks": 3} for number in disturbed}}
-    block = stage.measure(DEFAULT, arm_0=plan)
-    assert len(block.control.turns) == played
-    assert block.control.ok and block.control.ops_per_s > 0
+# ---- what is kept, and what it took --------------------------------------------------------------
 
 
 def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage: Stage) -> None:
-    stage.measure(DEFAULT, CANDIDATE, rounds=2)
-    assert [kind for kind, _ in stage.sink.taken] == [
-        "begin",
-        *["turn"] * 4,
-        *["outcome"] * 2,
-        "end",
-    ]
-    assert {(index, pid) for kind, (index, pid, *_) in stage.sink.taken[1:5]} == {
-        (0, 1000),
-        (1, 1001),
-    }
+    stage.measure(DEFAULT, FIRST, rounds=2)
+    assert stage.sink.kinds == ["begin", *["turn"] * 4, *["outcome"] * 2, "end"]
+    assert {*stage.sink.turns} == {(0, 1000), (1, 1001)}
+    stage.sink = Recorder()
+    stage.sink.ends_in_round = 1
+    with pytest.raises(KeyboardInterrupt):
+        stage.measure(DEFAULT)
+    assert stage.sink.kinds == ["begin", "turn", "turn"]
 
 
 def test_what_the_store_replays_is_what_was_measured(stage: Stage, tmp_path: Path) -> None:
     plan = {"status": "crash", "ends_in_round": 2}
     with LocalStudy(tmp_path, {}, Machine.here()) as store:
         stage.sink = store
-        measured = [stage.measure(DEFAULT, CANDIDATE, arm_1=plan, number=pair) for pair in (0, 1)]
+        measured = [stage.measure(DEFAULT, FIRST, arm_1=plan, number=pair) for pair in (0, 1)]
     assert list(recording(tmp_path).blocks) == measured
 
 
-def test_a_conductor_that_fails_is_our_error_not_the_arms(stage: Stage) -> None:
-    stage.base["FAKE_SELF"] = "fails"
-    with pytest.raises(HztuneError, match=r"hz-turns ended with exit status 1: .*turn page"):
-        stage.measure(DEFAULT)
-    assert "outcome" not in [kind for kind, _ in stage.sink.taken]
-
-
-def test_a_conductor_that_falls_silent_is_killed_and_the_turns_are_kept(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("misfortune", "said", "kept"),
+    [
+        ("fails", r"hz-turns ended with exit status 1: .*turn page", []),
+        ("falls silent", "said nothing", ["turn"] * 3),
+    ],
+)
+def test_a_conductor_that_fails_is_our_error_not_the_arms_and_its_turns_are_kept(
+    misfortune: str, said: str, kept: list[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "_SILENCE_S", 0.5)
-    stage.base["FAKE_SELF"] = "falls silent"
-    with pytest.raises(HztuneError, match="said nothing"):
+    stage.base["FAKE_SELF"] = misfortune
+    with pytest.raises(HztuneError, match=said):
         stage.measure(DEFAULT, rounds=3)
-    assert [kind for kind, _ in stage.sink.taken] == ["begin", "turn", "turn", "turn"]
-
-
-def test_an_interruption_keeps_the_turns_that_were_measured(stage: Stage) -> None:
-    class Interrupted(Recorder):
-        def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-            super().turn(index, pid, turn, evidence)
-            if turn.round == 1:
-                raise KeyboardInterrupt
-
-    stage.sink = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        stage.measure(DEFAULT)
-    assert [kind for kind, _ in stage.sink.taken] == ["begin", "turn", "turn"]
+    assert stage.sink.kinds == ["begin", *kept]
 
 
 def test_the_accounts_add_up(stage: Stage) -> None:
-    stage.base["FAKE_ARMS"] = json.dumps({"1": STEAL})
     executor = stage.executor()
+    assert executor.cost(2, 10) == pytest.approx(2 * (0.3 + 10 * 0.02))  # nothing is known yet
+    stage.base["FAKE_ARMS"] = json.dumps({"1": stolen(2, 4)})
     for pair in range(2):
-        executor.measure([DEFAULT, CANDIDATE], role="aa", rounds=6, number=pair)
+        executor.measure([DEFAULT, FIRST], role="aa", rounds=6, number=pair)
     spent = executor.accounting
     assert (spent.turns, spent.disturbed) == (32, 4)
     assert spent.measured_s == pytest.approx(32 * 0.018)
     assert spent.warmup_s > 32 * 0.002
-
-
-def test_the_expected_cost_is_the_turns_before_anything_is_known(stage: Stage) -> None:
-    assert stage.executor().cost(2, 10) == pytest.approx(2 * (0.3 + 10 * 0.02))
 
 
 def test_a_crowd_of_threads_gets_longer_turns_of_which_a_tenth_is_skipped() -> None:
