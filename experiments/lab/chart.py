@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hztune.compare.exchange import svg_text
+from hztune.arguments import printable
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.compare.table import interval_text
 from hztune.stats.intervals import Interval
@@ -133,3 +133,8 @@ def _line(name: str, ratios: Sequence[Interval | None]) -> _Line | None:
 def _reversed(interval: Interval | None) -> Interval | None:
     """Returns the interval of the reciprocal ratio, where it is known."""
     return interval.reciprocal if interval is not None else None
+
+
+def svg_text(x: float, y: float, text: str, anchor: str) -> str:
+    """Text that begins, has its middle or ends at `x`, without what XML cannot hold."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(printable(text))}</text>'

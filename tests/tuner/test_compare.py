@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,12 +19,12 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune import api, profile
 from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role
 from hztune.cli import status_of
-from hztune.compare import comparison, conduct, exchange, table
+from hztune.compare import comparison, conduct, table
 from hztune.compare import contenders as field
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender, FileIdentity
 from hztune.compare.match import LEAST_PAIRS, Effort, Measured, RowRun, Unfinished
-from hztune.compare.standings import Standings, geometric_mean, standings
+from hztune.compare.standings import geometric_mean, standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered
@@ -209,6 +208,7 @@ class Session:
 
     def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.out, self.measured, self.ends_at = out, [], -1  # type: ignore[var-annotated]
+        self.ends: type[BaseException] = KilledError
         monkeypatch.setattr(conduct, "executor_for", self._executor)
 
     def _executor(self, specs: Sequence[WorkloadSpec], sink: Sink, **_: object) -> Executor:
@@ -217,7 +217,7 @@ class Session:
         class Ending(Kept):
             def measure(self, *args: Sequence[Arm], **more: object) -> Block:  # type: ignore[override]
                 if len(session.measured) == session.ends_at:
-                    raise KilledError
+                    raise session.ends
                 session.measured.append((spec.label, more["number"]))
                 return super().measure(*args, **more)  # type: ignore[arg-type]
 
@@ -294,13 +294,20 @@ def test_the_time_of_the_blocks_that_are_there_is_spent_and_others_are_measured_
     assert rest.measured == [0]
 
 
-def test_of_an_interrupted_comparison_the_rows_to_go_on_with_are_told_and_what_is_kept() -> None:
-    specs = [WorkloadSpec("larson", "", (), threads) for threads in (1, 2, 4)]
-    asked, cut = measured().rows
-    rows = (replace(asked, spec=specs[0]), replace(cut, spec=specs[1], is_cut=True))
-    kept = [replace(block, workload="larson T=2") for block in cut.blocks]
-    left = conduct.unfinished_rows(specs, rows, [*asked.blocks, *kept])
-    assert left == (Unfinished("larson T=2", 6), Unfinished("larson T=4", 0))
+@pytest.mark.parametrize(
+    ("ends_at", "left"),
+    [(2, [("larson T=2", 2), ("larson T=8", 0)]), (11, [("larson T=8", 5)])],
+)
+def test_of_an_interrupted_comparison_the_rows_to_go_on_with_are_told_and_what_is_kept(
+    session: Session, ends_at: int, left: list[tuple[str, int]]
+) -> None:
+    session.ends = KeyboardInterrupt
+    found = session.go_on(pairs=6, ends_at=ends_at)
+    assert found is not None and found.stopped
+    assert found.left == tuple(Unfinished(*each) for each in left)
+    again = session.go_on(pairs=6)
+    assert again is not None and [len(row.blocks) for row in again.rows] == [6, 6]
+    assert len(session.measured) == 12 - ends_at
 
 
 # ---- the record ----------------------------------------------------------------------------------
@@ -460,14 +467,6 @@ def test_what_is_shown_beside_a_ratio_is_what_the_ratio_says() -> None:
     assert "1.000 s" in plain and "629.96 ms" in plain, "the median of hz alone is 500 ms"
     assert plain.endswith("CPU 60.00 ms (0.67 [0.67, 0.67])")
     assert "others" not in plain
-
-
-def test_the_plot_is_an_image_with_a_dot_for_every_ratio() -> None:
-    rows: Sequence[Standings] = measured().standings
-    tree = ElementTree.fromstring(exchange.svg(rows))
-    dots = tree.findall("{http://www.w3.org/2000/svg}circle")
-    in_legend = len(SIDES) - 1
-    assert len(dots) == len(rows) * (len(SIDES) - 1) + in_legend
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -433,9 +433,9 @@ BAD: dict[str, tuple[list[str], str]] = {
         "exclude each other",
     ),
     "better without a metric": ([*TWO, "--lower-is-better", "--", "true"], "needs --metric-regex"),
-    "a drawing where nothing can be": (
-        [*TWO, "--plot", "absent/x.svg", "--", "true"],
-        "--plot 'absent/x.svg': there is no folder 'absent'",
+    "figures where nothing can be": (
+        [*TWO, "--csv", "absent/x.csv", "--", "true"],
+        "--csv 'absent/x.csv': there is no folder 'absent'",
     ),
     "figures in the place of a folder": ([*TWO, "--csv", "there", "--", "true"], "is a folder"),
     "figures into a device": ([*TWO, "--csv", "/dev/full", "--", "true"], "not a regular file"),

@@ -22,7 +22,7 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 from numpy.random import Generator
 
 from hztune.blocks import Arm, Block, Role
-from hztune.compare import comparison, exchange, table
+from hztune.compare import comparison, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.conduct import carry_out
 from hztune.compare.contenders import Contender
@@ -328,7 +328,7 @@ def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path:
 )
 def test_junit_has_a_case_for_each_row(loss: float, noise: ModelNoise, child: str) -> None:
     found = compared(landscape(loss), noise, rows=2)
-    root = ElementTree.fromstring(exchange.junit(found))
+    root = ElementTree.fromstring(table.junit(found))
     assert [case.get("name") for case in root.iter("testcase")] == ["larson T=1", "larson T=2"]
     for kind in ("failure", "skipped"):
         assert len(root.findall(f".//{kind}")) == 2 * (kind == child)
@@ -342,7 +342,7 @@ def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured() 
     found = replace(found, left=left)
     assert whole(found.answers) == "not enough data"
     for each, cases in ((found, 3), (replace(found, rows=()), 2)):
-        root = ElementTree.fromstring(exchange.junit(each))
+        root = ElementTree.fromstring(table.junit(each))
         assert (root.get("tests"), root.get("skipped")) == (str(cases), "2")
         told = [case.get("message") for case in root.iter("skipped")]
         why = ["it was interrupted after 3 pairs", "it was not measured"]
@@ -353,18 +353,16 @@ def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path: Path) -> 
     found = compared(landscape(status="crash"), QUIET)
     odd = replace(SIDES[1], name="<\x1b[31m&\"'\udce9\x9b\u202e\U0001f600")
     found = replace(found, contenders=(SIDES[0], odd))
-    root = ElementTree.fromstring(exchange.junit(found))
+    root = ElementTree.fromstring(table.junit(found))
     assert root.find(".//failure") is not None
-    exchange.write(found, tmp_path / "plot.svg", "svg")
-    ElementTree.parse(tmp_path / "plot.svg")
-    exchange.write(found, tmp_path / "figures.csv", "csv")
+    table.write(found, tmp_path / "figures.csv", "csv")
     text = (tmp_path / "figures.csv").read_text(encoding="utf-8")
     assert "<?[31m&" in text and "'???\U0001f600" in text
 
 
 def test_csv_has_a_line_for_each_row_and_contender() -> None:
     found = compared(landscape(0.1), QUIET, rows=2)
-    lines = list(csv.DictReader(io.StringIO(exchange.csv_text(found))))
+    lines = list(csv.DictReader(io.StringIO(table.csv_text(found))))
     assert [(line["row"], line["contender"], line["answer"]) for line in lines] == [
         ("larson T=1", "old", ""), ("larson T=1", "new", "worse"),
         ("larson T=2", "old", ""), ("larson T=2", "new", "worse"),

@@ -19,7 +19,7 @@ from lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 from hztune import profile, report
 from hztune.api import request as requested
 from hztune.blocks import Arm, Block, Outcome, Role
-from hztune.compare import comparison, exchange
+from hztune.compare import comparison
 from hztune.compare import table as comparison_table
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender, ProgramSpec
@@ -342,7 +342,7 @@ def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> N
     assert plain[at + 2].endswith("it grows, a leak or fragmentation")
     shown = comparison_table.markdown(compared.standings)
     assert "| row | contender | kept memory at rest | ratio | growth per round |" in shown
-    (_, spin) = csv.DictReader(io.StringIO(exchange.csv_text(compared)))
+    (_, spin) = csv.DictReader(io.StringIO(comparison_table.csv_text(compared)))
     assert float(spin["kept_ratio"]) == pytest.approx(0.83, abs=0.05)
     assert float(spin["round_more_kib"]) == pytest.approx(1024, abs=60)
 

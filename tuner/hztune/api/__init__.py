@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         compare,
         comparison_text,
         contenders,
-        draw,
         failing,
         rows,
         ruling,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
         trim_process,
     )
     from hztune.compare.comparison import dumps as comparison_json
-    from hztune.compare.exchange import write as write_comparison
+    from hztune.compare.table import write as write_comparison
     from hztune.doctor import examine as doctor
     from hztune.export import find as find_format
     from hztune.export import profile_lines
@@ -90,7 +89,7 @@ _HOMES = {
 __all__ = [
     "allocator_names", "allocators", "anonymize_trace", "change_process", "changes",
     "command_of", "compare", "comparison_json", "comparison_text", "contenders",
-    "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "draw", "due",
+    "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "due",
     "environment", "examine", "export", "failing", "find_format", "formats", "history",
     "load_profile", "machine", "named_programs", "optuna_storage", "parameters", "paths",
     "plan", "process_statistics", "profile_json", "profile_lines", "profiles_in", "program",

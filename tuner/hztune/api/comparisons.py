@@ -29,7 +29,7 @@ def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Con
     """
     if isinstance(texts, str):
         raise UsageError(f"the contenders {texts!r} are one text; give several: ('none', 'hz')")
-    return sides_of.commands(texts) if are_commands else sides_of.parse(texts)
+    return sides_of.parse(texts, are_commands=are_commands)
 
 
 def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
@@ -123,10 +123,3 @@ def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool
     if markdown:
         return table.markdown(found.standings, found.answers)
     return table.plain(found.standings, found.answers, counters=counters)
-
-
-def draw(found: Comparison, path: str | Path) -> None:
-    """Writes the ratios of a comparison as an SVG file."""
-    from hztune.compare import exchange
-
-    exchange.write(found, Path(path), "svg")

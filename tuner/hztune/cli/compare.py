@@ -99,7 +99,6 @@ _OPTIONS = [
     flag("--counters", "Print counters, too."),
     flag("--json", "Print JSON, with every sample and estimate.", "as_json"),
     flag("--markdown", "Print a Markdown table."),
-    option("--plot FILE.svg", "Draw the ratios, too."),
     option("--csv FILE", "Write the figures there, too.", "csv_path"),
     option("--junit FILE", "Write the answers of --no-worse there as JUnit XML."),
     option("--out DIR", "Results directory.  [default: a new one in hztune-results]"),
@@ -120,7 +119,6 @@ def compare_command(
     counters: bool,
     as_json: bool,
     markdown: bool,
-    plot: Path | None,
     csv_path: Path | None,
     junit: Path | None,
     out: Path | None,
@@ -141,51 +139,46 @@ def compare_command(
     if junit is not None and not no_worse:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
-    out = _place_of_results(out, resume, {"--plot": plot, "--csv": csv_path, "--junit": junit})
+    if out is None and not resume:
+        out = Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    _refuse_places(out, {"--csv": csv_path, "--junit": junit})
     specs = _rows(contenders, **measured)
-    sides = api.contenders(contenders, are_commands=_is_open(specs))
     found = api.compare(
-        sides, specs, pairs=pairs, budget_s=budget_s, seed=seed, no_worse=no_worse or None, out=out,
-        resume=resume, command=() if private else given_words(specs),
+        api.contenders(contenders, are_commands=_is_open(specs)), specs, pairs=pairs,
+        budget_s=budget_s, seed=seed, no_worse=no_worse or None, out=out, resume=resume,
+        command=() if private else given_words(specs),
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )  # fmt: skip
     try:
-        _write(found, plot, csv_path, junit)
+        if csv_path is not None and found.rows:
+            api.write_comparison(found, csv_path, "csv")
+        if junit is not None:  # it tells of rows that were not measured, too
+            api.write_comparison(found, junit, "junit")
     finally:  # a full disk takes the files, not the answer
         if as_json:
             click.echo(api.comparison_json(found), nl=False)
         elif found.rows:
             text = api.comparison_text(found, markdown=markdown, counters=counters)
             print_lines(text.split("\n"))
-    if found.stopped:
-        told = f"interrupted with {len(specs) - len(found.left)} of {len(specs)} rows finished"
-        kept = " and ".join(f"{each.words} of {each.label}" for each in found.left if each.pairs)
-        told += f", and {kept} saved" if kept else ""
-        how = "go on with the same command and" if private else "go on with: hztune compare"
-        raise StoppedByUser(f"{told}; {how} --resume --out {shlex.quote(str(out))}")
     answer = api.ruling(found) if no_worse else ""
-    if answer in ("", "not enough data"):
-        _require_answers(found, every=not no_worse)
+    how = "go on with the same command and" if private else "go on with: hztune compare"
+    _require_answers(found, len(specs), answer, f"{how} --resume --out {shlex.quote(str(out))}")
     return _STATUS.get(answer, 0)
 
 
-def _place_of_results(out: Path | None, resume: bool, files: dict[str, Path | None]) -> Path:
-    """The results directory; each file that is asked for can be written when all is measured."""
-    if resume and out is None:
-        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
-    out = out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
-    made = out.absolute()
+def _refuse_places(out: Path | None, files: dict[str, Path | None]) -> None:
+    """Sees to it that each file that is asked for can be written when all is measured."""
+    made = out.absolute() if out is not None else Path.cwd()
     for name, path in files.items():
         if path is None:
             continue
-        folder = path.absolute().parent
+        folder, given = path.absolute().parent, f"{name} {str(path)!r}"
         if not (folder.is_dir() or folder == made or folder in made.parents):
-            raise UsageError(f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}")
+            raise UsageError(f"{given}: there is no folder {str(path.parent)!r}")
         if path.is_dir():
-            raise UsageError(f"{name} {str(path)!r} is a folder; name a file in it")
+            raise UsageError(f"{given} is a folder; name a file in it")
         if path.exists() and not path.is_file():
-            raise UsageError(f"{name} {str(path)!r} is not a regular file; name another one")
-    return out
+            raise UsageError(f"{given} is not a regular file; name another one")
 
 
 def _rows(
@@ -239,23 +232,17 @@ def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
     return any(opens)
 
 
-def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path | None) -> None:
-    """Writes the files that were asked for; JUnit tells of rows that were not measured, too."""
-    if plot is not None and found.rows:
-        api.draw(found, plot)
-    if table is not None and found.rows:
-        api.write_comparison(found, table, "csv")
-    if junit is not None:
-        api.write_comparison(found, junit, "junit")
-
-
-def _require_answers(found: Comparison, *, every: bool) -> None:
+def _require_answers(found: Comparison, rows: int, answer: str, how: str) -> None:
     """Refuses what is no comparison, or only that of a few lucky runs, so that a script notices."""
-    late = [each for each in found.left if each.enough_s]
-    if late:
+    if found.stopped:
+        told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
+        kept = " and ".join(f"{each.words} of {each.label}" for each in found.left if each.pairs)
+        raise StoppedByUser(f"{told}{f', and {kept} saved' if kept else ''}; {how}")
+    if answer not in ("", "not enough data"):
+        return
+    if late := [each for each in found.left if each.enough_s]:
         told = " and ".join(f"{each.words} of {each.label}" for each in late[:_MOST_NAMED])
-        enough_s = max(each.enough_s for each in late)
-        more = "one run takes longer than it"
+        enough_s, more = max(each.enough_s for each in late), "one run takes longer than it"
         if math.isfinite(enough_s):
             more = f"--budget {enough_s:.0f}s would do"
         raise NotEnoughDataError(
@@ -269,7 +256,7 @@ def _require_answers(found: Comparison, *, every: bool) -> None:
             f"nothing could be compared: {found.contenders[0].name} never ran "
             f"({last.status}: {last.detail})"
         )
-    if every and (often := api.failing(found)):
+    if not answer and (often := api.failing(found)):
         more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
         raise NotEnoughDataError(
             f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}; start each by hand several "

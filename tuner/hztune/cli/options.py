@@ -49,7 +49,6 @@ _KINDS: dict[str, Any] = {
     "SECONDS": Quantity(),
     "DIR": Place(),
     "FILE": Place(),
-    "FILE.svg": Place(),
     "FILE.html": Place(),
 }
 """The types of options by what stands for their value; all others are texts."""

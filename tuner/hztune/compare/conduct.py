@@ -33,7 +33,6 @@ from hztune.compare.match import (
     Effort,
     Finish,
     MakeExecutor,
-    Measured,
     Unfinished,
     play,
 )
@@ -41,12 +40,7 @@ from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
-from hztune.measure.executors import (
-    Say,
-    executor_for,
-    program_identity,
-    say_nothing,
-)
+from hztune.measure.executors import Say, executor_for, program_identity, say_nothing
 from hztune.measure.program import Program
 from hztune.progress import Reporter, duration
 from hztune.store import Nowhere, Sink, kept_command
@@ -57,13 +51,12 @@ from hztune.workload import WorkloadSpec, specs_named
 RECORD = "comparison.json"
 """The name of the record in a results directory."""
 
-
 Keep = Callable[[Comparison], None]
 """Takes the record whenever a row has been added to it."""
 
 
 def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
-    """Returns the rows that a command line means: each workload with each count of threads.
+    """The rows that a command line means: each workload with each count of threads.
 
     Args:
         workloads: "larson,remote@main".
@@ -87,7 +80,7 @@ def executors(
     say: Say = say_nothing,
     blocks: Sequence[Block] = (),
 ) -> MakeExecutor:
-    """Returns what makes an executor for each row; what is proved of a contender is proved once.
+    """What makes an executor for each row.
 
     Args:
         contenders: What is compared.
@@ -99,21 +92,20 @@ def executors(
         blocks: Those that an earlier session left in the sink.
     """
     inside = [each.inside for each in contenders if each.inside is not None]
+    words = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
 
     def make(spec: ComparedRow) -> Executor:
-        kept = WorkloadSink(sink or Nowhere(), spec.label)
         own = [block for block in blocks if block.workload == spec.label]
         if own:
             say(f"{spec.label}: pairs of the earlier session that count: {len(own)}")
-        target: Program | WorkloadSpec
         if isinstance(spec, ProgramSpec):
-            target = _with_commands((programs or {})[spec], contenders)
-            identity = FileIdentity(contenders, program_identity(target, inside))
+            program = replace((programs or {})[spec], commands=words)
+            identity = FileIdentity(contenders, program_identity(program, inside))
         else:
-            target, identity = spec, FileIdentity(contenders)
+            program, identity = None, FileIdentity(contenders)
         executor = executor_for(
-            [target],
-            kept,
+            [program or spec],  # type: ignore[list-item]
+            WorkloadSink(sink or Nowhere(), spec.label),
             seed=seed,
             machine=machine,
             processes=len(contenders),
@@ -123,12 +115,6 @@ def executors(
         return Remembered(executor, own)
 
     return make
-
-
-def _with_commands(program: Program, contenders: Sequence[Contender]) -> Program:
-    """The program with the words of those contenders that are commands."""
-    words = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
-    return replace(program, commands=words)
 
 
 def compare(
@@ -146,15 +132,13 @@ def compare(
 ) -> Comparison:
     """Measures contenders side by side; see `api.compare`."""
     if resume and out is None:
-        raise UsageError("what is to be resumed needs its directory; give it")
+        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None
-    _refuse_numbers(len(sides), len(rows), gate)
     plan, machine = Effort(pairs, budget_s, gate), Machine.here()
     own = [row for row in rows if isinstance(row, Program)]
-    refuse_glibc(own, sides)
+    _refuse(sides, own, len(rows), plan)
     for line in require(own, sides):
         reporter.say(line)
-    _refuse_long_rests(own, len(sides), budget_s / len(rows))
     asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
     record = started(sides, machine, asked, gate)
     programs = {ProgramSpec.of(row): row for row in own}
@@ -163,14 +147,14 @@ def compare(
         study = opened.enter_context(_study(out, record, specs, machine, resume)) if out else None
         if study is not None:
             kept_command.write(study.folder / RECORD, command)
-        if study is not None and resume:
-            record = replace(record, rows=_rows_there(study.folder, specs))
-        there = len(record.rows)
+        if study is not None and resume and (study.folder / RECORD).exists():
+            there = load(study.folder / RECORD)[0].rows
+            record = replace(record, rows=tuple(row for row in there if not row.is_cut))
         blocks = study.replay() if study is not None else ()
         make = executors(sides, machine, seed, programs, study, reporter.say, blocks)
-        left = specs[there:]
+        left = specs[len(record.rows) :]
         if resume:
-            reporter.say(f"{there} of {len(specs)} rows are there")
+            reporter.say(f"{len(record.rows)} of {len(specs)} rows are there")
             part_s = max(LEAST_BUDGET_S, budget_s * len(left) / len(specs))
             plan = replace(plan, budget_s=part_s)
 
@@ -180,60 +164,45 @@ def compare(
 
         found, stopped = carry_out(record, left, plan, make, reporter, keep)
         if stopped:
-            kept = study.replay() if study is not None else ()
-            found = replace(found, left=unfinished_rows(specs, found.rows, kept))
+            kept = Counter(block.workload for block in (study.replay() if study else ()))
+            undone = specs[sum(not row.is_cut for row in found.rows) :]
+            unfinished = (Unfinished(spec.label, kept[spec.label]) for spec in undone)
+            found = replace(found, left=tuple(unfinished))
         return found
 
 
-def unfinished_rows(
-    specs: Sequence[ComparedRow],
-    rows: Sequence[Measured],
-    blocks: Sequence[Block],
-) -> tuple[Unfinished, ...]:
-    """Returns the rows with which a later session goes on.
-
-    Args:
-        specs: What was asked for.
-        rows: What was measured, as far as it was.
-        blocks: Of all rows, as the sink has them.
-    """
-    pairs = Counter(block.workload for block in blocks)
-    left = specs[sum(not row.is_cut for row in rows) :]
-    return tuple(Unfinished(spec.label, pairs[spec.label]) for spec in left)
-
-
-def _refuse_numbers(sides: int, rows: int, gate: Gate | None) -> None:
-    """Sees to it that there is something to compare with something."""
-    if sides < 2 or not rows:
+def _refuse(
+    sides: Sequence[Contender], programs: Sequence[Program], rows: int, plan: Effort
+) -> None:
+    """Sees to it that there is something to compare with something, in the time that there is."""
+    if len(sides) < 2 or not rows:
         raise UsageError(
-            f"{sides} contenders on {rows} rows: give two contenders at least, and one workload or "
-            "program at least"
+            f"{len(sides)} contenders on {rows} rows: give two contenders at least, and one "
+            "workload or program at least"
         )
-    if gate is not None and sides != 2:
+    if plan.gate is not None and len(sides) != 2:
         raise UsageError(
-            f"--no-worse tests one contender against another, and there are {sides}; give the base "
-            "and the new one, in this order"
+            f"--no-worse tests one contender against another, and there are {len(sides)}; give "
+            "the base and the new one, in this order"
         )
-
-
-def _refuse_long_rests(programs: Sequence[Program], sides: int, budget_s: float) -> None:
-    """Sees to it that the budget of a row holds at least the rests of its fewest pairs."""
+    refuse_glibc(programs, sides)
     for program in programs:
         if program.rest is None:
             continue
-        least_s = LEAST_PAIRS * sides * program.rest.rounds * program.rest.idle_s
-        if least_s > budget_s:
+        least_s = LEAST_PAIRS * len(sides) * program.rest.rounds * program.rest.idle_s
+        if least_s > plan.budget_s / rows:
             raise UsageError(
                 f"the budget is too small: {program.label} has {program.rest.text}, which takes "
                 f"{least_s:g} s in {LEAST_PAIRS} runs of each contender without the loads, and a "
-                f"row has {budget_s:g} s; give a larger --budget, fewer --rounds or less --idle-s"
+                f"row has {plan.budget_s / rows:g} s; give a larger --budget, fewer --rounds or "
+                "less --idle-s"
             )
 
 
 def _study(
     out: Path, record: Comparison, specs: Sequence[ComparedRow], machine: Machine, resume: bool
 ) -> LocalStudy:
-    """Begins the samples of a comparison, or opens them again."""
+    """Begins the samples of a comparison, or opens them again; they must be of this very one."""
     if resume and not is_there(out):
         raise UsageError(f"there is no comparison to resume in {str(out)!r} (it has no {SAMPLES})")
     files.make_folder(out)
@@ -242,37 +211,19 @@ def _study(
             f"{str(out)!r} holds samples already; go on with them (--resume), or choose another "
             "--out"
         )
+    # versions, files and words of which none shall be readable
+    sums = {"contenders": [each.identity for each in record.contenders], "rows": specs}
     identity = {
         "contenders": ", ".join(each.name for each in record.contenders),
         "rows": ", ".join(spec.label for spec in specs),
         **{name: f"{value:g}" for name, value in record.asked},
         **({"no_worse": record.gate.limit.text} if record.gate else {}),
-        "sum of the contenders": _sum_of([each.identity for each in record.contenders]),
-        "sum of the rows": _sum_of(specs),
+        **{
+            f"sum of the {name}": hashlib.sha256(repr(those).encode()).hexdigest()[:16]
+            for name, those in sums.items()
+        },
     }
     return LocalStudy(out, identity, machine, resume=resume)
-
-
-def _sum_of(those: Sequence[object]) -> str:
-    """What tells them from others: versions, files, words, of which none shall be readable."""
-    return hashlib.sha256(repr(those).encode()).hexdigest()[:16]
-
-
-def _rows_there(folder: Path, specs: Sequence[ComparedRow]) -> tuple[Measured, ...]:
-    """Returns the rows that an earlier session completed."""
-    path = folder / RECORD
-    if not path.exists():
-        return ()
-    found, wrong = load(path)
-    if wrong:
-        raise UsageError(
-            f"{str(path)!r} is damaged ({wrong[0]}); delete it, and its rows are made "
-            "again of what samples.jsonl holds"
-        )
-    rows = tuple(row for row in found.rows if not row.is_cut)
-    if [row.spec for row in rows] != [*specs[: len(rows)]]:
-        raise UsageError(f"{str(path)!r} is of other rows; choose another --out")
-    return rows
 
 
 def carry_out(
@@ -284,13 +235,10 @@ def carry_out(
     keep: Keep = lambda record: None,
     finish: Finish = lambda row: row,
 ) -> tuple[Comparison, bool]:
-    """Measures rows and adds them to the record.
+    """Measures rows and adds them to the record; also says whether the user stopped it.
 
     A row that the budget was too small for is told in `left`, and is in the record, too, where it
     has a pair.
-
-    Returns:
-        The record, and whether the user stopped it; then the rows so far are in it.
     """
     budget, is_stopped = Budget(plan.clock, plan.budget_s), False
     with interruptible() as asked, budget.running():
@@ -302,10 +250,9 @@ def carry_out(
                 if row.enough_s:
                     late = Unfinished(row.spec.label, len(row.blocks), row.enough_s)
                     record = replace(record, left=(*record.left, late))
-                if not row.blocks:
-                    continue
-                record = replace(record, rows=(*record.rows, row))
-                keep(record)
+                if row.blocks:
+                    record = replace(record, rows=(*record.rows, row))
+                    keep(record)
         except KeyboardInterrupt:
             is_stopped = True
     if budget.waited_s >= LONG_WAIT_S:

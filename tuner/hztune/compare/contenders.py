@@ -42,30 +42,19 @@ metric, of which more or less is better."""
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Attributes:
-        name: How it is called in the results; unlike every other one's.
-        arm: What is measured. For a library in a file its allocator is "file:NAME", for another
-            build of hz "build:KIND", for a command "command:NAME".
-        version: Of its library; "" when it has no way to say.
-        sha256: Of its library; "" when there is none.
-        file: The library that stands for it; None: the one that its adapter finds.
-        variables: What its processes get beside the library; only where there is a `file`.
-        is_program: Whether `file` is no library, but a hz-bench with the allocator inside.
-        words: Of a command that is a contender; () for an allocator.
-        inside: An allocator that the program brings, as a profile for it says; else None.
-    """
-
-    name: str
+    name: str  # in the results; unlike every other one's
+    # what is measured; the allocator of a library in a file is "file:NAME", of another build of hz
+    # "build:KIND", of a command "command:NAME"
     arm: Arm
-    version: str = ""
-    sha256: str = ""
-    file: Path | None = None
-    variables: tuple[tuple[str, str], ...] = ()
-    is_program: bool = False
-    words: tuple[str, ...] = ()
-    inside: Installed | None = None
+    version: str = ""  # of its library; "" when it has no way to say
+    sha256: str = ""  # of its library; "" when there is none
+    file: Path | None = None  # the library that stands for it; None: its adapter finds it
+    variables: tuple[tuple[str, str], ...] = ()  # beside the library, where there is a `file`
+    is_program: bool = False  # whether `file` is no library, but a hz-bench with one inside
+    words: tuple[str, ...] = ()  # of a command that is a contender; () for an allocator
+    inside: Installed | None = None  # an allocator that the program brings, by its profile
 
     @property
     def identity(self) -> tuple[str | Arm, ...]:
@@ -73,36 +62,30 @@ class Contender:
         return (self.name, self.arm, self.version, self.sha256)
 
 
-def parse(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Returns the contenders of a command line; one that is named twice gets a number.
+def parse(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contender, ...]:
+    """The contenders of a command line; one that is named twice gets a number.
 
     Args:
         texts: `default`, an allocator's name, the same with parameters ("hz:shards=4,thp=on"),
-            a path to a profile, or NAME=/path/to/library.so.
+            a path to a profile, or NAME=/path/to/library.so. Of commands "./new --fast", or
+            NAME='./new --fast', so that results show the name alone.
+        are_commands: Whether they are run where a program's words begin with {}.
 
     Raises:
         UsageError: One of them does not exist here, or is not legal.
     """
-    _refuse_one_name(texts)
-    return distinct([_contender(text) for text in texts])
-
-
-def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Returns contenders that are commands, run where a program's words begin with {}.
-
-    Args:
-        texts: "./new --fast", or NAME='./new --fast', so that results show the name alone.
-
-    Raises:
-        UsageError: One of them is no command, or its program does not exist.
-    """
-    _refuse_one_name(texts)
-    named = distinct([_command(text) for text in texts])
-    return tuple(replace(each, arm=Arm(COMMAND + each.name)) for each in named)
+    names = [named[0] for named in map(split_named, texts) if named is not None]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two contenders are called {twice!r}; each needs a name of its own")
+    if not are_commands:
+        return distinct([_contender(text) for text in texts])
+    found = distinct([_command(text) for text in texts])
+    return tuple(replace(each, arm=Arm(COMMAND + each.name)) for each in found)
 
 
 def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
-    """Returns the contenders, each with a name of its own."""
+    """The contenders, each with a name of its own."""
     seen: dict[str, int] = {}
     named = []
     for each in contenders:
@@ -112,24 +95,15 @@ def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
 
 
 def configured(name: str, allocator_name: str, config: Mapping[str, Value]) -> Contender:
-    """Returns an installed allocator under a configuration.
-
-    Raises:
-        UsageError: It is not installed, or refuses the configuration.
-    """
+    """An installed allocator under a configuration; UsageError: it is not, or refuses that."""
     adapter = allocator.get(allocator_name)
     installed = adapter.installed()
     adapter.check(config, installed)
-    arm = Arm.of(allocator_name, config)
-    return Contender(name, arm, installed.version, installed.sha256)
+    return Contender(name, Arm.of(allocator_name, config), installed.version, installed.sha256)
 
 
 def from_file(name: str, path: Path) -> Contender:
-    """Returns a library that no adapter knows, preloaded as it is.
-
-    Raises:
-        UsageError: There is no such file, or it cannot be preloaded.
-    """
+    """A library that no adapter knows, preloaded as it is; UsageError: it cannot be."""
     if not path.is_file():
         raise UsageError(f"{name}={path}: there is no such file; give NAME=/path/to/library.so")
     preloadable(path.resolve())
@@ -137,7 +111,7 @@ def from_file(name: str, path: Path) -> Contender:
 
 
 def _command(text: str) -> Contender:
-    """Returns the command that one word of a command line means; its arm is not yet its own."""
+    """The command that one word of a command line means; its arm is not yet its own."""
     if shutil.which(text.partition(" ")[0]) is None:
         require_name(text, "a contender")
     named = split_named(text)
@@ -153,9 +127,7 @@ def _command(text: str) -> Contender:
 
 
 def _contender(text: str) -> Contender:
-    """Returns the contender that one word of a command line means."""
-    if text == "default":
-        return configured(text, "hz", {})
+    """The contender that one word of a command line means."""
     told = contender_text(text)
     if told.kind == "library":
         return from_file(told.name, Path(told.file))
@@ -164,7 +136,7 @@ def _contender(text: str) -> Contender:
         knobs = adapter.knobs(adapter.installed())
         config = {key: params.parse(knob(told.name, knobs, key), one) for key, one in told.params}
         return configured(text, told.name, config)
-    is_known = text in allocator.names() or text.endswith(".json")
+    is_known = text in ("default", *allocator.names()) or text.endswith(".json")
     if not is_known and shutil.which(text) is not None:
         raise UsageError(
             f"{text!r} is a program, not an allocator, a profile or a library: to measure it, put "
@@ -173,21 +145,14 @@ def _contender(text: str) -> Contender:
     if not Path(text).exists():
         require_name(text, "a contender")
     if told.kind != "profile":
-        return configured(text, text, {})
-    tuned = profile.load(Path(text))
-    name = Path(text).stem if Path(text).stem != "profile" else Path(text).resolve().parent.name
+        return configured(text, "hz" if text == "default" else text, {})
+    path = Path(text)
+    tuned = profile.load(path)
+    name = path.stem if path.stem != "profile" else path.resolve().parent.name
     if tuned.adapter.is_inside:
         found = tuned.allocator.as_installed()
         return Contender(name, tuned.arm, found.version, found.sha256, inside=found)
     return configured(name, tuned.allocator.name, tuned.params)
-
-
-def _refuse_one_name(texts: Sequence[str]) -> None:
-    """Refuses two contenders that are given one name; those without one get a number."""
-    names = [named[0] for named in map(split_named, texts) if named is not None]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two contenders are called {twice!r}; each needs a name of its own")
 
 
 # ---- how they are proved -------------------------------------------------------------------------
@@ -209,26 +174,26 @@ class FileIdentity:
         return self._others.base
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """Returns the variables of an arm's processes, or why it cannot run."""
-        if arm not in self._files:
-            is_command = arm.allocator.startswith(COMMAND)
-            return self._others.prepare(Arm(UNCHANGED_PROGRAM) if is_command else arm)
-        file, contender = self._files[arm]
-        preload = {} if contender.is_program else {"LD_PRELOAD": str(file)}
-        return {**dict(contender.variables), **preload}
+        """The variables of an arm's processes, or why it cannot run."""
+        if arm in self._files:
+            file, side = self._files[arm]
+            preload = {} if side.is_program else {"LD_PRELOAD": str(file)}
+            return {**dict(side.variables), **preload}
+        is_command = arm.allocator.startswith(COMMAND)
+        return self._others.prepare(Arm(UNCHANGED_PROGRAM) if is_command else arm)
 
     def program(self, arm: Arm) -> Path | None:
-        """Returns the file of an arm that is a program of its own."""
-        file, contender = self._files.get(arm, (None, None))
-        return file if contender and contender.is_program else self._others.program(arm)
+        """The file of an arm that is a program of its own."""
+        file, side = self._files.get(arm, (None, None))
+        return file if side and side.is_program else self._others.program(arm)
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """Returns what is wrong with a running process of an arm that an adapter knows."""
+        """What is wrong with a running process of an arm that an adapter knows."""
         known = arm not in self._files and not arm.allocator.startswith(COMMAND)
         return self._others.inspect(arm, running) if known else None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
-        """Returns what is wrong with a process of the arm; None: it is the one asked for."""
+        """What is wrong with a process of the arm; None: it is the one asked for."""
         if arm.allocator.startswith(COMMAND):
             return None
         if arm not in self._files:
@@ -246,38 +211,28 @@ class FileIdentity:
 
 
 class ProgramSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """A program as a record knows it; its words may hold secrets, so that only hashes are kept.
-
-    Attributes:
-        label: How it is called.
-        amount: What is measured of it.
-        words_sha256: Of its command.
-        around_sha256: Of the commands around it, of its metric, of its rests and its container,
-            and of its load if it is a server.
-        sha256: Of the file that is run; "" where each contender brings its own.
-    """
+    """A program as a record knows it; its words may hold secrets, so that only hashes are kept."""
 
     label: str
-    amount: Amount
-    words_sha256: str
-    around_sha256: str
-    sha256: str
+    amount: Amount  # what is measured of it
+    words_sha256: str  # of its command
+    around_sha256: str  # of commands around it, its metric, rests, container, and load of a server
+    sha256: str  # of the file that is run; "" where each contender brings its own
 
     @classmethod
     def of(cls, program: Program) -> ProgramSpec:
-        """Returns what a record says of a program."""
-        amount: Amount = program.better if program.rate else "seconds"
+        """What a record says of a program."""
         around = [program.prepare, program.cleanup, program.check, program.metric]
         around += [repr(each) for each in (program.rest, program.quota) if each is not None]
         around += [f"{program.input.size} bytes on stdin"] if program.input else []
         served = asdict(program.service) if program.service else None
         found = shutil.which(program.argv[0])
         return cls(
-            label=program.label,
-            amount=amount,
-            words_sha256=hash_of_words(program.argv),
-            around_sha256=hashlib.sha256(json.dumps([around, served]).encode()).hexdigest(),
-            sha256=sha256_of(Path(found)) if found else "",
+            program.label,
+            program.better if program.rate else "seconds",
+            hash_of_words(program.argv),
+            hashlib.sha256(json.dumps([around, served]).encode()).hexdigest(),
+            sha256_of(Path(found)) if found else "",
         )
 
 
@@ -297,14 +252,16 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
         What the user should know of the programs, one sentence each.
 
     Raises:
-        UsageError: Two programs have one name; a contender is a command and the program leaves no
-            place for it, or the reverse; there is no such program, or no allocator can be put under
-            it.
+        UsageError: Two programs have one name; there is no such program, or no allocator can be put
+            under it.
     """
     labels = [program.label for program in programs]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise UsageError(f"two programs are called {twice!r}; give each a name with --command")
+    needed = any(
+        each.arm.allocator != UNCHANGED_PROGRAM and each.inside is None for each in contenders
+    )
     remarks: list[str] = []
     for program in programs:
         if program.is_open:
@@ -312,9 +269,6 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
                 loaded_program.inspect(contender.words[0])
             continue
         found = loaded_program.inspect(program.argv[0])
-        needed = any(
-            each.arm.allocator != UNCHANGED_PROGRAM and each.inside is None for each in contenders
-        )
         if needed and (obstacle := found.obstacle) is not None:
             raise UsageError(obstacle)
         remarks += found.remarks
@@ -333,7 +287,7 @@ def refuse_glibc(programs: Sequence[Program], contenders: Sequence[Contender]) -
 
 
 def glibc_obstacle(program: Program) -> str | None:
-    """Returns why glibc cannot be measured under a program; None: it can."""
+    """Why glibc cannot be measured under a program; None: it can."""
     provider = insides.provider_of(program, insides.of_file(program))
     if provider is None:
         return None

@@ -1,8 +1,9 @@
 """Measuring a comparison: row by row, all contenders of a row in one block of fresh processes.
 
-A row is one workload with one number of threads. Every block of it starts fresh processes, so that
-blocks are the independent pairs that an interval needs; turns inside a block make each of them
-precise. The time for a row decides how many turns a block has, never how the results look.
+A row is one workload with one number of threads, or one program. Every block of it starts fresh
+processes, so that blocks are the independent pairs that an interval needs; turns inside a block
+make each of them precise. The time for a row decides how many turns a block has, never how the
+results look.
 
 Where the time does not hold LEAST_PAIRS, that is said as soon as it is known, which is after the
 first run; then the row has the pairs that it holds.
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -37,8 +39,9 @@ from hztune.compare.standings import Standings, standings
 from hztune.errors import OutOfTime, UsageError
 from hztune.measure import Executor
 from hztune.progress import Reporter, duration
+from hztune.schema import TIME_FORMAT
 from hztune.stats.intervals import planned_looks
-from hztune.study.bench import Budget, Clock, Stop, SystemClock
+from hztune.study.bench import LEAST_ROUNDS, Budget, Clock, Stop, SystemClock
 from hztune.study.calibration import HEADROOM
 
 LEAST_PAIRS = 4
@@ -54,7 +57,6 @@ PLANNED_PAIRS = 30
 LEAST_BUDGET_S = 1.0
 MOST_BUDGET_S = 7 * 86400.0
 
-_LEAST_ROUNDS = 4
 _MOST_ROUNDS = 100
 _FREE_START = 0.05
 _HOPELESS_BLOCKS = 2
@@ -83,27 +85,15 @@ class Count(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured.
+    """How much is measured."""
 
-    Attributes:
-        pairs: Blocks of each row, if there is time; None: as many as usual, or under a gate as many
-            as there is time for.
-        budget_s: Seconds for all rows together; each gets the same part.
-        gate: What the second contender may lose; None: nothing is tested.
-        clock: Of the budget.
-    """
-
-    pairs: int | None
-    budget_s: float
-    gate: Gate | None = None
-    clock: Clock = field(default_factory=SystemClock)
+    pairs: int | None  # blocks of each row, if there is time; None: as usual, or as time allows
+    budget_s: float  # for all rows together; each gets the same part
+    gate: Gate | None = None  # what the second contender may lose; None: nothing is tested
+    clock: Clock = field(default_factory=SystemClock)  # of the budget
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be measured.
-
-        Raises:
-            UsageError: In words.
-        """
+        """Refuses what cannot be measured."""
         if self.pairs is not None and not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
             raise UsageError(
                 f"{self.pairs} pairs: legal is a whole number from {LEAST_PAIRS} to {MOST_PAIRS}"
@@ -116,26 +106,17 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row that has been measured.
+    """One row that has been measured."""
 
-    Attributes:
-        spec: The workload and its threads, or the program.
-        blocks: All its blocks; their outcomes stand in the order of the contenders.
-        created: When it ended, UTC, "2026-01-31T12:00:00Z".
-        counts: Instructions of each contender; () when they were not counted.
-        horizon: The plan of a gate; None: there was none.
-        enough_s: The least whole budget that would do, where this one does not hold LEAST_PAIRS;
-            infinite: it does not hold one run. 0: it does.
-        is_cut: Whether the user's stop ended it, so that a later session goes on with it.
-    """
-
-    spec: ComparedRow
-    blocks: tuple[Block, ...]
-    created: str
-    counts: tuple[Count, ...] = ()
-    horizon: Horizon | None = None
+    spec: ComparedRow  # the workload and its threads, or the program
+    blocks: tuple[Block, ...]  # all of it; their outcomes stand in the order of the contenders
+    created: str  # when it ended, UTC, "2026-01-31T12:00:00Z"
+    counts: tuple[Count, ...] = ()  # instructions of each contender; () when not counted
+    horizon: Horizon | None = None  # the plan of a gate; None: there was none
+    # the least whole budget that would do, where this one does not hold LEAST_PAIRS; infinite: it
+    # does not hold one run; 0: it does
     enough_s: float = 0.0
-    is_cut: bool = False
+    is_cut: bool = False  # whether the user's stop ended it: a later session goes on with it
 
     def standings(self, names: Sequence[str]) -> Standings:
         """What its samples give, of contenders with these names."""
@@ -149,20 +130,12 @@ class Measured:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """One row that was asked for, and that has too few pairs.
-
-    Attributes:
-        label: The row.
-        pairs: How many of it are kept.
-        enough_s: The budget that would do, where this one was too small; 0: a later session goes on
-            with it.
-    """
+class Unfinished(NamedTuple):
+    """One row that was asked for, and that has too few pairs."""
 
     label: str
-    pairs: int
-    enough_s: float = 0.0
+    pairs: int  # how many of it are kept
+    enough_s: float = 0.0  # the budget that would do; 0: a later session goes on with it
 
     @property
     def words(self) -> str:
@@ -207,46 +180,31 @@ def play(
                 run.measure()
         except KeyboardInterrupt:
             if plan.gate is None and len(run.blocks) >= LEAST_PAIRS:
-                yield finish(Measured(spec, tuple(run.blocks), now(), is_cut=True))
+                yield finish(Measured(spec, tuple(run.blocks), _now(), is_cut=True))
             raise
-        for words in failing(contenders, run.blocks).values():
-            reporter.say(f"    {words}")
-        if remark := executor.accounting.remark:
-            reporter.say(f"    {remark}")
-        enough_s = run.enough_s
-        enough_s = math.ceil(enough_s) * len(specs) if math.isfinite(enough_s) else inf
-        yield finish(
-            Measured(spec, tuple(run.blocks), now(), horizon=run.horizon, enough_s=enough_s)
-        )
+        for words in (*failing(contenders, run.blocks).values(), executor.accounting.remark):
+            if words:
+                reporter.say(f"    {words}")
+        is_known = math.isfinite(run.enough_s)
+        enough_s = math.ceil(run.enough_s) * len(specs) if is_known else inf
+        blocks = tuple(run.blocks)
+        yield finish(Measured(spec, blocks, _now(), horizon=run.horizon, enough_s=enough_s))
 
 
 @dataclass
 class RowRun:
-    """One row while it is measured.
+    """One row while it is measured."""
 
-    Attributes:
-        executor: What measures; fresh, so that its accounts are the row's.
-        spec: The row.
-        contenders: What to compare; the first one is the control.
-        plan: How much.
-        part_s: Seconds for it; for LEAST_PAIRS they may be OVERTIME_S more.
-        reporter: Is told what each look of a gate shows.
-        stop: Whether the user wants an end.
-        blocks: What was measured.
-        horizon: The plan of the gate.
-        enough_s: What it needs for LEAST_PAIRS, with headroom; 0: it has them, or never will.
-    """
-
-    executor: Executor
+    executor: Executor  # fresh, so that its accounts are the row's
     spec: ComparedRow
-    contenders: Sequence[Contender]
+    contenders: Sequence[Contender]  # the first one is the control
     plan: Effort
-    part_s: float
+    part_s: float  # seconds for the row; for LEAST_PAIRS they may be OVERTIME_S more
     reporter: Reporter
     stop: Stop = lambda: False
     blocks: list[Block] = field(default_factory=list)
-    horizon: Horizon | None = None
-    enough_s: float = inf
+    horizon: Horizon | None = None  # the plan of the gate
+    enough_s: float = inf  # what LEAST_PAIRS need, with headroom; 0: they are there, or never will
 
     def measure(self) -> None:
         """Measures until all pairs are there, a look of the gate has an answer, or time is up.
@@ -255,9 +213,8 @@ class RowRun:
             KeyboardInterrupt: `stop` was true before a block.
             OutOfTime: Not even the control could be prepared.
         """
-        self.arms = [each.arm for each in self.contenders]
-        self.executor.prepare(self.arms[0])
-        enough_s = self.enough_s = self._enough_s()
+        self.executor.prepare(self.contenders[0].arm)
+        enough_s = self.enough_s = self._needed_s()
         if HEADROOM * (self.part_s + OVERTIME_S) < enough_s:
             self.reporter.say(
                 f"    the budget is too small: {LEAST_PAIRS} pairs take about {duration(enough_s)},"
@@ -268,55 +225,41 @@ class RowRun:
             if self.plan.gate is not None:
                 self._race(self.plan.gate, self.plan.pairs)
             else:
-                self._fill(self.plan.pairs or USUAL_PAIRS, self.part_s)
+                self._fill(self.plan.pairs or USUAL_PAIRS)
         is_whole = len(self.blocks) >= LEAST_PAIRS or is_settled_by_failure(self.blocks)
-        self.enough_s = 0.0 if is_whole or self._is_hopeless() else self._enough_s()
+        self.enough_s = 0.0 if is_whole or self._is_hopeless() else self._needed_s()
 
-    def _enough_s(self) -> float:
-        least = 1 if self._starts_are_free() else _LEAST_ROUNDS
-        missing_s = max(0, LEAST_PAIRS - len(self.blocks)) * self._cost(least)
-        return HEADROOM * (self.executor.accounting.wall_s + missing_s)
-
-    def _fill(self, pairs: int, budget_s: float) -> None:
+    def _fill(self, pairs: int) -> None:
         """Measures so many pairs, each of as many rounds as there is time for."""
         while len(self.blocks) < pairs and not self._is_hopeless():
-            left_s = budget_s - self.executor.accounting.wall_s
-            rounds = self.rounds_in(left_s / (pairs - len(self.blocks)))
-            if not self.blocks and self._starts_are_free():
+            rounds = self.rounds_in(self._left_s() / (pairs - len(self.blocks)))
+            if not self.blocks and self._least_rounds() == 1:
                 rounds = 1  # it is not known yet how long a program runs
-            if self._is_late(rounds, left_s):
+            if not self._block(len(self.blocks), rounds):
                 return
-            self._block(len(self.blocks), rounds)
 
     def _race(self, gate: Gate, pairs: int | None) -> None:
         """Measures until a look has an answer; pairs None: as many as there is time for."""
-        if self._starts_are_free() and not self._is_late(1):
+        if self._least_rounds() == 1:
             self._block(0, 1)
         tried = len(self.blocks)
-        rounds, planned = self._planned(pairs)
+        rounds = self.rounds_in(self._left_s() / (pairs or PLANNED_PAIRS))
+        if pairs is None:
+            each_s = self._cost(rounds)
+            more = int(self._left_s() / each_s) if each_s > 0.0 else 0  # what never runs takes none
+            there = tried if rounds == 1 else 0
+            pairs = max(LEAST_PAIRS, min(MOST_PAIRS, more + there))
         # A first run among measurements of many would scatter more than they do: then it only
         # showed how long runs take, or that a contender does not run.
         if rounds > 1 and all(o.ok for block in self.blocks for o in block.outcomes):
             self.blocks.clear()
         first = 2 * (tried - len(self.blocks))
-        self.horizon = Horizon(planned)
-        while not self._is_answered(gate, Horizon(planned)):
-            self.horizon = Horizon(planned, is_last=len(self.blocks) < planned)
-            if len(self.blocks) >= planned or self._is_late(rounds):
+        self.horizon = Horizon(pairs)
+        while not self._is_answered(gate, Horizon(pairs)):
+            self.horizon = Horizon(pairs, is_last=len(self.blocks) < pairs)
+            if len(self.blocks) >= pairs or not self._block(first + len(self.blocks), rounds):
                 return
-            self._block(first + len(self.blocks), rounds)
-        self.horizon = Horizon(planned)
-
-    def _planned(self, pairs: int | None) -> tuple[int, int]:
-        """Rounds of each block, and pairs: by the clock alone."""
-        left_s = self.part_s - self.executor.accounting.wall_s
-        rounds = self.rounds_in(left_s / (pairs or PLANNED_PAIRS))
-        if pairs is not None:
-            return rounds, pairs
-        each_s = self._cost(rounds)
-        more = int(left_s / each_s) if each_s > 0.0 else 0  # what never runs takes no time
-        there = len(self.blocks) if rounds == 1 else 0
-        return rounds, max(LEAST_PAIRS, min(MOST_PAIRS, more + there))
+        self.horizon = Horizon(pairs)
 
     def _is_answered(self, gate: Gate, horizon: Horizon) -> bool:
         """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
@@ -331,58 +274,60 @@ class RowRun:
             self.reporter.say(f"    {of}: {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}")
         return found.answer != "not enough data"
 
-    def _is_late(self, rounds: int, left_s: float | None = None) -> bool:
-        """Whether there is no time for a block; the first pairs may overdraw the budget."""
-        left_s = self.part_s - self.executor.accounting.wall_s if left_s is None else left_s
+    def _block(self, number: int, rounds: int) -> bool:
+        """Measures a block; false: there is no time, which the first pairs may overdraw."""
         overtime_s = OVERTIME_S if len(self.blocks) < LEAST_PAIRS else 0.0
-        return self._cost(rounds) > left_s + overtime_s
+        if self._cost(rounds) > self._left_s() + overtime_s:
+            return False
+        if self.stop():
+            raise KeyboardInterrupt
+        arms = [each.arm for each in self.contenders]
+        found = self.executor.measure(arms, role="explore", rounds=rounds, number=number)
+        self.blocks.append(found)
+        return True
 
     def _is_hopeless(self) -> bool:
         """Whether the control has not run once: then nothing can be compared."""
         return len(self.blocks) >= _HOPELESS_BLOCKS and not any(b.control.ok for b in self.blocks)
 
-    def _block(self, number: int, rounds: int) -> None:
-        if self.stop():
-            raise KeyboardInterrupt
-        self.blocks.append(
-            self.executor.measure(self.arms, role="explore", rounds=rounds, number=number)
-        )
+    def _needed_s(self) -> float:
+        missing_s = max(0, LEAST_PAIRS - len(self.blocks)) * self._cost(self._least_rounds())
+        return HEADROOM * (self.executor.accounting.wall_s + missing_s)
+
+    def _left_s(self) -> float:
+        return self.part_s - self.executor.accounting.wall_s
 
     def _cost(self, rounds: int) -> float:
         return self.executor.cost(len(self.contenders), rounds)
 
     def _costs(self) -> tuple[float, float]:
-        """Returns the seconds that the start of a block takes, and each of its rounds."""
+        """Seconds that the start of a block takes, and each of its rounds."""
         each_s = max(1e-6, (self._cost(11) - self._cost(1)) / 10.0)
         return self._cost(1) - each_s, each_s
 
-    def _starts_are_free(self) -> bool:
-        """Whether a fresh block costs no more than another round, as a program that starts anew."""
+    def _least_rounds(self) -> int:
+        """1 where a fresh block costs no more than another round, as a program that starts anew."""
         start_s, each_s = self._costs()
-        return start_s < _FREE_START * each_s
+        return 1 if start_s < _FREE_START * each_s else LEAST_ROUNDS
 
     def rounds_in(self, seconds: float) -> int:
-        """Returns how many rounds a block of that many seconds has, a least number in any case."""
+        """Rounds that a block of that many seconds has, a least number in any case."""
         start_s, each_s = self._costs()
-        least = 1 if self._starts_are_free() else _LEAST_ROUNDS
-        return max(least, min(_MOST_ROUNDS, int((seconds - start_s) / each_s)))
+        most = min(_MOST_ROUNDS, int((seconds - start_s) / each_s))
+        return max(self._least_rounds(), most)
 
 
-def now() -> str:
-    """Returns the time as it stands in results, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def _now() -> str:
+    return time.strftime(TIME_FORMAT, time.gmtime())
 
 
 def failing(
     contenders: Sequence[Contender], blocks: Sequence[Block], share: float = 0.0
 ) -> dict[str, str]:
-    """Returns how often a contender failed and how at first, by its name.
+    """How often a contender failed and how at first, by its name.
 
-    Args:
-        contenders: In the order of the outcomes.
-        blocks: Of one row.
-        share: Of the pairs in which it failed at least, besides one. A ratio comes only from pairs
-            in which both sides ended well: where half of them are missing it says little.
+    `share`: Of the pairs of a row in which it failed at least, besides one. A ratio comes only from
+    pairs in which both sides ended well: where half of them are missing it says little.
     """
     failed = {each.name: failures_of(blocks, n) for n, each in enumerate(contenders)}
     return {
