@@ -11,8 +11,6 @@ from functools import cache
 
 from hztune.allocator import inside
 from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
-from hztune.allocator.glibc import Glibc
-from hztune.allocator.hz import Hz
 from hztune.allocator.library import library_of
 from hztune.allocator.tables import tables
 from hztune.errors import HztuneError, UsageError, did_you_mean
@@ -26,8 +24,7 @@ __all__ = [
 @cache
 def _adapters() -> dict[str, Adapter]:
     """Every adapter by name, in the order in which allocators are listed and first measured."""
-    own = {"none": Adapter, "glibc": Glibc, "hz": Hz}
-    return {n: own[n](t) if n in own else library_of(n) for n, t in tables().items()}
+    return {name: library_of(name) for name in tables()}
 
 
 def names() -> tuple[str, ...]:

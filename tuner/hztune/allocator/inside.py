@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hztune.allocator import elf
-from hztune.allocator.base import Installed
-from hztune.allocator.library import Library, library_of
+from hztune.allocator.base import Adapter, Installed
+from hztune.allocator.library import library_of
 from hztune.allocator.tables import Table, Version, tables
 from hztune.files import sha256_of
 
@@ -47,7 +47,7 @@ def name_pattern() -> re.Pattern[str]:
 
 
 @cache
-def adapter_of(name: str) -> Library | None:
+def adapter_of(name: str) -> Adapter | None:
     """The adapter of a name such as `inside:_rjem_jemalloc`; None: it is no such name."""
     found = name_pattern().fullmatch(name)
     if found is None or (found[1] and not tables()[found[2]].variable):

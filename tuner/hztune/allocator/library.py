@@ -1,23 +1,39 @@
-"""A foreign allocator in a shared library that is preloaded by its soname, by its table.
+"""What of an allocator cannot be said in its table: how it is found, and asked what it runs with.
 
-The library is found as the target will find it, by preloading the soname into a probe and looking
-which file was mapped: what the loader does with a name is decided by the loader alone.
+A foreign library is found as the target will find it, by preloading its soname into a probe and
+looking which file was mapped: what the loader does with a name is decided by the loader alone. hz's
+own knobs are the core's table, and the core decides what is legal.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import struct
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hztune import artifacts
-from hztune.allocator import probe
-from hztune.allocator.base import Adapter, Environment, Installed, WrongConfiguration
-from hztune.allocator.tables import SWITCH, KnobRow, tables
+from hztune import artifacts, params
+from hztune.allocator import loaded_program, probe
+from hztune.allocator.base import (
+    Adapter,
+    Config,
+    Environment,
+    Installed,
+    Memory,
+    WrongConfiguration,
+)
+from hztune.allocator.tables import AUTO, SWITCH, KnobRow, parse_version, tables
 from hztune.errors import UsageError
 from hztune.files import sha256_of
-from hztune.params import Value
+from hztune.params import Param, Value
 
+_LISTED = re.compile(r"^(?P<name>[\w.]+): (?P<value>0x[0-9a-f]+|-?\d+) \(min:", re.M)
+_OLDEST_GLIBC = (2, 33)
+#: What adapts itself as large blocks are freed; when one is set, the other stays at 128 KiB.
+_ADAPTING = ("mmap_threshold", "trim_threshold")
 _STRICT = "abort_conf:true"
 _SAY = "confirm_conf:true"
 #: Asked with a longer buffer than the value's, mallctl fills it all the same; 2 is ENOENT: this
@@ -92,11 +108,20 @@ class Library(Adapter):
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
-        """What a process that does nothing says; of what is inside, what its variables ask for."""
+        """What a probe learns; of what is inside, what its variables ask for."""
         if self.is_inside:
             return self.requested(environment, installed)
+        return self.answers(environment, installed)
+
+    def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """What a process that does nothing says; where it says nothing, that the library is there.
+
+        Raises:
+            WrongConfiguration: It did not say what it should, or has not the library.
+        """
         if not self.confirms:
-            return self.answers(environment, installed)
+            self.ask("answer = {}", environment, installed)
+            return {}
         with_it = {"LD_PRELOAD": installed.preload, **environment}
         done = probe.run_true(self.confirm_environment(with_it))
         said = self.confirmed(done.stderr)
@@ -105,11 +130,6 @@ class Library(Adapter):
                 f"{self.name} did not say what it runs with; the process {done.describe()}"
             )
         return said
-
-    def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """What a probe learns from the library; here only that it is in the process."""
-        self.ask("answer = {}", environment, installed)
-        return {}
 
     def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:
         """What Python code leaves in `answer`, in a probe that has the library.
@@ -147,24 +167,16 @@ class Jemalloc(Library):
         """The pairs that jemalloc took; their values are as written, before clipping."""
         return super().confirmed(stderr) or ({} if _SAY in stderr else None)
 
-    def read_back(
-        self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
-    ) -> dict[str, Value]:
+    def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
         """What mallctl says in a probe: every value after clipping."""
-        if self.is_inside:
-            return self.requested(environment, installed)
-        asked = [(row.name, *_mallctl(row)) for row in self.rows(installed)]
+        asked = []
+        for row in self.rows(installed):
+            form = ("switch" if row.words == SWITCH else "word") if row.words else "number"
+            name = "arenas.bin.0.nshards" if row.name == "bin_shards" else f"opt.{row.option}"
+            asked.append((row.name, name.encode(), form))
         strict = self.confirm_environment(environment)
         answer: dict[str, Value] = self.ask(f"ASKED = {asked!r}{_ASK_JEMALLOC}", strict, installed)
         return answer
-
-
-def _mallctl(row: KnobRow) -> tuple[bytes, str]:
-    """The name under which mallctl knows a knob, and the form of its answer."""
-    if row.name == "bin_shards":
-        return b"arenas.bin.0.nshards", "number"
-    form = "switch" if row.words == SWITCH else "word"
-    return f"opt.{row.option}".encode(), form if row.words else "number"
 
 
 class Tcmalloc(Library):
@@ -180,7 +192,171 @@ class Tcmalloc(Library):
         return {name: value for name, value in said.items() if value is not None}
 
 
-def library_of(name: str, prefix: str | None = None) -> Library:
-    """The adapter of a preloaded library, or with a prefix of a build inside a program."""
-    kinds: dict[str, type[Library]] = {"jemalloc": Jemalloc, "tcmalloc": Tcmalloc}
+class Hz(Library):
+    """hz, preloaded from where this hztune was installed."""
+
+    def installed(self) -> Installed:
+        """The libhz.so of this installation, after it has run once."""
+        path = artifacts.library()
+        preload = artifacts.preloadable(path)
+        said = self._said(probe.run_true({"LD_PRELOAD": preload, "HZ_CONFIRM": "1"}).stderr)
+        if said is None:
+            raise WrongConfiguration(
+                f"{path} does not say HZ_CONFIRM when it is preloaded; rebuild or reinstall hztune"
+            )
+        return Installed(self.name, str(said["version"]), preload, path, sha256_of(path), "")
+
+    def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
+        return _hz_rows()
+
+    def knobs(self, installed: Installed) -> tuple[Param, ...]:
+        return params.table()
+
+    def check(self, config: Config, installed: Installed) -> None:
+        """Asks the core, which decides what is legal, then that numbers are no texts."""
+        params.check(config)
+        super().check(config, installed)
+
+    def variables(self) -> tuple[str, ...]:
+        return ("LD_PRELOAD", *(param.env for param in params.table()), *self.table.others)
+
+    def settings(self, config: Config, installed: Installed) -> Environment:
+        return params.environment(config)
+
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        return {r.name: environment[r.env] for r in params.table() if r.env in environment}
+
+    def value_of(self, row: KnobRow, text: str) -> Value:
+        """What a variable asks for, legal or not."""
+        return row.value(text) if text.lstrip("-").isdecimal() else text
+
+    def preloads(self, installed: Installed) -> tuple[str, ...]:
+        return (installed.preload,)
+
+    def confirmed(self, stderr: str) -> dict[str, Value] | None:
+        """The configuration that the process wrote; `auto` is a number there."""
+        said = self._said(stderr)
+        return None if said is None else said["config"]
+
+    def verify(self, config: Config, confirmed: Mapping[str, Value]) -> None:
+        """Compares every row, the defaults too: nothing may have been added on the way."""
+        super().verify(params.complete(config), confirmed)
+
+    def effective(self, memory: Memory) -> dict[str, Value]:
+        """What stands in hz_cfg: one 64-bit number a row, in the order of the table.
+
+        A word is there as its index, `auto` as -1.
+
+        Nothing of an hz with another table, where a number is not legal in this one's row.
+        """
+        rows = params.table()
+        held = memory("hz_cfg", 8 * len(rows))
+        found: dict[str, Value] = {}
+        for row, number in zip(
+            rows, struct.unpack(f"={len(rows)}q", held) if held else (), strict=False
+        ):
+            if row.may_be_auto and number == -1:
+                found[row.name] = AUTO
+            elif row.low <= number <= row.high:
+                found[row.name] = row.choices[number] if row.kind == "enum" else number
+        return found if len(found) == len(rows) else {}
+
+    def _said(self, stderr: str) -> dict[str, Any] | None:
+        """What the first process confirmed, if all that did so agree."""
+        lines = re.findall(self.table.said, stderr, re.M)
+        said: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for other in said[1:]:
+            if other["config"] != said[0]["config"]:
+                raise WrongConfiguration(
+                    f"process {other['pid']} runs hz with another configuration than process "
+                    f"{said[0]['pid']}; look for a wrapper or start script that changes variables"
+                )
+        return said[0] if said else None
+
+
+@cache
+def _hz_rows() -> tuple[KnobRow, ...]:
+    table = params.table()
+    return tuple(KnobRow(name=p.name, doc=p.doc, default=0, words=p.choices) for p in table)
+
+
+class Glibc(Adapter):
+    """The malloc of the C library: tunables in GLIBC_TUNABLES, shown by the loader.
+
+    Setting one of four thresholds ends the adapting of the others (no_dyn_threshold in malloc.c):
+    those that are left stay at 128 KiB. For top_pad and mmap_max that is told; of mmap_threshold
+    and trim_threshold hztune sets both, or none.
+    """
+
+    def installed(self) -> Installed:
+        """The C library that a process of this system maps."""
+        answer = probe.ask(
+            "this.gnu_get_libc_version.restype = ctypes.c_char_p\n"
+            "files = [file for file in mapped() if '/libc.so.6' in file or '/libc-2.' in file]\n"
+            "say({'files': files, 'version': this.gnu_get_libc_version().decode()})",
+            {},
+        )
+        if not answer["files"] or parse_version(answer["version"]) < _OLDEST_GLIBC:
+            raise UsageError(
+                f"glibc {answer['version']} does not list its tunables; "
+                f"{'.'.join(map(str, _OLDEST_GLIBC))} or newer does"
+            )
+        path, package = Path(answer["files"][0]), self.table.package
+        return Installed(self.name, answer["version"], "", path, sha256_of(path), package)
+
+    def check(self, config: Config, installed: Installed) -> None:
+        """Refuses, beside what is out of range, half of the two thresholds that adapt together."""
+        super().check(config, installed)
+        given = [name for name in _ADAPTING if config.get(name, AUTO) != AUTO]
+        if len(given) == 1:
+            (missing,) = set(_ADAPTING) - set(given)
+            raise UsageError(
+                f"glibc: {given[0]} is set without {missing}; glibc stops adapting both once one "
+                "is set, so set both mmap_threshold and trim_threshold, or none"
+            )
+
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """What GLIBC_TUNABLES says, and the older variables where it says nothing."""
+        older = {
+            f"glibc.malloc.{name.removeprefix('MALLOC_').rstrip('_').lower()}": environment[name]
+            for name in self.table.others
+            if environment.get(name)
+        }
+        said = super().requests(environment)
+        return {**older, **{name: text for name, text in said.items() if text}}
+
+    def value_of(self, row: KnobRow, text: str) -> Value:
+        return text if row.words else int(text, 0)
+
+    def read_back(
+        self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
+    ) -> dict[str, Value]:
+        """What the target's own loader parsed, where that is not "unset".
+
+        The ranges of the knobs are malloc's own, so what was parsed within them is in effect.
+        """
+        loader = loaded_program.loader_of(program)
+        done = probe.run(environment, str(loader), "--list-tunables")
+        rows = {row.option: row.param for row in self.rows(installed)}
+        listed = {said["name"]: int(said["value"], 0) for said in _LISTED.finditer(done.stdout)}
+        if not done.ok or not rows.keys() <= listed.keys():
+            raise WrongConfiguration(
+                f"{loader} does not list the tunables of glibc {installed.version}; "
+                f"it {done.describe()}"
+            )
+        named, found = super().requests(environment), dict[str, Value]()
+        for option, param in rows.items():
+            number = listed[option]
+            # 0 also stands for one that was not set, or refused
+            is_unset = number == 0 and (option not in named or param.low > 0)
+            value = str(number) if param.kind == "enum" else number
+            found[param.name] = param.default if is_unset else value
+        return found
+
+
+def library_of(name: str, prefix: str | None = None) -> Adapter:
+    """The adapter of an allocator by its table, or with a prefix of a build inside a program."""
+    kinds: dict[str, type[Adapter]] = {
+        "none": Adapter, "glibc": Glibc, "hz": Hz, "jemalloc": Jemalloc, "tcmalloc": Tcmalloc,
+    }  # fmt: skip
     return kinds.get(name, Library)(tables()[name], prefix)

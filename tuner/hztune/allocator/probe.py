@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hztune import process
@@ -42,15 +41,16 @@ def run_true(environment: Mapping[str, str]) -> process.Finished:
             "hztune runs the program `true` to hear what an allocator says of itself, and finds it "
             f"neither in PATH nor in {os.defpath}; install it (coreutils) or put its folder in PATH"
         )
-    return process.run([program], env=_surroundings(environment), deadline_s=_SECONDS)
+    return run(environment, program)
 
 
-def run_loader(
-    loader: Path, *words: str, environment: Mapping[str, str] | None = None
-) -> process.Finished:
-    """Lets a dynamic loader say what it sees: the target's own code is not executed."""
-    surroundings = _surroundings(environment or {})
-    return process.run([str(loader), *words], env=surroundings, deadline_s=_SECONDS)
+def run(environment: Mapping[str, str], *words: str) -> process.Finished:
+    """Runs a command under `environment` and the little of our own that a probe needs.
+
+    Of a dynamic loader with the path of a program, the program's own code is not executed.
+    """
+    own = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return process.run(words, env={**own, **environment}, deadline_s=_SECONDS)
 
 
 def ask(code: str, environment: Mapping[str, str]) -> Any:
@@ -58,8 +58,7 @@ def ask(code: str, environment: Mapping[str, str]) -> Any:
 
     The code finds `ctypes`, `mapped()` (the files in its address space) and `this` (its symbols).
     """
-    command = [sys.executable, "-I", "-S", "-c", _PREAMBLE + code]
-    done = process.run(command, env=_surroundings(environment), deadline_s=_SECONDS)
+    done = run(environment, sys.executable, "-I", "-S", "-c", _PREAMBLE + code)
     for line in done.stdout.splitlines():
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
@@ -69,8 +68,3 @@ def ask(code: str, environment: Mapping[str, str]) -> Any:
         f"a probe process {done.describe()} (under {shown})"
         + "".join(f"; {line.strip()}" for line in before)
     )
-
-
-def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns `environment` with the little of our own that a probe needs."""
-    return {**{name: os.environ[name] for name in _KEPT if name in os.environ}, **environment}
