@@ -14,8 +14,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab import definition, findings, text
+from lab import chart, definition, findings
 
+from hztune import files
 from hztune.errors import HztuneError, UsageError
 
 
@@ -34,16 +35,18 @@ def main() -> None:
     folders = definition.find(asked.names or ["all"])
     found = [findings.examine(definition.load(folder)) for folder in folders]
     if asked.markdown:
-        print(text.markdown_of(found, rows=asked.rows))
+        print(findings.markdown_of(found, rows=asked.rows))
     else:
-        print("\n\n".join(text.for_people(each, rows=asked.rows) for each in found))
+        print("\n\n".join("\n".join(each.lines(rows=asked.rows)) for each in found))
     wrong = [each.name for each in found if each.problems]
     if wrong:
         raise HztuneError(
             f"{len(wrong)} of {len(found)} experiments are not what they claim: {', '.join(wrong)}"
         )
     if asked.plot is not None:
-        text.draw_answer(found[0], asked.plot)
+        if not found[0].standings:
+            raise UsageError(f"{found[0].name} is not measured yet, so there is nothing to draw")
+        files.write_whole(asked.plot, chart.draw(found[0].standings))
 
 
 if __name__ == "__main__":

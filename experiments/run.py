@@ -43,11 +43,11 @@ def main() -> None:
         found.remove(experiment)
     for experiment in found:
         require(experiment)
-    whole_s = sum(each.budget_s for each in found)
+    whole_s = sum(each.file.budget_s for each in found)
     share = parse_duration(asked.budget, "--budget") / whole_s if asked.budget else 1.0
     for experiment in found:
-        reporter.say(f"{experiment.name}: {experiment.question}")
-        budget_s = experiment.budget_s * share
+        reporter.say(f"{experiment.name}: {experiment.file.question}")
+        budget_s = experiment.file.budget_s * share
         ran = run(experiment, reporter, extra=extra, budget_s=budget_s, resume=asked.resume)
         if ran.record.rows:
             print(api.comparison_text(ran.record))

@@ -34,23 +34,26 @@ of = "speed"            # (if left out) or "memory", "instructions", or the name
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from hztune import files, params, profile
+from msgspec import Meta, field
+
+from hztune import files, profile
 from hztune.blocks import Arm
 from hztune.compare.contenders import BUILD
 from hztune.compare.gate import MOST_PAIRS
 from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, USUAL_PAIRS
 from hztune.errors import UsageError
+from hztune.params import Value
+from hztune.schema import Schema, Word, WordOrNone, judged
 from hztune.workload import WorkloadSpec
 from lab import builds
-from lab.fields import Fields
 
 EXPERIMENTS = Path(__file__).resolve().parents[1]
 DEFINITION = "experiment.toml"
@@ -61,116 +64,97 @@ OF_SPEED = "speed"
 OF_MEMORY = "memory"
 INSTRUCTIONS = "instructions"
 
-_SCHEMA = 1
-_MOST_SEED = 2**31
-_QUESTION = re.compile(r".{1,300}\?")
-_NAME = re.compile(r"[A-Za-z0-9_.:+=, -]{1,80}")
-_TITLE = re.compile(r"[ -~]{1,80}")
-_ROWS = re.compile(r"[A-Za-z0-9_.@+=* -]{1,80}")
-_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,60}\.json")
-_MOST_TIMES = 1_000_000
-_PROGRAM = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-_WORKLOAD = re.compile(r"[a-z0-9-]+(@[a-zA-Z0-9_.-]+)?")
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:+=, -]{0,80}\Z")]
+Title = Annotated[str, Meta(pattern=r"\A[ -~]{1,80}\Z")]
+Pattern = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.@+=* -]{1,80}\Z")]
+Config = dict[str, Value | tuple[Value, ...]]
+
+
+class _Arm(Schema, frozen=True, kw_only=True):
+    allocator: Word
+    name: Name = ""
+    params: Config = field(default_factory=dict)
+    profile: Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_-][A-Za-z0-9_.-]{0,60}\.json)?\Z")] = ""
+    build: Annotated[str, Meta(pattern=rf"\A({'|'.join(builds.BUILDS)}|)\Z")] = ""
+    if_installed: bool = False
+
+
+_Workload = Annotated[str, Meta(pattern=r"\A[a-z0-9-]+(@[a-zA-Z0-9_.-]+)?\Z")]
+_Program = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
+
+
+class _Row(Schema, frozen=True, kw_only=True):
+    workload: _Workload | tuple[_Workload, ...] = ()
+    threads: int | tuple[int, ...] = ()
+    params: Config = field(default_factory=dict)
+    whole_runs: bool = False
+    program: _Program | tuple[_Program, ...] = ()
+
+
+class CounterValue(Schema, frozen=True):
+    """A figure that counters give: `times` * `count` / `per`; without `per` of a whole process."""
+
+    name: Title
+    count: Word
+    per: WordOrNone = ""
+    times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+
+class Figure(Schema, frozen=True):
+    """What the report says in one line: one arm (or BEST) against another one, or the control."""
+
+    name: Title
+    arm: Name
+    over: Name = ""
+    rows: Pattern | tuple[Pattern, ...] = ("*",)
+    of: Title = OF_SPEED
+
+    def covers(self, label: str) -> bool:
+        """Whether a row counts."""
+        return any(fnmatchcase(label, pattern) for pattern in _listed(self.rows))
+
+
+class _File(Schema, frozen=True, kw_only=True):
+    schema: Literal[1]
+    question: Annotated[str, Meta(pattern=r"\A.{1,300}\?\Z")]
+    instructions: bool = False
+    pairs: Annotated[int, Meta(ge=LEAST_PAIRS, le=MOST_PAIRS)] = USUAL_PAIRS
+    budget_s: Annotated[float, Meta(ge=LEAST_BUDGET_S, le=MOST_BUDGET_S)]
+    seed: Annotated[int, Meta(ge=0, le=2**31)] = 1
+    arm: tuple[_Arm, ...]
+    row: tuple[_Row, ...]
+    value: tuple[CounterValue, ...] = ()
+    figure: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One arm of an experiment, as it was asked for.
+    """One arm of an experiment, as it was asked for."""
 
-    Attributes:
-        name: How it is called in the results.
-        arm: Its allocator and parameters.
-        if_installed: Whether the experiment goes on without it where it is not installed.
-        build: Which other build of hz it is; "": the installed allocator.
-        profile: Where its parameters come from; None: from the definition. As long as there is no
-            such file, the arm has none.
-    """
-
-    name: str
+    name: str  # in the results
     arm: Arm
-    if_installed: bool = False
-    build: str = ""
-    profile: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CounterValue:
-    """A figure that counters give: `times` * `count` / `per`.
-
-    Attributes:
-        name: What it is called.
-        count: Name of a counter.
-        per: Name of another one; "": the count of a whole process.
-        times: What it is multiplied with.
-    """
-
-    name: str
-    count: str
-    per: str = ""
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """What the report says in one line: one arm against another.
-
-    Attributes:
-        name: What it shows.
-        arm: Name of the arm, or BEST.
-        over: Name of the arm that it is compared with; "": the control.
-        rows: Patterns of the labels of the rows that count.
-        of: OF_SPEED, OF_MEMORY, INSTRUCTIONS, or the name of a value.
-    """
-
-    name: str
-    arm: str
-    over: str
-    rows: tuple[str, ...]
-    of: str
-
-    def covers(self, label: str) -> bool:
-        """Whether a row counts."""
-        return any(fnmatchcase(label, pattern) for pattern in self.rows)
+    if_installed: bool  # whether the experiment goes on without it where it is not installed
+    build: str  # which other build of hz it is; "": the installed allocator
+    # where its parameters come from; None: from the definition. As long as there is no such file,
+    # the arm has none.
+    profile: Path | None
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """A row that is a real program; what is started stands in no definition.
+    """A row that is a real program; what is started stands in no definition."""
 
-    Attributes:
-        label: How the program is called.
-    """
-
-    label: str
+    label: str  # how the program is called
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A question that measuring can answer.
+    """A question that measuring can answer."""
 
-    Attributes:
-        folder: Where it lives; its name is the experiment's.
-        question: In one sentence.
-        instructions: Whether they are counted, too.
-        pairs: Blocks of each row.
-        budget_s: Seconds for all rows.
-        seed: Of every random choice.
-        sides: The first one is the control.
-        rows: The workloads, or the programs.
-        values: What its counters give.
-        figures: What the report says of it.
-    """
-
-    folder: Path
-    question: str
-    instructions: bool
-    pairs: int
-    budget_s: float
-    seed: int
-    sides: tuple[Side, ...]
+    folder: Path  # where it lives; its name is the experiment's
+    file: _File  # what its definition says
+    sides: tuple[Side, ...]  # the first one is the control
     rows: tuple[WorkloadSpec | ProgramRow, ...]
-    values: tuple[CounterValue, ...]
-    figures: tuple[Figure, ...]
 
     @property
     def name(self) -> str:
@@ -194,42 +178,25 @@ def find(names: Sequence[str]) -> tuple[Path, ...]:
 def load(folder: Path) -> Experiment:
     """Returns the experiment in a folder."""
     path = folder / DEFINITION
-    fields = Fields(files.read_toml(path, MOST_BYTES))
+    said = files.read_toml(path, MOST_BYTES)
     try:
-        return _experiment(folder, fields)
+        file = judged(said, _File)
+        sides = tuple(side for each in file.arm for side in _sides(folder, each))
+        rows = tuple(row for each in file.row for row in _rows(each))
+        experiment = Experiment(folder, file, sides, rows)
+        _judge(experiment)
     except UsageError as error:
         raise UsageError(f"{str(path)!r}: {error}") from None
-
-
-def _experiment(folder: Path, top: Fields) -> Experiment:
-    top.whole("schema", _SCHEMA, _SCHEMA)
-    experiment = Experiment(
-        folder=folder,
-        question=top.text("question", _QUESTION),
-        instructions=top.has("instructions") and top.truth("instructions"),
-        pairs=top.whole("pairs", LEAST_PAIRS, MOST_PAIRS) if top.has("pairs") else USUAL_PAIRS,
-        budget_s=top.number("budget_s", LEAST_BUDGET_S, MOST_BUDGET_S),
-        seed=top.whole("seed", 0, _MOST_SEED) if top.has("seed") else 1,
-        sides=tuple(side for each in top.children("arm") for side in _sides(folder, each)),
-        rows=tuple(row for each in top.children("row") for row in _rows(each)),
-        values=tuple(_value(each) for each in _optional(top, "value")),
-        figures=tuple(_figure(each) for each in _optional(top, "figure")),
-    )
-    top.close()
-    _judge(experiment)
-    for figure in experiment.figures:
-        _judge_figure(figure, experiment)
     return experiment
 
 
 def _judge(experiment: Experiment) -> None:
     """Refuses what no measurement could answer."""
-    for what, found, least in (
-        ("arm", [side.name for side in experiment.sides], 2),
-        ("row", [row.label for row in experiment.rows], 1),
-        ("value", [value.name for value in experiment.values], 0),
-        ("figure", [figure.name for figure in experiment.figures], 0),
-    ):
+    file, names = experiment.file, [side.name for side in experiment.sides]
+    labels = [row.label for row in experiment.rows]
+    values, figures = ([each.name for each in listed] for listed in (file.value, file.figure))
+    every = (("arm", names, 2), ("row", labels, 1), ("value", values, 0), ("figure", figures, 0))
+    for what, found, least in every:
         twice = [each for each, count in Counter(found).items() if count > 1]
         if twice:
             raise UsageError(f"the {what} {twice[0]!r} stands twice")
@@ -238,75 +205,39 @@ def _judge(experiment: Experiment) -> None:
     if experiment.sides[0].if_installed:
         raise UsageError("arm[0] is the control and cannot be left out; drop its if_installed")
     single = [r for r in experiment.rows if isinstance(r, WorkloadSpec) and r.threads == 1]
-    if experiment.instructions and not single:
+    if file.instructions and not single:
         raise UsageError("instructions are counted with one thread, and no row has threads = 1")
+    kinds = [OF_SPEED, OF_MEMORY, *values, *([INSTRUCTIONS] if file.instructions else [])]
+    for figure in file.figure:
+        for key, got, legal in (
+            ("arm", figure.arm, [BEST, *names]),
+            ("over", figure.over or names[0], names),
+            ("of", figure.of, kinds),
+        ):
+            if got not in legal:
+                said = f"figure {figure.name!r}: {key} is {got!r}"
+                raise UsageError(f"{said}; legal is one of: {legal}")
+        if not any(map(figure.covers, labels)):
+            raise UsageError(f"figure {figure.name!r}: no row is called like {figure.rows}")
 
 
-def _judge_figure(figure: Figure, experiment: Experiment) -> None:
-    """Refuses a figure of something that the experiment does not have."""
-    names = [side.name for side in experiment.sides]
-    kinds = [OF_SPEED, OF_MEMORY, *(value.name for value in experiment.values)]
-    kinds += [INSTRUCTIONS] if experiment.instructions else []
-    for key, got, legal in (
-        ("arm", figure.arm, [BEST, *names]),
-        ("over", figure.over or names[0], names),
-        ("of", figure.of, kinds),
-    ):
-        if got not in legal:
-            raise UsageError(f"figure {figure.name!r}: {key} is {got!r}; legal is one of: {legal}")
-    if not any(figure.covers(row.label) for row in experiment.rows):
-        raise UsageError(f"figure {figure.name!r}: no row is called like {figure.rows}")
-
-
-def _optional(fields: Fields, key: str) -> tuple[Fields, ...]:
-    return fields.children(key) if fields.has(key) else ()
-
-
-def _value(fields: Fields) -> CounterValue:
-    value = CounterValue(
-        name=fields.text("name", _TITLE),
-        count=fields.text("count"),
-        per=fields.text("per") if fields.has("per") else "",
-        times=fields.whole("times", 1, _MOST_TIMES) if fields.has("times") else 1,
-    )
-    fields.close()
-    return value
-
-
-def _figure(fields: Fields) -> Figure:
-    figure = Figure(
-        name=fields.text("name", _TITLE),
-        arm=fields.text("arm", _NAME),
-        over=fields.text("over", _NAME) if fields.has("over") else "",
-        rows=tuple(_pattern(each) for each in _listed(fields, "rows"))
-        if fields.has("rows")
-        else ("*",),
-        of=fields.text("of", _TITLE) if fields.has("of") else OF_SPEED,
-    )
-    fields.close()
-    return figure
-
-
-def _sides(folder: Path, fields: Fields) -> Iterator[Side]:
+def _sides(folder: Path, asked: _Arm) -> Iterator[Side]:
     """Yields one arm for each combination of the listed parameters."""
-    allocator = fields.text("allocator")
-    named = fields.text("name", _NAME) if fields.has("name") else ""
-    if_installed = fields.has("if_installed") and fields.truth("if_installed")
-    build = fields.word("build", tuple(builds.BUILDS)) if fields.has("build") else ""
-    if build and allocator != "hz":
-        raise UsageError(f"arm {named!r}: only hz has builds, not {allocator}")
-    path = folder / fields.text("profile", _FILE) if fields.has("profile") else None
-    configs = [_of_profile(path, allocator)] if path else list(_combinations(fields))
-    fields.close()
+    if asked.build and asked.allocator != "hz":
+        raise UsageError(f"arm {asked.name!r}: only hz has builds, not {asked.allocator}")
+    path = folder / asked.profile if asked.profile else None
+    if path and asked.params:
+        raise UsageError(f"arm {asked.name!r} has params and a profile; legal is one of the two")
+    configs = [_of_profile(path, asked.allocator)] if path else _combinations(asked.params)
+    varied = {key for key in asked.params if len({each[key] for each in configs}) > 1}
     for config in configs:
-        told = {key for key in config if not named or len({each[key] for each in configs}) > 1}
-        varied = " ".join(f"{key}={value}" for key, value in config.items() if key in told)
-        parts = [named, varied] if named and varied else [named or varied or allocator]
-        arm = Arm.of(BUILD + build if build else allocator, config)
-        yield Side(" ".join(parts), arm, if_installed, build, path)
+        told = [f"{k}={v}" for k, v in config.items() if k in varied or not asked.name]
+        name = " ".join(filter(None, [asked.name, *told])) or asked.allocator
+        arm = Arm.of(BUILD + asked.build if asked.build else asked.allocator, config)
+        yield Side(name, arm, asked.if_installed, asked.build, path)
 
 
-def _of_profile(path: Path, allocator: str) -> dict[str, params.Value]:
+def _of_profile(path: Path, allocator: str) -> dict[str, Value]:
     """Returns the parameters of a profile; none as long as there is none."""
     if not path.exists():
         return {}
@@ -316,57 +247,24 @@ def _of_profile(path: Path, allocator: str) -> dict[str, params.Value]:
     return dict(tuned.params)
 
 
-def _rows(fields: Fields) -> Iterator[WorkloadSpec | ProgramRow]:
+def _rows(asked: _Row) -> Iterator[WorkloadSpec | ProgramRow]:
     """Yields one row for each program, or workload, number of threads and parameters."""
-    if fields.has("program"):
-        names = [_program(each) for each in _listed(fields, "program")]
-        fields.close()
-        yield from map(ProgramRow, names)
-        return
-    workloads = [_word(each) for each in _listed(fields, "workload")]
-    threads = [_threads(each) for each in _listed(fields, "threads")]
-    configs = list(_combinations(fields))
-    is_whole = fields.has("whole_runs") and fields.truth("whole_runs")
-    fields.close()
-    for workload, count, config in product(workloads, threads, configs):
+    workloads, programs, threads = map(_listed, (asked.workload, asked.program, asked.threads))
+    if bool(programs) == bool(workloads) or bool(threads) != bool(workloads):
+        raise UsageError("a row is a program, or a workload with its threads")
+    yield from map(ProgramRow, programs)
+    for workload, count, config in product(workloads, threads, _combinations(asked.params)):
         overrides = [f"{key}={value}" for key, value in config.items()]
         spec = WorkloadSpec.from_text(workload, overrides, count)
-        yield replace(spec, steady=spec.steady and not is_whole)
+        yield replace(spec, steady=spec.steady and not asked.whole_runs)
 
 
-def _combinations(fields: Fields) -> Iterator[dict[str, params.Value]]:
-    """Yields every combination of the values in `params`; the empty one without them."""
-    listed = fields.child("params").choices() if fields.has("params") else ()
-    names = [name for name, _ in listed]
-    for values in product(*(values for _, values in listed)):
-        yield dict(zip(names, values, strict=True))
+def _combinations(params: Mapping[str, Value | tuple[Value, ...]]) -> list[dict[str, Value]]:
+    """Every combination of the listed values; the empty one without any."""
+    lists = map(_listed, params.values())
+    return [dict(zip(params, values, strict=True)) for values in product(*lists)]
 
 
-def _listed(fields: Fields, key: str) -> list[object]:
-    """Returns a list, or the list of a single value."""
-    value = fields.anything(key)
-    return value if isinstance(value, list) else [value]
-
-
-def _pattern(value: object) -> str:
-    if not isinstance(value, str) or not _ROWS.fullmatch(value):
-        raise UsageError(f"a figure's rows are {value!r}; legal are patterns like 'larson *'")
-    return value
-
-
-def _word(value: object) -> str:
-    if not isinstance(value, str) or not _WORKLOAD.fullmatch(value):
-        raise UsageError(f"a row's workload is {value!r}; legal is NAME or NAME@SETTING")
-    return value
-
-
-def _program(value: object) -> str:
-    if not isinstance(value, str) or not _PROGRAM.fullmatch(value):
-        raise UsageError(f"a row's program is {value!r}; legal is a name of a-z, 0-9 and dashes")
-    return value
-
-
-def _threads(value: object) -> int:
-    if type(value) is not int:
-        raise UsageError(f"a row's threads are {value!r}; legal is a whole number")
-    return value
+def _listed(value: object) -> tuple[Any, ...]:
+    """A list, or the list of a single value."""
+    return value if isinstance(value, tuple) else (value,)

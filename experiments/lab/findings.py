@@ -1,81 +1,116 @@
-"""The findings of experiments: question, answer, and whether the samples give what is claimed."""
+"""The findings of experiments: question, answer, and whether the samples give what is claimed.
+
+A figure is one arm against another over some rows, made from their samples. A ratio is the
+geometric mean over the rows that the figure covers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from statistics import fmean
 
 from hztune.compare import comparison as comparisons
+from hztune.compare import table
 from hztune.compare.comparison import Comparison
-from hztune.compare.standings import Standings
-from lab.arm_figures import Shown, shown
-from lab.definition import CounterValue, Experiment
+from hztune.compare.match import Measured
+from hztune.compare.standings import Standing, Standings, between, geometric_mean
+from hztune.stats.intervals import Interval
+from lab.definition import BEST, OF_MEMORY, OF_SPEED, CounterValue, Experiment, Figure
 from lab.run import RESULTS
 
 README = "README.md"
 NOT_MEASURED = "not measured yet"
+UNKNOWN = "-"
 
 _FINDING = re.compile(r"^## Finding\s*\n+(.+?)(?:\n\s*\n|\n#|\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentReading:
-    """What became of one question.
-
-    Attributes:
-        name: Of the experiment.
-        question: In one sentence.
-        finding: First paragraph of the README's Finding; NOT_MEASURED without results.
-        figures: What the samples say of it, the headline first; none without results.
-        date: Of the last row, "2026-01-31"; "" without results.
-        standings: What the samples of each row give.
-        values: What the experiment makes of its counters.
-        problems: Where the results are not what the samples, or the definition, give.
-    """
+class Shown:
+    """A figure as the report shows it."""
 
     name: str
-    question: str
-    finding: str
-    figures: tuple[Shown, ...]
-    date: str
-    standings: tuple[Standings, ...]
-    values: tuple[CounterValue, ...]
-    problems: tuple[str, ...]
+    text: str  # with its interval where it has one
+    interval: Interval | None = None  # of the log of the ratio; None: no ratio, or unknown
 
-    def lines(self) -> list[str]:
-        """The finding for a terminal."""
-        text = [f"{self.name}: {self.question}", f"  {self.finding}"]
+
+@dataclass(frozen=True, slots=True)
+class ExperimentReading:
+    """What became of one question."""
+
+    experiment: Experiment
+    finding: str  # first paragraph of the README's Finding; NOT_MEASURED without results
+    figures: tuple[Shown, ...] = ()  # what the samples say of it, the headline first
+    date: str = ""  # of the last row, "2026-01-31"
+    standings: tuple[Standings, ...] = ()  # what the samples of each row give
+    problems: tuple[str, ...] = ()  # where results are not what samples, or definition, give
+
+    @property
+    def name(self) -> str:
+        """Of the experiment."""
+        return self.experiment.name
+
+    def lines(self, *, rows: bool) -> list[str]:
+        """The finding for a terminal; with `rows` its tables behind it."""
+        text = [f"{self.name}: {self.experiment.file.question}", f"  {self.finding}"]
         text += [f"  {each.name}: {each.text}" for each in self.figures]
         text += [f"  measured {self.date}"] if self.date else []
-        return [*text, *(f"  WRONG: {each}" for each in self.problems)]
+        text += [f"  WRONG: {each}" for each in self.problems]
+        if rows and self.standings:
+            text += ["", table.plain(self.standings), *self.values()]
+        return text
 
     def cells(self) -> tuple[str, ...]:
         """The finding as a line of a table: name, question, finding, figures, date."""
         figures = "<br>".join(f"{each.name}: {each.text}" for each in self.figures)
-        return (self.name, self.question, self.finding, figures, self.date)
+        return (self.name, self.experiment.file.question, self.finding, figures, self.date)
+
+    def values(self) -> list[str]:
+        """What the counters give, a line for each arm on each row; nothing without any."""
+        columns: list[tuple[str, Callable[[Standing], float | None]]] = [
+            (value.name, partial(_amount, value)) for value in self.experiment.file.value
+        ]
+        every = [(row.label, each) for row in self.standings for each in row.all]
+        if any(each.instructions is not None for _, each in every):
+            columns.append(("instructions an operation", lambda each: each.instructions))
+        if not columns:
+            return []
+        head = ["row", "arm", *(name for name, _ in columns)]
+        numbers = ([_number(of(each)) for _, of in columns] for _, each in every)
+        cells = zip(every, numbers, strict=True)
+        return table.lines(head, [[label, each.name, *row] for (label, each), row in cells])
+
+
+def markdown_of(readings: Sequence[ExperimentReading], *, rows: bool) -> str:
+    """One table of all questions; with `rows` the tables of each one behind it."""
+    head = ("experiment", "question", "finding", "figures, 95 % intervals", "date")
+    text = table.lines(head, [each.cells() for each in readings])
+    for each in readings:
+        if rows and each.standings:
+            text += ["", f"### {each.name}", "", table.markdown(each.standings), "", *each.values()]
+    return "\n".join(text)
 
 
 def examine(experiment: Experiment) -> ExperimentReading:
     """Returns what became of an experiment, every estimate made anew from its samples."""
-    name, question = experiment.name, experiment.question
-    path = experiment.folder / RESULTS
+    path, readme = experiment.folder / RESULTS, experiment.folder / README
     if not path.exists():
-        return ExperimentReading(name, question, NOT_MEASURED, (), "", (), experiment.values, ())
+        return ExperimentReading(experiment, NOT_MEASURED)
     record, wrong = comparisons.load(path)
-    finding = _finding(experiment.folder / README)
+    found = _FINDING.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
     problems = [*wrong, *_strangers(experiment, record)]
-    if not finding:
+    if not found:
         problems.append(f"{README} has no section '## Finding' with a sentence in it")
+    figures = [_shown(figure, experiment, record) for figure in experiment.file.figure]
     return ExperimentReading(
-        name=name,
-        question=question,
-        finding=finding,
-        figures=shown(experiment, record),
+        experiment,
+        finding=" ".join(found[1].split()) if found else "",
+        figures=tuple(figures or [_lead(record)]),
         date=max(row.created for row in record.rows)[:10] if record.rows else "",
         standings=record.standings,
-        values=experiment.values,
         problems=tuple(problems),
     )
 
@@ -100,9 +135,63 @@ def _strangers(experiment: Experiment, record: Comparison) -> Iterator[str]:
         yield f"the control was {record.contenders[0].name}; {again}"
 
 
-def _finding(path: Path) -> str:
-    """Returns the first paragraph under "## Finding", on one line; "" when there is none."""
-    if not path.is_file():
-        return ""
-    found = _FINDING.search(path.read_text(encoding="utf-8"))
-    return " ".join(found[1].split()) if found else ""
+def _lead(record: Comparison) -> Shown:
+    """Without figures: the first arm over the best of the others."""
+    rows = record.standings
+    over = f"over {len(rows)} rows" if len(rows) > 1 else "on one row"
+    found = geometric_mean([row.lead for row in rows if row.lead is not None])
+    name = f"{record.contenders[0].name} / best of the others {over}"
+    return Shown(name, table.interval_text(found, 3), found)
+
+
+def _shown(figure: Figure, experiment: Experiment, record: Comparison) -> Shown:
+    positions = {each.name: index for index, each in enumerate(record.contenders)}
+    rows = [row for row in record.rows if figure.covers(row.spec.label)]
+    over = positions.get(figure.over) if figure.over else 0
+    arm, name = positions.get(figure.arm), figure.name
+    if figure.arm == BEST and over is not None:
+        arm = _best(rows, over, range(len(positions)))
+    if arm is None or over is None or not rows:
+        return Shown(name, UNKNOWN)
+    if figure.of in (OF_SPEED, OF_MEMORY):
+        if figure.arm == BEST:
+            name += f" ({record.contenders[arm].name}, the best of {len(positions) - 1})"
+        parts = [between(row.blocks, over, arm)[figure.of == OF_MEMORY] for row in rows]
+        found = geometric_mean([each for each in parts if each is not None])
+        text = f"{table.interval_text(found, 3)} {figure.of}" if found else UNKNOWN
+        return Shown(name, text, found)
+    value = next((each for each in experiment.file.value if each.name == figure.of), None)
+    means = []
+    for index in (over, arm):
+        standings = [row.all[index] for row in record.standings if figure.covers(row.label)]
+        amounts = [_amount(value, each) for each in standings]
+        known = [each for each in amounts if each is not None]
+        means.append(_number(fmean(known) if known else None))
+    return Shown(name, f"{' -> '.join(means)} {figure.of}")
+
+
+def _best(rows: Sequence[Measured], over: int, positions: Sequence[int]) -> int | None:
+    """Returns the fastest of the others over these rows; those that fail on one do not count."""
+    means: dict[int, float] = {}
+    for index in positions:
+        speeds = [between(row.blocks, over, index)[0] for row in rows]
+        known = [each.estimate for each in speeds if each is not None]
+        if index != over and rows and len(known) == len(rows):
+            means[index] = fmean(known)
+    return max(means, key=lambda index: means[index], default=None)
+
+
+def _amount(value: CounterValue | None, standing: Standing) -> float | None:
+    """What a value (None: instructions) is for one arm on one row; None: it does not count so."""
+    if value is None:
+        return standing.instructions
+    counted = standing.counters.get(value.count)
+    per = standing.counters.get(value.per) if value.per else 1.0
+    return value.times * counted / per if counted is not None and per else None
+
+
+def _number(value: float | None) -> str:
+    """Returns a number with three digits that count, whole above a thousand."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

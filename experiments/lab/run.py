@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hztune import allocator, files
 from hztune.arguments import contender_text
-from hztune.blocks import Block, Outcome
+from hztune.blocks import Block
 from hztune.compare import comparison as comparisons
 from hztune.compare import conduct, contenders
 from hztune.compare.comparison import Comparison
@@ -93,18 +93,20 @@ def run(
     left = [each for label, each in (programs or {}).items() if label not in there]
     for line in require_programs(left, contenders):
         reporter.say(line)
+    whole_s = experiment.file.budget_s if budget_s is None else budget_s
     record, stopped = conduct.carry_out(
         record,
         specs,
-        _plan(experiment, len(specs), budget_s),
-        executors(contenders, machine, experiment.seed),
+        Effort(experiment.file.pairs, max(1.0, whole_s * len(specs) / len(experiment.rows))),
+        executors(contenders, machine, experiment.file.seed),
         reporter,
         lambda so_far: files.write_whole(unfinished, comparisons.dumps(so_far)),
         _finish(experiment, contenders),
     )
     if stopped or len(record.rows) < len(experiment.rows):
         return Ran(record, len(experiment.rows), unfinished, stopped)
-    return Ran(record, len(experiment.rows), _publish(unfinished), stopped)
+    results = unfinished.replace(experiment.folder / RESULTS)
+    return Ran(record, len(experiment.rows), results, stopped)
 
 
 def further(texts: Sequence[str]) -> tuple[Contender, ...]:
@@ -123,7 +125,10 @@ def require(experiment: Experiment) -> None:
                 f"the arm {side.name!r} needs {str(side.profile)!r}: the README beside it says "
                 "how to make that profile"
             )
-    needed = {"valgrind": experiment.instructions, "cmake": any(s.build for s in experiment.sides)}
+    needed = {
+        "valgrind": experiment.file.instructions,
+        "cmake": any(s.build for s in experiment.sides),
+    }
     for program, is_needed in needed.items():
         if is_needed and shutil.which(program) is None:
             raise UsageError(
@@ -179,12 +184,14 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
 def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
     """Returns what drops the counters that no value asks for, and counts instructions if asked."""
     proof = FileIdentity(contenders)
-    asked = {name for value in experiment.values for name in (value.count, value.per)}
+    asked = {name for value in experiment.file.value for name in (value.count, value.per)}
 
     def finish(row: Measured) -> Measured:
         blocks = tuple(_slim(block, asked) for block in row.blocks)
         spec = row.spec
-        if not (experiment.instructions and isinstance(spec, WorkloadSpec) and spec.threads == 1):
+        if not (
+            experiment.file.instructions and isinstance(spec, WorkloadSpec) and spec.threads == 1
+        ):
             return replace(row, blocks=blocks)
         arms = [each.arm for each in contenders]
         return replace(row, blocks=blocks, counts=tuple(count(spec, a, proof) for a in arms))
@@ -193,13 +200,12 @@ def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
 
 
 def _slim(block: Block, asked: set[str]) -> Block:
-    return replace(block, outcomes=tuple(_slim_outcome(each, asked) for each in block.outcomes))
-
-
-def _slim_outcome(outcome: Outcome, asked: set[str]) -> Outcome:
-    every = {**outcome.facts, **outcome.counters}
-    kept = {name: value for name, value in every.items() if name in asked}
-    return replace(outcome, counters=kept, facts={})
+    outcomes = []
+    for each in block.outcomes:
+        every = {**each.facts, **each.counters}
+        kept = {name: value for name, value in every.items() if name in asked}
+        outcomes.append(replace(each, counters=kept, facts={}))
+    return replace(block, outcomes=tuple(outcomes))
 
 
 def _resumed(folder: Path, fresh: Comparison, reporter: Reporter) -> Comparison:
@@ -227,16 +233,3 @@ def _changed(found: Comparison, fresh: Comparison) -> list[str]:
     there, here = ({each.identity for each in one.contenders} for one in (found, fresh))
     names = [str(each[0]) for each in sorted(there ^ here, key=str)]
     return [*dict.fromkeys(names), *(["the machine"] if found.machine != fresh.machine else [])]
-
-
-def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Effort:
-    """Returns the plan for the rows that are left: each gets its part of the whole budget."""
-    whole_s = experiment.budget_s if budget_s is None else budget_s
-    return Effort(experiment.pairs, max(1.0, whole_s * rows / len(experiment.rows)))
-
-
-def _publish(unfinished: Path) -> Path:
-    """Makes a complete record the results."""
-    results = unfinished.with_name(RESULTS)
-    unfinished.replace(results)
-    return results

@@ -227,7 +227,7 @@ REFUSED = {
     "a program that is no name": (
         'workload = ["lifo", "larson"]',
         "program = ['/bin/true']",
-        "legal",
+        "program.0. is '/bin/true'",
     ),
     "threads of a program": ('workload = ["lifo", "larson"]', "program = 'lua'", "threads"),
     "no TOML": ("schema = 1", "schema = ", "is no TOML"),

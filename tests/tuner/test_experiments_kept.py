@@ -43,7 +43,7 @@ def test_every_counter_that_an_experiment_asks_for_exists() -> None:
     known = counted | {"ops", "minor_faults", "rss_idle_kb"}
     assert len(known) > 30
     for each in committed():
-        asked = {name for value in each.values for name in (value.count, value.per or "ops")}
+        asked = {name for value in each.file.value for name in (value.count, value.per or "ops")}
         assert asked <= known, each.name
 
 
