@@ -41,7 +41,7 @@ def measure(case: Case, work: Path, budget: str, allocator: str) -> dict[str, An
         raise CaseError(f"{case.name}: {'; '.join(lacking)}")
     out = work / f"study-{case.name}"
     line = study(case, work, budget, allocator, out)
-    variables = [f"{name}={value}" for name, value in case.variables]
+    variables = [f"{name}={value}" for name, value in case.variables.items()]
     done = subprocess.run(
         ["env", *variables, *line], stdout=subprocess.PIPE, text=True, check=False
     )
@@ -54,7 +54,7 @@ def measure(case: Case, work: Path, budget: str, allocator: str) -> dict[str, An
         "options": list(case.options),
         "command": list(case.command),
         "size": case.size,
-        "variables": dict(case.variables),
+        "variables": case.variables,
         "asked": allocator,
         "budget": budget,
         "exit_status": done.returncode,
@@ -68,7 +68,7 @@ def remarks(case: Case) -> list[str]:
     """What hztune says of the programs that a case needs: one may bring its own allocator."""
     from hztune.allocator import loaded_program
 
-    return [said for program, _ in case.needs for said in loaded_program.inspect(program).remarks]
+    return [said for program in case.needs for said in loaded_program.inspect(program).remarks]
 
 
 def record(results: Path, rows: dict[str, dict[str, Any]]) -> None:

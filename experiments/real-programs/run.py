@@ -7,7 +7,7 @@
     run.py --experiment experiments/huge-pages            the rows of another experiment
     run.py --missing            say which programs are not here, and where they come from
 
-How a program is started stands in ../programs/cases.py. A row is kept in results.unfinished.json
+How a program is started stands in ../programs/cases.toml. A row is kept in results.unfinished.json
 when it is measured; that becomes results.json when the last row is there. `python
 experiments/report.py real-programs --rows` prints what the samples give.
 """
@@ -33,12 +33,10 @@ from hztune.scratch import scratch_folder
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "programs"), str(HERE.parent)]
 
-from cases import CASES, COMPARED, Case, CaseError, build, environment, missing  # noqa: E402
+from cases import BY_NAME, Case, CaseError, build, environment, missing  # noqa: E402
 from lab import definition  # noqa: E402
 from lab.definition import Experiment  # noqa: E402
 from lab.run import Ran, further, run  # noqa: E402
-
-BY_NAME = {case.name: case for case in (*CASES, *COMPARED)}
 
 
 def measure(

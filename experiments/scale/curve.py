@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from noted import LockUse, run_bench, run_noted
+from noted import lock_uses, run_bench, run_noted
 
 from hztune import artifacts
 from hztune.machine import Machine
@@ -49,24 +49,21 @@ def recorded(spec: WorkloadSpec, seconds: float) -> dict[str, Any]:
     return {
         "workload": spec.label,
         "threads": spec.threads,
-        "shards": seen.shards,
-        "nodes": seen.nodes,
+        "shards": seen["shards"],
+        "nodes": seen["nodes"],
         "ops_per_s": plain["ops_per_s"],
         "cpu_share": plain["cpu_share"],
-        "ledger_ops_per_s": seen.ops_per_s,
+        "ledger_ops_per_s": seen["ops"] / seen["seconds"],
         "faults": 1e3 * plain["minor_faults"] / plain["ops"],
-        "locks": [asdict(use) for use in seen.uses],
+        "locks": lock_uses(seen),
     }
 
 
-def told(use: LockUse) -> str:
-    """A lock in words."""
-    calls = f", {use.with_calls:.2f} per million with a system call" if use.with_calls else ""
-    return (
-        f"  lock {use.name}: taken {use.taken:.2f} times in 1000 operations, waited for "
-        f"{use.contended:.3f} times; held for {use.mean_ns:.0f} ns (99 of 100: at most "
-        f"{use.p99_ns:.0f} ns), the busiest one {100 * use.busiest:.2f} % of the time{calls}"
-    )
+TOLD = (
+    "  lock {name}: taken {taken:.2f} times in 1000 operations, waited for {contended:.3f} times; "
+    "held for {mean_ns:.0f} ns (99 of 100: at most {p99_ns:.0f} ns), the busiest one {busiest:.2%} "
+    "of the time, {with_calls:.2f} per million with a system call"
+)
 
 
 def main() -> None:
@@ -89,7 +86,7 @@ def main() -> None:
         print(f"{spec.label}, {row['shards']} shard(s): {row['ops_per_s'] / 1e6:.2f} million/s")
         for use in row["locks"]:
             if use["taken"] >= RARE or use["with_calls"]:
-                print(told(LockUse(**use)), flush=True)
+                print(TOLD.format_map(use), flush=True)
 
 
 if __name__ == "__main__":

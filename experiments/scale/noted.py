@@ -1,15 +1,19 @@
 """A workload on libhz-ledger.so: a run in which every lock, system call and slow path is noted.
 
-HZTUNE_CORE names the build of experiments/scale/ledger.
+HZTUNE_CORE names the build of experiments/scale/ledger. A time is a row of the ledger: `count`,
+`ns` of all together, `p50_ns`, `p99_ns`, `most_ns`; `undisturbed` are those that took less than
+0.1 ms, `undisturbed_ns` those together: in a longer one the thread did not run. Of a lock these are
+its holds, and there are `shard` and `class` (None: it has none), `contended` (times that a thread
+waited), `in_vain` (times that one found it held and did without), `waited_ns`, `with_calls` (holds
+with a system call inside) and `calls` (these by name).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,8 @@ from hztune import artifacts, process
 from hztune.errors import HztuneError
 from hztune.scratch import scratch_folder
 from hztune.workload import WorkloadSpec
+
+Row = Mapping[str, Any]
 
 _SCHEMA = "hz-ledger/1"
 _WARMUP_S = 0.3
@@ -47,209 +53,70 @@ LOCK_NAMES: Mapping[str, str] = {
 _SELDOM = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How long something took, over all times that it was done.
+def mean_ns(times: Row) -> float:
+    """The mean of those that were not disturbed."""
+    return times["undisturbed_ns"] / times["undisturbed"] if times["undisturbed"] else 0.0
 
-    Attributes:
-        count: How often.
-        ns: Nanoseconds of all of them together.
-        p50_ns: Half of them took at most this.
-        p99_ns: 99 of 100 took at most this.
-        most_ns: The longest.
-        undisturbed: How many took less than 0.1 ms. In a longer one the thread did not run.
-        undisturbed_ns: Nanoseconds of those together.
+
+def lock_uses(seen: Row) -> list[dict[str, Any]]:
+    """What the locks of each name came to in a run, the name with the most holds first.
+
+    How often is in 1000 operations; `with_calls` and `calls` are in a million. `mean_ns` leaves out
+    holds in which the thread did not run; `p99_ns` is of the lock of which that is worst, among
+    those that have a hundredth of all holds; `busiest` is the share of the time in which the
+    busiest of them was held.
     """
-
-    count: int
-    ns: float
-    p50_ns: float
-    p99_ns: float
-    most_ns: float
-    undisturbed: float
-    undisturbed_ns: float
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Times:
-        """Returns what a row of the ledger says; further keys of it are left alone."""
-        return cls(**{name: row[name] for name in cls.__slots__})
-
-    @property
-    def mean_ns(self) -> float:
-        """The mean of those that were not disturbed."""
-        return self.undisturbed_ns / self.undisturbed if self.undisturbed else 0.0
+    by_name: defaultdict[str, list[Row]] = defaultdict(list)
+    for lock in seen["locks"]:
+        by_name[lock["name"]].append(lock)
+    found = [_use(name, locks, seen) for name, locks in by_name.items()]
+    return sorted(found, key=lambda use: -use["taken"])
 
 
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """One lock, of which there may be many of that name.
+def _use(name: str, locks: Sequence[Row], seen: Row) -> dict[str, Any]:
+    def total(key: str) -> float:
+        return sum(lock[key] for lock in locks)
 
-    Attributes:
-        name: One of LOCK_NAMES' values, or what the ledger calls it.
-        shard: Of a depot, a bin or an inbox; else None.
-        class_: Of a depot or a bin; else None.
-        contended: Times that a thread waited for it.
-        in_vain: Times that a thread found it held and did without.
-        waited_ns: How long all threads waited together.
-        with_calls: Holds with a system call inside.
-        calls: Those system calls by name.
-        held: The holds.
-    """
-
-    name: str
-    shard: int | None
-    class_: int | None
-    contended: int
-    in_vain: int
-    waited_ns: float
-    with_calls: int
-    calls: Mapping[str, int]
-    held: Times
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Contact:
-        """Returns what a row of the ledger says."""
-        return cls(
-            name=LOCK_NAMES.get(row["name"], row["name"]),
-            shard=row.get("shard"),
-            class_=row.get("class"),
-            contended=row["contended"],
-            in_vain=row["in_vain"],
-            waited_ns=row["waited_ns"],
-            with_calls=row["with_calls"],
-            calls=row["calls"],
-            held=Times.of(row),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LockUse:
-    """All locks of one name, in one run.
-
-    Attributes:
-        name: What they are called.
-        locks: How many of them were taken.
-        taken: Times that one was taken, in 1000 operations.
-        contended: Times that a thread waited for one, in 1000 operations.
-        in_vain: Times that a thread found one held and did without, in 1000 operations.
-        mean_ns: Mean hold, without those in which the thread did not run.
-        p99_ns: 99 of 100 holds took at most this: of the lock of which that is worst, among those
-            that have a hundredth of all holds.
-        busiest: The share of the time in which the busiest of them was held.
-        with_calls: Holds with a system call inside, in a million operations.
-        calls: Those system calls by name, in a million operations.
-    """
-
-    name: str
-    locks: int
-    taken: float
-    contended: float
-    in_vain: float
-    mean_ns: float
-    p99_ns: float
-    busiest: float
-    with_calls: float
-    calls: Mapping[str, float]
-
-
-def lock_uses(contacts: Iterable[Contact], ops: int, seconds: float) -> tuple[LockUse, ...]:
-    """Returns what each name came to, the one with the most holds first."""
-    by_name: defaultdict[str, list[Contact]] = defaultdict(list)
-    for contact in contacts:
-        by_name[contact.name].append(contact)
-    found = [_use(name, each, ops, seconds) for name, each in by_name.items()]
-    return tuple(sorted(found, key=lambda use: -use.taken))
-
-
-def _use(name: str, contacts: list[Contact], ops: int, seconds: float) -> LockUse:
-    holds = sum(each.held.count for each in contacts)
-    undisturbed = sum(each.held.undisturbed for each in contacts)
-    undisturbed_ns = sum(each.held.undisturbed_ns for each in contacts)
-    often = [each for each in contacts if each.held.count >= _SELDOM * holds] or contacts
-    calls: defaultdict[str, int] = defaultdict(int)
-    for each in contacts:
-        for call, count in each.calls.items():
-            calls[call] += count
-    return LockUse(
-        name=name,
-        locks=len(contacts),
-        taken=1e3 * holds / ops,
-        contended=1e3 * sum(each.contended for each in contacts) / ops,
-        in_vain=1e3 * sum(each.in_vain for each in contacts) / ops,
-        mean_ns=undisturbed_ns / undisturbed if undisturbed else 0.0,
-        p99_ns=max(each.held.p99_ns for each in often),
-        busiest=max(each.held.undisturbed_ns for each in contacts) / (1e9 * seconds),
-        with_calls=1e6 * sum(each.with_calls for each in contacts) / ops,
-        calls={call: 1e6 * count / ops for call, count in sorted(calls.items())},
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """What one run showed.
-
-    Attributes:
-        spec: The workload, with its threads.
-        variables: The parameters of hz that were set, as variables.
-        shards: Shards that hz had.
-        nodes: NUMA nodes that it told apart.
-        seconds: Length of the counted window.
-        ops: Operations in it.
-        cpu_s: CPU time used in it.
-        faults: Page faults in it.
-        clock_ns: What the ledger's clock adds to each time.
-        locks: Every lock that was taken.
-        system_calls: hz's own, by the name of its function.
-        paths: The slow paths, by the name of the function; one contains those that it calls.
-    """
-
-    spec: WorkloadSpec
-    variables: Mapping[str, str]
-    shards: int
-    nodes: int
-    seconds: float
-    ops: int
-    cpu_s: float
-    faults: int
-    clock_ns: float
-    locks: tuple[Contact, ...]
-    system_calls: Mapping[str, Times]
-    paths: Mapping[str, Times]
-
-    @property
-    def uses(self) -> tuple[LockUse, ...]:
-        """The locks by name."""
-        return lock_uses(self.locks, self.ops, self.seconds)
-
-    @property
-    def ops_per_s(self) -> float:
-        """Operations in a second; the ledger makes it slower than hz is."""
-        return self.ops / self.seconds
-
-    def per_op(self, times: Times) -> float:
-        """How often something was done in one operation."""
-        return times.count / self.ops
+    ops, holds, calls = seen["ops"], total("count"), Counter[str]()
+    often = [lock for lock in locks if lock["count"] >= _SELDOM * holds] or locks
+    for lock in locks:
+        calls.update(lock["calls"])
+    return {
+        "name": name,
+        "locks": len(locks),
+        "taken": 1e3 * holds / ops,
+        "contended": 1e3 * total("contended") / ops,
+        "in_vain": 1e3 * total("in_vain") / ops,
+        "mean_ns": mean_ns({key: total(key) for key in ("undisturbed", "undisturbed_ns")}),
+        "p99_ns": max(lock["p99_ns"] for lock in often),
+        "busiest": max(lock["undisturbed_ns"] for lock in locks) / (1e9 * seen["seconds"]),
+        "with_calls": 1e6 * total("with_calls") / ops,
+        "calls": {call: 1e6 * count / ops for call, count in sorted(calls.items())},
+    }
 
 
 def run_noted(
     spec: WorkloadSpec, seconds: float, variables: Mapping[str, str] | None = None
-) -> Noted:
-    """Runs a workload on the library with the ledger."""
+) -> dict[str, Any]:
+    """Runs a workload on the library with the ledger, which makes it slower.
+
+    What hz-bench says (`ops`, `seconds`, `cpu_s`, `minor_faults`, ...), and beside it the ledger:
+    `shards`, `nodes`, `clock_ns` (what its clock adds to each time), `locks`, and by the name of
+    their functions `system_calls` and `paths`, each of which contains those that it calls.
+    """
+    library = artifacts.root() / "libhz-ledger.so"
     with scratch_folder() as folder:
         path = folder / "ledger.json"
-        said = run_bench(
-            spec,
-            seconds,
-            artifacts.root() / "libhz-ledger.so",
-            {**(variables or {}), "HZ_LEDGER": str(path)},
-        )
+        said = run_bench(spec, seconds, library, {**(variables or {}), "HZ_LEDGER": str(path)})
         try:
             ledger = json.loads(path.read_text(encoding="utf-8"))
             if ledger["schema"] != _SCHEMA:
                 raise ValueError(f"schema {ledger['schema']}, not {_SCHEMA}")
-            return _noted(spec, variables or {}, said, ledger)
+            taken = [{"shard": None, "class": None, **lock} for lock in ledger["locks"] if lock]
+            locks = [{**lock, "name": LOCK_NAMES.get(lock["name"], lock["name"])} for lock in taken]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HztuneError(f"{spec.label}: the ledger cannot be read ({error})") from error
+    return {**said, **ledger, "locks": locks}
 
 
 def run_bench(
@@ -278,22 +145,3 @@ def run_bench(
         raise HztuneError(f"{spec.label}: hz-bench {done.describe()}")
     said: dict[str, Any] = json.loads(done.stdout)
     return said
-
-
-def _noted(
-    spec: WorkloadSpec, variables: Mapping[str, str], said: dict[str, Any], ledger: dict[str, Any]
-) -> Noted:
-    return Noted(
-        spec=spec,
-        variables=variables,
-        shards=ledger["shards"],
-        nodes=ledger["nodes"],
-        seconds=said["seconds"],
-        ops=said["ops"],
-        cpu_s=said["cpu_s"],
-        faults=said["minor_faults"],
-        clock_ns=ledger["clock_ns"],
-        locks=tuple(Contact.of(row) for row in ledger["locks"] if row is not None),
-        system_calls={name: Times.of(row) for name, row in ledger["system_calls"].items()},
-        paths={name: Times.of(row) for name, row in ledger["paths"].items()},
-    )

@@ -31,7 +31,7 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from lines import ways_per_op
-from noted import Noted, run_bench, run_noted
+from noted import lock_uses, mean_ns, run_bench, run_noted
 
 from hztune import artifacts
 from hztune.machine import Machine
@@ -138,35 +138,32 @@ def runs(names: list[str]) -> Iterator[Run]:
             yield Run(f"{name} T={count}", spec, variables, cpus, base)
 
 
-def locks_of(seen: Noted) -> list[dict[str, Any]]:
+def locks_of(seen: dict[str, Any]) -> list[dict[str, Any]]:
     """The busiest locks: how often each is held in an operation, how long, and how many wait."""
-    busiest = sorted(seen.locks, key=lambda lock: -lock.held.undisturbed_ns)[:BUSIEST]
+    busiest = sorted(seen["locks"], key=lambda lock: -lock["undisturbed_ns"])[:BUSIEST]
     return [
         {
-            "name": lock.name,
-            "class": lock.class_,
-            "shard": lock.shard,
-            "per_op": lock.held.count / seen.ops,
-            "ns": round(lock.held.mean_ns, 1),
-            "contended_per_op": lock.contended / seen.ops,
+            **{key: lock[key] for key in ("name", "class", "shard")},
+            "per_op": lock["count"] / seen["ops"],
+            "ns": round(mean_ns(lock), 1),
+            "contended_per_op": lock["contended"] / seen["ops"],
         }
         for lock in busiest
-        if lock.held.count
+        if lock["count"]
     ]
 
 
-def timed(seen: Noted, of: str) -> dict[str, dict[str, float]]:
+def timed(seen: dict[str, Any], of: str) -> dict[str, dict[str, float]]:
     """The paths or system calls that were passed: how often in an operation, and how long."""
-    table = getattr(seen, of)
     return {
         name: {
-            "per_op": times.count / seen.ops,
-            "ns": round(times.mean_ns, 1),
-            "p99_ns": round(times.p99_ns),
-            "all_ns_per_op": round(times.ns / seen.ops, 3),
+            "per_op": times["count"] / seen["ops"],
+            "ns": round(mean_ns(times), 1),
+            "p99_ns": round(times["p99_ns"]),
+            "all_ns_per_op": round(times["ns"] / seen["ops"], 3),
         }
-        for name, times in table.items()
-        if times.count
+        for name, times in seen[of].items()
+        if times["count"]
     }
 
 
@@ -244,17 +241,17 @@ def figures(together: Sequence[Sequence[dict[str, Any]]]) -> dict[str, float]:
     }
 
 
-def ledger_of(runs: list[tuple[float, Noted, Any]]) -> dict[str, Any]:
+def ledger_of(runs: list[tuple[float, dict[str, Any], Any]]) -> dict[str, Any]:
     """What the ledger says of the middle one of some runs, each with its line's way."""
-    line_ns, seen, _ = sorted(runs, key=lambda row: row[1].cpu_s / row[1].ops)[len(runs) // 2]
+    line_ns, seen, _ = sorted(runs, key=lambda row: cpu_ns_per_op([row[1]]))[len(runs) // 2]
     return {
-        "shards": seen.shards,
+        "shards": seen["shards"],
         "ledger_line_ns": line_ns,
-        "ledger_ops_per_s": seen.ops_per_s,
-        "ledger_cpu_ns_per_op": 1e9 * seen.cpu_s / seen.ops,
-        "ledger_faults_per_op": seen.faults / seen.ops,
-        "clock_ns": seen.clock_ns,
-        "locks_by_name": [asdict(use) for use in seen.uses],
+        "ledger_ops_per_s": seen["ops"] / seen["seconds"],
+        "ledger_cpu_ns_per_op": cpu_ns_per_op([seen]),
+        "ledger_faults_per_op": seen["minor_faults"] / seen["ops"],
+        "clock_ns": seen["clock_ns"],
+        "locks_by_name": lock_uses(seen),
         "locks": locks_of(seen),
         "paths": timed(seen, "paths"),
         "system_calls": timed(seen, "system_calls"),
@@ -267,7 +264,7 @@ def recorded(run: Run, seconds: float, line: Line) -> dict[str, Any]:
     seconds *= LONGER if is_there else 1
     row = {"threads": run.spec.threads, "cpus": run.cpus, "base": base.key if base else ""}
 
-    def noted() -> Noted:
+    def noted() -> dict[str, Any]:
         return run_noted(run.spec, seconds, run.variables)
 
     def plainly(spec: WorkloadSpec) -> dict[str, Any]:

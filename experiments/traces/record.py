@@ -12,100 +12,56 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-PROGRAMS = HERE.parent / "programs"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "programs"))
+
+from cases import BY_NAME, Case, build, missing  # the table of programs
+
 HZTUNE = [sys.executable, "-m", "hztune"]
 READY_S = 10.0
+CASES = {
+    "messages": BY_NAME["cpp-messages"],
+    "phases": BY_NAME["memory-possible"],
+    "python": BY_NAME["dicts"],
+    **{name: BY_NAME[name] for name in ("sqlite", "lua", "ruby", "clang", "node", "rust", "z3")},
+    "perl": BY_NAME["perl"],
+    "redis": BY_NAME["redis"],
+}
+"""By the name of its trace, NAME.hzt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One program.
-
-    Attributes:
-        name: Of its trace, NAME.hzt.
-        command: What is run; {programs}, {work} and {python} are put in.
-        load: Of a server: what puts it under load, with {port}.
-        variables: Set for the program.
-        needs: What must be installed.
-    """
-
-    name: str
-    command: str
-    load: str = ""
-    variables: tuple[tuple[str, str], ...] = ()
-    needs: str = ""
-
-    def words(self, work: Path, port: str = "{port}") -> list[str]:
-        """The program's command."""
-        return [_put(word, work, port) for word in shlex.split(self.command)]
+def words_of(case: Case, work: Path, port: str = "{port}") -> tuple[list[str], list[str]]:
+    """The command of a program, and of a server what puts it under load."""
+    if case.command:
+        return case.words(work, case.size), []
+    told = [word.replace("{port}", port) for word in case.told(work, case.size)]
+    options = dict(zip(told[::2], told[1::2], strict=True))
+    return shlex.split(options["--server"]), shlex.split(options["--load"])
 
 
-def _put(text: str, work: Path, port: str) -> str:
-    values = {"programs": PROGRAMS, "work": work, "port": port}
-    for name, value in {**values, "python": sys.executable}.items():
-        text = text.replace(f"{{{name}}}", str(value))
-    return text
-
-
-_MALLOC = (("PYTHONMALLOC", "malloc"),)
-CASES = (
-    Case("messages", "{work}/messages 700", needs="g++"),
-    Case("phases", "{work}/phases 3", needs="g++"),
-    Case("python", "{python} -S {programs}/dicts.py 100", variables=_MALLOC),
-    Case("sqlite", "sqlite3 :memory: '.read {programs}/orders.sql'", needs="sqlite3"),
-    Case("lua", "lua5.4 {programs}/words.lua 600", needs="lua5.4"),
-    Case("ruby", "ruby --disable=gems {programs}/words.rb 1000", needs="ruby"),
-    Case("clang", "clang -O1 -c {work}/large.c -o /dev/null", needs="clang"),
-    Case("node", "node {programs}/objects.js 60", needs="node"),
-    Case("rust", "{work}/words-rust 1500", needs="rustc"),
-    Case("z3", "z3 {work}/pigeons.smt2", needs="z3"),
-    Case("perl", "perl {programs}/words.pl 600", needs="perl"),
-    Case(
-        "redis",
-        "redis-server --port {port} --save '' --loglevel warning",
-        "redis-benchmark -p {port} -n 200000 -r 20000 -d 400 -P 16 -t set,hset -q",
-        needs="redis-server",
-    ),
-)
-
-
-def build(work: Path) -> None:
-    """Makes what the commands need in `work`; what that is says experiments/programs/cases.py."""
-    sys.path.insert(0, str(PROGRAMS))
-    import cases
-
-    cases.build(work, [*cases.CASES, *(each for each in cases.COMPARED if each.name == "rust")])
-
-
-def record(case: Case, work: Path) -> Path:
+def record(name: str, case: Case, work: Path) -> Path:
     """Records one program; returns its trace."""
-    trace = work / f"{case.name}.hzt"
-    line = [*HZTUNE, "record", "-o", str(trace), "--"]
-    variables = {**os.environ, **dict(case.variables)}
-    if not case.load:
-        words = [*line, *case.words(work)]
-        subprocess.run(words, env=variables, stdout=subprocess.DEVNULL, check=True)
-        return trace
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    words = [*line, *case.words(work, port)]
-    with subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL) as server:
+        port = free.getsockname()[1]
+    program, load = words_of(case, work, str(port))
+    trace = work / f"{name}.hzt"
+    line = [*HZTUNE, "record", "-o", str(trace), "--", *program]
+    quiet, env = subprocess.DEVNULL, {**os.environ, **case.variables}
+    if not load:
+        subprocess.run(line, env=env, stdout=quiet, check=True)
+        return trace
+    with subprocess.Popen(line, env=env, stdout=quiet) as server:
         try:
-            _wait_for(int(port))
-            load = shlex.split(_put(case.load, work, port))
-            subprocess.run(load, stdout=subprocess.DEVNULL, check=True)
+            _wait_for(port)
+            subprocess.run(load, stdout=quiet, check=True)
         finally:
             server.send_signal(signal.SIGTERM)
     return trace
@@ -124,34 +80,28 @@ def _wait_for(port: int) -> None:
             time.sleep(0.05)
 
 
-def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add = parser.add_argument
-    add("--only", nargs="+", metavar="NAME", choices=[case.name for case in CASES], default=[])
-    add("--folder", type=Path, default=Path("hztune-results/traces"), help="where traces go")
-    add("--list", action="store_true", help="print the commands and do nothing")
-    return parser.parse_args(words)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Record; 1 when a program is missing."""
-    asked = arguments(words)
-    chosen = [case for case in CASES if not asked.only or case.name in asked.only]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--only", nargs="+", metavar="NAME", choices=[*CASES], default=[*CASES])
+    add("--folder", type=Path, default=Path("hztune-results/traces"), help="where traces go")
+    add("--list", action="store_true", help="print the commands and do nothing")
+    asked = parser.parse_args(words)
     if asked.list:
-        for case in chosen:
-            print(case.name, shlex.join(case.words(Path("WORK"))))
+        for name in asked.only:
+            print(name, shlex.join(words_of(CASES[name], Path("WORK"))[0]))
         return 0
     asked.folder.mkdir(parents=True, exist_ok=True)
     work = asked.folder.resolve()
-    build(work)
+    build(work, [CASES[name] for name in asked.only])
     status = 0
-    for case in chosen:
-        if case.needs and shutil.which(case.needs) is None:
-            print(f"{case.name}: {case.needs} is not installed", file=sys.stderr)
+    for name in asked.only:
+        if lacking := missing(CASES[name]):
+            print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
             status = 1
             continue
-        print(record(case, work), flush=True)
+        print(record(name, CASES[name], work), flush=True)
     return status
 
 
