@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20410, "modules": 142, "functions": 1910, "classes": 282, "docstrings": 5720},
-    "tests": {"code": 22725},
-    "experiments": {"code": 5400},
+    "tuner": {"code": 19034, "modules": 128, "functions": 1728, "classes": 264, "docstrings": 5230},
+    "tests": {"code": 22226},
+    "experiments": {"code": 4903},
     "core in C": {"code": 19775},
     "tests in C": {"code": 11167},
     "guides": {"words": 14550},
-    "experiments' pages": {"words": 15050},
+    "experiments' pages": {"words": 15049},
 }
 
 

@@ -336,7 +336,7 @@ class Glibc(Adapter):
         The ranges of the knobs are malloc's own, so what was parsed within them is in effect.
         """
         loader = loaded_program.loader_of(program)
-        done = probe.run(environment, str(loader), "--list-tunables")
+        done = probe.run_probe(environment, str(loader), "--list-tunables")
         rows = {row.option: row.param for row in self.rows(installed)}
         listed = {said["name"]: int(said["value"], 0) for said in _LISTED.finditer(done.stdout)}
         if not done.ok or not rows.keys() <= listed.keys():

@@ -116,7 +116,7 @@ def libraries(program: Path) -> tuple[Path, ...]:
     loader = inspect(program).loader
     if loader is None or not loader.is_file():
         return ()
-    listed = probe.run({}, str(loader), "--list", str(program)).stdout
+    listed = probe.run_probe({}, str(loader), "--list", str(program)).stdout
     return tuple(Path(found[1]) for found in _RESOLVED.finditer(listed))
 
 

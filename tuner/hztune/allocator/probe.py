@@ -41,10 +41,10 @@ def run_true(environment: Mapping[str, str]) -> process.Finished:
             "hztune runs the program `true` to hear what an allocator says of itself, and finds it "
             f"neither in PATH nor in {os.defpath}; install it (coreutils) or put its folder in PATH"
         )
-    return run(environment, program)
+    return run_probe(environment, program)
 
 
-def run(environment: Mapping[str, str], *words: str) -> process.Finished:
+def run_probe(environment: Mapping[str, str], *words: str) -> process.Finished:
     """Runs a command under `environment` and the little of our own that a probe needs.
 
     Of a dynamic loader with the path of a program, the program's own code is not executed.
@@ -58,7 +58,7 @@ def ask(code: str, environment: Mapping[str, str]) -> Any:
 
     The code finds `ctypes`, `mapped()` (the files in its address space) and `this` (its symbols).
     """
-    done = run(environment, sys.executable, "-I", "-S", "-c", _PREAMBLE + code)
+    done = run_probe(environment, sys.executable, "-I", "-S", "-c", _PREAMBLE + code)
     for line in done.stdout.splitlines():
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
