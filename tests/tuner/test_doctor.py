@@ -241,12 +241,6 @@ def test_a_load_that_is_over_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(pass_by(busy=90)) == 1
 
 
-def test_a_worker_beside_others_does_not_warn_of_them(tmp_path: Path) -> None:
-    findings(tmp_path, **BUSY, **{"proc/99/comm": "hz-turns\n"})
-    assert len(remarks(tmp_path)) == 2
-    assert remarks(tmp_path, alone=False) == []
-
-
 def test_what_a_study_is_told_starts_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

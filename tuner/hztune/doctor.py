@@ -30,7 +30,8 @@ _FREQUENCY_TUNERS = frozenset({"auto-cpufreq", "power-profiles-", "tuned", "ther
 _HYPERFINE_DEADLINE_S = 10.0
 _MOST_REMARKS = 3
 _LOOK_S = 0.2
-_LOAD, _OTHERS = "load", "other tuners"
+_LOAD = "load"
+_VERDICTS: tuple[Fitness, ...] = ("ok", "warn", "unfit")
 _HIDDEN = "not visible here (virtual machine?)"
 
 
@@ -52,18 +53,13 @@ def examine(root: Path = Path("/")) -> tuple[Check, ...]:
     return (*_checks(root), _hyperfine())
 
 
-def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
+def remarks(root: Path = Path("/")) -> list[str]:
     """What a study is told of the machine before it measures: the worst, a sentence each.
 
     It reads a few files, starts nothing and takes a fifth of a second at most. A load that is over,
-    such as that of the study before this one, is not told.
-
-    Args:
-        root: Stands for / in tests.
-        alone: Whether nothing else of the same study measures here; else what shows its presence
-            is no disturbance.
+    such as that of the study before this one, is not told. `root` stands for / in tests.
     """
-    found = [each for each in _checks(root) if alone or each.name not in (_LOAD, _OTHERS)]
+    found = [*_checks(root)]
     serious = [each for worst in ("unfit", "warn") for each in found if each.verdict == worst]
     if any(each.name == _LOAD for each in serious) and _is_idle_now(root):
         serious = [each for each in serious if each.name != _LOAD]
@@ -81,80 +77,100 @@ def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
 
 def _checks(root: Path) -> Iterator[Check]:
     """Every check that starts nothing."""
-    machine, ticks = Machine.here(root), _ticks(root)
-    yield from _settings(root, machine)
-    yield from _shared(root, machine)
-    if not sum(ticks):
-        yield Check("stolen time", "unknown", _HIDDEN)
-    else:
-        stolen = ticks[7] / max(1, sum(ticks) - ticks[3] - ticks[4])
-        found = f"{100 * stolen:.1f} % of the busy time since the start"
-        mend = "move to a machine with dedicated CPUs"
-        yield _judged("stolen time", stolen < _STEAL_SHARE, found, found, mend)
-    memory = text_or_empty(root / "proc/meminfo")
-    total, free = (re.search(rf"{name}:\s+(\d+) kB", memory) for name in ("SwapTotal", "SwapFree"))
-    used_mb = (int(total[1]) - int(free[1])) // 1024 if total and free else 0
-    swapped = f"{used_mb} MiB in use"
-    yield _judged("swap", used_mb <= 0, "none in use", swapped, "sudo swapoff --all")
-    yield _other_tuners(root)
-    preloaded = os.environ.get("LD_PRELOAD", "")  # into hztune's helpers, too
-    said = f"set to {preloaded}"
-    yield _judged("LD_PRELOAD", not preloaded, "not set", said, "unset LD_PRELOAD")
-    yield _allocator_settings(root)
+    machine = Machine.here(root)
+    for rows in (_settings(root, machine), _shared(root, machine), _of_processes(root)):
+        yield from (_judged(*row) for row in rows)
 
 
-def _judged(name: str, is_good: bool, good: str, bad: str, mend: str) -> Check:
-    return Check(name, "ok", good) if is_good else Check(name, "warn", bad, mend)
+_Row = tuple[str, str, int, str]
+"""The name of a check, what it found ("": nothing shows it), its place in _VERDICTS, the mend."""
 
 
-def _settings(root: Path, machine: Machine) -> Iterator[Check]:
-    """Settings of the kernel and of the CPU, each with the value that measurements want."""
-    cpu, layout = (
-        "/sys/devices/system/cpu",
-        text_or_empty(root / "proc/sys/kernel/randomize_va_space"),
-    )
-    boost = f"echo 0 | sudo tee {cpu}/cpufreq/boost"
-    if (root / f".{cpu}/intel_pstate/no_turbo").exists():
-        boost = f"echo 1 | sudo tee {cpu}/intel_pstate/no_turbo"
-    rows = (
-        # It should not change its speed with the load.
-        ("frequency governor", machine.governor, machine.governor == "performance",
-         machine.governor, "sudo cpupower frequency-set --governor performance"),
-        # Turbo makes the speed depend on temperature and on the other cores.
-        ("turbo", machine.turbo, machine.turbo != "on", "on", boost),
-        # With `always` the kernel gives huge pages to some processes and not to others.
-        ("transparent huge pages", machine.thp, not machine.thp.startswith("always"),
-         f"{machine.thp}: speed and memory depend on what the kernel finds",
-         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
-        # Without it one lucky or unlucky layout is measured over and over.
-        ("address randomisation", layout, layout == "2", f"mode {layout}: layouts repeat",
-         "sudo sysctl kernel.randomize_va_space=2"),
+def _judged(name: str, found: str, level: int, mend: str) -> Check:
+    if not found:
+        return Check(name, "unknown", _HIDDEN)
+    return Check(name, _VERDICTS[level], found, mend if level else "")
+
+
+def _settings(root: Path, machine: Machine) -> Iterator[_Row]:
+    """Settings of the kernel and of the CPU, each with the command for what is wanted."""
+    # It should not change its speed with the load.
+    yield (
+        "frequency governor", machine.governor, machine.governor != "performance",
+        "sudo cpupower frequency-set --governor performance",
     )  # fmt: skip
-    for name, value, is_good, bad, mend in rows:
-        known = _judged(name, is_good, value, bad, mend)
-        yield known if value else Check(name, "unknown", _HIDDEN)
+    # Turbo makes the speed depend on temperature and on the other cores.
+    cpu = "/sys/devices/system/cpu"
+    is_intel = (root / f".{cpu}/intel_pstate/no_turbo").exists()
+    to = "1 | sudo tee {}/intel_pstate/no_turbo" if is_intel else "0 | sudo tee {}/cpufreq/boost"
+    yield "turbo", machine.turbo, machine.turbo == "on", f"echo {to.format(cpu)}"
+    # With `always` the kernel gives huge pages to some processes and not to others.
+    is_always = machine.thp.startswith("always")
+    yield (
+        "transparent huge pages",
+        machine.thp + ": speed and memory depend on what the kernel finds" * is_always, is_always,
+        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+    )  # fmt: skip
+    # Without it one lucky or unlucky layout is measured over and over.
+    layout = text_or_empty(root / "proc/sys/kernel/randomize_va_space")
+    found = layout if layout in ("", "2") else f"mode {layout}: layouts repeat"
+    yield "address randomisation", found, layout != "2", "sudo sysctl kernel.randomize_va_space=2"
 
 
-def _shared(root: Path, machine: Machine) -> Iterator[Check]:
-    """What takes the CPUs from the arms: a quota that throttles amid a turn, and other programs."""
+def _shared(root: Path, machine: Machine) -> Iterator[_Row]:
+    """What takes CPUs and memory from the arms: a quota, other programs, a hypervisor, swap."""
     throttled = Throttling(root).count() if machine.quota is not None else 0
-    quota = "none" if machine.quota is None else f"{cpus_text(machine.quota)}, never throttled"
-    bad = f"{cpus_text(machine.quota or 0)}, throttled {throttled} times so far"
+    found = f", throttled {throttled} times so far" if throttled else ", never throttled"
+    found = "none" if machine.quota is None else cpus_text(machine.quota) + found
     mend = "run without --cpus / CPUQuota=, and give --threads within it"
-    yield _judged("CPU quota", throttled == 0, quota, bad, mend)
+    yield "CPU quota", found, throttled > 0, mend
     words = text_or_empty(root / "proc/loadavg").split()
-    if not words:
-        yield Check(_LOAD, "unknown", _HIDDEN)
-        return
-    busy, cores = float(words[0]), cpus_text(machine.cores)
-    found, share = (
-        f"{busy:.2f} running on average in the last minute, for {cores}",
-        busy / machine.cores,
+    share = float(words[0]) / machine.cores if words else 0.0
+    cores = cpus_text(machine.cores)
+    found = (
+        f"{float(words[0]):.2f} running on average in the last minute, for {cores}" if words else ""
     )
+    level = (share >= _BUSY_SHARE) + (share >= _VERY_BUSY_SHARE)
     mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"
-    is_unfit = share >= _VERY_BUSY_SHARE
-    loaded = Check(_LOAD, "unfit" if is_unfit else "warn", found, mend)
-    yield Check(_LOAD, "ok", found) if share < _BUSY_SHARE else loaded
+    yield _LOAD, found, level, mend
+    ticks = _ticks(root)
+    stolen = ticks[7] / max(1, sum(ticks) - ticks[3] - ticks[4])
+    found = f"{100 * stolen:.1f} % of the busy time since the start" if sum(ticks) else ""
+    yield "stolen time", found, stolen >= _STEAL_SHARE, "move to a machine with dedicated CPUs"
+    memory = text_or_empty(root / "proc/meminfo")
+    kb = dict(re.findall(r"^(Swap\w+):\s+(\d+) kB", memory, re.M))
+    used_mb = (int(kb.get("SwapTotal", 0)) - int(kb.get("SwapFree", 0))) // 1024
+    found = f"{used_mb} MiB in use" if used_mb > 0 else "none in use"
+    yield "swap", found, used_mb > 0, "sudo swapoff --all"
+
+
+def _of_processes(root: Path) -> Iterator[_Row]:
+    """What other programs, or settings for all programs, do to those that are measured."""
+    # A study beside this one, or a daemon that changes frequencies.
+    names = {text_or_empty(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
+    own, tuning = (sorted(them & names.keys()) for them in (_OWN_PROGRAMS, _FREQUENCY_TUNERS))
+    row = "none", 0, ""
+    if own:
+        mend = f"wait for process {names[own[0]]}, or end it"
+        row = f"{own[0]} is running: another study?", 2, mend
+    elif tuning:
+        row = f"{tuning[0]} changes the CPU's frequency", 1, f"sudo systemctl stop {tuning[0]}"
+    yield "other tuners", *row
+    preloaded = os.environ.get("LD_PRELOAD", "")  # into hztune's helpers, too
+    found = f"set to {preloaded}" if preloaded else "not set"
+    yield "LD_PRELOAD", found, bool(preloaded), "unset LD_PRELOAD"
+    # Settings that were made once act on every allocator that is measured with its defaults.
+    row = "none in force for all programs", 0, ""
+    known = {each for one in allocator.names() for each in allocator.get(one).variables()}
+    prefixed = {name for name in os.environ if name.endswith("_MALLOC_CONF")}
+    if given := sorted(known.intersection(os.environ) - {"LD_PRELOAD"} | prefixed):
+        said = f"{given[0]}={os.environ[given[0]]} in the environment"
+        row = said, 1, f"unset {' '.join(given)}"
+    for place in ("etc/ld.so.preload", "etc/malloc.conf"):
+        path = root / place
+        if content := os.readlink(path) if path.is_symlink() else text_or_empty(path):
+            row = f"/{place} says {content}", 1, f"sudo rm /{place}"
+    yield "allocator settings", *row
 
 
 def _ticks(root: Path) -> list[int]:
@@ -172,32 +188,6 @@ def _is_idle_now(root: Path) -> bool:
     return sum(passed) > 0 and sum(passed) - idle < _BUSY_SHARE * sum(passed)
 
 
-def _other_tuners(root: Path) -> Check:
-    """A study beside this one, or a daemon that changes frequencies."""
-    names = {text_or_empty(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
-    for name in sorted(_OWN_PROGRAMS & names.keys()):
-        mend = f"wait for process {names[name]}, or end it"
-        return Check(_OTHERS, "unfit", f"{name} is running: another study?", mend)
-    tuning = [*sorted(_FREQUENCY_TUNERS & names.keys()), ""][0]
-    found = f"{tuning} changes the CPU's frequency"
-    return _judged(_OTHERS, not tuning, "none", found, f"sudo systemctl stop {tuning}")
-
-
-def _allocator_settings(root: Path) -> Check:
-    """Settings that were made once act on every allocator that is measured with its defaults."""
-    name = "allocator settings"
-    for place in ("etc/ld.so.preload", "etc/malloc.conf"):
-        path = root / place
-        if content := os.readlink(path) if path.is_symlink() else text_or_empty(path):
-            return Check(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
-    known = {each for one in allocator.names() for each in allocator.get(one).variables()}
-    prefixed = {name for name in os.environ if name.endswith("_MALLOC_CONF")}
-    found = sorted(known.intersection(os.environ) - {"LD_PRELOAD"} | prefixed)
-    said = "".join(f"{each}={os.environ[each]} in the environment" for each in found[:1])
-    return _judged(name, not found, "none in force for all programs", said,
-                   f"unset {' '.join(found)}")  # fmt: skip
-
-
 def _hyperfine() -> Check:
     """Whole programs are timed by hyperfine where it is installed."""
     name, mend = "hyperfine", "sudo apt-get install hyperfine"
@@ -206,8 +196,7 @@ def _hyperfine() -> Check:
         return Check(name, "warn", "not installed: hz-launch will time whole programs", mend)
     done = process.run([path, "--version"], deadline_s=_HYPERFINE_DEADLINE_S)
     version = done.stdout.strip().removeprefix("hyperfine ")
-    bad, mend = (
-        f"{path} is another program of that name",
-        f"{mend}  # the PyPI and npm packages are something else",
-    )
-    return _judged(name, done.ok and bool(re.match(r"\d+\.\d+", version)), version, bad, mend)
+    if done.ok and re.match(r"\d+\.\d+", version):
+        return Check(name, "ok", version)
+    mend += "  # the PyPI and npm packages are something else"
+    return Check(name, "warn", f"{path} is another program of that name", mend)

@@ -90,31 +90,31 @@ class Calls:
         return self.frees_by_others / self.frees if self.frees else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sight:
     """What was seen of a program; memory is without mapped files."""
 
-    wall_s: float  # how long it was looked at; of a server, its load
-    ended: bool  # whether it (of a server, its load) ended by itself meanwhile
-    cpu_s: float  # CPU time that it took meanwhile
-    delay_s: float  # for which its first thread waited for a CPU that others had
-    life_cpu_s: float  # from its start to its end; of a server, under its load
-    processes: int  # most that lived at one time
-    threads: int  # the same, in all processes together
-    faults: int  # page faults without a disk; of a server, under its load
-    peak_kb: int  # most memory that was resident at one time
-    end_kb: int  # what was when the look ended; of a server, a moment after its load
-    before_kb: int  # of a server: what was before its load; 0: it is none
-    allocator: str  # that provides its malloc; "": not known
-    provider: str  # the file that does; "": not seen
-    inside: tuple[str, ...]  # allocators with names of their own in its files ("inside:jemalloc")
-    obstacle: str  # why no allocator can be put under it, in one sentence; "": one can
-    gains_rights: bool  # whether that is since it gains rights when it starts
-    is_of_go: bool  # whether that is since Go's own runtime gives it all its memory
-    dropped: tuple[str, ...]  # programs that it started without the variables that it was given
-    ports: tuple[str, ...]  # on which it listened at the end ("the port 6379")
-    calls: Calls | None  # what it asked of its allocator; None: not seen
-    unseen: str  # why not, in one sentence
+    wall_s: float = 0.0  # how long it was looked at; of a server, its load
+    ended: bool = False  # whether it (of a server, its load) ended by itself meanwhile
+    cpu_s: float = 0.0  # CPU time that it took meanwhile
+    delay_s: float = 0.0  # for which its first thread waited for a CPU that others had
+    life_cpu_s: float = 0.0  # from its start to its end; of a server, under its load
+    processes: int = 1  # most that lived at one time
+    threads: int = 1  # the same, in all processes together
+    faults: int = 0  # page faults without a disk; of a server, under its load
+    peak_kb: int = 0  # most memory that was resident at one time
+    end_kb: int = 0  # what was when the look ended; of a server, a moment after its load
+    before_kb: int = 0  # of a server: what was before its load; 0: it is none
+    allocator: str = ""  # that provides its malloc; "": not known
+    provider: str = ""  # the file that does; "": not seen
+    inside: tuple[str, ...] = ()  # allocators with names of their own in its files
+    obstacle: str = ""  # why no allocator can be put under it, in one sentence; "": one can
+    gains_rights: bool = False  # whether that is since it gains rights when it starts
+    is_of_go: bool = False  # whether that is since Go's own runtime gives it all its memory
+    dropped: tuple[str, ...] = ()  # programs that it started without the variables it was given
+    ports: tuple[str, ...] = ()  # on which it listened at the end ("the port 6379")
+    calls: Calls | None = None  # what it asked of its allocator; None: not seen
+    unseen: str = ""  # why not, in one sentence
 
     @property
     def cpus(self) -> float:
@@ -158,79 +158,76 @@ class _Look:
 
     seconds: float  # after which it is ended
     trace: Path | None = None  # what the recorder writes; None: it is not recorded
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    ready_s: float = 0.0
-    ended: bool = False
-    threads: int = 1
-    faults: int = 0
-    before_kb: int = 0
-    files_kb: int = 0
-    load_ns: int = 0
-    points: list[tuple[int, int, int]] = field(default_factory=list)
-    ports: set[str] = field(default_factory=set)
+    sight: Sight = field(default_factory=Sight)
     dropped: set[str] = field(default_factory=set)
-    run: Run = field(default_factory=lambda: Run(None))
-    report: dict[str, Any] = field(default_factory=dict)
+    ready_s: float = 0.0  # of a server: until it answered
+    load_ns: int = 0  # when its load began
+    _files_kb: int = 0
 
-    def once(self, program: Program) -> None:
+    def once(self, program: Program) -> Run:
         """Runs a program, in its place, to its end or to the end of the time."""
-        base, launches = AllocatorIdentity().base, list[Launch]()
-        grace_s = _END_S + _TRACE_S if program.service is None else _LOAD_GRACE_S
-        here = replace(program, span_s=self.seconds) if program.service else program
+        base, sight, launches = AllocatorIdentity().base, self.sight, list[Launch]()
+        is_served = program.service is not None
+        grace_s = _LOAD_GRACE_S if is_served else _END_S + _TRACE_S
+        here = replace(program, span_s=self.seconds) if is_served else program
         unit = Unit(here, base, user_settings(), self._judge, self.seconds + grace_s)
 
-        def serve(launch: Launch) -> Run:
+        def follow(launch: Launch) -> Run:
             launches.append(launch)
             with self._followed(launch):
-                return self._serve(unit, launch)
+                return self._serve(unit, launch) if is_served else self._alone(launch)
 
         hook("--prepare", program.prepare, base)
-        if program.service is None:
-            with launched(unit) as launch:
-                launches.append(launch)
-                self._alone(launch)
-                done = launch.child.stop(_END_S)
-            self.run, _ = launch.run(done)
-        else:
+        if is_served:
             most_s = program.ready_s + self.seconds + _LOAD_GRACE_S + _REST_S + _TRACE_S
-            self.run = serve_once(unit, use=serve, most_s=most_s)
+            run = serve_once(unit, use=follow, most_s=most_s)
+        else:
+            with launched(unit) as launch:
+                follow(launch)
+                self._end(launch)
+                done = launch.child.stop(_END_S)
+            run, _ = launch.run(done)
         hook("--cleanup", program.cleanup, base)
-        self.report = json.loads(launches[0].report)
-        if program.service is None:
-            self.faults = self.report["minor_faults"]
-            if self.ended:
-                self.wall_s, self.cpu_s = self.run.wall_s, 1e-9 * self.run.cpu_ns
+        report = json.loads(launches[0].report)
+        sight.processes, sight.provider = report["processes"], run.library
+        sight.peak_kb = max(sight.peak_kb, run.rss_peak_kb - self._files_kb)
+        sight.end_kb = sight.end_kb or run.rss_peak_kb
+        if not is_served:
+            sight.faults, sight.delay_s = report["minor_faults"], 1e-9 * report["delay_ns"]
+            sight.life_cpu_s = 1e-9 * run.cpu_ns
+            if sight.ended:
+                sight.wall_s, sight.cpu_s = run.wall_s, sight.life_cpu_s
+        return run
 
-    def _alone(self, launch: Launch) -> None:
-        child = launch.child
-        with self._followed(launch):
-            began = time.monotonic()
-            self.ended = child.wait(self.seconds)
-            self.wall_s = time.monotonic() - began
-            self.cpu_s = 1e-9 * tree_cpu_ns(child.pid)
-            self._await_trace(launch)
-        if not self.ended:
-            for pid in live.descendants(child.pid):
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGTERM)
-            child.wait(_END_S)
+    def _alone(self, launch: Launch) -> Run:
+        began = time.monotonic()
+        self.sight.ended = launch.child.wait(self.seconds)
+        self.sight.wall_s = time.monotonic() - began
+        self.sight.cpu_s = 1e-9 * tree_cpu_ns(launch.child.pid)
+        self._await_trace(launch)
+        return Run(None)
+
+    def _end(self, launch: Launch) -> None:
+        for pid in live.descendants(launch.child.pid):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+        launch.child.wait(_END_S)
 
     def _serve(self, unit: Unit, launch: Launch) -> Run:
         """Waits until a server answers, puts it under load, and lets it rest for a moment."""
-        server, began = launch.child, time.monotonic()
+        server, sight, began = launch.child, self.sight, time.monotonic()
         if (fault := answers(unit.program, unit.base, server.wait, server.pid)) is not None:
             return Run(fault)
         self.ready_s = time.monotonic() - began
         before_ns, before = tree_cpu_ns(server.pid), tree_faults(server.pid)
-        self.before_kb = max(1, tree_memory(server.pid).resident_kb)
+        sight.before_kb = max(1, tree_memory(server.pid).resident_kb)
         self.load_ns = time.monotonic_ns()
         used = under_load(server, unit)
         if used.fault is not None and used.fault.status == "hang":
             used = Run(None, wall_s=unit.limit_s, was_told=True)
-        self.wall_s, self.ended = used.wall_s, not used.was_told
-        self.cpu_s = 1e-9 * (tree_cpu_ns(server.pid) - before_ns)
-        self.faults = max(0, tree_faults(server.pid) - before)
+        sight.wall_s, sight.ended = used.wall_s, not used.was_told
+        sight.cpu_s = sight.life_cpu_s = 1e-9 * (tree_cpu_ns(server.pid) - before_ns)
+        sight.faults = max(0, tree_faults(server.pid) - before)
         if used.fault is None:
             server.wait(_REST_S)
             self._await_trace(launch)
@@ -254,8 +251,8 @@ class _Look:
     @contextmanager
     def _followed(self, launch: Launch) -> Iterator[None]:
         """Looks at memory and threads as long as the block lasts, and at ports when it ends."""
-        watch, root = MemoryWatch(launch.child.pid, RestPlan()), launch.child.pid
-        page_kb = os.sysconf("SC_PAGE_SIZE") // 1024
+        root, sight, page_kb = launch.child.pid, self.sight, os.sysconf("SC_PAGE_SIZE") // 1024
+        watch = MemoryWatch(root, RestPlan())
 
         def follow(ended: Event) -> None:
             while not ended.wait(_PAUSE_S):
@@ -264,13 +261,15 @@ class _Look:
                     with suppress(OSError):
                         threads += len(os.listdir(f"/proc/{pid}/task"))
                         files_kb += int(Path(f"/proc/{pid}/statm").read_text().split()[2]) * page_kb
-                self.threads = max(self.threads, threads)
-                self.files_kb = max(self.files_kb, files_kb)
+                sight.threads = max(sight.threads, threads)
+                self._files_kb = max(self._files_kb, files_kb)
 
         with watch.watching(), alongside(follow, "look"):
             yield
-        self.points = watch.points
-        self.ports = {port for pid in live.descendants(root) for port in ports_of(pid)}
+        held_kb = [kb for _, kb, _ in watch.points] or [0]
+        sight.peak_kb, sight.end_kb = max(held_kb), held_kb[-1]
+        found = (port for pid in live.descendants(root) for port in ports_of(pid))
+        sight.ports = tuple(sorted(set(found)))
 
 
 def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
@@ -282,69 +281,53 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
     """
     found = loaded_program.inspect(program.argv[0])
     reporter.say(f"{program.label}: a look for {seconds:g} s at most, as it is")
-    seen = _Look(seconds)
+    look = _Look(seconds)
+    sight = look.sight
     with with_port_and_dir(program) as here, mapped_files() as files:
-        seen.once(here)
-    run = seen.run
-    if run.fault is not None and (program.service is not None or seen.ended):
+        run = look.once(here)
+    if run.fault is not None and (program.service is not None or sight.ended):
         raise HztuneError(
             f"{program.label} fails by itself, so that nothing can be measured of it: "
             f"{run.fault.detail}"
         )
     reporter.say(f"{program.label}: another one, with its calls recorded")
-    calls, unseen, dropped = _calls(program, seen)
+    sight.calls, sight.unseen, sight.dropped = _calls(program, look)
     is_own = run.library in ("", str(found.program))
+    sight.allocator = found.inside if is_own else loaded_program.named(Path(run.library))
     parts = inside.parts_of([found.program, *loaded_program.libraries(found.program), *files])
-    held_kb = [kb for _, kb, _ in seen.points] or [run.rss_peak_kb]
-    return Sight(
-        wall_s=seen.wall_s,
-        ended=seen.ended,
-        cpu_s=seen.cpu_s,
-        delay_s=0.0 if seen.before_kb else 1e-9 * seen.report["delay_ns"],
-        life_cpu_s=seen.cpu_s if seen.before_kb else 1e-9 * run.cpu_ns,
-        processes=seen.report["processes"],
-        threads=seen.threads,
-        faults=seen.faults,
-        peak_kb=max(run.rss_peak_kb - seen.files_kb, *held_kb),
-        end_kb=held_kb[-1],
-        before_kb=seen.before_kb,
-        allocator=found.inside if is_own else loaded_program.named(Path(run.library)),
-        provider=run.library,
-        inside=tuple(part.name for part in parts),
-        obstacle=found.obstacle or "",
-        gains_rights=found.gains_rights,
-        is_of_go=found.is_of_go,
-        dropped=tuple(sorted(dropped)),
-        ports=tuple(sorted(seen.ports)),
-        calls=calls,
-        unseen=unseen,
-    )
+    sight.inside, sight.obstacle = tuple(part.name for part in parts), found.obstacle or ""
+    sight.gains_rights, sight.is_of_go = found.gains_rights, found.is_of_go
+    return sight
 
 
-def _calls(program: Program, seen: _Look) -> tuple[Calls | None, str, set[str]]:
-    """What a second, recorded run asks of its allocator; or why that was not seen."""
+def _calls(program: Program, seen: _Look) -> tuple[Calls | None, str, tuple[str, ...]]:
+    """What a second, recorded run asks of its allocator, or why that was not seen.
+
+    Last come the programs that it started without the recorder.
+    """
     again, told, before = _Look(seen.seconds), None, None
     is_served = program.service is not None
-    span_s = seen.ready_s + seen.wall_s + _REST_S if is_served else seen.seconds
+    span_s = seen.ready_s + seen.sight.wall_s + _REST_S if is_served else seen.seconds
     try:
         with scratch_folder() as folder:
             again.trace = trace = folder / "look.trace"
             words = recorder_command(trace, program.argv, seconds=span_s)
             with with_port_and_dir(replace(program, argv=tuple(words))) as here:
-                again.once(here)
+                run = again.once(here)
             told = trace_info(trace) if trace.exists() else None
             if told and again.load_ns > told["notes"]["start_ns"]:
                 to_s = 1e-9 * (again.load_ns - told["notes"]["start_ns"])
                 cut_trace(trace, folder / "before", to_s=to_s)
                 before = trace_info(folder / "before")  # what a server called before its load
     except HztuneError as error:
-        return None, str(error), again.dropped
+        return None, str(error), tuple(sorted(again.dropped))
+    dropped = tuple(sorted(again.dropped))
     if told is not None and told["calls"]:
-        return Calls.of(told, before), "", again.dropped
+        return Calls.of(told, before), "", dropped
     unseen = "it called no allocator"
-    if again.run.fault:
-        unseen = f"the recorded run failed: {again.run.fault.detail}"
-    if again.dropped:
-        names = ", ".join(sorted(again.dropped))
+    if run.fault:
+        unseen = f"the recorded run failed: {run.fault.detail}"
+    if dropped:
+        names = ", ".join(dropped)
         unseen = f"{names} was started without {_PRELOAD}, by which calls are recorded"
-    return None, unseen, again.dropped
+    return None, unseen, dropped
