@@ -3,27 +3,16 @@
  * the system. hz is given a clock that only the checks move.
  */
 #include "check.h"
+#include "fake_os.h"
 
 #include <hz/hz.h>
 
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 
 enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, LOOKS = 20 };
-
-/* ---- between hz and the system -------------------------------------------------------------- */
-
-static uint64_t clock_ms = 1000;
-
-int clock_gettime(clockid_t clock, struct timespec *now)
-{
-    (void)clock;
-    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
-    return 0;
-}
 
 static void let_decay(void)
 {
@@ -32,7 +21,7 @@ static void let_decay(void)
 
 static void pass_delay(void)
 {
-    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    os_ms += (uint64_t)hz_cfg.decay_ms;
     let_decay();
 }
 
@@ -110,7 +99,7 @@ CHECK("a depot that ran dry keeps everything")
 CHECK("nothing goes before the delay has passed")
 {
     const uint32_t all = fill_the_depot(SIZE);
-    clock_ms += (uint64_t)hz_cfg.decay_ms - 1;
+    os_ms += (uint64_t)hz_cfg.decay_ms - 1;
     let_decay();
     require(in_depot(SIZE) == all, "%u of %u blocks stay", in_depot(SIZE), all);
 }
@@ -122,7 +111,7 @@ CHECK("one call takes from one depot")
     pass_delay(); /* of both from now on nothing was asked */
     const uint32_t before = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(before < all + others, "nothing decays");
-    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    os_ms += (uint64_t)hz_cfg.decay_ms;
     require(hz_decay(), "nothing is due");
     const uint32_t one = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(one < before, "it took nothing");
@@ -136,7 +125,7 @@ CHECK("one call takes a part of what many blocks owe")
     enum { A_PART = 1024 };
     const uint32_t before = fill_the_depot(SIZE);
     require(before / 2 > A_PART, "the depot holds only %u blocks", before);
-    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    os_ms += (uint64_t)hz_cfg.decay_ms;
     require(hz_decay(), "nothing is due");
     require(before - in_depot(SIZE) <= A_PART, "%u at once", before - in_depot(SIZE));
     let_decay();
@@ -146,7 +135,7 @@ CHECK("one call takes a part of what many blocks owe")
 CHECK("a child goes on where a depot gave up a part")
 {
     const uint32_t before = fill_the_depot(SIZE);
-    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    os_ms += (uint64_t)hz_cfg.decay_ms;
     require(hz_decay() && in_depot(SIZE) > before / 2, "nothing is left to give up");
     const pid_t child = fork();
     require(child != -1, "fork");
@@ -176,7 +165,13 @@ CHECK("frees of large blocks let depots decay")
     pass_delay(); /* from now on nothing was asked of it */
     const uint32_t before = in_depot(SIZE);
     require(before > 0 && before <= all, "the depot holds %u blocks", before);
-    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    os_ms += (uint64_t)hz_cfg.decay_ms;
     for (int i = 0; i < FREES; i++) hz_free(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
     require(in_depot(SIZE) < before, "all %u blocks stay", before);
+}
+
+int main(int argc, char **argv)
+{
+    os_ms = 1000;
+    return run_checks(argc, argv);
 }

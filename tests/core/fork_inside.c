@@ -3,15 +3,13 @@
  * stops a thread at one such place for good, and forks.
  */
 #include "check.h"
+#include "fake_os.h"
 
 #include <hz/hz.h>
 
-#include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,8 +19,8 @@ enum { BLOCKS = 6000, SIZE = 1000, CHILD_SECONDS = 20 };
 #define LARGE ((size_t)8 << 20)
 #define HUGE ((size_t)3 << 30)
 
-static atomic_int stopped_in; /* the system call that is not to return, in threads that stop */
-static atomic_int let_pass;   /* calls of it that return before */
+static atomic_int stopped_in = -1; /* the system call that is not to return, in threads that stop */
+static atomic_int let_pass;        /* calls of it that return before */
 static atomic_bool is_stopped;
 static _Thread_local bool stops;
 
@@ -34,23 +32,14 @@ static void stop_for_good(void)
 
 /* ---- system calls that do not return -------------------------------------------------------- */
 
-static void stop_if_asked(int call)
+long os_call(long number, const long words[HZ_OS_CALL_WORDS])
 {
-    if (!stops || atomic_load(&stopped_in) != call) return;
-    if (atomic_fetch_sub(&let_pass, 1) <= 0) stop_for_good();
-}
-
-void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
-{
-    const bool is_purge = access == PROT_NONE && (flags & MAP_FIXED) != 0; /* under TEST_STRICT */
-    stop_if_asked(is_purge ? SYS_madvise : SYS_mmap);
-    return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
-}
-
-int madvise(void *address, size_t bytes, int advice)
-{
-    stop_if_asked(SYS_madvise);
-    return (int)syscall(SYS_madvise, address, bytes, advice);
+    const bool is_purge =
+        number == SYS_mmap && words[2] == PROT_NONE && (words[3] & MAP_FIXED) != 0;
+    const int call = is_purge ? SYS_madvise : (int)number; /* so it is under TEST_STRICT */
+    if (stops && atomic_load(&stopped_in) == call && atomic_fetch_sub(&let_pass, 1) <= 0)
+        stop_for_good();
+    return os_call_behind(number, words);
 }
 
 /* ---- the thread that is lost ---------------------------------------------------------------- */

@@ -21,8 +21,8 @@
  * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace`
  * moves. So nothing here depends on how fast the machine is.
  */
-#include "before_syscall.h"
 #include "check.h"
+#include "fake_os.h"
 
 #include <hz/hz.h>
 
@@ -35,24 +35,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-enum {
-    BLOCKS_MAX = 1 << 16,
-    CHURN_BLOCKS = 4096,
-    CHURN_BYTES = 64,
-    ROUNDS_MAX = 10000,
-    MS = 1000000
-};
+enum { BLOCKS_MAX = 1 << 16, CHURN_BLOCKS = 4096, CHURN_BYTES = 64, ROUNDS_MAX = 10000 };
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
 static struct {
-    _Atomic uint64_t clock_ms;        /* the coarse time that hz is given */
     _Atomic uint64_t clock_us;        /* the exact time that hz is given */
     _Atomic uint64_t pace_us;         /* what passes of it from one look to the next */
     _Atomic uint64_t sleep_us;        /* what it last asked to sleep */
@@ -61,43 +53,34 @@ static struct {
     _Atomic uint64_t huge_bytes;      /* for which it asked for huge pages */
     _Atomic uint64_t small_bytes;     /* for which it declined them */
     _Atomic uint64_t populated_bytes; /* which it asked to be populated */
-} seen = {.clock_ms = 1000};
+} seen;
 
-int clock_gettime(clockid_t clock, struct timespec *now)
+uint64_t os_ns(void)
 {
-    const bool coarse = clock == CLOCK_MONOTONIC_COARSE;
-    if (!coarse && clock != CLOCK_MONOTONIC) return (int)syscall(SYS_clock_gettime, clock, now);
-    const uint64_t us = coarse ? seen.clock_ms * 1000 : (seen.clock_us += seen.pace_us);
-    *now = (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
-    return 0;
+    return 1000 * (seen.clock_us += seen.pace_us);
 }
 
-int nanosleep(const struct timespec *span, struct timespec *left)
-{
-    seen.sleep_us = (uint64_t)span->tv_sec * 1000000 + (uint64_t)span->tv_nsec / 1000;
-    return clock_nanosleep(CLOCK_MONOTONIC, 0, span, left);
-}
-
-static long syscall_here(long number, const long words[SYSCALL_WORDS])
-{
-    const struct timespec *span = number == SYS_futex ? (const struct timespec *)words[3] : NULL;
-    if (span != NULL && seen.watch_ms == 0)
-        seen.watch_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
-    return syscall_behind(number, words);
-}
-
-int sched_yield(void)
-{
-    seen.yields++;
-    return (int)syscall(SYS_sched_yield);
-}
-
-int madvise(void *address, size_t bytes, int advice)
+static void note_advice(size_t bytes, long advice)
 {
     if (advice == MADV_HUGEPAGE) seen.huge_bytes += bytes;
     if (advice == MADV_NOHUGEPAGE) seen.small_bytes += bytes;
     if (advice == MADV_POPULATE_WRITE) seen.populated_bytes += bytes;
-    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+static uint64_t us_of(long span)
+{
+    const struct timespec *at = (const struct timespec *)span;
+    return (uint64_t)at->tv_sec * 1000000 + (uint64_t)at->tv_nsec / 1000;
+}
+
+long os_call(long number, const long words[HZ_OS_CALL_WORDS])
+{
+    if (number == SYS_nanosleep) seen.sleep_us = us_of(words[0]);
+    if (number == SYS_sched_yield) seen.yields++;
+    if (number == SYS_madvise) note_advice((size_t)words[1], words[2]);
+    if (number == SYS_futex && words[3] != 0 && seen.watch_ms == 0)
+        seen.watch_ms = us_of(words[3]) / 1000;
+    return os_call_behind(number, words);
 }
 
 /* ---- the steps ------------------------------------------------------------------------------ */
@@ -145,32 +128,21 @@ static void give(size_t count)
     for (; count > 0; count--, held.count--) hz_free(held.blocks[held.oldest++ % BLOCKS_MAX]);
 }
 
-static void wait_until(const char *name, size_t wanted)
+static void wait_until(const char *name, size_t wanted, bool churns)
 {
     for (int round = 0; hz_counter(name) < wanted; round++) {
         require(round < ROUNDS_MAX, "%s is still below %zu", name, wanted);
-        seen.clock_ms++;
-        take(CHURN_BLOCKS, CHURN_BYTES);
-        give(CHURN_BLOCKS);
-    }
-}
-
-static void await(const char *name, size_t wanted)
-{
-    const struct timespec moment = {0, MS};
-    for (int round = 0; hz_counter(name) < wanted; round++) {
-        require(round < ROUNDS_MAX, "%s is still below %zu", name, wanted);
-        seen.clock_ms++;
-        (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
+        os_ms++;
+        if (churns) {
+            take(CHURN_BLOCKS, CHURN_BYTES);
+            give(CHURN_BLOCKS);
+        } else {
+            (void)usleep(1000);
+        }
     }
 }
 
 static void *run(void *argument);
-
-static void go_on_in_thread(script *rest)
-{
-    (void)thread_end(thread_start(run, rest));
-}
 
 static void bring_the_background_thread(void)
 {
@@ -238,32 +210,27 @@ static void overrun(size_t size)
 static void step(script *rest)
 {
     const char *verb = next_word(rest);
-    if (strcmp(verb, "take") == 0) {
-        const size_t count = next_number(rest);
-        take(count, next_number(rest));
-    } else if (strcmp(verb, "give") == 0) {
-        give(next_number(rest));
-    } else if (strcmp(verb, "until") == 0) {
-        const char *name = next_word(rest);
-        wait_until(name, next_number(rest));
-    } else if (strcmp(verb, "await") == 0) {
-        const char *name = next_word(rest);
-        await(name, next_number(rest));
-    } else if (strcmp(verb, "pace") == 0) {
-        seen.pace_us = next_number(rest);
-    } else if (strcmp(verb, "twice") == 0) {
-        free_twice(next_number(rest));
-    } else if (strcmp(verb, "overrun") == 0) {
-        overrun(next_number(rest));
-    } else if (strcmp(verb, "thread") == 0) {
-        go_on_in_thread(rest);
-    } else if (strcmp(verb, "rest") == 0) {
-        bring_the_background_thread();
-    } else if (strcmp(verb, "meet") == 0) {
-        meet(rest, hz_class_of(next_number(rest)));
-    } else {
-        check_failed(__FILE__, __LINE__, "there is no step %s", verb);
-    }
+    const bool is_wait = strcmp(verb, "until") == 0 || strcmp(verb, "await") == 0;
+    const bool is_alone = strcmp(verb, "thread") == 0 || strcmp(verb, "rest") == 0;
+    const char *name = is_wait ? next_word(rest) : NULL;
+    const size_t number = is_alone ? 0 : next_number(rest);
+    if (strcmp(verb, "take") == 0)
+        take(number, next_number(rest));
+    else if (strcmp(verb, "give") == 0)
+        give(number);
+    else if (is_wait)
+        wait_until(name, number, *verb == 'u');
+    else if (strcmp(verb, "pace") == 0)
+        seen.pace_us = number;
+    else if (strcmp(verb, "twice") == 0)
+        free_twice(number);
+    else if (strcmp(verb, "overrun") == 0)
+        overrun(number);
+    else if (strcmp(verb, "meet") == 0)
+        meet(rest, hz_class_of(number));
+    else
+        is_alone &&*verb == 't' ? (void)thread_end(thread_start(run, rest))
+                                : bring_the_background_thread();
 }
 
 static void *run(void *argument)
@@ -276,29 +243,31 @@ static void *run(void *argument)
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-static void print_number(const char *name, uint64_t number)
-{
-    printf("\"%s\":%llu,", name, (unsigned long long)number);
-}
-
 int main(int argc, char **argv)
 {
     static char json[65536];
     script whole = {.words = argv + 1};
     (void)argc;
     alarm(60);
-    const uint64_t start_ms = seen.clock_ms;
+    const uint64_t start_ms = os_ms = 1000;
     run(&whole);
     require(hz_stats_json(json, sizeof json) < sizeof json, "hz_stats_json grew too long");
     printf("{\"hz\":%s,\"seen\":{", json);
-    print_number("passed_ms", seen.clock_ms - start_ms);
-    print_number("sleep_us", seen.sleep_us);
-    print_number("watch_ms", seen.watch_ms);
-    print_number("huge_bytes", seen.huge_bytes);
-    print_number("small_bytes", seen.small_bytes);
-    print_number("populated_bytes", seen.populated_bytes);
-    print_number("unused_bytes", hz_usage_now().free_bytes);
-    print_number("grown_bytes", hz_heap_mine->grown_bytes);
+    const struct {
+        const char *name;
+        uint64_t number;
+    } numbers[] = {
+        {"passed_ms", os_ms - start_ms},
+        {"sleep_us", seen.sleep_us},
+        {"watch_ms", seen.watch_ms},
+        {"huge_bytes", seen.huge_bytes},
+        {"small_bytes", seen.small_bytes},
+        {"populated_bytes", seen.populated_bytes},
+        {"unused_bytes", hz_usage_now().free_bytes},
+        {"grown_bytes", hz_heap_mine->grown_bytes},
+    };
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        printf("\"%s\":%llu,", numbers[i].name, (unsigned long long)numbers[i].number);
     printf("\"met\":\"%s\",\"caught\":\"%s\",\"overrun_caught\":\"%s\"}}\n", met, caught,
            overrun_caught);
     return 0;

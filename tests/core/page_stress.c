@@ -8,6 +8,7 @@
  * heap. With TEST_PAGES in the environment the system has so little memory that requests fail.
  */
 #include "check.h"
+#include "fake_os.h"
 
 #include <hz/hz.h>
 
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,13 +61,11 @@ static uint64_t *words_of(size_t page)
 
 static size_t most_pages; /* the arena gets no more than these; 0: all that it asks for */
 
-void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
+long os_call(long number, const long words[HZ_OS_CALL_WORDS])
 {
-    const bool is_more = (access & PROT_WRITE) != 0 && (flags & MAP_FIXED) == 0;
-    if (most_pages == 0 || !is_more || hz_page_pool.top < most_pages)
-        return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
-    errno = ENOMEM;
-    return MAP_FAILED;
+    const bool is_more = number == SYS_mmap && (words[2] & PROT_WRITE) != 0 &&
+                         (words[3] & MAP_FIXED) == 0 && hz_page_pool.top >= most_pages;
+    return most_pages != 0 && is_more ? -ENOMEM : os_call_behind(number, words);
 }
 
 /* ---- the model ------------------------------------------------------------------------------ */

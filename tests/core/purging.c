@@ -3,16 +3,14 @@
  * while a lock is held. hz is given a clock that only the checks move, and its madvise is watched.
  */
 #include "check.h"
+#include "fake_os.h"
 
 #include <hz/hz.h>
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -31,32 +29,21 @@ enum {
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
-static uint64_t clock_ms = 1000;
-
-int clock_gettime(clockid_t clock, struct timespec *now)
-{
-    (void)clock;
-    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
-    return 0;
-}
-
 static size_t returned_bytes, largest_bytes, return_count;
 static void (*meanwhile)(void); /* what happens while memory goes back */
 static bool refuses;            /* whether the system takes none back */
 
-int madvise(void *address, size_t bytes, int advice)
+long os_call(long number, const long words[HZ_OS_CALL_WORDS])
 {
-    if (advice == MADV_DONTNEED) {
+    const size_t bytes = (size_t)words[1];
+    if (number == SYS_madvise && words[2] == MADV_DONTNEED) {
         returned_bytes += bytes;
         return_count++;
         if (bytes > largest_bytes) largest_bytes = bytes;
         if (meanwhile != NULL) meanwhile();
-        if (refuses) {
-            errno = EINVAL;
-            return -1;
-        }
+        if (refuses) return -EINVAL;
     }
-    return (int)syscall(SYS_madvise, address, bytes, advice);
+    return os_call_behind(number, words);
 }
 
 /* ---- what a program does -------------------------------------------------------------------- */
@@ -113,7 +100,7 @@ static void burst(void)
 static void load(size_t blocks, uint64_t every_ms, size_t rounds)
 {
     void *light[LIGHT_MOST];
-    for (size_t round = 0; round < rounds; round++, clock_ms += every_ms) {
+    for (size_t round = 0; round < rounds; round++, os_ms += every_ms) {
         take_all(light, blocks, LIGHT_BYTES);
         give_all(light, blocks);
     }
@@ -156,7 +143,7 @@ CHECK("a burst goes back while one block is used again and again")
 
 static void look_again_and_again(uint64_t ms)
 {
-    for (uint64_t passed = 0; passed < ms; passed++, clock_ms++) let_decay();
+    for (uint64_t passed = 0; passed < ms; passed++, os_ms++) let_decay();
 }
 
 /* Three neighbours are freed at different times, and are one run then. */
@@ -164,7 +151,7 @@ CHECK("pages that are joined keep their ages")
 {
     void *three[3];
     take_all(three, 3, MIB);
-    for (int i = 0; i < 3; i++, clock_ms += 30) give(three[(i + 1) % 3]);
+    for (int i = 0; i < 3; i++, os_ms += 30) give(three[(i + 1) % 3]);
     require(dirty_bytes() == 3 * MIB, "at 90 ms %zu bytes stay", dirty_bytes());
     for (size_t stay = 2; stay > 0; stay--) {
         look_again_and_again(30);
@@ -175,10 +162,10 @@ CHECK("pages that are joined keep their ages")
 CHECK("nothing goes back before the delay has passed")
 {
     burst();
-    clock_ms += DELAY_MS - 1;
+    os_ms += DELAY_MS - 1;
     let_decay();
     require(returned_bytes == 0, "%zu bytes go back", returned_bytes);
-    clock_ms += 1;
+    os_ms += 1;
     let_decay();
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
 }
@@ -186,7 +173,7 @@ CHECK("nothing goes back before the delay has passed")
 CHECK("what rests for weeks goes back at the next look")
 {
     burst();
-    clock_ms += (uint64_t)5 << 31;
+    os_ms += (uint64_t)5 << 31;
     let_decay();
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
 }
@@ -204,7 +191,7 @@ CHECK("a free returns a part of what a burst has left")
     static void *small[SPAN_BLOCKS];
     take_all(small, SPAN_BLOCKS, SPAN_BYTES);
     burst();
-    clock_ms += 2 * DELAY_MS;
+    os_ms += 2 * DELAY_MS;
     give_all(small, SPAN_BLOCKS);
     require_parts();
     require(returned_bytes > 4 * (size_t)MIB, "only %zu bytes go back", returned_bytes);
@@ -217,13 +204,13 @@ CHECK("a call returns what is due for the time since the last one")
     void *light[LIGHT_MOST];
     burst();
     take_all(light, LIGHT_MOST, LIGHT_BYTES);
-    clock_ms += 2 * DELAY_MS;
+    os_ms += 2 * DELAY_MS;
     give_all(light, LIGHT_MOST);
     require(most_in_a_call > 0, "no call returns anything");
     require(most_in_a_call <= MIB / 8, "at once a call returns %zu bytes", most_in_a_call);
     for (uint64_t pause_ms = 2; pause_ms <= 8; pause_ms *= 2) {
         const size_t before = returned_bytes;
-        clock_ms += pause_ms;
+        os_ms += pause_ms;
         give(take(LIGHT_BYTES));
         const size_t more = returned_bytes - before;
         require(more == pause_ms * MIB / 8, "after %d ms it is %zu bytes", (int)pause_ms, more);
@@ -264,8 +251,8 @@ CHECK("frees that were deferred return a part")
 {
     hz_cfg.defer_free = 8;
     burst();
-    clock_ms += 2 * DELAY_MS;
-    for (int i = 0; i < 64; i++, clock_ms++) give(take(LIGHT_BYTES));
+    os_ms += 2 * DELAY_MS;
+    for (int i = 0; i < 64; i++, os_ms++) give(take(LIGHT_BYTES));
     require_parts();
 }
 
@@ -324,7 +311,7 @@ CHECK("a call looks at few pages of a large arena")
 CHECK("a background thread returns everything, in parts")
 {
     burst();
-    clock_ms += 2 * DELAY_MS;
+    os_ms += 2 * DELAY_MS;
     for (size_t before = 0; hz_decay(); before = returned_bytes)
         require(returned_bytes - before <= MIB, "%zu bytes at once", returned_bytes - before);
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
@@ -334,7 +321,7 @@ CHECK("a background thread returns everything, in parts")
 
 static void free_again_and_again(uint64_t ms)
 {
-    for (uint64_t passed = 0; passed < ms; passed++, clock_ms++) give(take(MIB));
+    for (uint64_t passed = 0; passed < ms; passed++, os_ms++) give(take(MIB));
 }
 
 CHECK("where the system refuses, it is asked ever more seldom")
@@ -390,7 +377,7 @@ static void let_another_thread_allocate(void)
 
 static void watch(void)
 {
-    clock_ms += 2 * DELAY_MS;
+    os_ms += 2 * DELAY_MS;
     meanwhile = let_another_thread_allocate;
 }
 
@@ -476,7 +463,7 @@ static void let_another_thread_fork(void)
 CHECK("a child gets what a thread was just returning")
 {
     burst();
-    clock_ms += 2 * DELAY_MS;
+    os_ms += 2 * DELAY_MS;
     meanwhile = let_another_thread_fork;
     (void)hz_decay();
     require(meanwhile == NULL, "nothing went back");
@@ -495,9 +482,15 @@ CHECK("a child goes on with what its thread was returning")
 {
     const pid_t parent = getpid();
     burst();
-    clock_ms += 2 * DELAY_MS;
+    os_ms += 2 * DELAY_MS;
     meanwhile = fork_here;
     let_decay();
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
     if (getpid() != parent) _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    os_ms = 1000;
+    return run_checks(argc, argv);
 }

@@ -3,8 +3,8 @@
  * own, and the background thread's sleeps pass at once: each moves the clock by what was asked, or
  * by much more, as in a process that was stopped meanwhile.
  */
-#include "before_syscall.h"
 #include "check.h"
+#include "fake_os.h"
 
 #include <errno.h>
 #include <hz/hz.h>
@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,7 +23,6 @@ enum { BLOCKS = 4096, SIZE = 1024, SOME_SLEEPS = 100 };
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
-static _Atomic uint64_t clock_ms = 1000;
 static atomic_uint lateness = 1;     /* how many times as long as asked a sleep takes */
 static atomic_bool is_cut_short;     /* whether a signal ends each sleep after a millisecond */
 static atomic_uint asked_for_ms[2];  /* what the first ones were to take */
@@ -33,12 +31,11 @@ static atomic_uint sleeps;           /* sleeps with a timer so far */
 static atomic_uint sleeps_for_good;  /* sleeps without one */
 static void (*at_shortage)(void);    /* what holds a thread up whose magazine is full or empty */
 
-int clock_gettime(clockid_t clock, struct timespec *now)
+uint64_t os_ns(void)
 {
-    void (*const act)(void) = clock == CLOCK_MONOTONIC ? at_shortage : NULL;
+    void (*const act)(void) = at_shortage;
     if (act != NULL) act();
-    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
-    return 0;
+    return os_ms * 1000000;
 }
 
 static long sleep_at_once(const struct timespec *span)
@@ -46,20 +43,20 @@ static long sleep_at_once(const struct timespec *span)
     void (*const act)(void) = during;
     const uint64_t asked_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
     if (sleeps < COUNT(asked_for_ms)) asked_for_ms[sleeps] = (unsigned)asked_ms;
-    clock_ms += is_cut_short ? 1 : asked_ms * lateness;
+    os_ms += is_cut_short ? 1 : asked_ms * lateness;
     if (act != NULL) act();
     sleeps++;
     (void)sched_yield();
     return 0;
 }
 
-static long syscall_here(long number, const long words[SYSCALL_WORDS])
+long os_call(long number, const long words[HZ_OS_CALL_WORDS])
 {
     const bool is_wait =
         number == SYS_futex && words[0] == (long)&hz_rest.word && words[1] % 2 == 0;
     if (is_wait && words[3] != 0) return sleep_at_once((const struct timespec *)words[3]);
     if (is_wait) sleeps_for_good++;
-    return syscall_behind(number, words);
+    return os_call_behind(number, words);
 }
 
 /* ---- the program ---------------------------------------------------------------------------- */
@@ -174,11 +171,11 @@ CHECK("while the program works it does nothing")
 
 static void visit_in_the_middle(void)
 {
-    const uint64_t end_ms = clock_ms;
+    const uint64_t end_ms = os_ms;
     during = NULL;
-    clock_ms = end_ms - (uint64_t)hz_cfg.rest_ms / 2;
+    os_ms = end_ms - (uint64_t)hz_cfg.rest_ms / 2;
     visit_the_depots();
-    clock_ms = end_ms;
+    os_ms = end_ms;
 }
 
 CHECK("a rest begins with the last visit")
@@ -332,4 +329,10 @@ CHECK("it ends while main works on alone, with pauses")
     let_a_thread_come_and_go();
     bring_the_background_thread();
     wait_until_it_ends();
+}
+
+int main(int argc, char **argv)
+{
+    os_ms = 1000;
+    return run_checks(argc, argv);
 }

@@ -1,60 +1,106 @@
-/* Signals and cancellation that arrive in the middle of malloc and free. */
-#include "check.h"
+/*
+ * Signals and cancellation that arrive in the middle of malloc and free: handlers that fork there,
+ * and children that go on from there.
+ */
+#include "churn.h"
 
 #include <errno.h>
 #include <malloc.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 300, THREADS = 4 };
+enum { CHURNERS = 4, CHILD_STEPS = 500, CHILD_SECONDS = 20, TIMER_US = 300 };
 
-static atomic_uint arrivals;
-static atomic_bool stop;
-
-static void churn_some(unsigned char **slots, uint64_t *state, size_t steps)
-{
-    for (size_t i = 0; i < steps; i++) {
-        const uint64_t draw = random_next(state);
-        unsigned char **slot = &slots[draw % SLOTS];
-        const size_t size = (draw >> 20) % 2000 + 2;
-        if (*slot != NULL) {
-            require((*slot)[0] == (*slot)[1], "a block changed");
-            free(*slot);
-        }
-        *slot = malloc(size);
-        (*slot)[0] = (*slot)[1] = (unsigned char)draw;
-    }
-}
-
-static void *churn(void *argument)
-{
-    unsigned char *slots[SLOTS] = {NULL};
-    uint64_t state = (uint64_t)(uintptr_t)argument;
-    while (!atomic_load(&stop)) churn_some(slots, &state, 100);
-    for (size_t i = 0; i < SLOTS; i++) free(slots[i]);
-    return NULL;
-}
-
+/* Once; a handler sets it again, so that the program goes on a little between two. */
 static void set_timer(long microseconds)
 {
-    const struct itimerval timer = {{0, microseconds}, {0, microseconds}};
-    require(setitimer(ITIMER_REAL, &timer, NULL) == 0, "setitimer: %s", strerror(errno));
+    const struct itimerval timer = {{0, 0}, {0, microseconds}};
+    (void)setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-static void handle(int number, void (*handler)(int))
+/* ---- forks in a handler --------------------------------------------------------------------- */
+
+typedef enum way { TO_EXIT, TO_EXEC, TO_GO_ON } way;
+
+static way childs_way;
+static volatile sig_atomic_t is_child, arrivals, bad_status;
+
+static void take_the_childs_way(void)
 {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = handler;
-    require(sigaction(number, &action, NULL) == 0, "sigaction: %s", strerror(errno));
+    char program[] = "/bin/true";
+    char *arguments[] = {program, NULL};
+    (void)signal(SIGALRM, SIG_DFL);
+    (void)alarm(CHILD_SECONDS);
+    is_child = 1;
+    if (childs_way == TO_GO_ON) return;
+    if (childs_way == TO_EXEC) (void)execv(program, arguments);
+    _exit(childs_way == TO_EXIT ? 0 : 1);
 }
+
+static void fork_now(int number)
+{
+    const int saved = errno;
+    int status = 0;
+    (void)number;
+    const pid_t child = fork();
+    if (child == 0) {
+        take_the_childs_way();
+    } else {
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+        if (status != 0) bad_status = status;
+        arrivals++;
+        set_timer(TIMER_US + arrivals % 100);
+    }
+    errno = saved;
+}
+
+static void fork_while_allocating(way chosen, long wanted)
+{
+    static churn own = {.state = 7};
+    long left = CHILD_STEPS;
+    arrivals = 0;
+    childs_way = chosen;
+    require(signal(SIGALRM, fork_now) != SIG_ERR, "signal: %s", strerror(errno));
+    set_timer(TIMER_US);
+    while (is_child || (arrivals < wanted && bad_status == 0)) {
+        churn_step(&own);
+        if (is_child && --left == 0) _exit(0);
+    }
+    set_timer(0);
+    require(bad_status == 0, "a child's wait status is %d", (int)bad_status);
+}
+
+CHECK_IN(120, "a child that was forked in a handler amidst malloc may exit, exec or go on there")
+{
+    fork_while_allocating(TO_EXIT, 300);
+    fork_while_allocating(TO_EXEC, 80);
+    fork_while_allocating(TO_GO_ON, 150);
+}
+
+/* The handler is to run on the main thread. */
+static void start_churn(crowd *all)
+{
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGALRM);
+    (void)pthread_sigmask(SIG_BLOCK, &set, &before);
+    crowd_start(all, CHURNERS, churn_run);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+CHECK_IN(60, "it may go on without the threads that were in malloc, too")
+{
+    crowd all;
+    start_churn(&all);
+    fork_while_allocating(TO_GO_ON, 80);
+    churn_end(&all);
+}
+
+/* ---- handlers and cancellation -------------------------------------------------------------- */
 
 /* Only what a handler may call. */
 static void note_arrival(int number)
@@ -63,45 +109,20 @@ static void note_arrival(int number)
     const int saved = errno;
     (void)number;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    (void)getpid();
-    atomic_fetch_add(&arrivals, 1);
+    arrivals++;
+    set_timer(500);
     errno = saved;
 }
 
 CHECK_IN(60, "handlers interrupt malloc and free without harm")
 {
-    pthread_t threads[THREADS];
-    handle(SIGALRM, note_arrival);
-    for (size_t i = 0; i < THREADS; i++) {
-        threads[i] = thread_start(churn, (void *)(uintptr_t)(i + 1));
-    }
+    crowd all;
+    (void)signal(SIGALRM, note_arrival);
+    crowd_start(&all, CHURNERS, churn_run);
     set_timer(500);
-    while (atomic_load(&arrivals) < 300) (void)usleep(1000);
+    while (arrivals < 300) (void)usleep(1000);
     set_timer(0);
-    atomic_store(&stop, 1);
-    for (size_t i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
-}
-
-static void exit_now(int number)
-{
-    (void)number;
-    _exit(7);
-}
-
-CHECK_IN(60, "a handler that interrupts malloc may end the process")
-{
-    for (long i = 0; i < 30; i++) {
-        int status = 0;
-        const pid_t child = fork();
-        if (child == 0) {
-            handle(SIGALRM, exit_now);
-            set_timer(100 + i * 20);
-            (void)churn((void *)(uintptr_t)(i + 1));
-        }
-        require(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
-        require(WIFEXITED(status) && WEXITSTATUS(status) == 7, "child %ld: wait status %d", i,
-                status);
-    }
+    churn_end(&all);
 }
 
 static atomic_bool reached_end;
@@ -120,35 +141,29 @@ static void *allocate_while_cancelled(void *unused)
     (void)malloc_trim(0);
 #ifdef __GLIBC__
     (void)mallinfo2();
+    malloc_stats(); /* writes to stderr, which is one */
 #endif
     free(block);
-    atomic_store(&reached_end, 1);
+    atomic_store(&reached_end, true);
     pthread_testcancel();
     return unused;
 }
 
-CHECK("malloc and free are no cancellation points")
+CHECK("malloc, free and their kin are no cancellation points")
 {
-    void *result = NULL;
-    const pthread_t thread = thread_start(allocate_while_cancelled, NULL);
-    (void)pthread_join(thread, &result);
+    void *result = thread_end(thread_start(allocate_while_cancelled, NULL));
     require(atomic_load(&reached_end), "the thread was cancelled within malloc or free");
     require(result == PTHREAD_CANCELED, "the thread was not cancelled at all");
 }
 
-static void free_block(void *block)
+static void *work_until_cancelled(void *seed)
 {
-    free(block);
-}
-
-static void *work_until_cancelled(void *argument)
-{
-    unsigned char *slots[SLOTS] = {NULL};
-    uint64_t state = (uint64_t)(uintptr_t)argument;
+    static _Thread_local churn own;
+    own.state = (uint64_t)(uintptr_t)seed;
     for (;;) {
         void *block = malloc(300);
-        pthread_cleanup_push(free_block, block);
-        churn_some(slots, &state, 5);
+        pthread_cleanup_push(free, block);
+        for (int i = 0; i < 5; i++) churn_step(&own);
         pthread_testcancel();
         pthread_cleanup_pop(1);
     }
@@ -158,17 +173,10 @@ static void *work_until_cancelled(void *argument)
 CHECK_IN(60, "cancelled threads hold no lock")
 {
     for (size_t i = 0; i < 400; i++) {
-        void *result = NULL;
-        const pthread_t thread = thread_start(work_until_cancelled, (void *)(uintptr_t)(i + 1));
-        if (i % 3 == 0) {
-            free(malloc(i));
-            (void)sched_yield();
-        }
+        const pthread_t thread = thread_start(work_until_cancelled, (void *)(i + 1));
+        if (i % 3 == 0) free(malloc(i));
         (void)pthread_cancel(thread);
-        (void)pthread_join(thread, &result);
-        require(result == PTHREAD_CANCELED, "thread %zu ended by itself", i);
+        require(thread_end(thread) == PTHREAD_CANCELED, "thread %zu ended by itself", i);
     }
-    unsigned char *slots[SLOTS] = {NULL};
-    uint64_t state = 1;
-    churn_some(slots, &state, 100000);
+    churn_steps(1, 100000);
 }

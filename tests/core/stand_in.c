@@ -1,20 +1,15 @@
 /*
  * Machines that this one is not: a stand-in for the system calls that hz makes, and for the files
- * of /proc and /sys that it reads. The functions of this program take the place of the C library's.
+ * of /proc and /sys that it reads.
  */
-#include "before_syscall.h"
 #include "check.h"
+#include "fake_os.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <hz/hz.h>
@@ -25,8 +20,7 @@
 /* ---- the machine ----------------------------------------------------------------------------- */
 
 typedef struct file {
-    const char *path;
-    const char *text;
+    const char *path, *text;
 } file;
 
 enum { FILES = 8, NODES = 2 };
@@ -35,121 +29,57 @@ static const file *files; /* what /proc and /sys have, FILES of them; NULL: what
 static size_t possible_cpus; /* all of which may be used; 0: as here */
 static size_t refused;       /* calls with an address that is no multiple of a page */
 
-/* From the environment, as hz starts before main. */
-static size_t from_environment(const char *name)
+/* The node of each thread. */
+static _Thread_local unsigned my_node;
+
+/* hz starts before main. */
+static bool has_nodes(void)
 {
-    const char *value = getenv(name);
-    return value != NULL ? strtoul(value, NULL, 10) : 0;
+    return getenv("STAND_IN_NODES") != NULL;
 }
 
 static size_t page_bytes(void)
 {
-    const size_t given = from_environment("STAND_IN_PAGE_BYTES");
-    return given != 0 ? given : 4096;
+    return (size_t)number_chosen("STAND_IN_PAGE_BYTES", 4096);
 }
-
-#define CALL(number, ...) syscall_behind(number, (const long[SYSCALL_WORDS]){__VA_ARGS__})
-
-static int serve(const char *text)
-{
-    const int fd = (int)CALL(SYS_memfd_create, (long)"file");
-    const size_t length = strlen(text);
-    if (write(fd, text, length) != (ssize_t)length) return -1;
-    (void)lseek(fd, 0, SEEK_SET);
-    return fd;
-}
-
-/* The node of each thread. */
-static _Thread_local unsigned my_node;
 
 #define NODE "/sys/devices/system/node/"
+#define CALL(number, ...) os_call_behind(number, (const long[HZ_OS_CALL_WORDS]){__VA_ARGS__})
 
-/* With two nodes, of which each has half of 16 CPUs. */
-static const char *of_nodes(const char *path)
+static const char *text_of(const file *all, const char *path)
 {
-    if (strcmp(path, NODE "has_cpu") == 0) return "0-1\n";
-    if (strcmp(path, NODE "node0/cpulist") == 0) return "0-7\n";
-    return strcmp(path, NODE "node1/cpulist") == 0 ? "8-15\n" : NULL;
+    for (const file *this = all; this < all + FILES && this->path != NULL; this ++)
+        if (strcmp(this->path, path) == 0) return this->text;
+    return NULL;
 }
 
-int open(const char *path, int flags, ...)
+static long open_file(const long words[HZ_OS_CALL_WORDS])
 {
-    const char *nodes = from_environment("STAND_IN_NODES") != 0 ? of_nodes(path) : NULL;
-    if (nodes != NULL) return serve(nodes);
-    const int is_strict = from_environment("STAND_IN_STRICT") != 0;
-    if (is_strict && strcmp(path, "/proc/sys/vm/overcommit_memory") == 0) return serve("2\n");
+    /* Two nodes, of which each has half of 16 CPUs. */
+    static const file nodes[FILES] = {{NODE "has_cpu", "0-1\n"},
+                                      {NODE "node0/cpulist", "0-7\n"},
+                                      {NODE "node1/cpulist", "8-15\n"}};
+    const char *path = (const char *)words[1], *text = text_of(nodes, path);
     const char *most = getenv("STAND_IN_MAPPINGS");
-    if (most != NULL && strcmp(path, "/proc/sys/vm/max_map_count") == 0) return serve(most);
-    if (files != NULL && (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)) {
-        for (const file *this = files; this < files + FILES && this->path != NULL; this ++)
-            if (strcmp(this->path, path) == 0) return serve(this->text);
-        errno = ENOENT;
-        return -1;
-    }
-    return (int)CALL(SYS_openat, AT_FDCWD, (long)path, flags, 0600);
+    if (has_nodes() && text != NULL) return os_file(text);
+    if (most != NULL && strcmp(path, "/proc/sys/vm/max_map_count") == 0) return os_file(most);
+    if (files == NULL) return os_call_behind(SYS_openat, words);
+    text = text_of(files, path);
+    return text != NULL ? os_file(text) : -ENOENT;
 }
 
-static long syscall_here(long number, const long words[SYSCALL_WORDS])
+static long affinity(const long words[HZ_OS_CALL_WORDS])
 {
-    require(number != SYS_getcpu, "a sandbox may end the program for that");
-    if (from_environment("STAND_IN_NODES") != 0) possible_cpus = 16;
-    if (number != SYS_sched_getaffinity || possible_cpus == 0) return syscall_behind(number, words);
-    if ((size_t)words[1] * 8 < possible_cpus) {
-        errno = EINVAL;
-        return -1;
-    }
+    if (has_nodes()) possible_cpus = 16;
+    if (possible_cpus == 0) return os_call_behind(SYS_sched_getaffinity, words);
+    if ((size_t)words[1] * 8 < possible_cpus) return -EINVAL;
     memset((void *)words[2], 0xff, possible_cpus / 8);
     return (long)(possible_cpus / 8);
 }
 
 int sched_getcpu(void)
 {
-    return from_environment("STAND_IN_NODES") != 0 ? (int)(8 * my_node + 3) : 0;
-}
-
-static int is_refused(const void *address)
-{
-    if ((uintptr_t)address % page_bytes() == 0) return 0;
-    refused++;
-    errno = EINVAL;
-    return 1;
-}
-
-static size_t whole(size_t bytes)
-{
-    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-}
-
-static void *map_at(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-    return (void *)CALL(SYS_mmap, (long)address, (long)bytes, protection, flags, fd, offset);
-}
-
-void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-    const size_t page = page_bytes();
-    if (page == 4096 || fd >= 0) return map_at(address, bytes, protection, flags, fd, offset);
-    if (address != NULL)
-        return is_refused(address) ? MAP_FAILED
-                                   : map_at(address, whole(bytes), protection, flags, fd, offset);
-    char *got = map_at(NULL, whole(bytes) + page, protection, flags, fd, offset);
-    if (got == MAP_FAILED) return got;
-    char *start = (char *)whole((uintptr_t)got);
-    if (start > got) (void)CALL(SYS_munmap, (long)got, start - got);
-    (void)CALL(SYS_munmap, (long)(start + whole(bytes)), got + page - start);
-    return start;
-}
-
-int munmap(void *address, size_t bytes)
-{
-    if (is_refused(address)) return -1;
-    return (int)CALL(SYS_munmap, (long)address, (long)whole(bytes));
-}
-
-int mprotect(void *address, size_t bytes, int protection)
-{
-    if (is_refused(address)) return -1;
-    return (int)CALL(SYS_mprotect, (long)address, (long)whole(bytes), protection);
+    return has_nodes() ? (int)(8 * my_node + 3) : 0;
 }
 
 long sysconf(int name)
@@ -158,105 +88,109 @@ long sysconf(int name)
     return (long)page_bytes();
 }
 
-int madvise(void *address, size_t bytes, int advice)
+static long whole(long bytes)
 {
-    if (is_refused(address)) return -1;
-    return (int)CALL(SYS_madvise, (long)address, (long)whole(bytes), advice);
+    const long page = (long)page_bytes();
+    return (bytes + page - 1) / page * page;
 }
 
-/* ---- CPUs ------------------------------------------------------------------------------------ */
-
-static void require_cpus(const char *what, const file *all, uint32_t cpus)
+/* At a multiple of the machine's pages. */
+static long map_anywhere(const long w[HZ_OS_CALL_WORDS])
 {
-    possible_cpus = 4096;
-    files = all;
-    const uint32_t found = hz_os_cpus();
-    files = NULL;
-    require(found == cpus, "%s: %u CPUs, not %u", what, found, cpus);
+    const long page = (long)page_bytes(), bytes = whole(w[1]);
+    const long got = CALL(SYS_mmap, 0, bytes + page, w[2], w[3], w[4], w[5]), start = whole(got);
+    if (got < 0) return got;
+    if (start > got) (void)CALL(SYS_munmap, got, start - got);
+    (void)CALL(SYS_munmap, start + bytes, got + page - start);
+    return start;
 }
 
-#define CGROUP "/proc/self/cgroup"
+long os_call(long number, const long w[HZ_OS_CALL_WORDS])
+{
+    require(number != SYS_getcpu, "a sandbox may end the program for that");
+    if (number == SYS_openat) return open_file(w);
+    if (number == SYS_sched_getaffinity) return affinity(w);
+    const bool is_of_memory = number == SYS_mmap || number == SYS_munmap ||
+                              number == SYS_mprotect || number == SYS_madvise;
+    if (page_bytes() == 4096 || !is_of_memory) return os_call_behind(number, w);
+    if (w[0] % (long)page_bytes() != 0) {
+        refused++;
+        return -EINVAL;
+    }
+    if (number == SYS_mmap && w[0] == 0) return map_anywhere(w);
+    return CALL(number, w[0], whole(w[1]), w[2], w[3], w[4], w[5]);
+}
+
+/* ---- CPUs and nodes -------------------------------------------------------------------------- */
+
+#define GROUP "/proc/self/cgroup"
 #define MOUNTS "/proc/self/mountinfo"
 #define V2_MOUNT                                                                                   \
     "23 1 0:5 / / rw - ext4 /dev/vda rw\n"                                                         \
     "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+#define V2 "/sys/fs/cgroup/"
 
-CHECK("more CPUs than a cpu_set_t holds are counted")
+static char long_mounts[70000]; /* a line of 66,000 bytes, and the mount */
+
+static const struct {
+    const char *what;
+    uint32_t cpus;
+    file files[FILES];
+} machines[] = {
+    {"more CPUs than a cpu_set_t holds, without a quota", 4096, {{MOUNTS, ""}}},
+    {"a slice above a service, whose quota is the least on the way up",
+     2,
+     {{GROUP, "0::/web.slice/web.service/worker\n"},
+      {MOUNTS, V2_MOUNT},
+      {V2 "web.slice/web.service/worker/cpu.max", "max 100000\n"},
+      {V2 "web.slice/web.service/cpu.max", "350000 100000\n"},
+      {V2 "web.slice/cpu.max", "150000 100000\n"}}},
+    {"a service of systemd with CPUQuota=50%",
+     1,
+     {{GROUP, "0::/system.slice/web.service\n"},
+      {MOUNTS, V2_MOUNT},
+      {V2 "system.slice/web.service/cpu.max", "50000 100000\n"},
+      {V2 "system.slice/cpu.max", "max 100000\n"}}},
+    {"a container with a namespace of its own",
+     3,
+     {{GROUP, "0::/\n"}, {MOUNTS, V2_MOUNT}, {V2 "cpu.max", "300000 100000\n"}}},
+    {"a cgroup outside of the namespace",
+     3,
+     {{GROUP, "0::/../outside\n"}, {MOUNTS, V2_MOUNT}, {V2 "cpu.max", "300000 100000\n"}}},
+    {"version 1",
+     6,
+     {{GROUP, "5:cpuset:/\n4:cpuacct,cpu:/docker/abc/inner\n1:name=systemd:/x\n"},
+      {MOUNTS, "30 23 0:27 /docker/abc /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+               "31 23 0:28 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct,cpu\n"},
+      {V2 "cpu/inner/cpu.cfs_quota_us", "-1\n"},
+      {V2 "cpu/inner/cpu.cfs_period_us", "100000\n"},
+      {V2 "cpu/cpu.cfs_quota_us", "120000\n"},
+      {V2 "cpu/cpu.cfs_period_us", "20000\n"}}},
+    {"both versions",
+     4,
+     {{GROUP, "4:cpu:/a\n0::/b\n"},
+      {MOUNTS, "31 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+               "32 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"},
+      {V2 "cpu/a/cpu.cfs_quota_us", "400000\n"},
+      {V2 "cpu/a/cpu.cfs_period_us", "100000\n"}}},
+    {"long lines among the mounts",
+     7,
+     {{GROUP, "0::/a\n"}, {MOUNTS, long_mounts}, {V2 "a/cpu.max", "700000 100000\n"}}},
+};
+
+CHECK("CPUs are counted by affinity and quota")
 {
-    require_cpus("no quota", (const file[FILES]){{MOUNTS, ""}}, 4096);
+    memset(long_mounts, 'x', 66000);
+    snprintf(long_mounts + 66000, 4000, "\n%s", V2_MOUNT);
+    possible_cpus = 4096;
+    for (size_t i = 0; i < COUNT(machines); i++) {
+        files = machines[i].files;
+        const uint32_t found = hz_os_cpus();
+        files = NULL;
+        require(found == machines[i].cpus, "%s: %u CPUs, not %u", machines[i].what, found,
+                machines[i].cpus);
+    }
 }
-
-CHECK("the least quota on the way up counts")
-{
-    const file all[FILES] = {
-        {CGROUP, "0::/web.slice/web.service/worker\n"},
-        {MOUNTS, V2_MOUNT},
-        {"/sys/fs/cgroup/web.slice/web.service/worker/cpu.max", "max 100000\n"},
-        {"/sys/fs/cgroup/web.slice/web.service/cpu.max", "350000 100000\n"},
-        {"/sys/fs/cgroup/web.slice/cpu.max", "150000 100000\n"},
-    };
-    require_cpus("a slice above a service", all, 2);
-}
-
-CHECK("a service of systemd has a quota of its own")
-{
-    const file all[FILES] = {
-        {CGROUP, "0::/system.slice/web.service\n"},
-        {MOUNTS, V2_MOUNT},
-        {"/sys/fs/cgroup/system.slice/web.service/cpu.max", "50000 100000\n"},
-        {"/sys/fs/cgroup/system.slice/cpu.max", "max 100000\n"},
-    };
-    require_cpus("CPUQuota=50%", all, 1);
-}
-
-CHECK("a container sees its quota at the root")
-{
-    const file own[FILES] = {
-        {CGROUP, "0::/\n"}, {MOUNTS, V2_MOUNT}, {"/sys/fs/cgroup/cpu.max", "300000 100000\n"}};
-    const file other[FILES] = {{CGROUP, "0::/../outside\n"},
-                               {MOUNTS, V2_MOUNT},
-                               {"/sys/fs/cgroup/cpu.max", "300000 100000\n"}};
-    require_cpus("a namespace of its own", own, 3);
-    require_cpus("a cgroup outside of the namespace", other, 3);
-}
-
-CHECK("version 1 has quotas, too")
-{
-    const file all[FILES] = {
-        {CGROUP, "5:cpuset:/\n4:cpuacct,cpu:/docker/abc/inner\n1:name=systemd:/x\n"},
-        {MOUNTS, "30 23 0:27 /docker/abc /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-                 "31 23 0:28 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct,cpu\n"},
-        {"/sys/fs/cgroup/cpu/inner/cpu.cfs_quota_us", "-1\n"},
-        {"/sys/fs/cgroup/cpu/inner/cpu.cfs_period_us", "100000\n"},
-        {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "120000\n"},
-        {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "20000\n"},
-    };
-    require_cpus("version 1", all, 6);
-}
-
-CHECK("both versions may be there")
-{
-    const file all[FILES] = {
-        {CGROUP, "4:cpu:/a\n0::/b\n"},
-        {MOUNTS, "31 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-                 "32 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"},
-        {"/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "400000\n"},
-        {"/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"},
-    };
-    require_cpus("both versions", all, 4);
-}
-
-CHECK("long lines among the mounts do not matter")
-{
-    static char mounts[70000];
-    memset(mounts, 'x', 66000);
-    snprintf(mounts + 66000, 4000, "\n%s", V2_MOUNT);
-    const file all[FILES] = {
-        {CGROUP, "0::/a\n"}, {MOUNTS, mounts}, {"/sys/fs/cgroup/a/cpu.max", "700000 100000\n"}};
-    require_cpus("a line of 66,000 bytes", all, 7);
-}
-
-/* ---- nodes ----------------------------------------------------------------------------------- */
 
 static void require_nodes(const char *what, size_t cpus, const file *all, uint32_t nodes)
 {
@@ -269,83 +203,21 @@ static void require_nodes(const char *what, size_t cpus, const file *all, uint32
 
 CHECK("nodes count whose CPUs may be used")
 {
-    const file all[FILES] = {
+    const file three[FILES] = {
         {NODE "has_cpu", "0-1,3\n"},
         {NODE "node0/cpulist", "0-15,64-79\n"},
         {NODE "node1/cpulist", "16-31,80-95\n"},
         {NODE "node3/cpulist", "32-47\n"},
     };
-    require_nodes("all CPUs", 4096, all, 3);
-    require_nodes("the first 32 CPUs", 32, all, 2);
-    require_nodes("the first 16 CPUs", 16, all, 1);
+    require_nodes("all CPUs", 4096, three, 3);
+    require_nodes("the first 32 CPUs", 32, three, 2);
+    require_nodes("the first 16 CPUs", 16, three, 1);
     require_nodes("one node", 4096, (const file[FILES]){{NODE "has_cpu", "0\n"}}, 1);
     require_nodes("no such directory", 4096, (const file[FILES]){{MOUNTS, ""}}, 1);
-    require_nodes("none that says its CPUs", 4096, (const file[FILES]){{NODE "has_cpu", "0-1\n"}},
-                  1);
+    require_nodes("none says its CPUs", 4096, (const file[FILES]){{NODE "has_cpu", "0-1\n"}}, 1);
 }
 
-/* ---- pages of the kernel --------------------------------------------------------------------- */
-
-static void start(void *subject)
-{
-    const char *const *words = subject;
-    (void)setenv(words[0], words[1], 1);
-    if (words[3] != NULL) (void)setenv("HZ_HARDENING", words[3], 1);
-    (void)execl("/proc/self/exe", "stand_in", words[2], (char *)NULL);
-    _exit(9);
-}
-
-static void require_runs(const char *name, const char *value, const char *word, const char *harden)
-{
-    const char *words[] = {name, value, word, harden};
-    ending result;
-    run_apart(start, words, 30, &result);
-    require(result.signal == 0 && result.status == 0,
-            "%s=%s %s: signal %d, status %d, said '%.300s'", name, value, word, result.signal,
-            result.status, result.said);
-}
-
-CHECK_IN(60, "kernel pages of 16 and 64 KiB will do")
-{
-    require_runs("STAND_IN_PAGE_BYTES", "16384", "--use", NULL);
-    require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", NULL);
-    require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", "full");
-}
-
-CHECK_IN(60, "memory stays on its node")
-{
-    require_runs("STAND_IN_NODES", "2", "--nodes", NULL);
-}
-
-/* ---- commit ---------------------------------------------------------------------------------- */
-
-/* Bytes of private mappings that may be written. */
-static size_t writable_bytes(void)
-{
-    char line[512], rights[8];
-    uintptr_t from, to;
-    size_t total = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    require(maps != NULL, "no /proc/self/maps");
-    while (fgets(line, sizeof line, maps) != NULL)
-        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w')
-            total += to - from;
-    (void)fclose(maps);
-    return total;
-}
-
-CHECK_IN(60, "where commit is counted, it goes back")
-{
-    require_runs("STAND_IN_STRICT", "1", "--commit", NULL);
-}
-
-/* Each guarded block is two mappings. */
-CHECK_IN(60, "guards leave mappings to the program")
-{
-    require_runs("STAND_IN_MAPPINGS", "1000", "--map", "full");
-}
-
-/* ---- the started programs -------------------------------------------------------------------- */
+/* ---- pages of the kernel, commit, mappings --------------------------------------------------- */
 
 enum { BLOCKS = 200, LARGE_BYTES = 1 << 20 };
 
@@ -367,14 +239,35 @@ static void use(size_t bytes)
     (void)hz_trim();
 }
 
-static int use_all_sizes(void)
+PROGRAM("--use")
 {
     for (size_t bytes = 16; bytes <= LARGE_BYTES; bytes *= 2) use(bytes);
     require(refused == 0, "%zu calls were refused", refused);
-    return 0;
 }
 
-static int use_and_give_back(void)
+CHECK_IN(60, "kernel pages of 16 and 64 KiB will do")
+{
+    require_program("--use", 0, "STAND_IN_PAGE_BYTES=16384");
+    require_program("--use", 0, "STAND_IN_PAGE_BYTES=65536");
+    require_program("--use", 0, "STAND_IN_PAGE_BYTES=65536 HZ_HARDENING=full");
+}
+
+/* Bytes of private mappings that may be written. */
+static size_t writable_bytes(void)
+{
+    char line[512], rights[8];
+    uintptr_t from, to;
+    size_t total = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    require(maps != NULL, "no /proc/self/maps");
+    while (fgets(line, sizeof line, maps) != NULL)
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w')
+            total += to - from;
+    (void)fclose(maps);
+    return total;
+}
+
+PROGRAM("--commit")
 {
     const size_t before = writable_bytes();
     for (int round = 0; round < 3; round++) {
@@ -385,10 +278,10 @@ static int use_and_give_back(void)
     /* Of some 200 MiB. What went back in short parts stays writable. */
     require(after < before + ((size_t)64 << 20), "%zu bytes may be written, before %zu", after,
             before);
-    return 0;
 }
 
-static int keep_many_large(void)
+/* Each guarded block is two mappings. */
+PROGRAM("--map")
 {
     static void *blocks[1000];
     const size_t before = mapping_count();
@@ -398,8 +291,15 @@ static int keep_many_large(void)
     for (size_t i = 0; i < COUNT(blocks); i++) hz_free(blocks[i]);
     (void)hz_trim();
     require(mapping_count() < before + 300, "%zu mappings at last", mapping_count());
-    return 0;
 }
+
+CHECK_IN(60, "where commit is counted it goes back, and guards leave mappings to the program")
+{
+    require_program("--commit", 0, "TEST_STRICT=1");
+    require_program("--map", 0, "STAND_IN_MAPPINGS=1000 HZ_HARDENING=full");
+}
+
+/* ---- memory of nodes ------------------------------------------------------------------------- */
 
 /* Each thread keeps blocks of many sizes in a table that all threads share, and frees those that it
  * finds there, mostly another thread's. What a thread gets was first touched by one of its node. */
@@ -443,26 +343,21 @@ static void *trade(void *number)
     return NULL;
 }
 
-static int trade_between_nodes(void)
+/* What is given back has no node. */
+PROGRAM("--nodes")
 {
-    pthread_t threads[THREADS];
-    require(hz_set("decay_ms", "60000", NULL, 0) == 0,
-            "decay_ms"); /* what is given back has no node */
+    crowd all;
+    require(hz_set("decay_ms", "60000", NULL, 0) == 0, "decay_ms");
     require(hz_map.nodes == NODES && hz_map.shards == NODES, "%u nodes, %u shards", hz_map.nodes,
             hz_map.shards);
     for (int generation = 0; generation < 2; generation++) {
-        for (uintptr_t i = 0; i < THREADS; i++) threads[i] = thread_start(trade, (void *)(i + 1));
-        for (size_t i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
+        crowd_start(&all, THREADS, trade);
+        crowd_end(&all);
     }
     require(hz_stats_total(HZ_STAT_heaps_adopted) > 0, "no heap had a second thread");
-    return 0;
 }
 
-int main(int argc, char **argv)
+CHECK_IN(60, "memory stays on its node")
 {
-    if (argc == 2 && strcmp(argv[1], "--use") == 0) return use_all_sizes();
-    if (argc == 2 && strcmp(argv[1], "--nodes") == 0) return trade_between_nodes();
-    if (argc == 2 && strcmp(argv[1], "--commit") == 0) return use_and_give_back();
-    if (argc == 2 && strcmp(argv[1], "--map") == 0) return keep_many_large();
-    return run_checks(argc, argv);
+    require_program("--nodes", 0, "STAND_IN_NODES=2");
 }

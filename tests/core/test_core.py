@@ -99,16 +99,9 @@ HARDENED = ({"HZ_HARDENING": "light", "HZ_SHARDS": "1"}, FULL | {"HZ_SHARDS": "4
 SHARDS = ({"HZ_SHARDS": "1"}, {"HZ_SHARDS": "4"})
 ONCE: tuple[Mapping[str, str], ...] = ({},)
 PRELOADED: Mapping[str, tuple[Mapping[str, str], ...]] = {
+    **dict.fromkeys(("api", "new_delete"), ({}, FULL)),
     **dict.fromkeys(
-        ("api", "new_delete"),
-        ({}, FULL),
-    ),
-    **dict.fromkeys(
-        (
-            "realloc_large", "fork_handlers",
-            "free_only_consumer", "signals", "thread_churn", "thread_exit", "thread_heaps",
-            "limits", "small_program",
-        ),
+        ("realloc_large", "free_only_consumer", "signals", "threads", "limits", "small_program"),
         ONCE,
     ),
     "offences": (
@@ -122,24 +115,12 @@ PRELOADED: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "harmless": ({}, AT_CALL, *HARDENED),
     "double_free": SHARDS,
     "live_contents": ({"HZ_SHARDS": "4"}, AT_CALL | {"HZ_SHARDS": "1"}),
-    "fork_churn": (
+    "forks": (
         {},
         TIGHT | {"HZ_REST_MS": "1", "HZ_MAX_DIRTY_BYTES": "0"},
         TIGHT | {"HZ_DEPOT_LOCK": "spin", "HZ_BACKGROUND_PERIOD_US": "128"},
         TIGHT | FULL | {"HZ_DEPOT_LOCK": "lockfree", "HZ_SHARDS": "4"},
         TIGHT | {"HZ_REMOTE_GROUPING": "shard", "HZ_SHARDS": "2"},
-    ),
-    "syscall_faults": (
-        {},
-        {"HZ_HARDENING": "light", "TEST_FAULT_POINTS": "1"},
-        FULL | {"TEST_FAULT_POINTS": "1"},
-        {
-            "HZ_DECAY_MS": "0",
-            "HZ_MAX_DIRTY_BYTES": "0",
-            "HZ_SPAN_CACHE": "0",
-            "HZ_SHARDS": "2",
-            "TEST_FAULT_POINTS": "3",
-        },
     ),
     "fuzz_shadow": tuple(
         configuration | {"HZ_STRICT": "1", "TEST_STEPS": "4000", "TEST_ROUNDS": "2"}
@@ -152,7 +133,7 @@ PRELOADED: Mapping[str, tuple[Mapping[str, str], ...]] = {
 LINKED: Mapping[str, tuple[Mapping[str, str], ...]] = {
     **dict.fromkeys(
         (
-            "fuzz_shadow_linked", "offences_linked", "block_starts", "stand_in", "page_runs",
+            "fuzz_shadow_linked", "offences_linked", "block_starts", "stand_in",
             *(f"{name}_{how}" for name in ("api", "new_delete")
               for how in ("static", "static_pie", "shared")),
         ),
@@ -163,7 +144,19 @@ LINKED: Mapping[str, tuple[Mapping[str, str], ...]] = {
         {}, {"TEST_PLACES_TAKEN": "all"}, *({"TEST_PLACES_TAKEN": "all but a small one"},) * 4,
     ),
     "in_passing": ({"HZ_SHARDS": "1"},),
-    "page_nodes": ({}, STRICT),
+    "page_pool": ({}, STRICT),
+    "faults": (
+        {},
+        {"HZ_HARDENING": "light", "TEST_FAULT_POINTS": "1"},
+        FULL | {"TEST_FAULT_POINTS": "1"},
+        {
+            "HZ_DECAY_MS": "0",
+            "HZ_MAX_DIRTY_BYTES": "0",
+            "HZ_SPAN_CACHE": "0",
+            "HZ_SHARDS": "2",
+            "TEST_FAULT_POINTS": "3",
+        },
+    ),
     "page_stress": (
         {},
         {"TEST_NODES": "3"},

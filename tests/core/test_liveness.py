@@ -406,9 +406,9 @@ def test_the_rows_are_those_of_the_running_library(look: Look) -> None:
 
 @pytest.mark.slow
 def test_no_claim_survives_the_loss_of_the_code_that_uses_its_parameter(root: Path) -> None:
-    """Of every tenth parameter, and of all of them in the soak."""
+    """Of one parameter, and of all of them in the soak."""
     mutate = root / "experiments" / "liveness" / "mutate.py"
-    some = [] if os.environ.get("TEST_MORE", "1") != "1" else rows(root)[::10]
+    some = [] if os.environ.get("TEST_MORE", "1") != "1" else rows(root)[:1]
     words = [sys.executable, mutate, *some]
     done = subprocess.run(words, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,8 +22,8 @@ DEADLINE_S = 120
 # limit the look is refused at once.
 EMULATED_BYTES = 7 << 30
 TARGETS = (
-    "hz_shared", "hz_deepbind", "hz-bench", "hz-launch", "api", "fuzz_shadow", "fork_churn",
-    "offences", "thread_exit",
+    "hz_shared", "hz_deepbind", "hz-bench", "hz-launch", "api", "fuzz_shadow", "forks",
+    "offences", "threads",
 )  # fmt: skip
 
 

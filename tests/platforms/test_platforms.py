@@ -34,15 +34,17 @@ LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 # for each thread that was, so that what is resident cannot be judged; and a child of a fork ends
 # with a failed assertion of qemu when it starts a thread. Both are so under glibc's malloc, too.
 EMULATED = (
-    ("fork_churn", "eight churning"),
-    ("thread_exit", "block"),
-    ("thread_exit", "destructors of thread-specific"),
+    ("forks", "eight churning"),
+    ("threads", "blocks outlive"),
+    ("threads", "of its own"),
+    ("threads", "destructors of thread-specific"),
 )
 # With musl 1.2.3 the first thread of a fork's child cannot be joined, under any malloc.
 ON_MUSL = (
-    ("fork_churn", ""),
-    ("thread_exit", "block"),
-    ("thread_exit", "destructors of thread-specific"),
+    ("forks", ""),
+    ("threads", "blocks outlive"),
+    ("threads", "of its own"),
+    ("threads", "destructors of thread-specific"),
 )
 
 

@@ -89,13 +89,13 @@ STAGES: dict[str, Stage] = {
         "A6", "tests/model", "-k", "not in_random_orders", is_same=True, HZ_MODEL_MORE="1"
     ),
     "orders": by_pytest("A6", "tests/model", "-k", "in_random_orders", HZ_MODEL_MORE="1"),
-    "churn": program("A7", "thread_churn", TEST_THREADS_TOTAL="100000"),
+    "churn": program("A7", "threads", TEST_THREADS_TOTAL="100000"),
     "consumer": program("A8", "free_only_consumer", ONE_SHARD, TEST_BLOCKS="8000000"),
     "consumer-shards": program(
         "A8", "free_only_consumer", SHARDS, TEST_BLOCKS="8000000", TEST_RATIO_PERCENT="250"
     ),
-    "fork": program("A9", "fork_churn", TEST_FORKS="500"),
-    "faults": program("A10", "syscall_faults", TEST_FAULT_POINTS="40"),
+    "fork": program("A9", "forks", TEST_FORKS="500"),
+    "faults": Stage("A10", ("tests/faults",), {"TEST_FAULT_POINTS": "40"}, is_preloaded=False),
     "limits": program("A11", "limits"),
     "late": Stage("A12", LATE, {}, is_preloaded=False),
     "programs": by_pytest("A13", *PROGRAMS, TEST_MORE="10"),

@@ -1,0 +1,430 @@
+/*
+ * Threads come and go: destructors that allocate, blocks that outlive their thread, threads that
+ * only free, what heaps hold and pass on, and that what all that leaves behind does not add up.
+ * TEST_THREADS_TOTAL is the number of threads.
+ */
+#include "check.h"
+
+#include <dlfcn.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEYS = 40, LEAST_STACK = 16 << 10, BLOCKS = 3000, SIZE = 48 };
+
+static void *run_thread(void *(*body)(void *), const void *argument)
+{
+    return thread_end(thread_start(body, argument));
+}
+
+/* Runs it many times; after a tenth of them nothing more becomes resident. */
+static void require_no_growth(void (*act)(void), size_t times, size_t most_bytes)
+{
+    size_t settled = 0;
+    for (size_t i = 0; i < times; i++) {
+        act();
+        if (i == times / 10) settled = resident_bytes();
+    }
+    const size_t after = resident_bytes();
+    require(after <= settled + most_bytes, "resident memory went from %zu to %zu bytes", settled,
+            after);
+}
+
+/* ---- destructors ---------------------------------------------------------------------------- */
+
+static pthread_key_t keys[KEYS];
+static atomic_size_t destructor_runs;
+
+/* Frees its block, works a little on the heap, and sets its key again: it runs in each of the four
+ * rounds. */
+static void free_and_set_again(void *value)
+{
+    size_t number = 0;
+    memcpy(&number, value, sizeof number);
+    free(value);
+    free(malloc(3000));
+    char *block = calloc(1, 200 + number);
+    memcpy(block, &number, sizeof number);
+    (void)pthread_setspecific(keys[number], block);
+    atomic_fetch_add(&destructor_runs, 1);
+}
+
+static void *set_all_keys(void *unused)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        char *block = calloc(1, 100 + i);
+        memcpy(block, &i, sizeof i);
+        (void)pthread_setspecific(keys[i], block);
+    }
+    return unused;
+}
+
+CHECK("destructors of thread-specific data allocate and free in every round")
+{
+    enum { THREADS = 200, ROUNDS = 4 };
+    for (size_t i = 0; i < KEYS; i++)
+        require(pthread_key_create(&keys[i], free_and_set_again) == 0, "pthread_key_create failed");
+    for (int i = 0; i < THREADS; i++) (void)run_thread(set_all_keys, NULL);
+    require(atomic_load(&destructor_runs) == (size_t)THREADS * KEYS * ROUNDS, "%zu runs",
+            atomic_load(&destructor_runs));
+}
+
+static void *take_key_only(void *block)
+{
+    (void)pthread_setspecific(keys[0], block);
+    return NULL;
+}
+
+/* Its destructor makes the thread's first call of malloc or free. */
+static void end_with_a_first_call(void)
+{
+    (void)run_thread(take_key_only, malloc(500));
+}
+
+/* The C library keeps the message for the thread, and frees it after all destructors. */
+static void *fail_to_load(void *unused)
+{
+    free(malloc(500));
+    require(dlopen("/there/is/no/such/library", RTLD_NOW) == NULL, "dlopen found something");
+    return unused;
+}
+
+static void end_with_a_last_call(void)
+{
+    (void)run_thread(fail_to_load, NULL);
+}
+
+CHECK_IN(60, "threads whose only calls come in a destructor, or after all of them, leak nothing")
+{
+    require(pthread_key_create(&keys[0], free) == 0, "pthread_key_create failed");
+    require_no_growth(end_with_a_first_call, 4000, 65536);
+    require_no_growth(end_with_a_last_call, 2000, 1u << 20);
+}
+
+/* A program may store anything under any key, also under those that others have made, or none. */
+static void *store_under_every_key(void *value)
+{
+    free(malloc(500));
+    for (pthread_key_t key = 0; key < 8; key++) (void)pthread_setspecific(key, value);
+    return value;
+}
+
+CHECK("what a program stores under the keys of others does no harm")
+{
+    for (size_t i = 0; i < 10; i++) (void)run_thread(store_under_every_key, (void *)0x1234);
+    free(malloc(500));
+}
+
+/* ---- blocks and their threads --------------------------------------------------------------- */
+
+static unsigned char *blocks[2][BLOCKS];
+
+static size_t size_of(size_t i)
+{
+    return i % 100 == 0 ? 300000 : i % 2000 + 1;
+}
+
+static void *allocate_many(void *argument)
+{
+    unsigned char **all = argument;
+    for (size_t i = 0; i < BLOCKS; i++)
+        all[i] = memset(malloc(size_of(i)), (int)(i & 0xff), size_of(i) % 2001);
+    return NULL;
+}
+
+static void require_whole(unsigned char *const *all)
+{
+    for (size_t i = 0; i < BLOCKS; i++)
+        for (size_t at = 0; at < size_of(i) % 2001; at++)
+            require(all[i][at] == (i & 0xff), "byte %zu of block %zu changed", at, i);
+}
+
+static void *free_many(void *argument)
+{
+    void **all = argument;
+    for (size_t i = 0; i < BLOCKS; i++) free(all[i]);
+    return NULL;
+}
+
+static void *realloc_all(void *argument)
+{
+    unsigned char **all = argument;
+    for (size_t i = 0; i < BLOCKS; i++) all[i] = realloc(all[i], size_of(i) + 100000);
+    return NULL;
+}
+
+CHECK("blocks outlive their thread, and can be reallocated in another one")
+{
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < 2; i++) (void)run_thread(allocate_many, blocks[i]);
+        require_whole(blocks[0]);
+        (void)free_many(blocks[0]);
+        require_whole(blocks[1]);
+        if (round == 9) (void)run_thread(realloc_all, blocks[1]);
+        require_whole(blocks[1]);
+        (void)run_thread(free_many, blocks[1]);
+    }
+}
+
+static void free_in_a_thread(void)
+{
+    (void)allocate_many(blocks[0]);
+    (void)run_thread(free_many, blocks[0]);
+}
+
+CHECK("threads that only free leak nothing")
+{
+    for (int i = 0; i < 20; i++) free_in_a_thread();
+    require_no_growth(free_in_a_thread, 40, 1u << 20);
+}
+
+static void *leave_by_pthread_exit(void *size)
+{
+    free(malloc(64));
+    pthread_exit(malloc((size_t)size));
+}
+
+CHECK("a thread's result may be a block of its own")
+{
+    for (size_t size = 37; size < 500 * 37; size += 37)
+        free(memset(run_thread(leave_by_pthread_exit, (void *)size), 1, size));
+}
+
+/* ---- the end of a process ------------------------------------------------------------------- */
+
+static void *end_the_process(void *first)
+{
+    (void)pthread_join(*(pthread_t *)first, NULL);
+    for (size_t i = 0; i < 5000; i++) free(malloc(i));
+    (void)!write(STDERR_FILENO, "whole", 5);
+    exit(0);
+}
+
+static void leave_main_first(void *unused)
+{
+    static pthread_t first;
+    (void)unused;
+    first = pthread_self();
+    (void)thread_start(end_the_process, &first);
+    free(malloc(100));
+    pthread_exit(NULL);
+}
+
+CHECK("the first thread may end before the others")
+{
+    ending result;
+    run_apart(leave_main_first, NULL, 10, &result);
+    require(result.status == 0 && strcmp(result.said, "whole") == 0, "signal %d, it said '%s'",
+            result.signal, result.said);
+}
+
+static void *exit_at_once(void *unused)
+{
+    free(malloc(100));
+    exit(0);
+    return unused;
+}
+
+PROGRAM("--exit")
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    require(pthread_attr_setstacksize(&attributes, LEAST_STACK) == 0, "the stack is refused");
+    require(pthread_create(&thread, &attributes, exit_at_once, NULL) == 0, "pthread_create failed");
+    (void)thread_end(thread);
+    _exit(1);
+}
+
+CHECK("a thread with the least stack may end a program that writes statistics")
+{
+    require_program("--exit", 0, "HZ_STATS=/dev/null");
+}
+
+/* ---- what heaps hold ------------------------------------------------------------------------ */
+
+static pthread_barrier_t both;
+
+static void *allocate_beside_the_other(void *number)
+{
+    unsigned char **own = blocks[(uintptr_t)number - 1];
+    (void)pthread_barrier_wait(&both);
+    for (size_t i = 0; i < 200; i++) own[i] = malloc(SIZE);
+    (void)pthread_barrier_wait(&both);
+    return NULL;
+}
+
+CHECK("threads cut spans of their own")
+{
+    enum { PAGE_SHIFT = 16 };
+    crowd two;
+    require(pthread_barrier_init(&both, NULL, 2) == 0, "no barrier");
+    crowd_start(&two, 2, allocate_beside_the_other);
+    crowd_end(&two);
+    for (size_t i = 0; i < 200; i++)
+        for (size_t j = 0; j < 200; j++)
+            require((uintptr_t)blocks[0][i] >> PAGE_SHIFT != (uintptr_t)blocks[1][j] >> PAGE_SHIFT,
+                    "blocks %zu and %zu of two threads lie in one page", i, j);
+}
+
+static void *free_two(void *unused)
+{
+    void *first = malloc(SIZE), *last = malloc(SIZE);
+    (void)unused;
+    free(first);
+    free(last);
+    return last;
+}
+
+static void *allocate_one(void *unused)
+{
+    (void)unused;
+    return malloc(SIZE);
+}
+
+CHECK("a new thread goes on with the magazines of one that ended")
+{
+    const void *freed = run_thread(free_two, NULL), *taken = run_thread(allocate_one, NULL);
+    require(taken == freed, "it got %p, and %p was freed last", taken, freed);
+}
+
+static void *fill_the_magazine(void *unused)
+{
+    enum { FULL = 250, LARGER = 1000 };
+    void *own[FULL];
+    for (size_t i = 0; i < FULL; i++) own[i] = memset(malloc(LARGER), 1, LARGER);
+    for (size_t i = 0; i < FULL; i++) free(own[i]);
+    return unused;
+}
+
+CHECK("a trim returns what ended threads hold")
+{
+    enum { THREADS = 8 };
+    crowd all;
+    (void)malloc_trim(0);
+    const size_t before = resident_bytes();
+    crowd_start(&all, THREADS, fill_the_magazine);
+    crowd_end(&all);
+    (void)malloc_trim(0);
+    const size_t after = resident_bytes(), most = before + (128u << 10) * THREADS;
+    require(after <= most, "resident memory went from %zu to %zu bytes", before, after);
+    require(hz_counter("heaps_born") >= 2, "no thread had a heap");
+}
+
+static void *have_a_heap(void *unused)
+{
+    free(malloc(SIZE));
+    (void)pthread_barrier_wait(&both);
+    (void)pause();
+    return unused;
+}
+
+/* So many other threads have a heap, and with it a part of what all may keep. */
+static void be_among(unsigned others)
+{
+    crowd all;
+    require(pthread_barrier_init(&both, NULL, others + 1) == 0, "no barrier");
+    crowd_start(&all, others, have_a_heap);
+    (void)pthread_barrier_wait(&both);
+}
+
+enum { ROUNDS = 200 };
+
+static void play(void)
+{
+    void *own[128];
+    for (size_t round = 0; round < ROUNDS; round++) {
+        for (size_t i = 0; i < COUNT(own); i++) own[i] = malloc(500);
+        for (size_t i = 0; i < COUNT(own); i++) free(own[i]);
+    }
+}
+
+static void play_twice(void)
+{
+    play();
+    const uint64_t before = hz_counter("refills");
+    play();
+    require(hz_counter("refills") - before < ROUNDS, "its magazines are small");
+}
+
+/* The magazines of all threads share a budget, and the child has none of the others. */
+CHECK("a forked child keeps as much as a process of one thread")
+{
+    be_among(64);
+    require_of_child(play_twice);
+}
+
+/* This thread only allocates, and the others only free. */
+static void pipe_blocks(void)
+{
+    for (size_t round = 0; round < 30; round++) {
+        for (size_t i = 0; i < BLOCKS; i++) blocks[0][i] = malloc((size_t)16 << i % 8);
+        (void)run_thread(free_many, blocks[0]);
+    }
+}
+
+/* All of them always run short, and larger ones would run short as often. */
+CHECK("magazines that pass blocks on leave each other alone")
+{
+    be_among(3);
+    pipe_blocks();
+    const uint64_t before = hz_counter("magazines_shrunk");
+    pipe_blocks();
+    const uint64_t shrunk = hz_counter("magazines_shrunk") - before;
+    require(shrunk == 0, "%llu magazines had to make room", (unsigned long long)shrunk);
+}
+
+/* ---- many threads ---------------------------------------------------------------------------- */
+
+/* Frees the block that the thread before it left, and leaves one; uses several classes and a large
+ * block. */
+static void *come_and_go(void *left)
+{
+    void *own[50];
+    free(left);
+    for (size_t i = 0; i < COUNT(own); i++) own[i] = memset(malloc(16 + i * i * 3), 1, 1);
+    for (size_t i = 1; i < COUNT(own); i++) free(own[i]);
+    return own[0];
+}
+
+CHECK_IN(300, "threads in sequence do not add up")
+{
+    const size_t total = number_chosen("TEST_THREADS_TOTAL", 20000);
+    size_t resident = 0, mapped = 0, mappings = 0;
+    void *left = NULL;
+    for (size_t i = 0; i < total; i++) {
+        left = run_thread(come_and_go, left);
+        if (i != 1000) continue;
+        resident = resident_bytes();
+        mapped = mapped_bytes();
+        mappings = mapping_count();
+    }
+    require(resident_bytes() <= resident + 65536, "%zu, then %zu bytes are resident", resident,
+            resident_bytes());
+    require(mapped_bytes() <= mapped, "%zu, then %zu bytes are mapped", mapped, mapped_bytes());
+    require(mapping_count() <= mappings + 4, "%zu, then %zu mappings", mappings, mapping_count());
+}
+
+static void *pass_on_in_a_group(void *number)
+{
+    static void *_Atomic left[8];
+    void *_Atomic *place = &left[(uintptr_t)number % COUNT(left)];
+    atomic_store(place, come_and_go(atomic_exchange(place, NULL)));
+    return NULL;
+}
+
+static void let_a_group_come_and_go(void)
+{
+    crowd all;
+    crowd_start(&all, 8, pass_on_in_a_group);
+    crowd_end(&all);
+}
+
+CHECK_IN(300, "threads in groups of eight do not add up")
+{
+    require_no_growth(let_a_group_come_and_go, number_chosen("TEST_THREADS_TOTAL", 20000) / 8,
+                      1u << 20);
+}
