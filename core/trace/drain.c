@@ -1,25 +1,180 @@
 /*
- * Emptying the pool: see drain.h.
+ * hz-record's side of a recording: see drain.h. A write that fails ends the log where the last
+ * whole frame ends.
  */
 #include "drain.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "arguments.h"
 #include "clock.h"
 
 enum {
     COMMAND_BYTES = 4096,            /* of a command line that are kept */
+    WAIT_NS = 10 * 1000000,          /* for leaves that are full */
     LOOK_NS = 100 * 1000000,         /* between two looks for ended threads */
     FLUSH_NS = 1000 * 1000000,       /* between two writes of leaves that fill slowly */
     FIRST_FLUSH_NS = 50 * 1000000,   /* after the start: the speed of the clock is soon known */
     LATEST_COUNT = 2 * HZ_LEAF_COUNT /* slots of a table of threads */
 };
+
+/* ---- the pool ------------------------------------------------------------------------------- */
+
+/* Whether the processor's counter runs evenly, and the kernel trusts it on all CPUs. */
+static uint32_t clock_to_use(void)
+{
+#if defined(__x86_64__)
+    char name[16] = "";
+    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
+    if (file == NULL) return HZ_CLOCK_RAW;
+    const bool is_counter = fgets(name, sizeof name, file) != NULL && strcmp(name, "tsc\n") == 0;
+    (void)fclose(file);
+    return is_counter ? HZ_CLOCK_COUNTER : HZ_CLOCK_RAW;
+#elif defined(__aarch64__)
+    return HZ_CLOCK_COUNTER;
+#else
+    return HZ_CLOCK_RAW;
+#endif
+}
+
+void hz_drain_make_pool(hz_drain *drain, uint64_t touch_bytes)
+{
+    const int fd = memfd_create("hz-record", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)HZ_POOL_BYTES) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        hz_fail("no memory to record into: %s",
+                errno == EFBIG ? "files may not have 128 MiB (ulimit -f)" : strerror(errno));
+    hz_pool *pool = mmap(NULL, HZ_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (pool == MAP_FAILED) hz_fail("no memory to record into: %s", strerror(errno));
+    pool->magic = HZ_POOL_MAGIC;
+    pool->version = HZ_LOG_VERSION;
+    pool->clock = clock_to_use();
+    pool->recorder = getpid();
+    pool->touch_bytes = touch_bytes;
+    for (size_t i = 0; i < HZ_LEAF_COUNT / HZ_POOL_BITS; i++)
+        atomic_store(&pool->free_leaves[i], ULLONG_MAX);
+    drain->pool = pool;
+    (void)snprintf(drain->pool_path, sizeof drain->pool_path, "/proc/%d/fd/%d", (int)getpid(), fd);
+}
+
+/* The first leaf from `index` on that a thread fills or has filled; NULL: there is none. */
+static hz_leaf *next_taken(hz_drain *drain, size_t *index)
+{
+    for (; *index < HZ_LEAF_COUNT; (*index)++) {
+        const size_t word = *index / HZ_POOL_BITS, bit = *index % HZ_POOL_BITS;
+        const unsigned long long taken = ~atomic_load(&drain->pool->free_leaves[word]) >> bit;
+        *index += taken != 0 ? (size_t)__builtin_ctzll(taken) : HZ_POOL_BITS - 1 - bit;
+        hz_leaf *leaf = hz_pool_leaf(drain->pool, *index);
+        if (taken != 0 &&
+            atomic_load_explicit(&leaf->head.state, memory_order_acquire) != HZ_LEAF_FREE)
+            return leaf;
+    }
+    return NULL;
+}
+
+static void wake_threads(hz_pool *pool)
+{
+    (void)syscall(SYS_futex, &pool->freed, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Gives a leaf back to the threads. */
+static void give_back(hz_drain *drain, size_t index)
+{
+    hz_pool *pool = drain->pool;
+    drain->written[index] = 0;
+    atomic_store(&hz_pool_leaf(pool, index)->head.state, HZ_LEAF_FREE);
+    atomic_fetch_or(&pool->free_leaves[index / HZ_POOL_BITS], 1ull << index % HZ_POOL_BITS);
+    atomic_fetch_add(&pool->freed, 1);
+    if (atomic_exchange(&pool->is_scarce, 0) != 0) wake_threads(pool);
+}
+
+/* Says that nothing more is to be logged, and why. The first reason stays. */
+static void end_pool(hz_pool *pool, unsigned why)
+{
+    unsigned open = HZ_POOL_OPEN;
+    (void)atomic_compare_exchange_strong(&pool->ended, &open, why);
+    wake_threads(pool);
+}
+
+/* ---- the log -------------------------------------------------------------------------------- */
+
+/* Writes all of it, or sees to it that nothing of it is in the file. */
+static bool write_whole(hz_drain *drain, struct iovec *parts, int count)
+{
+    size_t wanted = 0;
+    size_t done = 0;
+    for (int i = 0; i < count; i++) wanted += parts[i].iov_len;
+    while (done < wanted) {
+        const ssize_t written = pwritev(drain->fd, parts, count, (off_t)(drain->bytes + done));
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) {
+            drain->failure = written < 0 ? errno : ENOSPC;
+            (void)!ftruncate(drain->fd, (off_t)drain->bytes);
+            return false;
+        }
+        done += (size_t)written;
+        for (size_t rest = (size_t)written; rest > 0 && count > 0;) {
+            const size_t part = rest < parts->iov_len ? rest : parts->iov_len;
+            parts->iov_base = (char *)parts->iov_base + part;
+            parts->iov_len -= part;
+            rest -= part;
+            if (parts->iov_len == 0) parts++, count--;
+        }
+    }
+    drain->bytes += wanted;
+    return true;
+}
+
+void hz_drain_open_log(hz_drain *drain, const char *path, bool is_woken)
+{
+    hz_log_header header = {
+        .version = HZ_LOG_VERSION, .clock = drain->pool->clock, .is_woken = is_woken};
+    drain->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (drain->fd < 0 && errno == EEXIST)
+        hz_refuse("%s is there: another recording writes it, or one was cut; make a trace of it by "
+                  "`hztune trace convert`, or remove it",
+                  path);
+    if (drain->fd < 0) hz_refuse("cannot write %s: %s", path, strerror(errno));
+    memcpy(header.magic, HZ_LOG_MAGIC, sizeof header.magic);
+    header.ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
+    header.stamp = hz_stamp(header.clock);
+    header.checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &header, sizeof header / 8);
+    struct iovec part = {&header, sizeof header};
+    if (!write_whole(drain, &part, 1)) {
+        (void)unlink(path);
+        hz_refuse("cannot write %s: %s", path, strerror(drain->failure));
+    }
+}
+
+/* Appends a frame, whose magic and checksum are filled in here; nothing from the first failure on.
+ */
+static void log_append(hz_drain *drain, hz_log_frame *frame, const void *content)
+{
+    const size_t words = frame->bytes / 8;
+    const size_t rest = frame->bytes % 8;
+    uint64_t last = 0;
+    if (drain->failure != 0) return;
+    memcpy(&last, (const char *)content + 8 * words, rest);
+    frame->magic = HZ_FRAME_MAGIC;
+    frame->checksum = 0;
+    uint64_t checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, frame, sizeof *frame / 8);
+    checksum = hz_trace_checksum(checksum, content, words);
+    frame->checksum = hz_trace_checksum(checksum, &last, rest != 0);
+    struct iovec parts[] = {{frame, sizeof *frame},
+                            {(void *)(uintptr_t)content, 8 * words},
+                            {&last, rest != 0 ? sizeof last : 0}};
+    (void)write_whole(drain, parts, sizeof parts / sizeof parts[0]);
+}
 
 /* ---- what /proc tells ----------------------------------------------------------------------- */
 
@@ -67,7 +222,7 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
         (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
         frame.bytes = (uint32_t)words_of(path, words, sizeof words);
     }
-    (void)hz_log_append(&drain->log, &frame, words);
+    log_append(drain, &frame, words);
 }
 
 /* ---- leaves --------------------------------------------------------------------------------- */
@@ -91,31 +246,21 @@ static void write_leaf(hz_drain *drain, size_t index, hz_leaf *leaf, bool is_ful
                               .start = start,
                               .pid = head->pid};
         if (!is_full || head->number == 0) read_name(head, frame.name);
-        (void)hz_log_append(&drain->log, &frame, leaf->events + start);
+        log_append(drain, &frame, leaf->events + start);
     }
     drain->written[index] = used;
-    if (drain->log.failure != 0) hz_pool_end(drain->pool, HZ_POOL_DISK);
+    if (drain->failure != 0) end_pool(drain->pool, HZ_POOL_DISK);
 }
 
-static void give_back(hz_drain *drain, size_t index)
+/* Writes the leaves that are full, and with `all` the others, too; gives back what is full. */
+static void drain_leaves(hz_drain *drain, bool all)
 {
-    drain->written[index] = 0;
-    hz_pool_free(drain->pool, index);
-}
-
-static void drain_full(void *context, size_t index, hz_leaf *leaf)
-{
-    hz_drain *drain = context;
-    if (atomic_load_explicit(&leaf->head.state, memory_order_acquire) != HZ_LEAF_FULL) return;
-    write_leaf(drain, index, leaf, true);
-    give_back(drain, index);
-}
-
-static void drain_owned(void *context, size_t index, hz_leaf *leaf)
-{
-    hz_drain *drain = context;
-    if (atomic_load_explicit(&leaf->head.state, memory_order_acquire) == HZ_LEAF_FREE) return;
-    write_leaf(drain, index, leaf, false);
+    hz_leaf *leaf;
+    for (size_t i = 0; (leaf = next_taken(drain, &i)) != NULL; i++) {
+        const bool is_full = atomic_load(&leaf->head.state) == HZ_LEAF_FULL;
+        if (is_full || all) write_leaf(drain, i, leaf, is_full);
+        if (is_full) give_back(drain, i);
+    }
 }
 
 /* ---- threads that have ended ---------------------------------------------------------------- */
@@ -133,39 +278,25 @@ static latest *latest_of(latest *table, int32_t tid)
     return &table[at];
 }
 
-static void note_latest(void *context, size_t index, hz_leaf *leaf)
-{
-    latest *of = latest_of(context, leaf->head.tid);
-    (void)index;
-    if (atomic_load_explicit(&leaf->head.state, memory_order_acquire) == HZ_LEAF_FREE) return;
-    if (of->tid == 0 || of->thread < leaf->head.thread)
-        *of = (latest){leaf->head.tid, leaf->head.thread};
-}
-
-typedef struct search {
-    hz_drain *drain; /* whose pool is looked through */
-    latest *table;   /* of all its threads */
-} search;
-
-static void drain_ended(void *context, size_t index, hz_leaf *leaf)
-{
-    const search *looking = context;
-    const hz_leaf_head *head = &leaf->head;
-    if (atomic_load_explicit(&leaf->head.state, memory_order_acquire) != HZ_LEAF_OWNED) return;
-    const bool is_gone = syscall(SYS_tgkill, head->pid, head->tid, 0) != 0 && errno == ESRCH;
-    const latest *of = latest_of(looking->table, head->tid);
-    if (!is_gone && (of->tid == 0 || of->thread <= head->thread)) return;
-    write_leaf(looking->drain, index, leaf, false);
-    give_back(looking->drain, index);
-}
-
-static void drain_all_ended(hz_drain *drain)
+static void drain_ended(hz_drain *drain)
 {
     static latest table[LATEST_COUNT];
-    search looking = {drain, table};
+    hz_leaf *leaf;
     memset(table, 0, sizeof table);
-    hz_pool_each(drain->pool, note_latest, table);
-    hz_pool_each(drain->pool, drain_ended, &looking);
+    for (size_t i = 0; (leaf = next_taken(drain, &i)) != NULL; i++) {
+        latest *of = latest_of(table, leaf->head.tid);
+        if (of->tid == 0 || of->thread < leaf->head.thread)
+            *of = (latest){leaf->head.tid, leaf->head.thread};
+    }
+    for (size_t i = 0; (leaf = next_taken(drain, &i)) != NULL; i++) {
+        const hz_leaf_head *head = &leaf->head;
+        if (atomic_load_explicit(&head->state, memory_order_acquire) != HZ_LEAF_OWNED) continue;
+        const bool is_gone = syscall(SYS_tgkill, head->pid, head->tid, 0) != 0 && errno == ESRCH;
+        const latest *of = latest_of(table, head->tid);
+        if (!is_gone && (of->tid == 0 || of->thread <= head->thread)) continue;
+        write_leaf(drain, i, leaf, false);
+        give_back(drain, i);
+    }
 }
 
 /* ---- all together --------------------------------------------------------------------------- */
@@ -177,7 +308,7 @@ static void write_clock(hz_drain *drain, uint32_t kind)
                       .why = atomic_load(&drain->pool->ended)};
     end.ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
     end.stamp = hz_stamp(drain->pool->clock);
-    (void)hz_log_append(&drain->log, &frame, &end);
+    log_append(drain, &frame, &end);
 }
 
 void hz_drain_start(hz_drain *drain)
@@ -190,24 +321,25 @@ void hz_drain_step(hz_drain *drain)
 {
     const unsigned seen = atomic_load(&drain->pool->full);
     const uint64_t now_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
-    hz_pool_each(drain->pool, drain_full, drain);
+    drain_leaves(drain, false);
     if (now_ns - drain->looked_ns >= LOOK_NS || atomic_load(&drain->pool->is_scarce) != 0) {
         drain->looked_ns = now_ns;
-        drain_all_ended(drain);
+        drain_ended(drain);
     }
     if ((int64_t)(now_ns - drain->flushed_ns) >= FLUSH_NS) {
         drain->flushed_ns = now_ns;
         write_clock(drain, HZ_FRAME_CLOCK);
-        hz_pool_each(drain->pool, drain_owned, drain);
+        drain_leaves(drain, true);
     }
-    hz_pool_wait(drain->pool, seen);
+    (void)syscall(SYS_futex, &drain->pool->full, FUTEX_WAIT, seen,
+                  &(struct timespec){.tv_nsec = WAIT_NS}, NULL, 0);
 }
 
 void hz_drain_end(hz_drain *drain)
 {
-    hz_pool_end(drain->pool, HZ_POOL_STOPPED);
-    hz_pool_each(drain->pool, drain_full, drain);
-    hz_pool_each(drain->pool, drain_owned, drain);
-    drain->log.failure = 0; /* where a leaf had no room, these few bytes may have */
+    end_pool(drain->pool, HZ_POOL_STOPPED);
+    drain_leaves(drain, false);
+    drain_leaves(drain, true);
+    drain->failure = 0; /* where a leaf had no room, these few bytes may have */
     write_clock(drain, HZ_FRAME_END);
 }

@@ -11,8 +11,8 @@
 #include "arguments.h"
 #include "emit.h"
 #include "json.h"
-#include "log_merge.h"
-#include "read_file.h"
+#include "log_read.h"
+#include "trace_read.h"
 
 enum { WORTH_BYTES = 8192 }; /* of a log: one with less is of a program that did next to nothing */
 
@@ -49,8 +49,8 @@ static double ns_per_unit(const hz_log *log)
 
 static void note_program(hz_json *json, const hz_log *log, uint32_t image)
 {
-    for (size_t i = 0; i < log->image_count; i++) {
-        const hz_log_frame *frame = log->images[i];
+    for (size_t i = 0; i < log->images.count; i++) {
+        const hz_log_frame *frame = log->images.at[i];
         if (frame->image != image) continue;
         const char *words = (const char *)(frame + 1);
         hz_json_int(json, "pid", frame->pid);
@@ -144,7 +144,7 @@ static size_t write_others(const hz_log *log, const hz_finish *wanted, const hz_
             idle++;
             continue;
         }
-        if (asprintf(&path, "%s.%d-%" PRIu32, wanted->output, log->frames[image.first]->pid,
+        if (asprintf(&path, "%s.%d-%" PRIu32, wanted->output, log->events.at[image.first]->pid,
                      image.number) < 0)
             hz_fail("no memory");
         write_trace(log, &image, path, wanted->is_quiet);
@@ -175,7 +175,5 @@ bool hz_finish_log(const hz_finish *wanted)
         const size_t left = wanted->is_each ? write_others(&log, wanted, &largest) : count - 1;
         if (!wanted->is_quiet) say_what_is_missing(&log, wanted, left);
     }
-    hz_log_drop(&log);
-    hz_drop_file(&file);
     return largest.bytes > 0;
 }

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "steps.h"
+#define HZ_NO_STEP UINT64_MAX
 
 /* A table of addresses. */
 typedef struct hz_lives {

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 
-#include "read_file.h"
 #include "resolve.h"
 #include "trace_read.h"
 

@@ -303,7 +303,7 @@ static _Noreturn void make_trace(const record *r)
 static bool finish_record(const record *r, const hz_drain *drain)
 {
     int status = -1;
-    (void)close(drain->log.fd);
+    (void)close(drain->fd);
     const pid_t maker = fork();
     if (maker == 0) make_trace(r);
     while (maker > 0 && waitpid(maker, &status, 0) < 0 && errno == EINTR) continue;
@@ -328,16 +328,15 @@ int main(int argc, char **argv)
 {
     static hz_drain drain;
     record r = {0};
-    char pool_path[HZ_BELL_PATH_BYTES];
     const int program = parse(&r, argc, argv);
     if (r.is_woken) r.bell = bell_find(r.pid);
     catch_signals();
-    drain.pool = hz_pool_make(pool_path, r.touch_bytes);
-    hz_log_open(&drain.log, r.log, drain.pool->clock, r.is_woken);
+    hz_drain_make_pool(&drain, r.touch_bytes);
+    hz_drain_open_log(&drain, r.log, r.is_woken);
     if (r.is_woken)
-        bell_ring(r.bell, pool_path);
+        bell_ring(r.bell, drain.pool_path);
     else
-        start_program(&r, argv + program, pool_path);
+        start_program(&r, argv + program, drain.pool_path);
     drain.words = argv + program;
     drain.words_pid = r.is_woken ? 0 : r.pid;
     record_all(&r, &drain);

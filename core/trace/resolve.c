@@ -3,23 +3,72 @@
  */
 #include "resolve.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "arguments.h"
 
+/* ---- the list of steps ---------------------------------------------------------------------- */
+
+enum { GROWTH = 1 << 15 }; /* steps that room is made for at once, at least */
+
+/* Opens a file without a name in the folder of `beside`: no other process can open it. */
+static int open_nameless(const char *beside)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(beside, '/');
+    const int length = slash != NULL ? (int)(slash - beside) + 1 : 0;
+    (void)snprintf(folder, sizeof folder, "%.*s.", length, beside);
+    int fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (fd >= 0 || errno != EOPNOTSUPP) return fd;
+    (void)snprintf(folder, sizeof folder, "%.*s.hz-steps-%d", length, beside, (int)getpid());
+    fd = open(folder, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) (void)unlink(folder);
+    return fd;
+}
+
+/* The file has blocks for all of it: a full disk is an error here, not a signal later. */
+static void steps_grow(hz_steps *steps)
+{
+    const uint64_t room = steps->room + GROWTH + steps->room / 4;
+    const off_t from = (off_t)(steps->room * sizeof(hz_step));
+    const off_t to = (off_t)(room * sizeof(hz_step));
+    const int failure = posix_fallocate(steps->fd, from, to - from);
+    if (failure != 0) hz_fail("no room to put the operations in order: %s", strerror(failure));
+    if (steps->at != NULL) (void)munmap(steps->at, (size_t)from);
+    steps->at = mmap(NULL, (size_t)to, PROT_READ | PROT_WRITE, MAP_SHARED, steps->fd, 0);
+    if (steps->at == MAP_FAILED) hz_fail("no memory for the operations: %s", strerror(errno));
+    steps->room = room;
+}
+
+static uint64_t steps_add(hz_steps *steps, const hz_step *step)
+{
+    if (steps->count == steps->room) steps_grow(steps);
+    steps->at[steps->count] = *step;
+    return steps->count++;
+}
+
+/* ---- all together --------------------------------------------------------------------------- */
+
 void hz_resolver_make(hz_resolver *resolver, const char *beside)
 {
-    *resolver = (hz_resolver){0};
-    hz_steps_make(&resolver->steps, beside);
+    *resolver = (hz_resolver){.steps.fd = open_nameless(beside)};
+    if (resolver->steps.fd < 0) hz_fail("cannot write beside %s: %s", beside, strerror(errno));
     hz_lives_make(&resolver->lives);
 }
 
 void hz_resolver_drop(hz_resolver *resolver)
 {
-    hz_steps_drop(&resolver->steps);
+    const hz_steps *steps = &resolver->steps;
+    if (steps->at != NULL) (void)munmap(steps->at, steps->room * sizeof(hz_step));
+    (void)close(steps->fd);
     hz_lives_drop(&resolver->lives);
     free(resolver->actors);
 }
@@ -37,18 +86,18 @@ hz_actor *hz_resolver_actor(hz_resolver *resolver, uint32_t thread)
     return &resolver->actors[thread];
 }
 
-/* ---- steps ---------------------------------------------------------------------------------- */
+/* ---- links ---------------------------------------------------------------------------------- */
 
 static uint64_t add_step(hz_resolver *resolver, uint32_t thread, const hz_call *call, uint8_t kind,
                          uint64_t from)
 {
-    return hz_steps_add(&resolver->steps, &(hz_step){.time = call->time,
-                                                     .size = call->size,
-                                                     .from = from,
-                                                     .to = HZ_NO_STEP,
-                                                     .thread = thread,
-                                                     .kind = kind,
-                                                     .align_shift = call->align_shift});
+    return steps_add(&resolver->steps, &(hz_step){.time = call->time,
+                                                  .size = call->size,
+                                                  .from = from,
+                                                  .to = HZ_NO_STEP,
+                                                  .thread = thread,
+                                                  .kind = kind,
+                                                  .align_shift = call->align_shift});
 }
 
 /* The thread gets a number, and a spawn in the thread that was last active. */

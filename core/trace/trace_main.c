@@ -15,7 +15,6 @@
 #include "finish.h"
 #include "info.h"
 #include "log_read.h"
-#include "read_file.h"
 #include "plain.h"
 #include "trace_write.h"
 #include "walk.h"
@@ -143,13 +142,6 @@ static void resolve_input(loaded *l, const request *r)
         hz_fail("no memory");
 }
 
-static void drop(loaded *l)
-{
-    free(l->notes);
-    hz_resolver_drop(&l->resolver);
-    hz_drop_file(&l->file);
-}
-
 /* ---- verbs ---------------------------------------------------------------------------------- */
 
 static void write_output(loaded *l, const char *output)
@@ -199,7 +191,6 @@ static void run_cut(const request *r)
     if (is_part && l.ns_per_unit <= 0) hz_fail("%s has no times to cut at", r->input);
     if (is_part) cut_part(&l, r);
     write_output(&l, r->output);
-    drop(&l);
 }
 
 static void run_anonymize(const request *r)
@@ -213,7 +204,6 @@ static void run_anonymize(const request *r)
     free(l.notes);
     l.notes = copy_text(NULL, 0);
     write_output(&l, r->output);
-    drop(&l);
 }
 
 /* Writes text, so that the file is there whole or not at all; what cannot be walked is refused
@@ -252,7 +242,6 @@ static void run_convert(const request *r)
     }
     resolve_input(&l, r);
     write_output(&l, r->output);
-    drop(&l);
 }
 
 int main(int argc, char **argv)

@@ -24,7 +24,7 @@
 #include "check.h"
 #include "emit.h"
 #include "info.h"
-#include "log_merge.h"
+#include "log_read.h"
 #include "plain.h"
 #include "walk.h"
 

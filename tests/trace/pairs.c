@@ -7,7 +7,6 @@
 
 #include "arguments.h"
 #include "digest.h"
-#include "read_file.h"
 #include "walk.h"
 
 enum { THREADS_MAX = 64 };
