@@ -194,20 +194,19 @@ typedef struct hz_player {
     bool hand_over;                 /* set by a step: a new thread shall go on with this player */
 
     /* the harness's own */
-    hz_turn_slot *slot;         /* where it publishes */
-    uint64_t ops;               /* completed operations */
-    uint64_t quota;             /* operations left in a run of fixed work */
-    uint64_t waits;             /* steps in a row that had to wait */
-    uint64_t wait_rng;          /* random state of the waiting, apart from the requests' */
-    uint64_t births;            /* threads born after the start */
-    uint64_t past_involuntary;  /* involuntary switches of its former threads */
-    uint64_t past_minor_faults; /* page faults of its former threads */
-    int64_t finished_ns;        /* when it had done its quota */
-    bool begun;                 /* whether `begin` was called */
-    hz_mapped mapped;           /* what it has mapped; only where there are rests */
-    pthread_t thread;           /* the one that works now; valid once it has finished */
-    pthread_t previous;         /* the one that worked before and is to be joined */
-    bool has_previous;          /* whether there is such a one */
+    hz_turn_slot *slot;        /* where it publishes */
+    uint64_t ops;              /* completed operations */
+    uint64_t quota;            /* operations left in a run of fixed work */
+    uint64_t waits;            /* steps in a row that had to wait */
+    uint64_t wait_rng;         /* random state of the waiting, apart from the requests' */
+    uint64_t births;           /* threads born after the start */
+    uint64_t past_involuntary; /* involuntary switches of its former threads */
+    int64_t finished_ns;       /* when it had done its quota */
+    bool begun;                /* whether `begin` was called */
+    hz_mapped mapped;          /* what it has mapped; only where there are rests */
+    pthread_t thread;          /* the one that works now; valid once it has finished */
+    pthread_t previous;        /* the one that worked before and is to be joined */
+    bool has_previous;         /* whether there is such a one */
 
     _Alignas(HZ_LINE) _Atomic uint32_t asleep; /* futex: 1 while it sleeps until hz_wake() */
 } hz_player;

@@ -113,4 +113,16 @@ void hz_kill_descendants(void);
  */
 void hz_remove_orphaned_groups(const char *const *doors);
 
+/*
+ * `hz-launch --tie PARENT ENVIRONMENT REPORT PROGRAM ARGUMENTS...`: ties this process to PARENT and
+ * executes PROGRAM in its place.
+ *
+ * For a parent with several threads, which may run nothing between fork and exec. ENVIRONMENT is a
+ * descriptor from which PROGRAM's variables are read ("NAME=VALUE", each with a zero byte behind
+ * it): they are not this process's own, so that a library of LD_PRELOAD is loaded once, and by
+ * PROGRAM. When PROGRAM cannot be executed, the errno is written to the descriptor REPORT, as an
+ * int.
+ */
+_Noreturn void hz_tie(int argc, char **argv);
+
 #endif

@@ -1,5 +1,6 @@
 /*
- * The conductor: see conductor.h. It sleeps through the turns and works between them.
+ * hz-turns: measures several configurations of one program side by side, by turns. See conductor.h;
+ * it sleeps through the turns and works between them.
  */
 #include "conductor.h"
 
@@ -7,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,6 +19,8 @@
 #include "rng.h"
 
 enum {
+    MS_MAX = 3600 * 1000,
+    NS_PER_MS = 1000000,
     NS_PER_S = 1000000000,
     QUIT_S = 10,              /* patience with an arm that was told to quit */
     HURRY_NS = 500000000,     /* the same when a signal asks for the end */
@@ -70,7 +74,9 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
                        .captured = true,
                    });
     (void)close(fd);
-    hz_event_start(arm);
+    hz_json json = hz_arm_event("start", arm);
+    hz_json_int(&json, "pid", arm->child.pid);
+    hz_json_end_line(&json);
 }
 
 /* --- parking --------------------------------------------------------------------------------- */
@@ -141,29 +147,34 @@ static reading read_ops(hz_turn_page *page)
 }
 
 /* What grows with time, of an arm and of the machine. */
-typedef struct totals {
-    int64_t cpu_ns;
-    uint64_t involuntary;
-    uint64_t minor_faults;
-    int64_t steal_ticks;
-    int64_t psi_us;
-} totals;
+enum { CPU_NS, INVOLUNTARY, STEAL_TICKS, PSI_US, TOTALS };
 
-static totals read_totals(const hz_arm *arm)
+static const char *const total_names[TOTALS] = {
+    [CPU_NS] = "cpu_ns",           /* CPU time of the whole turn, as are the rest */
+    [INVOLUNTARY] = "involuntary", /* context switches */
+    [STEAL_TICKS] = "steal_ticks", /* taken by a hypervisor, machine-wide */
+    [PSI_US] = "psi_us",           /* in which some task waited for a CPU, machine-wide */
+};
+
+static void read_totals(const hz_arm *arm, int64_t totals[TOTALS])
 {
-    totals sum = {
-        .cpu_ns = hz_proc_cpu_ns(arm->child.pid),
-        .steal_ticks = hz_proc_steal_ticks(),
-        .psi_us = hz_proc_pressure_us(),
-    };
     const uint32_t nthreads = atomic_load(&arm->page->nthreads);
-    for (uint32_t i = 0; i < nthreads; i++) {
-        const hz_turn_slot *slot = &arm->page->slots[i];
-        sum.involuntary += atomic_load_explicit(&slot->involuntary, memory_order_relaxed);
-        sum.minor_faults += atomic_load_explicit(&slot->minor_faults, memory_order_relaxed);
-    }
-    return sum;
+    totals[CPU_NS] = hz_proc_cpu_ns(arm->child.pid);
+    totals[STEAL_TICKS] = hz_proc_steal_ticks();
+    totals[PSI_US] = hz_proc_pressure_us();
+    totals[INVOLUNTARY] = 0;
+    for (uint32_t i = 0; i < nthreads; i++)
+        totals[INVOLUNTARY] += (int64_t)atomic_load(&arm->page->slots[i].involuntary);
 }
+
+/* A turn that an arm had. */
+typedef struct turn {
+    int64_t start_ns;       /* of the counted part */
+    int64_t counted_ns;     /* its length */
+    uint64_t ops;           /* completed in it */
+    int64_t passed[TOTALS]; /* by how much the totals have grown */
+    int64_t gap_cpu_ns;     /* CPU time used since the last turn, while parked */
+} turn;
 
 /* Waits until an arm has heard of its turn: one of whole rounds has one at least. */
 static void wait_until_begun(hz_conductor *conductor, hz_arm *arm)
@@ -191,15 +202,16 @@ static reading end_turn(hz_conductor *conductor, hz_arm *arm, int64_t start_ns)
 }
 
 /*
- * Lets an arm work for turn_ns and fills `turn`; false when the arm did not live to its end or the
+ * Lets an arm work for `turn_ns` and fills `had`; false when the arm did not live to its end or the
  * whole was interrupted. The counted part ends before the threads are told to park, or with the
  * round that they are in.
  */
 static bool give_arm_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int64_t turn_ns,
-                          hz_turn_event *turn)
+                          turn *had)
 {
+    int64_t before[TOTALS], after[TOTALS];
     release_arm(conductor, arm);
-    const totals before = read_totals(arm);
+    read_totals(arm, before);
     reading first = read_ops(arm->page);
     const int64_t start_ns = hz_clock_ns();
     hz_turn_give(arm->page, HZ_TURN_RUN);
@@ -210,30 +222,40 @@ static bool give_arm_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns,
     hz_arm_check_memory(conductor, arm);
     hold(arm);
     if (!whole || arm->gone || conductor->interrupted) return false;
-    const totals after = read_totals(arm);
-    turn->start_ns = first.ns;
-    turn->counted_ns = last.ns - first.ns;
-    turn->ops = last.ops - first.ops;
-    turn->cpu_ns = after.cpu_ns - before.cpu_ns;
-    turn->involuntary = after.involuntary - before.involuntary;
-    turn->minor_faults = after.minor_faults - before.minor_faults;
-    turn->steal_ticks = after.steal_ticks - before.steal_ticks;
-    turn->psi_us = after.psi_us - before.psi_us;
-    turn->rss_kb = hz_arm_rss_kb(arm);
-    turn->live_kb = hz_turn_live_bytes(arm->page) / 1024;
-    turn->gap_cpu_ns = before.cpu_ns - arm->parked_cpu_ns;
-    arm->parked_cpu_ns = after.cpu_ns;
+    read_totals(arm, after);
+    had->start_ns = first.ns;
+    had->counted_ns = last.ns - first.ns;
+    had->ops = last.ops - first.ops;
+    for (size_t i = 0; i < TOTALS; i++) had->passed[i] = after[i] - before[i];
+    had->gap_cpu_ns = before[CPU_NS] - arm->parked_cpu_ns;
+    arm->parked_cpu_ns = after[CPU_NS];
     return true;
+}
+
+static void tell_turn(const hz_arm *arm, const turn *had, unsigned round, size_t position)
+{
+    hz_json json = hz_arm_event("turn", arm);
+    hz_json_int(&json, "round", round);
+    hz_json_int(&json, "position", (int64_t)position);
+    hz_json_int(&json, "start_ns", had->start_ns);
+    hz_json_int(&json, "counted_ns", had->counted_ns);
+    hz_json_int(&json, "ops", (int64_t)had->ops);
+    for (size_t i = 0; i < TOTALS; i++) hz_json_int(&json, total_names[i], had->passed[i]);
+    hz_json_int(&json, "rss_kb", hz_arm_rss_kb(arm));
+    hz_json_int(&json, "gap_cpu_ns", had->gap_cpu_ns);
+    hz_json_end_line(&json);
 }
 
 /* --- the whole ------------------------------------------------------------------------------- */
 
 static void warm_up(hz_conductor *conductor, hz_arm *arm)
 {
-    hz_turn_event turn = {0};
-    if (!give_arm_turn(conductor, arm, 0, conductor->warmup_ns, &turn)) return;
-    conductor->warmed_ns += turn.counted_ns;
-    hz_event_warm(arm, turn.counted_ns);
+    turn had;
+    if (!give_arm_turn(conductor, arm, 0, conductor->warmup_ns, &had)) return;
+    conductor->warmed_ns += had.counted_ns;
+    hz_json json = hz_arm_event("warm", arm);
+    hz_json_int(&json, "ns", had.counted_ns);
+    hz_json_end_line(&json);
 }
 
 static void play_round(hz_conductor *conductor, unsigned round)
@@ -242,12 +264,12 @@ static void play_round(hz_conductor *conductor, unsigned round)
     hz_shuffle(&conductor->rng, order, conductor->arm_count);
     for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++) {
         hz_arm *arm = &conductor->arms[order[i]];
-        hz_turn_event turn = {.round = round, .position = i};
+        turn had;
         if (arm->gone ||
-            !give_arm_turn(conductor, arm, conductor->skip_ns, conductor->turn_ns, &turn))
+            !give_arm_turn(conductor, arm, conductor->skip_ns, conductor->turn_ns, &had))
             continue;
-        conductor->counted_ns += turn.counted_ns;
-        hz_event_turn(arm, &turn, conductor->gap_check);
+        conductor->counted_ns += had.counted_ns;
+        tell_turn(arm, &had, round, i);
     }
 }
 
@@ -276,7 +298,9 @@ static unsigned ask_for_more(const hz_conductor *conductor, unsigned done)
                            {.fd = conductor->signal_fd, .events = POLLIN}};
     char line[LINE_MAX_BYTES];
     unsigned more;
-    hz_event_rounds(done);
+    hz_json json = hz_arm_event("rounds", NULL);
+    hz_json_int(&json, "done", done);
+    hz_json_end_line(&json);
     while (poll(fds, 2, -1) < 0 && errno == EINTR) continue;
     if (fds[0].revents == 0 || fgets(line, sizeof line, stdin) == NULL) return 0;
     return sscanf(line, "more %u", &more) == 1 ? more : 0;
@@ -312,14 +336,112 @@ static void play_arms(hz_conductor *conductor)
     quit(conductor);
 }
 
-int hz_conduct(hz_conductor *conductor)
+/* --- the command line ------------------------------------------------------------------------ */
+
+static const char about[] =
+    "usage: hz-turns [options] --arm KEY [--env NAME=VALUE]... [--arm ...]... -- PROGRAM ...\n\n"
+    "Starts PROGRAM once for every arm, gives the processes short turns in random order and "
+    "writes\n"
+    "one JSON object a line. PROGRAM is hz-bench or obeys the same protocol; \"--turns 3\" is\n"
+    "appended to its arguments.\n";
+
+static void add_arm(void *target, const char *name, const char *text)
 {
+    hz_conductor *c = target;
+    if (c->arm_count == HZ_ARMS_MAX)
+        hz_refuse("--%s %s: more than %d arms", name, text, HZ_ARMS_MAX);
+    c->arms[c->arm_count++].key = text;
+}
+
+static void add_change(void *target, const char *name, const char *text)
+{
+    hz_conductor *c = target;
+    hz_changes_add(c->arm_count == 0 ? &c->common : &c->arms[c->arm_count - 1].changes, name, text);
+}
+
+static void set_program(void *target, const char *name, const char *text)
+{
+    hz_conductor *c = target;
+    if (c->arm_count == 0) hz_refuse("--%s %s: stands before the first --arm", name, text);
+    c->arms[c->arm_count - 1].program = text;
+}
+
+#define HZ_TARGET hz_conductor
+static const hz_option options[] = {
+    {"arm", "KEY", "begins an arm, called KEY in the events", HZ_DO(add_arm)},
+    {"env", "NAME=VALUE", "sets a variable for the arm; before the first --arm: for all of them",
+     HZ_DO(add_change)},
+    {"unset", "NAME", "unsets a variable likewise", HZ_DO(add_change)},
+    {"program", "PATH", "what the arm runs instead of PROGRAM, with its arguments",
+     HZ_DO(set_program)},
+    {"turn-ms", "MS", "length of a turn (default 20)", HZ_NUMBER(MS, turn_ns, 0, MS_MAX)},
+    {"skip-ms", "MS", "its beginning, which is not counted (default 2)",
+     HZ_NUMBER(MS, skip_ns, 0, MS_MAX)},
+    {"warmup-ms", "MS", "uncounted work of each arm before the first round (default 300)",
+     HZ_NUMBER(MS, warmup_ns, 0, MS_MAX)},
+    {"rounds", "N", "turns of each arm (default 8)", HZ_NUMBER(WHOLE, rounds, 0, 1000000)},
+    {"seed", "K", "of the order of the arms (default 1)", HZ_NUMBER(LONG, seed, 0, 0x1p64)},
+    {"rss-limit-mb", "M", "an arm that grows beyond is killed (default: no limit)",
+     HZ_STORE(MB, rss_limit_kb)},
+    {"ready-ms", "MS", "an arm that is not ready within is killed (default 10000)",
+     HZ_NUMBER(MS, ready_ns, 0, MS_MAX)},
+    {"stall-ms", "MS", "an arm whose threads do not park within is killed (default 3000)",
+     HZ_NUMBER(MS, stall_ns, 0, MS_MAX)},
+    {"ask", NULL, "after the rounds, write how many there were and read: \"more N\" or \"quit\"",
+     HZ_STORE(FLAG, ask)},
+    {"whole", NULL,
+     "a turn goes on, after turn-ms, to the end of a round of the workload (a trace has some)",
+     HZ_STORE(FLAG, is_whole)},
+};
+
+static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
+
+/* The program's words with "--turns 3" after them. */
+static char **with_turns(char **words, int count)
+{
+    static char option[] = "--turns";
+    static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
+    char **argv = calloc((size_t)count + 3, sizeof *argv);
+    if (argv == NULL) hz_fail("no memory for %d arguments", count);
+    memcpy(argv, words, (size_t)count * sizeof *argv);
+    argv[count] = option;
+    argv[count + 1] = fd;
+    return argv;
+}
+
+static void parse(hz_conductor *conductor, int argc, char **argv)
+{
+    const int at = hz_parse_launcher(&command, conductor, argc, argv);
+    if (conductor->arm_count == 0) hz_refuse("--arm is missing: there is nothing to measure");
+    if (conductor->skip_ns >= conductor->turn_ns)
+        hz_refuse("--skip-ms: must be shorter than --turn-ms");
+    conductor->program = with_turns(argv + at, argc - at);
+}
+
+int main(int argc, char **argv)
+{
+    static hz_arm arms[HZ_ARMS_MAX];
+    hz_conductor conductor = {
+        .turn_ns = 20 * NS_PER_MS,
+        .skip_ns = 2 * NS_PER_MS,
+        .warmup_ns = 300 * NS_PER_MS,
+        .ready_ns = INT64_C(10000) * NS_PER_MS,
+        .stall_ns = INT64_C(3000) * NS_PER_MS,
+        .seed = 1,
+        .rounds = 8,
+        .arms = arms,
+    };
+    parse(&conductor, argc, argv);
     const int64_t start_ns = hz_clock_ns();
-    conductor->signal_fd = hz_become_keeper();
+    conductor.signal_fd = hz_become_keeper();
     (void)prctl(PR_SET_TIMERSLACK, 1); /* our own wake-ups shall be prompt */
-    conductor->rng = hz_random_start(conductor->seed, 0);
-    play_arms(conductor);
-    hz_event_end(conductor, hz_clock_ns() - start_ns);
+    conductor.rng = hz_random_start(conductor.seed, 0);
+    play_arms(&conductor);
+    hz_json json = hz_arm_event("end", NULL);
+    hz_json_int(&json, "warmup_ns", conductor.warmed_ns);
+    hz_json_int(&json, "counted_ns", conductor.counted_ns);
+    hz_json_int(&json, "wall_ns", hz_clock_ns() - start_ns);
+    hz_json_end_line(&json);
     hz_kill_descendants();
-    return conductor->interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;
+    return conductor.interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;
 }

@@ -45,7 +45,6 @@ typedef struct hz_conductor {
     uint64_t seed;        /* of the order */
     unsigned rounds;      /* how many */
     bool ask;             /* after the rounds, ask on stdin for more of them */
-    bool gap_check;       /* report the CPU time that an arm used while it was parked */
     bool is_whole;        /* a turn ends where a round of the arm's workload does, and is counted
                              from its beginning */
     hz_changes common;    /* to the environment of every arm */
@@ -60,10 +59,8 @@ typedef struct hz_conductor {
     int64_t counted_ns; /* counted time so far */
 } hz_conductor;
 
-/* Runs it from the first process to the last event; returns the exit status. */
-int hz_conduct(hz_conductor *conductor);
-
-/* --- watch.c: waiting, without losing sight of anything -------------------------------------- */
+/* --- arms.c: waiting for arms without losing sight of any, and what is written of them ---------
+ */
 
 /*
  * Waits until `deadline_ns`, reading what the arms write and reporting those that end. Returns
@@ -83,30 +80,7 @@ void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm);
 /* How many arms are alive. */
 size_t hz_arms_alive(const hz_conductor *conductor);
 
-/* --- events.c: what is written --------------------------------------------------------------- */
-
-/* One turn, as reported. */
-typedef struct hz_turn_event {
-    unsigned round;        /* 0.. */
-    size_t position;       /* 0.. in the round */
-    int64_t start_ns;      /* of the counted part */
-    int64_t counted_ns;    /* its length */
-    uint64_t ops;          /* completed in it */
-    int64_t cpu_ns;        /* CPU time of the whole turn, as are the rest */
-    uint64_t involuntary;  /* involuntary context switches */
-    uint64_t minor_faults; /* page faults */
-    int64_t steal_ticks;   /* taken by a hypervisor, machine-wide */
-    int64_t psi_us;        /* in which some task waited for a CPU, machine-wide */
-    int64_t rss_kb;        /* resident at the end */
-    int64_t live_kb;       /* requested and not freed, at the end */
-    int64_t gap_cpu_ns;    /* CPU time used since the last turn, while parked */
-} hz_turn_event;
-
-void hz_event_start(const hz_arm *arm);
-void hz_event_warm(const hz_arm *arm, int64_t ns);
-void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap);
-void hz_event_rounds(unsigned done);
-void hz_event_exit(const hz_arm *arm);
-void hz_event_end(const hz_conductor *conductor, int64_t wall_ns);
+/* The beginning of an event, one JSON object a line; `arm` may be NULL. */
+hz_json hz_arm_event(const char *event, const hz_arm *arm);
 
 #endif

@@ -25,7 +25,6 @@
 #include "json.h"
 #include "libraries.h"
 #include "procfs.h"
-#include "tie.h"
 #include "turns.h"
 
 enum {

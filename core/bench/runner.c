@@ -47,8 +47,6 @@ static void publish_usage(hz_player *p)
     (void)getrusage(RUSAGE_THREAD, &usage);
     atomic_store_explicit(&p->slot->involuntary, p->past_involuntary + (uint64_t)usage.ru_nivcsw,
                           memory_order_relaxed);
-    atomic_store_explicit(&p->slot->minor_faults, p->past_minor_faults + (uint64_t)usage.ru_minflt,
-                          memory_order_relaxed);
 }
 
 static void publish_work(hz_player *p)
@@ -161,7 +159,6 @@ static void hand_over(hz_player *p)
     p->births++;
     publish_usage(p);
     p->past_involuntary = atomic_load_explicit(&p->slot->involuntary, memory_order_relaxed);
-    p->past_minor_faults = atomic_load_explicit(&p->slot->minor_faults, memory_order_relaxed);
     if (p->has_previous) (void)pthread_join(p->previous, NULL);
     p->previous = pthread_self();
     p->has_previous = true;

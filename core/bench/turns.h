@@ -33,13 +33,12 @@ enum { HZ_FUTEX_WAIT = 0, HZ_FUTEX_WAKE = 1 };
 
 /* One thread's line: written by the thread alone. */
 typedef struct hz_turn_slot {
-    _Atomic uint64_t ops;          /* operations completed since the start */
-    _Atomic int64_t live_bytes;    /* bytes requested less bytes freed by this thread; the sum over
-                                      threads counts */
-    _Atomic uint64_t involuntary;  /* involuntary context switches, as of the last parking */
-    _Atomic uint64_t minor_faults; /* page faults served without I/O, as of the last parking */
-    _Atomic uint32_t parked;       /* 1 while the thread waits for a turn */
-    uint8_t unused[64 - 4 * sizeof(uint64_t) - sizeof(uint32_t)];
+    _Atomic uint64_t ops;         /* operations completed since the start */
+    _Atomic int64_t live_bytes;   /* bytes requested less bytes freed by this thread; the sum over
+                                     threads counts */
+    _Atomic uint64_t involuntary; /* involuntary context switches, as of the last parking */
+    _Atomic uint32_t parked;      /* 1 while the thread waits for a turn */
+    uint8_t unused[64 - 3 * sizeof(uint64_t) - sizeof(uint32_t)];
 } hz_turn_slot;
 
 /* The whole page. */

@@ -268,7 +268,7 @@ def test_a_trace_stops_and_goes_on_in_turns(
 ) -> None:
     threads = conveyor(400)
     path = traces.write(tmp_path / "turns.hzt", threads, cells=8, handed=400)
-    words = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 10, "--rounds", 6, "--gap-check")
+    words = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 10, "--rounds", 6)
     arms = [word for name in ("hz", "jemalloc") for word in (
         "--arm", name, "--env", f"LD_PRELOAD={preload(name)['LD_PRELOAD']}")]  # fmt: skip
     done = programs.turns(*words, *arms, "--", programs.bench_path, f"trace:{path}")
@@ -316,7 +316,7 @@ def test_players_that_wait_sleep_through_the_turns_of_others(
         threads.append(Thread(spawned=True).add("malloc", 0, 64).add("free", 0, 64))
         threads[0].add("spawn", number)
     path = traces.write(tmp_path / "sleepers.hzt", threads)
-    words = ("--turn-ms", 20, "--skip-ms", 2, "--warmup-ms", 20, "--rounds", 8, "--gap-check")
+    words = ("--turn-ms", 20, "--skip-ms", 2, "--warmup-ms", 20, "--rounds", 8)
     done = programs.turns(
         *words, "--arm", "a", "--arm", "b", "--", programs.bench_path, f"trace:{path}"
     )

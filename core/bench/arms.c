@@ -1,13 +1,46 @@
 /*
- * Waiting. Meanwhile the pipes of all arms are emptied, arms that end are noticed, and a signal
- * that asks for the end is obeyed.
+ * The arms of a conductor: see conductor.h. While it waits, the pipes of all arms are emptied, arms
+ * that end are noticed, and a signal that asks for the end is obeyed.
  */
 #include <poll.h>
+#include <string.h>
 
 #include "conductor.h"
 #include "procfs.h"
 
 enum { FDS_PER_ARM = 3, SLICE_NS = 20 * 1000 * 1000 };
+
+hz_json hz_arm_event(const char *event, const hz_arm *arm)
+{
+    hz_json json = {.out = stdout};
+    hz_json_object(&json, NULL);
+    hz_json_string(&json, "event", event);
+    if (arm != NULL) hz_json_string(&json, "arm", arm->key);
+    return json;
+}
+
+/* An arm that ended before it was told to quit has failed, whatever its exit status. */
+static const char *arm_status(const hz_arm *arm)
+{
+    const char *status = hz_child_status(&arm->child);
+    return strcmp(status, "ok") == 0 && !arm->told_to_quit ? "failed" : status;
+}
+
+static void tell_exit(const hz_arm *arm)
+{
+    static char text[HZ_CAPTURE_BYTES];
+    const bool is_whole = arm->child.out.total <= HZ_CAPTURE_BYTES;
+    const hz_ending *end = &arm->child.end;
+    hz_json json = hz_arm_event("exit", arm);
+    hz_json_string(&json, "status", arm_status(arm));
+    hz_json_int(&json, "signal", end->signal);
+    hz_json_int(&json, "code", end->code);
+    hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss - atomic_load(&arm->page->own_kb));
+    hz_json_int(&json, "minor_faults", end->usage.ru_minflt);
+    hz_json_bytes(&json, "stderr_tail", text, hz_capture_copy(&arm->child.err, text));
+    hz_json_report(&json, "result", text, is_whole ? hz_capture_copy(&arm->child.out, text) : 0);
+    hz_json_end_line(&json);
+}
 
 size_t hz_arms_alive(const hz_conductor *conductor)
 {
@@ -31,7 +64,7 @@ static void report_end(hz_arm *arm)
     capture_read_rest(&arm->child.out);
     capture_read_rest(&arm->child.err);
     arm->gone = true;
-    hz_event_exit(arm);
+    tell_exit(arm);
 }
 
 void hz_arm_kill(hz_arm *arm, const char *reason)
