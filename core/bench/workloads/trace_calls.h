@@ -15,10 +15,54 @@
 
 #include "trace_format.h"
 
-/* C++ passes a reference to an object that nothing reads. */
-typedef struct hz_nothrow {
-    char nothing; /* not read */
-} hz_nothrow;
+/* A function that was looked up; how it is called, its kind tells. */
+typedef union hz_found {
+    void *object; /* NULL: this process has none, and another stands for it */
+    void *(*take)(size_t size);
+    void *(*take_with)(size_t size, size_t more);
+    void *(*take_with_two)(size_t size, size_t align, const void *nothrow);
+    void (*end)(void *block);
+    void (*end_with)(void *block, size_t size_or_align);
+    void (*end_with_two)(void *block, size_t first, size_t second);
+} hz_found;
+
+/* By kind. */
+typedef struct hz_looked_up {
+    hz_found of[1 << HZ_TRACE_KIND_BITS];
+} hz_looked_up;
+
+/* Looks all of them up. The names are those of 64-bit systems. */
+static inline hz_looked_up hz_look_up(void)
+{
+    static const struct {
+        hz_trace_kind kind;
+        const char *name;
+    } names[] = {
+        {HZ_TRACE_NEW, "_Znwm"},
+        {HZ_TRACE_NEW_NOTHROW, "_ZnwmRKSt9nothrow_t"},
+        {HZ_TRACE_NEW_ALIGNED, "_ZnwmSt11align_val_t"},
+        {HZ_TRACE_NEW_ALIGNED_NOTHROW, "_ZnwmSt11align_val_tRKSt9nothrow_t"},
+        {HZ_TRACE_DELETE, "_ZdlPv"},
+        {HZ_TRACE_DELETE_SIZED, "_ZdlPvm"},
+        {HZ_TRACE_DELETE_ALIGNED, "_ZdlPvSt11align_val_t"},
+        {HZ_TRACE_DELETE_SIZED_ALIGNED, "_ZdlPvmSt11align_val_t"},
+        {HZ_TRACE_FREE_SIZED, "free_sized"},
+        {HZ_TRACE_FREE_ALIGNED_SIZED, "free_aligned_sized"},
+    };
+    hz_looked_up calls = {0};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        calls.of[names[i].kind].object = dlsym(RTLD_DEFAULT, names[i].name);
+    if (calls.of[HZ_TRACE_NEW].object == NULL) calls.of[HZ_TRACE_NEW].take = malloc;
+    if (calls.of[HZ_TRACE_DELETE].object == NULL) calls.of[HZ_TRACE_DELETE].end = free;
+    return calls;
+}
+
+/* An alignment that every function takes; without one, that of a pointer. */
+static inline size_t hz_trace_alignment(unsigned shift)
+{
+    const size_t alignment = (size_t)1 << shift;
+    return alignment < sizeof(void *) ? sizeof(void *) : alignment;
+}
 
 /* pvalloc, which only glibc has: whole pages at the beginning of a page. */
 static inline void *hz_trace_whole_pages(size_t size)
@@ -31,64 +75,13 @@ static inline void *hz_trace_whole_pages(size_t size)
 #endif
 }
 
-/* The functions that are looked up; NULL: this process has none, and another stands for it. */
-typedef struct hz_looked_up {
-    void *(*plain_new)(size_t);
-    void *(*nothrow_new)(size_t, const hz_nothrow *);
-    void *(*aligned_new)(size_t, size_t);
-    void *(*aligned_nothrow_new)(size_t, size_t, const hz_nothrow *);
-    void (*plain_delete)(void *);
-    void (*sized_delete)(void *, size_t);
-    void (*aligned_delete)(void *, size_t);
-    void (*sized_aligned_delete)(void *, size_t, size_t);
-    void (*free_sized)(void *, size_t);
-    void (*free_aligned_sized)(void *, size_t, size_t);
-} hz_looked_up;
-
-/* Stores the function of that name; `function` points to a pointer to a function. */
-static inline void hz_find_call(const char *name, void *function)
-{
-    void *found = dlsym(RTLD_DEFAULT, name);
-    memcpy(function, &found, sizeof found);
-}
-
-/* Looks all of them up. The names are those of 64-bit systems. */
-static inline hz_looked_up hz_look_up(void)
-{
-    hz_looked_up calls;
-    hz_find_call("_Znwm", &calls.plain_new);
-    hz_find_call("_ZnwmRKSt9nothrow_t", &calls.nothrow_new);
-    hz_find_call("_ZnwmSt11align_val_t", &calls.aligned_new);
-    hz_find_call("_ZnwmSt11align_val_tRKSt9nothrow_t", &calls.aligned_nothrow_new);
-    hz_find_call("_ZdlPv", &calls.plain_delete);
-    hz_find_call("_ZdlPvm", &calls.sized_delete);
-    hz_find_call("_ZdlPvSt11align_val_t", &calls.aligned_delete);
-    hz_find_call("_ZdlPvmSt11align_val_t", &calls.sized_aligned_delete);
-    hz_find_call("free_sized", &calls.free_sized);
-    hz_find_call("free_aligned_sized", &calls.free_aligned_sized);
-    if (calls.plain_new == NULL) calls.plain_new = malloc;
-    if (calls.plain_delete == NULL) calls.plain_delete = free;
-    return calls;
-}
-
-/* An alignment that every function takes; without one, that of a pointer. */
-static inline size_t hz_trace_alignment(unsigned shift)
-{
-    const size_t alignment = (size_t)1 << shift;
-    return alignment < sizeof(void *) ? sizeof(void *) : alignment;
-}
-
-static inline void *hz_trace_align(size_t alignment, size_t size)
-{
-    void *block = NULL;
-    return posix_memalign(&block, alignment, size) == 0 ? block : NULL;
-}
-
 /* The block that an operation gives, or NULL. */
 static inline void *hz_trace_take(const hz_looked_up *calls, const hz_trace_operation *op)
 {
-    static const hz_nothrow nothrow;
+    static const char nothrow = 0; /* C++ passes a reference to an object that nothing reads */
     const size_t alignment = hz_trace_alignment(op->align_shift);
+    const hz_found of = calls->of[op->kind];
+    void *block = NULL;
     switch (op->kind) {
     case HZ_TRACE_CALLOC:
         return calloc(1, op->size);
@@ -96,28 +89,26 @@ static inline void *hz_trace_take(const hz_looked_up *calls, const hz_trace_oper
         return aligned_alloc(alignment, op->size);
     case HZ_TRACE_MEMALIGN:
         return memalign(alignment, op->size);
-    case HZ_TRACE_POSIX_MEMALIGN:
-        return hz_trace_align(alignment, op->size);
     case HZ_TRACE_VALLOC:
         return valloc(op->size);
     case HZ_TRACE_PVALLOC:
         return hz_trace_whole_pages(op->size);
     case HZ_TRACE_NEW:
-        return calls->plain_new(op->size);
+        return of.take(op->size);
     case HZ_TRACE_NEW_NOTHROW:
-        if (calls->nothrow_new != NULL) return calls->nothrow_new(op->size, &nothrow);
-        break;
+        return of.object != NULL ? of.take_with(op->size, (size_t)&nothrow) : malloc(op->size);
     case HZ_TRACE_NEW_ALIGNED:
-        if (calls->aligned_new != NULL) return calls->aligned_new(op->size, alignment);
-        return hz_trace_align(alignment, op->size);
-    case HZ_TRACE_NEW_ALIGNED_NOTHROW:
-        if (calls->aligned_nothrow_new != NULL)
-            return calls->aligned_nothrow_new(op->size, alignment, &nothrow);
-        return hz_trace_align(alignment, op->size);
-    default:
+        if (of.object != NULL) return of.take_with(op->size, alignment);
         break;
+    case HZ_TRACE_NEW_ALIGNED_NOTHROW:
+        if (of.object != NULL) return of.take_with_two(op->size, alignment, &nothrow);
+        break;
+    case HZ_TRACE_POSIX_MEMALIGN:
+        break;
+    default:
+        return malloc(op->size);
     }
-    return malloc(op->size);
+    return posix_memalign(&block, alignment, op->size) == 0 ? block : NULL;
 }
 
 /* Whether a block is ended by its address and size alone. */
@@ -132,10 +123,10 @@ static inline void hz_trace_end_plain(const hz_looked_up *calls, const hz_trace_
 {
     if (op->kind == HZ_TRACE_FREE)
         free(block);
-    else if (op->kind == HZ_TRACE_DELETE_SIZED && calls->sized_delete != NULL)
-        calls->sized_delete(block, op->size);
+    else if (op->kind == HZ_TRACE_DELETE_SIZED && calls->of[HZ_TRACE_DELETE_SIZED].object != NULL)
+        calls->of[HZ_TRACE_DELETE_SIZED].end_with(block, op->size);
     else
-        calls->plain_delete(block);
+        calls->of[HZ_TRACE_DELETE].end(block);
 }
 
 /* Ends a block as an operation does. */
@@ -143,20 +134,21 @@ static inline void hz_trace_end(const hz_looked_up *calls, const hz_trace_operat
                                 void *block)
 {
     const size_t alignment = hz_trace_alignment(op->align_shift);
+    const hz_found of = calls->of[op->kind];
     if (hz_trace_is_plain_end(op->kind))
         hz_trace_end_plain(calls, op, block);
-    else if (op->kind == HZ_TRACE_FREE_SIZED && calls->free_sized != NULL)
-        calls->free_sized(block, op->size);
-    else if (op->kind == HZ_TRACE_FREE_ALIGNED_SIZED && calls->free_aligned_sized != NULL)
-        calls->free_aligned_sized(block, alignment, op->size);
-    else if (op->kind < HZ_TRACE_DELETE)
+    else if (of.object == NULL && op->kind < HZ_TRACE_DELETE)
         free(block);
-    else if (op->kind == HZ_TRACE_DELETE_ALIGNED && calls->aligned_delete != NULL)
-        calls->aligned_delete(block, alignment);
-    else if (op->kind == HZ_TRACE_DELETE_SIZED_ALIGNED && calls->sized_aligned_delete != NULL)
-        calls->sized_aligned_delete(block, op->size, alignment);
+    else if (of.object == NULL)
+        calls->of[HZ_TRACE_DELETE].end(block);
+    else if (op->kind == HZ_TRACE_FREE_SIZED)
+        of.end_with(block, op->size);
+    else if (op->kind == HZ_TRACE_DELETE_ALIGNED)
+        of.end_with(block, alignment);
+    else if (op->kind == HZ_TRACE_FREE_ALIGNED_SIZED)
+        of.end_with_two(block, alignment, op->size);
     else
-        calls->plain_delete(block);
+        of.end_with_two(block, op->size, alignment);
 }
 
 #endif

@@ -257,7 +257,8 @@ static inline size_t play_plain(hz_player *p, hz_trace_state *s, size_t most)
         const uint64_t *next = hz_trace_unpack(at, &op);
         if (op.is_cell) break;
         if (op.kind == HZ_TRACE_MALLOC || op.kind == HZ_TRACE_NEW) {
-            void *block = op.kind == HZ_TRACE_MALLOC ? malloc(op.size) : calls->plain_new(op.size);
+            void *block = op.kind == HZ_TRACE_MALLOC ? malloc(op.size)
+                                                     : calls->of[HZ_TRACE_NEW].take(op.size);
             if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(op.size);
             hz_touch_block(how, block, op.size);
             slots[op.operand] = block;
