@@ -207,10 +207,10 @@ def test_a_broken_core_is_a_run_time_failure(hztune: Run, tmp_path: Path) -> Non
 
 
 def test_an_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
+    def interrupted(*_: object, **how: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hztune.cli.list._formats", interrupted)
+    monkeypatch.setattr("hztune.cli.list._print", interrupted)
     assert cli.status_of(["list", "formats"]) == 130
 
 

@@ -85,6 +85,22 @@ def core_module() -> Path | None:
     return next((path for path in built if path.is_file()), None)
 
 
+PARTS: dict[str, tuple[str, Callable[[], Path]]] = {
+    "lib": ("libhz.so, for LD_PRELOAD", library),
+    "static-lib": ("libhz.a", static_library),
+    "deepbind": ("libhz-deepbind.so, for LD_PRELOAD beside another allocator", deepbind),
+    "agent": ("libhz-agent.so, for LD_PRELOAD of what is to be asked", agent),
+    "recorder": ("libhz-recorder.so, for LD_PRELOAD of what is to be recorded", recorder),
+    "include": ("The headers: cc -I", include_dir),
+    "cmake": ("The CMake package: -Dhz_DIR=", cmake_dir),
+    "bench": ("hz-bench, the workloads", bench),
+    "launch": ("hz-launch, the measuring starter", launch),
+    "turns": ("hz-turns, the conductor of turns", turns),
+    "spaces": ("The search spaces", search_spaces),
+}
+"""What `hztune paths` prints: the name of a part, what it is, and what finds it."""
+
+
 def root() -> Path:
     """The tree that holds the built core.
 

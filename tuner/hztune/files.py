@@ -55,8 +55,7 @@ def read_small(path: Path, most_bytes: int) -> bytes:
         with opened(path) as file:
             content = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"cannot read {str(path)!r}: {reason}") from None
+        raise UsageError(f"cannot read {str(path)!r}: {_reason(error)}") from None
     if len(content) > most_bytes:
         raise UsageError(
             f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
@@ -105,23 +104,17 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
     return tables
 
 
-def may_be_replaced(path: Path) -> bool:
-    """Whether a file may take this place: nothing is there, a file, or a user's link to one.
-
-    A link of the system (/dev/stdout) leads to a file where its output goes to one, and is none.
-    """
-    if path.is_symlink() and os.readlink(path).startswith(("/dev/", "/proc/")):
-        return False
-    return path.is_file() or not path.exists()
-
-
 def require_replaceable(path: Path) -> None:
-    """Refuses a place that no file may take.
+    """Refuses a place that no file may take: something else than a file is there.
+
+    A user's link to a file may be replaced. A link of the system (/dev/stdout) leads to a file
+    where its output goes to one, and is none.
 
     Raises:
-        HztuneError: Something else than a file is there.
+        HztuneError: So it is.
     """
-    if not may_be_replaced(path):
+    is_systems = path.is_symlink() and os.readlink(path).startswith(("/dev/", "/proc/"))
+    if is_systems or (path.exists() and not path.is_file()):
         kind = "it is a directory" if path.is_dir() else "it is not a regular file"
         raise HztuneError(f"cannot write {str(path)!r}: {kind}")
 
@@ -155,8 +148,11 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
         finally:
             os.close(folder)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise HztuneError(f"cannot write {str(path)!r}: {reason}") from None
+        raise HztuneError(f"cannot write {str(path)!r}: {_reason(error)}") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def make_folder(path: Path) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from msgspec import Meta, field, to_builtins
 
@@ -49,15 +49,9 @@ MOST_BYTES = 64 * 1024
 """A profile is a page of text; whatever is larger is something else."""
 
 Verdict = Literal[
-    "improved",
-    "within_limit",
-    "less_memory",
-    "no_gain",
-    "infeasible",
-    "not_enough_data",
+    "improved", "within_limit", "less_memory", "no_gain", "infeasible", "not_enough_data",
     "interrupted",
-]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+]  # fmt: skip
 """`within_limit`: it keeps a memory limit that the default breaks, whatever its speed.
 `less_memory`: it takes less memory than the default, whatever its speed."""
 
@@ -66,37 +60,26 @@ CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 
 TOLD_FROM = 1.05
 """Times of memory from which on it is told beside a gain."""
-
 LIMIT_ROOM = 1.25
 """A suggested memory limit is so many times the largest peak that was seen."""
-
 TERM_DAYS = 90
 """Days after which a profile should be measured again, if it does not say otherwise."""
 MOST_TERM_DAYS = 36500
 MOST_SEED = 2**63 - 1
 
-_MEASURED_CLAIMS = ("improved", "less_memory")
 _Metric = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}\Z")]
 _Threads = Annotated[int, Meta(ge=0, le=65536)]
 _Limit = Annotated[str, Meta(pattern=rf"\A({LIMIT.pattern})\Z")]
 
 
 class AllocatorId(Schema, frozen=True):
-    """Which library the parameters are for.
+    """Which library the parameters are for."""
 
-    Attributes:
-        name: The adapter: hz, glibc, jemalloc, ...; `none` is the unchanged program.
-        version: As the library says it.
-        soname: File name of the library, never a path; empty when nothing is preloaded.
-        sha256: Of the library's file; empty when there is none.
-        given: What the program gives to one that is inside.
-    """
-
-    name: Word
-    version: VersionText
-    soname: WordOrNone
-    sha256: Sha256OrNone
-    given: dict[Word, Setting] = field(default_factory=dict)
+    name: Word  # the adapter: hz, glibc, jemalloc, ...; `none` is the unchanged program
+    version: VersionText  # as the library says it
+    soname: WordOrNone  # file name of the library, never a path; "": nothing is preloaded
+    sha256: Sha256OrNone  # of the library's file; "": there is none
+    given: dict[Word, Setting] = field(default_factory=dict)  # by the program to one inside
 
     @classmethod
     def of(cls, found: Installed) -> AllocatorId:
@@ -111,20 +94,13 @@ class AllocatorId(Schema, frozen=True):
 
 
 class WorkloadId(Schema, frozen=True):
-    """What was measured.
-
-    Attributes:
-        kind: A workload of hz-bench, or a program of the user's.
-        name: Of the workload, or of the program's file.
-        setting: A named setting of the workload ("main"); empty: its defaults.
-        params: What differs from that.
-        words_sha256: Of a program's words, to know the command again; the words may hold secrets.
-    """
+    """What was measured: a workload of hz-bench, or a program of the user's."""
 
     kind: Literal["bench", "program"]
-    name: Word
-    setting: WordOrNone
-    params: dict[Word, Setting]
+    name: Word  # of the workload, or of the program's file
+    setting: WordOrNone  # a named setting of the workload ("main"); "": its defaults
+    params: dict[Word, Setting]  # what differs from that
+    # of a program's words, to know the command again; the words may hold secrets
     words_sha256: Sha256OrNone = ""
 
     @property
@@ -139,64 +115,37 @@ class WorkloadId(Schema, frozen=True):
 
 
 class MachineId(Schema, frozen=True):
-    """Where it was measured.
-
-    Attributes:
-        cpu: Model of the CPU.
-        cores: That may be used.
-        quota: CPUs that the control group may use; None: no limit.
-        kernel: Its release.
-        libc: Name and version.
-        page_size: Bytes.
-        thp: Mode of transparent huge pages: always, madvise or never.
-    """
+    """Where it was measured."""
 
     cpu: Text
-    cores: Annotated[int, Meta(ge=1, le=65536)]
-    quota: Annotated[float, Meta(ge=0, le=65536)] | None
+    cores: Annotated[int, Meta(ge=1, le=65536)]  # that may be used
+    quota: Annotated[float, Meta(ge=0, le=65536)] | None  # CPUs of its control group; None: all
     kernel: Text
-    libc: Text
+    libc: Text  # name and version
     page_size: Annotated[int, Meta(ge=1, le=2**30)]
-    thp: Text
+    thp: Text  # transparent huge pages: always, madvise or never
 
     @classmethod
     def of(cls, machine: Machine) -> MachineId:
         """The identity in a machine's record, its texts reduced to what a profile may hold."""
-        return cls(
-            cpu=as_text(machine.cpu),
-            cores=machine.cores,
-            quota=machine.quota,
-            kernel=as_text(machine.kernel),
-            libc=as_text(machine.libc),
-            page_size=machine.page_size,
-            thp=as_text(machine.thp),
+        cpu, kernel, libc, thp = map(
+            as_text, (machine.cpu, machine.kernel, machine.libc, machine.thp)
         )
+        return cls(cpu, machine.cores, machine.quota, kernel, libc, machine.page_size, thp)
 
 
 class Objective(Schema, frozen=True):
-    """What was sought, under which limits.
+    """What was sought, under which limits."""
 
-    Attributes:
-        metric: What was made better: ops_per_s, wall_s, ...
-        limits: By name: max_rss -> "1.10x" (of the control) or "512M".
-        control: What the ratio is to: the defaults of this allocator (`none`: the unchanged
-            program); empty: those of the profile's own.
-        rest: Its rounds of load and rest; None where no memory at rest was read.
-        quota: The container in which it was proved; None where there was none.
-    """
-
-    metric: _Metric
-    limits: dict[Word, _Limit]
+    metric: _Metric  # what was made better: ops_per_s, wall_s, ...
+    limits: dict[Word, _Limit]  # max_rss -> "1.10x" (of the control) or "512M"
+    # what the ratio is to: the defaults of this allocator; "": those of the profile's own
     control: WordOrNone = ""
-    rest: RestPlan | None = None
-    quota: Quota | None = None
+    rest: RestPlan | None = None  # rounds of load and rest; None: no memory at rest was read
+    quota: Quota | None = None  # the container in which it was proved
 
     def __post_init__(self) -> None:
-        """Keeps out what a program says: that would be an expression of somebody else's.
-
-        Raises:
-            ValueError: There is one.
-        """
+        """Keeps out what a program says: that would be an expression of somebody else's."""
         if self.rest is not None and self.rest.says:
             raise ValueError("rest holds what a program says; legal are idle_s and rounds")
 
@@ -204,11 +153,7 @@ class Objective(Schema, frozen=True):
 class MemoryClaim(Schema, frozen=True, omit_defaults=False):
     """What a configuration was seen to take, on the pairs of its claim.
 
-    Attributes:
-        ratio: Memory, tuned against default; below 1 is less.
-        ci_low: Lower end of its 95 % confidence interval.
-        ci_high: Upper end.
-        of: Which memory.
+    The ratio is tuned to default, below 1 is less, with the ends of its 95 % confidence interval.
     """
 
     ratio: Times
@@ -217,11 +162,7 @@ class MemoryClaim(Schema, frozen=True, omit_defaults=False):
     of: MemoryKind = "rss"
 
     def __post_init__(self) -> None:
-        """Refuses what is no interval.
-
-        Raises:
-            ValueError: The ratio is not in it.
-        """
+        """Refuses what is no interval."""
         if not self.ci_low <= self.ratio <= self.ci_high:
             raise ValueError("the ratio lies outside its ci_low and ci_high")
 
@@ -229,34 +170,21 @@ class MemoryClaim(Schema, frozen=True, omit_defaults=False):
 class Claim(Schema, frozen=True):
     """The verdict, and what was proved on pairs that no selection had seen.
 
-    Attributes:
-        metric: As in `Objective`.
-        ratio: Tuned against default; above 1 is better, whatever the metric. None: not measured.
-        ci_low: Lower end of its 95 % confidence interval.
-        ci_high: Upper end.
-        pairs: Fresh pairs of processes behind it.
-        verdict: What came of it.
-        memory: Of a member of a front; None of every other profile.
+    The ratio is tuned to default, above 1 is better whatever the metric, with the ends of its 95 %
+    confidence interval; None, all three: not measured.
     """
 
     metric: _Metric
     ratio: Times | None
     ci_low: Times | None
     ci_high: Times | None
-    pairs: Whole
+    pairs: Whole  # fresh pairs of processes behind it
     verdict: Verdict
-    memory: MemoryClaim | None = None
+    memory: MemoryClaim | None = None  # of a member of a front; None of every other profile
 
 
 class Share(Schema, frozen=True):
-    """What a profile for several workloads does for one of them, on the same fresh pairs.
-
-    Attributes:
-        workload: Which one.
-        ratio: As in Claim.
-        ci_low: Lower end of its own 95 % interval.
-        ci_high: Upper end.
-    """
+    """What a profile for several workloads does for one of them: a ratio as in Claim."""
 
     workload: WorkloadId
     ratio: Times | None
@@ -275,42 +203,25 @@ class SearchInfo(Schema, frozen=True):
 
 
 class Profile(Schema, frozen=True):
-    """A configuration, and everything that is claimed about it.
+    """A configuration, and everything that is claimed about it."""
 
-    Attributes:
-        allocator: Whose configuration it is.
-        params: What differs from the allocator's defaults, or all of it; in the table's order.
-        workload: The workload, or the first of several.
-        threads: Of the workload; 0: the program decides.
-        machine: Where it was measured.
-        objective: What was sought.
-        claim: What was proved.
-        search: How it was found.
-        versions: Of what measured it, by name.
-        created: UTC, "2026-01-31T12:00:00Z".
-        shares: Each of several workloads, whose geometric mean the claim is of; empty for one.
-        cautions: What it may do elsewhere.
-        found_on: The trace on which it was sought, where its claim is of the program itself.
-        term_days: Days after which it should be measured again.
-        memory: Its price: what it takes of each memory that was seen.
-        suggested_limit_kb: Memory limit under which to deploy it, KiB; 0: none is known.
-    """
-
-    allocator: AllocatorId
-    params: dict[Word, Setting]
-    workload: WorkloadId
-    threads: _Threads
+    allocator: AllocatorId  # whose configuration it is
+    params: dict[Word, Setting]  # what differs from the defaults, or all; in the table's order
+    workload: WorkloadId  # or the first of several
+    threads: _Threads  # of the workload; 0: the program decides
     machine: MachineId
     objective: Objective
     claim: Claim = field(name="result")
     search: SearchInfo
-    versions: dict[Word, Text]
+    versions: dict[Word, Text]  # of what measured it, by name
     created: Created
+    # each of several workloads, whose geometric mean the claim is of; empty for one
     shares: tuple[Share, ...] = ()
-    cautions: tuple[Caution, ...] = field(default=(), name="warnings")
-    found_on: WorkloadId | None = None
+    cautions: tuple[Caution, ...] = field(default=(), name="warnings")  # what it may do elsewhere
+    found_on: WorkloadId | None = None  # the trace, where its claim is of the program itself
     term_days: Annotated[int, Meta(ge=1, le=MOST_TERM_DAYS)] = TERM_DAYS
-    memory: tuple[MemoryClaim, ...] = ()
+    memory: tuple[MemoryClaim, ...] = ()  # its price: what it takes of each memory that was seen
+    # memory limit under which to deploy it, KiB; 0: none is known
     suggested_limit_kb: Annotated[int, Meta(ge=0, le=MOST_MEMORY_KB)] = 0
 
     @property
@@ -329,6 +240,11 @@ class Profile(Schema, frozen=True):
         return Arm.of(self.allocator.name, self.params)
 
     @property
+    def adapter(self) -> Adapter:
+        """The adapter of its allocator."""
+        return allocator.get(self.allocator.name)
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables that carry the parameters, made anew; LD_PRELOAD is not among them.
 
@@ -337,11 +253,6 @@ class Profile(Schema, frozen=True):
         """
         found = self.allocator.as_installed()
         return self.adapter.environment(self.params, found, preload=False)
-
-    @property
-    def adapter(self) -> Adapter:
-        """The adapter of its allocator."""
-        return allocator.get(self.allocator.name)
 
 
 def ratio_text(of: Claim | MemoryClaim | Share) -> str:
@@ -435,13 +346,13 @@ def _judge(profile: Profile) -> None:
 
 def _judge_claim(claim: Claim) -> None:
     """The relations inside it: an interval holds its ratio, a promise has its interval."""
-    measured = (claim.ci_low, claim.ratio, claim.ci_high)
-    known = [each for each in measured if each is not None]
-    if len(known) < 3 and (known or claim.verdict in _MEASURED_CLAIMS):
+    ends = (claim.ci_low, claim.ratio, claim.ci_high)
+    known = [each for each in ends if each is not None]
+    if len(known) < 3 and (known or claim.verdict in ("improved", "less_memory")):
         raise UsageError("result lacks its ratio or an end of its interval")
     if known != sorted(known):
         raise UsageError("result.ratio lies outside result.ci_low and result.ci_high")
-    if claim.verdict == "improved" and not (claim.ci_low or 0) > 1:
+    if claim.verdict == "improved" and known[0] <= 1:
         raise UsageError("result.verdict is improved, but the interval does not exclude 1")
     if claim.verdict == "less_memory" and (claim.memory is None or claim.memory.ci_high >= 1):
         raise UsageError("result.verdict is less_memory, but no interval of memory is below 1")

@@ -38,26 +38,23 @@ class StudyStatus:
 
     def line(self) -> str:
         """The status in one line."""
-        floor = f"noise floor {percent(self.floor, sign=False)}" if self.floor else "noise floor ?"
-        told = f"{self._subject_text()}" if self.subject else f"{self._search_text()}  {floor}"
-        return f"{self.phase:<9} {told}  {duration(self.left_s)} left"
-
-    def _search_text(self) -> str:
+        left = f"{duration(self.left_s)} left"
+        if self.subject:
+            of = f" of {self.planned}" if self.planned else ""
+            best = self.best_text()
+            return f"{self.phase:<9} pair {self.pairs}{of}  {self.subject}: {best}  {left}"
+        floor = percent(self.floor, sign=False) if self.floor else "?"
         failed = f" ({self.failed} failed)" if self.failed else ""
-        many = "" if self.trials == 1 else "s"
-        return f"{self.trials} configuration{many}{failed}  best so far {self.best_text()}"
-
-    def _subject_text(self) -> str:
-        of = f" of {self.planned}" if self.planned else ""
-        return f"pair {self.pairs}{of}  {self.subject}: {self.best_text()}"
+        searched = f"{self.trials} configuration{'s' * (self.trials != 1)}{failed}"
+        best = f"best so far {self.best_text()}  noise floor {floor}"
+        return f"{self.phase:<9} {searched}  {best}  {left}"
 
     def best_text(self) -> str:
         """The best ratio with its interval."""
         if self.trials == 0 and not self.subject:
             return "-"
-        if self.error == float("inf"):
-            return percent(self.best)
-        return f"{percent(self.best)} ± {percent(self.error, sign=False)}"
+        within = f" ± {percent(self.error, sign=False)}" if self.error != float("inf") else ""
+        return percent(self.best) + within
 
 
 class Reporter(Protocol):

@@ -196,21 +196,9 @@ def parameters(allocator: str = "hz") -> Sequence[Param]:
     return adapter.knobs(adapter.installed())
 
 
-def paths() -> dict[str, Callable[[], Path]]:
-    """The built parts of hz by name; each is looked for when it is called.
+def paths() -> dict[str, tuple[str, Callable[[], Path]]]:
+    """The built parts of hz by name: what each is, and what finds it.
 
-    Calling one raises an HztuneError where it was not built.
+    A finder raises an HztuneError where its part was not built.
     """
-    return {
-        "lib": artifacts.library,
-        "static-lib": artifacts.static_library,
-        "deepbind": artifacts.deepbind,
-        "agent": artifacts.agent,
-        "recorder": artifacts.recorder,
-        "include": artifacts.include_dir,
-        "cmake": artifacts.cmake_dir,
-        "bench": artifacts.bench,
-        "launch": artifacts.launch,
-        "turns": artifacts.turns,
-        "spaces": artifacts.search_spaces,
-    }
+    return artifacts.PARTS

@@ -27,24 +27,18 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "tune": "tune",
-    "show": "profile",
-    "export": "profile",
-    "run": "profile",
-    "verify": "verify",
-    "history": "profile",
-    "report": "profile",
-    "compare": "compare",
-    "suggest": "trace",
-    "record": "trace",
-    "trace": "trace",
-    "list": "list",
-    "params": "list",
-    "paths": "list",
-    "doctor": "process",
-    "stats": "process",
-    "set": "process",
-    "trim": "process",
+    name: module
+    for module, names in (
+        ("tune", "tune"),
+        ("profile", "show export run"),
+        ("verify", "verify"),
+        ("profile", "history report"),
+        ("compare", "compare"),
+        ("trace", "suggest record trace"),
+        ("list", "list params paths"),
+        ("process", "doctor stats set trim"),
+    )
+    for name in names.split()
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -15,77 +15,6 @@ from hztune.errors import HztuneError
 
 Listing = tuple[Sequence[tuple[str, ...]], Sequence[Mapping[str, object]]]
 """What a list prints: rows for people, records for machines."""
-
-
-@click.command("list", params=[
-    click.Argument(["what"], type=click.Choice(["workloads", "allocators", "spaces", "formats"])),
-    JSON,
-])  # fmt: skip
-def list_command(what: str, as_json: bool) -> None:
-    """List what hztune can work with here."""
-    listings: dict[str, Callable[[], Listing]] = {
-        "workloads": _workloads,
-        "allocators": _allocators,
-        "spaces": _spaces,
-        "formats": _formats,
-    }
-    rows, records = listings[what]()
-    click.echo(json.dumps(records, indent=2) if as_json else _columns(rows))
-
-
-@click.command("params", cls=FilledCommand, params=[
-    option("--allocator TEXT", "Whose parameters.", default="hz",
-           shell_complete=offer(lambda: api.allocator_names())),
-    flag("--all", "With those that only experiments set.", "with_experimental"),
-    flag("--live", "Only those that may change while a process runs."),
-    JSON,
-])  # fmt: skip
-def params_command(allocator: str, with_experimental: bool, live: bool, as_json: bool) -> None:
-    """Print the table of parameters."""
-    table = [
-        row
-        for row in api.parameters(allocator)
-        if (with_experimental or not row.is_experimental) and (row.is_live or not live)
-    ]
-    if as_json:
-        click.echo(json.dumps([asdict(row) for row in table], indent=2))
-    else:
-        click.echo(_columns([(row.name, str(row.default), row.legal(), row.doc) for row in table]))
-
-
-_PATHS = {
-    "lib": "libhz.so, for LD_PRELOAD.",
-    "static-lib": "libhz.a.",
-    "deepbind": "libhz-deepbind.so, for LD_PRELOAD beside another allocator.",
-    "agent": "libhz-agent.so, for LD_PRELOAD of what is to be asked.",
-    "recorder": "libhz-recorder.so, for LD_PRELOAD of what is to be recorded.",
-    "include": "The headers: cc -I.",
-    "cmake": "The CMake package: -Dhz_DIR=.",
-    "bench": "hz-bench, the workloads.",
-    "launch": "hz-launch, the measuring starter.",
-    "turns": "hz-turns, the conductor of turns.",
-    "spaces": "The search spaces.",
-}
-
-
-@click.command("paths", params=[
-    click.Option([f"--{name}", "what"], flag_value=name, help=told) for name, told in _PATHS.items()
-])  # fmt: skip
-def paths_command(what: str | None) -> None:
-    """Print where the built parts of hz are.
-
-    With an option, that one path alone.
-    """
-    if what is not None:
-        click.echo(str(api.paths()[what]()))
-        return
-    rows = []
-    for name, find in api.paths().items():
-        try:
-            rows.append((name, str(find())))
-        except HztuneError as error:
-            rows.append((name, f"- ({error})"))
-    click.echo(_columns(rows))
 
 
 def _workloads() -> Listing:
@@ -102,13 +31,13 @@ def _allocators() -> Listing:
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, object]] = []
     for name, state in api.allocators().items():
-        if not isinstance(state, HztuneError):
+        if isinstance(state, HztuneError):
+            rows.append((name, "-", str(state)))
+            records.append({"name": name, "installed": False, "remedy": str(state)})
+        else:
             path = str(state.path) if state.sha256 else ""
             rows.append((name, state.version or "-", path or "the unchanged program"))
             records.append({**asdict(state), "path": path, "installed": True, "remedy": ""})
-        else:
-            rows.append((name, "-", str(state)))
-            records.append({"name": name, "installed": False, "remedy": str(state)})
     return rows, records
 
 
@@ -118,17 +47,74 @@ def _spaces() -> Listing:
 
 
 def _formats() -> Listing:
-    found = api.formats()
-    rows = [(each.name, " ".join(each.allocators) or "all", each.doc) for each in found]
-    return rows, [
-        {"name": each.name, "allocators": list(each.allocators), "doc": each.doc} for each in found
+    rows, records = list[tuple[str, ...]](), []
+    for each in api.formats():
+        rows.append((each.name, " ".join(each.allocators) or "all", each.doc))
+        records.append(dict(name=each.name, allocators=list(each.allocators), doc=each.doc))
+    return rows, records
+
+
+_LISTS = {
+    "workloads": _workloads,
+    "allocators": _allocators,
+    "spaces": _spaces,
+    "formats": _formats,
+}
+
+
+@click.command("list", params=[click.Argument(["what"], type=click.Choice([*_LISTS])), JSON])
+def list_command(what: str, as_json: bool) -> None:
+    """List what hztune can work with here."""
+    _print(*_LISTS[what](), as_json=as_json)
+
+
+@click.command("params", cls=FilledCommand, params=[
+    option("--allocator TEXT", "Whose parameters.", default="hz",
+           shell_complete=offer(lambda: api.allocator_names())),
+    flag("--all", "With those that only experiments set.", "with_experimental"),
+    flag("--live", "Only those that may change while a process runs."),
+    JSON,
+])  # fmt: skip
+def params_command(allocator: str, with_experimental: bool, live: bool, as_json: bool) -> None:
+    """Print the table of parameters."""
+    table = [
+        row
+        for row in api.parameters(allocator)
+        if (with_experimental or not row.is_experimental) and (row.is_live or not live)
     ]
+    rows = [(row.name, str(row.default), row.legal(), row.doc) for row in table]
+    _print(rows, [asdict(row) for row in table], as_json=as_json)
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as text in columns; the last one runs free."""
-    if not rows:
-        return ""
+@click.command("paths", params=[
+    click.Option([f"--{name}", "what"], flag_value=name, help=f"{told}.")
+    for name, (told, _) in api.paths().items()
+])  # fmt: skip
+def paths_command(what: str | None) -> None:
+    """Print where the built parts of hz are.
+
+    With an option, that one path alone.
+    """
+    if what is not None:
+        click.echo(str(api.paths()[what][1]()))
+        return
+    rows = []
+    for name, (_, find) in api.paths().items():
+        try:
+            rows.append((name, str(find())))
+        except HztuneError as error:
+            rows.append((name, f"- ({error})"))
+    _print(rows, (), as_json=False)
+
+
+def _print(
+    rows: Sequence[tuple[str, ...]], records: Sequence[Mapping[str, object]], *, as_json: bool
+) -> None:
+    """Rows as text in columns, of which the last one runs free; or the records."""
+    if as_json or not rows:
+        click.echo(json.dumps(records, indent=2) if as_json else "")
+        return
     *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    padded = ([f"{cell:{w}}" for cell, w in zip(row, [*widths, 1], strict=True)] for row in rows)
-    return "\n".join("  ".join(cells) for cells in padded)
+    for row in rows:
+        padded = [f"{cell:{width}}" for cell, width in zip(row, [*widths, 1], strict=True)]
+        click.echo("  ".join(padded))

@@ -39,15 +39,13 @@ def show_command(profile_path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(api.profile_json(shown), nl=False)
         return
-    knobs = {knob.name: knob for knob in shown.adapter.knobs(shown.allocator.as_installed())}
-    width = max((len(name) for name in shown.params), default=0)
-    rows = [
-        f"  {name:{width}}  {value}  "
-        + (f"(default {knobs[name].default})" if name in knobs else "(no parameter any more)")
-        for name, value in shown.params.items()
-    ]
-    title = "parameters:" if rows else "parameters: all at their defaults"
-    click.echo("\n".join([*api.profile_lines(shown), title, *rows]))
+    defaults = {k.name: k.default for k in shown.adapter.knobs(shown.allocator.as_installed())}
+    width = max(map(len, shown.params), default=0)
+    click.echo("\n".join(api.profile_lines(shown)))
+    click.echo("parameters:" if shown.params else "parameters: all at their defaults")
+    for name, value in shown.params.items():
+        known = f"default {defaults[name]}" if name in defaults else "no parameter any more"
+        click.echo(f"  {name:{width}}  {value}  ({known})")
 
 
 @click.command("export", cls=FilledCommand, params=[
@@ -63,7 +61,7 @@ def export_command(profile_path: Path, form: str, output: str) -> None:
     With --format samples and a results directory as PROFILE, prints every measurement of its study
     as lines of JSON, also of a running or killed study; with --format csv, its turns as a table.
     """
-    mode = 0o666
+    executable = False
     if form == "samples":
         text = b"".join(api.samples(profile_path)).decode()
     elif form == "csv":
@@ -73,14 +71,13 @@ def export_command(profile_path: Path, form: str, output: str) -> None:
         rows.writerows(zip(*columns.values(), strict=True))
         text = table.getvalue()
     else:
-        mode = 0o777 if api.find_format(form).executable else mode
-        tuned = api.load_profile(profile_path)
+        executable, tuned = api.find_format(form).executable, api.load_profile(profile_path)
         text = api.export(tuned, form)
         _warn(tuned)
     if output == "-":
         click.echo(text, nl=False)
     else:
-        files.write_whole(Path(output), text, mode=mode)
+        files.write_whole(Path(output), text, mode=0o777 if executable else 0o666)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True}, params=[

@@ -12,10 +12,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from hztune.blocks import Arm, Role
-from hztune.report.words import change, interval_words, value_words
+from hztune.report.words import change, interval_words
 from hztune.rests import Rested
 from hztune.result import claimed_interval, front_file
-from hztune.result.figures import Candidate, Curve, Figures, Level
+from hztune.result.figures import Candidate, Figures
 from hztune.stats.intervals import Interval
 
 Tick = tuple[float, str]
@@ -198,31 +198,6 @@ def front_intervals(found: Figures) -> list[tuple[Interval, Interval]]:
         (speed, memory)
         for claim, speed in both
         if speed and (memory := claimed_interval(claim.memory, claim.pairs))
-    ]
-
-
-def of_curve(
-    curve: Curve, floor: float, width: float
-) -> tuple[PlotScale, list[Tick], list[tuple[Level, float, float, str]]]:
-    """Speed, and each level with its middle, its width, and its label where there is room."""
-    shown = [point.estimate for level in curve.levels for point in level.estimates]
-    y = PlotScale(*_speed_range(shown, floor), 166.0, 12.0)
-    step = (width - _LEFT - 8.0) / len(curve.levels)
-    words = [value_words(level.value, curve.param.unit) for level in curve.levels]
-    every = math.ceil((max(map(len, words)) * CHARACTER + 6.0) / step)
-    points = [
-        (level, _LEFT + (index + 0.5) * step, step, "" if index % every else words[index])
-        for index, level in enumerate(curve.levels)
-    ]
-    return y, speed_ticks(y.low, y.high, 5), points
-
-
-def means(points: Sequence[tuple[Level, float, float, str]], y: PlotScale) -> Points:
-    """What joins the means of levels; words have no order, and so no line."""
-    return [
-        (x, y(level.interval.estimate))
-        for level, x, _, _ in points
-        if not isinstance(level.value, str)
     ]
 
 

@@ -26,7 +26,7 @@ from hztune.result import Result, claimed_interval
 from hztune.result import read as read_result
 from hztune.sparse import Axis, Measurement, SparseModel
 from hztune.sparse.grid import FAR, UNCHANGED
-from hztune.stats.intervals import NORMAL_95, Interval, fixed_interval
+from hztune.stats.intervals import NORMAL_95, Interval
 from hztune.stats.noise import pool_plain
 from hztune.stats.ratios import pair_ratio
 from hztune.store import kept_command
@@ -37,7 +37,6 @@ from hztune.study.limits import limits_of
 from hztune.study.proof import Proof, Step
 
 _CHECKPOINTS = 200
-_CURVES = 6
 _FEWEST = 4
 """Configurations without which nothing is said of what a parameter does."""
 
@@ -53,22 +52,6 @@ class Candidate(NamedTuple):
     @property
     def arm(self) -> Arm:
         return self.record.arm
-
-
-class Level(NamedTuple):
-    """All configurations that had one value of a knob, and the interval of their mean."""
-
-    value: Value
-    estimates: list[Interval]
-    interval: Interval
-
-
-class Curve(NamedTuple):
-    """What was measured along one knob, in the order of its values."""
-
-    param: Param
-    tuned: Value
-    levels: list[Level]
 
 
 @dataclass(frozen=True)
@@ -219,19 +202,10 @@ class Figures:
             found.append((step, [pair.log_ratio for pair in pairs]))
         return found
 
-    @cached_property
+    @property
     def importance(self) -> dict[str, float]:
         """How likely each knob has an effect, by the model of the search; empty: too few ran."""
         return likely_effects(self.ledger, self.result.profile.allocator.name, self.params)
-
-    @cached_property
-    def curves(self) -> list[Curve]:
-        """The knobs that matter and had several values: those of the profile, by importance."""
-        chance = self.importance
-        names = (name for name in dict.fromkeys([*self.tuned, *chance]) if name in self.params)
-        ranked = sorted(names, key=lambda name: (name not in self.tuned, -chance.get(name, 0.0)))
-        curves = (self._curve(self.params[name]) for name in ranked)
-        return [curve for curve in curves if len(curve.levels) > 1][:_CURVES]
 
     @property
     def failures(self) -> list[tuple[str, int, Outcome]]:
@@ -271,21 +245,6 @@ class Figures:
         mean, error = pool_plain(record.pairs, self.ledger.noises())
         half = NORMAL_95 * error
         return Interval(mean, mean - half, mean + half, len(record.pairs))
-
-    def _curve(self, param: Param) -> Curve:
-        found: dict[Value, list[Interval]] = {}
-        for one in self.candidates:
-            if one.interval and one.arm.allocator == self.result.profile.allocator.name:
-                value = one.arm.config.get(param.name, param.default)
-                found.setdefault(value, []).append(one.interval)
-        values = ordered(found)
-        if param.choices:  # words as the knob lists them, then numbers
-            values.sort(key=lambda value: param.choices.index(str(value)))
-        levels = [
-            Level(value, found[value], fixed_interval([each.estimate for each in found[value]]))
-            for value in values
-        ]
-        return Curve(param, self.tuned.get(param.name, param.default), levels)
 
 
 def read(folder: Path) -> Figures:
