@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hztune.verify.claim import Verification
     from hztune.verify.history import Kept
 
-_NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
 _STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
 """The exit status that an answer asks for; of several the greatest, and 0 where all hold."""
 
@@ -121,7 +120,9 @@ def verify_command(
     if pid is not None:
         return _look(tuned, pid, targets, as_json)
     if not tuned.makes_a_claim:
-        click.echo(_NOTHING.format(tuned.claim.verdict))
+        verdict = tuned.claim.verdict
+        told = f"the profile claims no gain (its verdict is {verdict})"
+        click.echo(f"there is nothing to verify: {told}")
         return 0
     if not targets and tuned.workload.kind == "program":
         targets = programs_in(api.command_of(profile_path))
@@ -135,15 +136,14 @@ def verify_command(
             tuned, programs=targets, budget_s=budget_s, seed=seed, reporter=display, traces=traces
         )
     if as_json:
-        told = {
+        click.echo(json.dumps({
             "answer": finding.answer,
             "why": finding.why,
             "here": finding.measured,
             "claimed": {name: getattr(tuned.claim, name) for name in _NOT_MEASURED},
             "rss_ratio": finding.rss_ratio,
             "kept_ratio": finding.kept_ratio,
-        }
-        click.echo(json.dumps(told, indent=2))
+        }, indent=2))  # fmt: skip
     else:
         print_lines(_for_people(tuned, finding))
     return _STATUS.get(finding.answer, 0)
@@ -183,41 +183,36 @@ def _for_people(tuned: Profile, finding: Verification) -> Iterator[str]:
         yield f"  here:    {_measured_text(*finding.interval.ratio, finding.interval.pairs)}"
     assert claim.ratio and claim.ci_low and claim.ci_high  # a claim has them
     yield f"  claimed: {_measured_text(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)}"
-    memory = claim.memory if claim.memory and claim.memory.of == "rss" else None
-    promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
-    for name, ratio, key, more in (
-        ("peak", finding.rss_ratio, "max_rss", promised),
-        ("kept", finding.kept_ratio, "max_kept", ""),
+    for name, ratio, key in (
+        ("peak", finding.rss_ratio, "max_rss"),
+        ("kept", finding.kept_ratio, "max_kept"),
     ):
-        limit = f", limit {limits[key]}" if limits.get(key) else ""
         if ratio is not None:
-            yield f"  {name} memory: {ratio:.2f}x of the control's{limit}{more}"
+            limit = f", limit {limits[key]}" if limits.get(key) else ""
+            if name == "peak" and claim.memory and claim.memory.of == "rss":
+                limit += f", claimed [{claim.memory.ci_low:.3f}, {claim.memory.ci_high:.3f}]"
+            yield f"  {name} memory: {ratio:.2f}x of the control's{limit}"
 
 
 # ---- every profile of a folder -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FolderAnswer:
-    """What came of one profile of a folder.
-
-    `answer` is that of the verification; "not measured" where it cannot be, "no claim" or "not due"
-    where it need not be. `differs` says what is not as it was where the profile was proved,
-    `earlier` what the newest verifications before this one found.
-    """
+class FolderAnswer(NamedTuple):
+    """What came of one profile of a folder."""
 
     path: Path
+    # that of the verification; "not measured" where it cannot be, "no claim" or "not due" where it
+    # need not be
     answer: str
     why: str
-    differs: tuple[str, ...] = ()
     finding: Verification | None = None
-    earlier: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()  # what is not as it was where the profile was proved
+    earlier: tuple[str, ...] = ()  # what the newest verifications before this one found
 
     def lines(self) -> list[str]:
         """For people; a name that a terminal would obey stands in quotes."""
         name = str(self.path)
-        name = name if name.isprintable() else repr(name)
-        told = [f"{name}: {self.answer} ({self.why})"]
+        told = [f"{name if name.isprintable() else repr(name)}: {self.answer} ({self.why})"]
         if self.finding is not None and self.finding.interval is not None:
             interval = self.finding.interval
             told.append(f"  {_measured_text(*interval.ratio, interval.pairs)}")
@@ -269,9 +264,8 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
         programs = programs_in(kept.words)
         why = api.due(tuned, programs=programs)
         if only_due and not why:
-            return FolderAnswer(
-                kept.path, "not due", "its term has not passed, and nothing is known to differ"
-            )
+            said = "its term has not passed, and nothing is known to differ"
+            return FolderAnswer(kept.path, "not due", said)
         differs = tuple(api.differences(tuned, programs=programs))
         earlier: tuple[str, ...] = ()
         with suppress(HztuneError):  # then the check itself says that there is no history
@@ -284,7 +278,7 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
             )  # fmt: skip
     except HztuneError as error:
         return FolderAnswer(kept.path, "not measured", str(error))
-    return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding, earlier)
+    return FolderAnswer(kept.path, finding.answer, finding.why, finding, differs, earlier)
 
 
 def programs_in(words: tuple[str, ...]) -> tuple[Program, ...]:

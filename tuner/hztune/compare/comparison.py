@@ -48,25 +48,16 @@ _Text = Annotated[str, Meta(max_length=400)]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison, or as much of it as has been measured.
+    """A comparison, or as much of it as has been measured."""
 
-    Attributes:
-        contenders: The first one is the control.
-        machine: Where, as names and values for a reader.
-        versions: Of hztune and what it computes with.
-        rows: What was measured.
-        asked: What a repetition needs beside contenders and rows: seed, budget_s, pairs; by name.
-        gate: What the second contender may lose; None: nothing was tested.
-        left: Rows with too few pairs: the budget was too small for them, or it was interrupted, and
-            a later session goes on with them; stored nowhere.
-    """
-
-    contenders: tuple[Contender, ...]
-    machine: tuple[tuple[str, str | int | float | None], ...]
-    versions: tuple[tuple[str, str], ...]
-    rows: tuple[Measured, ...]
+    contenders: tuple[Contender, ...]  # the first one is the control
+    machine: tuple[tuple[str, str | int | float | None], ...]  # where, as names and values
+    versions: tuple[tuple[str, str], ...]  # of hztune and what it computes with
+    rows: tuple[Measured, ...]  # what was measured
+    # what a repetition needs beside contenders and rows: seed, budget_s, pairs; by name
     asked: tuple[tuple[str, float], ...] = ()
-    gate: Gate | None = None
+    gate: Gate | None = None  # what the second contender may lose; None: nothing was tested
+    # rows with too few pairs, for want of time or because of a stop; stored nowhere
     left: tuple[Unfinished, ...] = ()
 
     @property
@@ -103,7 +94,7 @@ def started(
     asked: Mapping[str, float] | None = None,
     gate: Gate | None = None,
 ) -> Comparison:
-    """Returns the record of a comparison of which nothing has been measured."""
+    """The record of a comparison of which nothing has been measured."""
     versions = (
         ("hztune", version()),
         ("numpy", version_of("numpy")),
@@ -128,13 +119,6 @@ class _Contender(Schema, frozen=True):
     version: _Text = ""
     sha256: _Text = ""
 
-    @classmethod
-    def of(cls, one: Contender) -> _Contender:
-        return cls(one.name, one.arm.allocator, one.arm.config, one.version, one.sha256)
-
-    def read(self) -> Contender:
-        return Contender(self.name, Arm.of(self.allocator, self.params), self.version, self.sha256)
-
 
 class _Workload(Schema, frozen=True):
     name: _Text
@@ -149,14 +133,6 @@ class _Turn(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     ops: int | float
     round: _Whole | None = None  # None: its position in the list
     disturbed: _Text = ""
-
-    @classmethod
-    def of(cls, position: int, turn: Turn) -> Any:
-        """As it is written: without what is usual at its end."""
-        ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
-        number = None if turn.round == position else turn.round
-        told = [turn.counted_ns, ops, number, turn.disturbed]
-        return told[: 4 if turn.disturbed else 2 if number is None else 3]
 
     def read(self, position: int) -> Turn:
         number = position if self.round is None else self.round
@@ -173,10 +149,14 @@ class _Outcome(Schema, frozen=True):
 
     @classmethod
     def of(cls, one: Outcome, names: Sequence[str]) -> _Outcome:
-        turns = [_Turn.of(position, turn) for position, turn in enumerate(one.turns)]
-        counted = {**one.facts, **one.counters}
-        counters = tuple(map(counted.get, names))
-        detail = _without_folders(one.detail)
+        turns: list[Any] = []  # without what is usual at the end of each
+        for position, turn in enumerate(one.turns):
+            ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
+            number = None if turn.round == position else turn.round
+            told = [turn.counted_ns, ops, number, turn.disturbed]
+            turns.append(told[: 4 if turn.disturbed else 2 if number is None else 3])
+        counters = tuple(map({**one.facts, **one.counters}.get, names))
+        detail = re.sub(r"[^ -~]", "?", _FOLDERS.sub("", one.detail))[:400]  # not where files are
         return cls(one.rss_peak_kb, turns, counters, one.status, detail, one.rested)
 
     def read(self, arm: Arm, names: Sequence[str]) -> Outcome:
@@ -254,11 +234,6 @@ class _Gate(Schema, frozen=True):
     of_rows: Annotated[int, Meta(ge=1)]
     rows: dict[str, Any]
 
-    @classmethod
-    def of(cls, gate: Gate, rulings: Sequence[Ruling]) -> _Gate:
-        rows = {each.label: {"answer": each.answer, "why": each.why} for each in rulings}
-        return cls(gate.limit.text, gate.rows, rows)
-
 
 class _Record(Schema, frozen=True):
     schema: Literal["hztune-comparison/1"]
@@ -271,16 +246,19 @@ class _Record(Schema, frozen=True):
 
 
 def dumps(record: Comparison) -> str:
-    """Returns the record as JSON text, one line for what one contender showed in one block."""
-    names = [each.name for each in record.contenders]
+    """The record as JSON text, one line for what one contender showed in one block."""
+    names, gate = [each.name for each in record.contenders], record.gate
     stored = _Record(
         SCHEMA,
         dict(record.machine),
         dict(record.versions),
-        [_Contender.of(each) for each in record.contenders],
+        [
+            _Contender(side.name, side.arm.allocator, side.arm.config, side.version, side.sha256)
+            for side in record.contenders
+        ],
         [_Row.of(row, names) for row in record.rows],
         dict(record.asked),  # type: ignore[arg-type]
-        _Gate.of(record.gate, record.rulings) if record.gate is not None else None,
+        _Gate(gate.limit.text, gate.rows, _answers_json(record)) if gate else None,
     )
     text = msgspec.json.encode(stored, enc_hook=dict).decode()
     for begin in _LINE_BEGINS:
@@ -289,7 +267,7 @@ def dumps(record: Comparison) -> str:
 
 
 def load(path: Path) -> tuple[Comparison, list[str]]:
-    """Returns the record in a file, and where it claims what its samples do not give.
+    """The record in a file, and where it claims what its samples do not give.
 
     Raises:
         UsageError: There is none, or it is not a legal one; the text says where.
@@ -302,7 +280,10 @@ def load(path: Path) -> tuple[Comparison, list[str]]:
 
 
 def _read(stored: _Record) -> tuple[Comparison, list[str]]:
-    contenders = tuple(each.read() for each in stored.contenders)
+    contenders = tuple(
+        Contender(one.name, Arm.of(one.allocator, one.params), one.version, one.sha256)
+        for one in stored.contenders
+    )
     names = [each.name for each in contenders]
     if len({*names}) != len(names):
         raise UsageError("two contenders have one name")
@@ -314,9 +295,9 @@ def _read(stored: _Record) -> tuple[Comparison, list[str]]:
     for told, row in zip(stored.rows, rows, strict=True):
         computed = _standings_json(row.standings(names))
         wrong += [f"{told.row}: {each}" for each in disagreements(told.standings, computed)]
-    if stored.gate is not None and gate is not None:
-        ruled = _Gate.of(gate, found.rulings).rows
-        wrong += [f"gate: {each}" for each in disagreements(stored.gate.rows, ruled)]
+    if stored.gate is not None:
+        told_of = disagreements(stored.gate.rows, _answers_json(found))
+        wrong += [f"gate: {each}" for each in told_of]
     return found, wrong
 
 
@@ -331,6 +312,10 @@ def disagreements(stored: object, computed: object, where: str = "") -> Iterator
             yield f"{where} is {stored:g}, its samples give {computed:g}"
     elif stored != computed:
         yield f"{where} is {stored!r}, its samples give {computed!r}"
+
+
+def _answers_json(found: Comparison) -> dict[str, Any]:
+    return {each.label: {"answer": each.answer, "why": each.why} for each in found.rulings}
 
 
 def _standings_json(found: Standings) -> dict[str, Any]:
@@ -370,8 +355,3 @@ def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
         ends = [None, None]
     ratio = round(interval.ratio[0], _DIGITS)
     return {"ratio": ratio, "ci_low": ends[0], "ci_high": ends[1], "pairs": interval.pairs}
-
-
-def _without_folders(text: str) -> str:
-    """Returns a sentence with the names of files, but not where they are on this machine."""
-    return re.sub(r"[^ -~]", "?", _FOLDERS.sub("", text))[:400]

@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from statistics import fmean
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -47,15 +48,11 @@ _FAILING_PAIRS = 3
 
 
 class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a row was planned.
+    """How far a row was planned."""
 
-    Attributes:
-        planned: Pairs, decided before the ratio of any was known.
-        is_last: Whether time was up before all of them were there.
-    """
-
+    # pairs, decided before the ratio of any was known
     planned: Annotated[int, Meta(ge=1, le=MOST_PAIRS)]
-    is_last: bool = False
+    is_last: bool = False  # whether time was up before all of them were there
 
     def question(self, logs: Sequence[float]) -> Question:
         """Is the second one faster? Asked now, of log ratios in order of time, shape (pairs,)."""
@@ -63,29 +60,16 @@ class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
         return Question(logs, looks, REPORTED_ERROR)
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What a gate says of a row.
-
-    Attributes:
-        label: The row.
-        answer: In words.
-        why: The reason, in one sentence.
-        speed: 95 % interval of the log ratio of speed, second to first; None: too few pairs.
-        memory: Mean log ratio of peak memory; None: unknown.
-        pairs: Pairs that were measured.
-        planned: Pairs that were planned; 0: it is not known.
-        times: How many times as many pairs would probably tell; 0: not known, or not needed.
-    """
+class Ruling(NamedTuple):
+    """What a gate says of a row."""
 
     label: str
     answer: GateAnswer
-    why: str
-    speed: Interval | None
-    memory: float | None
-    pairs: int
-    planned: int
-    times: float = 0.0
+    why: str  # in one sentence
+    speed: Interval | None  # 95 %, of the log ratio of speed, second to first; None: too few pairs
+    memory: float | None  # mean log ratio of peak memory; None: unknown
+    pairs: int  # that were measured
+    planned: int  # pairs; 0: it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +89,7 @@ class Gate:
         return cls(LossLimit(text, -math.log1p(-margin(text, "--no-worse"))), rows)
 
     def rule(self, label: str, blocks: Sequence[Block], horizon: Horizon) -> Ruling:
-        """Says what the blocks of a row show, the base their first outcome, the new one the second.
+        """What the blocks of a row show, the base their first outcome, the new one the second.
 
         Args:
             label: The row.
@@ -113,7 +97,7 @@ class Gate:
             horizon: The plan.
         """
         answer: GateAnswer = "not enough data"
-        speed, times, of = None, 0.0, len(blocks)
+        speed, of = None, len(blocks)
         if failures := failures_of(blocks, 0):
             why = f"the base failed{how_often(failures, of)}"
         elif (failures := failures_of(blocks, 1)) and failures[0].status in _NOT_AS_ASKED:
@@ -127,19 +111,14 @@ class Gate:
             answer, speed = self.judge(logs, horizon)
             why = f"too few pairs, {len(logs)}; give more time with --budget"
             if speed is not None:
-                why, times = self._why(answer, speed)
+                why = self._why(answer, speed)
         ratios = [log_memory_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
         known = [each for each in ratios if each is not None]
-        memory = round(sum(known) / len(known), 6) if known else None
-        return Ruling(label, answer, why, speed, memory, of, horizon.planned, round(times, 1))
+        memory = round(fmean(known), 6) if known else None
+        return Ruling(label, answer, why, speed, memory, of, horizon.planned)
 
     def judge(self, logs: Sequence[float], horizon: Horizon) -> tuple[GateAnswer, Interval | None]:
-        """What log ratios of speed show, new to base, and their 95 % interval.
-
-        Args:
-            logs: One a pair, in order of time, shape (pairs,).
-            horizon: The plan.
-        """
+        """What log ratios of speed show, new to base, shape (pairs,), and their 95 % interval."""
         asked = replace(
             horizon.question(logs),
             margin=-self.limit.log,
@@ -148,29 +127,28 @@ class Gate:
         )
         return _ANSWERS[asked.answer], asked.reported()
 
-    def _why(self, answer: GateAnswer, speed: Interval) -> tuple[str, float]:
+    def _why(self, answer: GateAnswer, speed: Interval) -> str:
         """The reason for an answer, and how many times as many pairs would tell."""
         may = self.limit.text
         if answer == "no worse":
-            return f"the 95 % interval excludes a loss of more than {may}", 0.0
+            return f"the 95 % interval excludes a loss of more than {may}"
         if answer == "worse":
-            return f"the whole 95 % interval is beyond a loss of {may}", 0.0
+            return f"the whole 95 % interval is beyond a loss of {may}"
         excluded = -100.0 * math.expm1(speed.low)
         why = f"a loss of more than {may} is neither shown nor excluded"
         if excluded > 0.0:
             why += f"; one of more than {excluded:.2g} % is excluded"
         times = speed.times_for(abs(speed.estimate + self.limit.log))
         if times > MOST_TIMES:
-            return f"{why}; it is too close to {may} to decide in a reasonable time", 0.0
-        return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide", times
+            return f"{why}; it is too close to {may} to decide in a reasonable time"
+        return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide"
 
 
 def whole(rulings: Sequence[Ruling]) -> GateAnswer:
     """The answer for all rows together."""
     answers = {each.answer for each in rulings}
-    if "worse" in answers:
-        return "worse"
-    return "no worse" if answers == {"no worse"} else "not enough data"
+    is_open = "worse" not in answers and answers != {"no worse"}
+    return "not enough data" if is_open else "worse" if "worse" in answers else "no worse"
 
 
 def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
@@ -185,12 +163,12 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
 
 
 def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:
-    """Returns how a contender failed, an outcome for each block in which it did."""
+    """How a contender failed, an outcome for each block in which it did."""
     return [b.outcomes[index] for b in blocks if not b.outcomes[index].ok]
 
 
 def how_often(failures: Sequence[Outcome], pairs: int) -> str:
-    """Returns how often a contender failed, and how at first: " in 5 of 6 pairs (failed: ...)"."""
+    """How often a contender failed, and how at first: " in 5 of 6 pairs (failed: ...)"."""
     told = f" ({_told(failures[0])})"
     if pairs == 1:
         return told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from hztune.blocks import CPU_TIME, Block, Outcome, fixed
@@ -23,34 +23,21 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One contender on one row.
-
-    Attributes:
-        name: Whose.
-        ops_per_s: Median over the blocks in which it ran well; 0.0 if there is none.
-        rss_mb: Median of its peak resident memory, MiB; 0.0 when unknown.
-        speed: Log of its speed over the first one's; None when they were never both well.
-        memory: Log of its peak memory over the first one's; None when unknown.
-        cpu: The same of the CPU time of a program's run; None when it is none.
-        failures: How it failed, one phrase for each block in which it did.
-        counters: What the allocator counted in a process, and what is known of the process itself
-            (ops, minor_faults), mean over the blocks; by name.
-        instructions: Of one operation of the workload; None: not counted.
-        keeps: What it keeps at rest; None: it was not looked at while it rested.
-        kept: Log of that over what the first one keeps; None when unknown.
-    """
+    """One contender on one row."""
 
     name: str
-    ops_per_s: float
-    rss_mb: float
-    speed: Interval | None
-    memory: Interval | None
-    cpu: Interval | None = None
-    failures: tuple[str, ...] = ()
+    ops_per_s: float  # median over the blocks in which it ran well; 0.0 if there is none
+    rss_mb: float  # median of its peak resident memory, MiB; 0.0 when unknown
+    speed: Interval | None  # log of it over the first one's; None when they were never both well
+    memory: Interval | None  # the same of its peak memory
+    cpu: Interval | None = None  # the same of the CPU time of a program's run
+    failures: tuple[str, ...] = ()  # how it failed, one phrase for each block in which it did
+    # what the allocator counted in a process, and what is known of the process itself (ops,
+    # minor_faults), mean over the blocks; by name
     counters: Mapping[str, float] = field(default_factory=dict)
-    instructions: float | None = None
-    keeps: Keeper | None = None
-    kept: Interval | None = None
+    instructions: float | None = None  # of one operation of the workload; None: not counted
+    keeps: Keeper | None = None  # what it keeps at rest; None: it was not looked at then
+    kept: Interval | None = None  # log of that over what the first one keeps
 
     def __post_init__(self) -> None:
         """Takes a copy of the counters, which nothing can change."""
@@ -59,28 +46,19 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """All contenders on one row, the first one first.
+    """All contenders on one row, the first one first."""
 
-    Attributes:
-        label: The row, as WorkloadSpec.label has it.
-        all: One for each contender.
-        best: Name of the fastest of the others; "" when none of them ran.
-        lead: Log of the first one's speed over that one's. The best is chosen by the same
-            measurements, so that with several of nearly the same speed this leans against the
-            first one, never towards it.
-        frugality: The first one's peak memory over the median of the others'; None when unknown.
-        amount: What `ops_per_s` of its contenders is.
-    """
-
-    label: str
+    label: str  # the row, as WorkloadSpec.label has it
     all: tuple[Standing, ...]
-    best: str
+    best: str  # name of the fastest of the others; "" when none of them ran
+    # Log of the first one's speed over that one's. The best is chosen by the same measurements, so
+    # that with several of nearly the same speed this leans against the first one.
     lead: Interval | None
-    frugality: float | None
-    amount: Amount = "ops_per_s"
+    frugality: float | None  # the first one's peak memory over the median of the others'
+    amount: Amount = "ops_per_s"  # what `ops_per_s` of its contenders is
 
     def of(self, name: str) -> Standing:
-        """Returns the standing of the contender called `name`."""
+        """The standing of the contender called `name`."""
         return next(each for each in self.all if each.name == name)
 
     def rate(self, standing: Standing) -> float:
@@ -107,7 +85,7 @@ def standings(
     amount: Amount = "ops_per_s",
     horizon: Horizon | None = None,
 ) -> Standings:
-    """Returns what the blocks of a row say.
+    """What the blocks of a row say.
 
     Args:
         label: The row.
@@ -119,22 +97,21 @@ def standings(
             the number of blocks.
     """
     found = tuple(
-        replace(
-            _standing(name, i, blocks, horizon),
-            instructions=_rounded(instructions[i]) if instructions else None,
-        )
+        _standing(name, i, blocks, horizon, instructions[i] if instructions else None)
         for i, name in enumerate(names)
     )
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = best.speed.reciprocal if best is not None and best.speed is not None else None
-    return Standings(label, found, best.name if best else "", lead, _frugality(found), amount)
+    rss = [each.rss_mb for each in found[1:] if each.rss_mb > 0.0]
+    frugality = _rounded(found[0].rss_mb / median(rss)) if rss and found[0].rss_mb else None
+    return Standings(label, found, best.name if best else "", lead, frugality, amount)
 
 
 def between(
     blocks: Sequence[Block], over: int, arm: int, horizon: Horizon | None = None
 ) -> tuple[Interval | None, Interval | None]:
-    """Returns the logs of speed and of peak memory of one contender over another's.
+    """The logs of speed and of peak memory of one contender over another's.
 
     Args:
         blocks: All of a row.
@@ -146,16 +123,12 @@ def between(
         Speed and memory; None: unknown.
     """
     pairs = [(block.outcomes[over], block.outcomes[arm]) for block in blocks]
-    speeds = [pair_ratio(*pair) for pair in pairs]
-    memory = [log_memory_ratio(*pair) for pair in pairs]
-    return (
-        _interval([each.log_ratio for each in speeds if each is not None], horizon),
-        _interval([each for each in memory if each is not None]),
-    )
+    speeds = [ratio.log_ratio if (ratio := pair_ratio(*pair)) else None for pair in pairs]
+    return _interval(speeds, horizon), _interval([log_memory_ratio(*pair) for pair in pairs])
 
 
 def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
-    """Returns the mean of independent log ratios with its interval; None when there are none.
+    """The mean of independent log ratios with its interval; None when there are none.
 
     The standard errors add up in squares, the degrees of freedom after Welch and Satterthwaite
     (Biometrics Bulletin 2, 1946); see `stats.pooled_mean`.
@@ -164,25 +137,32 @@ def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
     return pooled_mean(known, ALPHA) if known else None
 
 
-def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon | None) -> Standing:
-    """Returns one contender's standing from all blocks of a row."""
+def _standing(
+    name: str,
+    index: int,
+    blocks: Sequence[Block],
+    horizon: Horizon | None,
+    instructions: float | None,
+) -> Standing:
+    """One contender's standing from all blocks of a row."""
     pairs = [(block.control, block.outcomes[index]) for block in blocks]
     outcomes = [outcome for _, outcome in pairs]
     well = [outcome for outcome in outcomes if outcome.ok]
+    counted = [{**outcome.facts, **outcome.counters} for outcome in well]
+    shared = [key for key in counted[0] if all(key in each for each in counted)] if well else []
     speed, memory = between(blocks, 0, index, horizon)
-    kept = [log_memory_ratio(*pair, "kept") for pair in pairs]
-    cpu = [_log_cpu_ratio(*pair) for pair in pairs]
     return Standing(
         name=name,
         ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
         rss_mb=_rounded(median([o.rss_peak_kb / 1024 for o in well] or [0.0])),
         speed=speed,
         memory=memory,
-        cpu=_interval([each for each in cpu if each is not None]),
+        cpu=_interval([_log_cpu_ratio(*pair) for pair in pairs]),
         failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
-        counters=_counters(well),
+        counters={key: _rounded(fmean(each[key] for each in counted)) for key in shared},
+        instructions=None if instructions is None else _rounded(instructions),
         keeps=keeper([o.rested for o in well]),
-        kept=_interval([each for each in kept if each is not None]),
+        kept=_interval([log_memory_ratio(*pair, "kept") for pair in pairs]),
     )
 
 
@@ -192,38 +172,23 @@ def _log_cpu_ratio(reference: Outcome, candidate: Outcome) -> float | None:
     return math.log(after / before) if reference.ok and candidate.ok and before and after else None
 
 
-def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval | None:
-    """Returns the interval of some log ratios, rounded so that it can be written and read."""
+def _interval(values: Sequence[float | None], horizon: Horizon | None = None) -> Interval | None:
+    """The interval of log ratios that are known, rounded so that it can be written and read."""
+    logs = [each for each in values if each is not None]
     if not logs:
         return None
-    found = (
-        fixed_interval(logs, ALPHA)
-        if horizon is None
-        else horizon.question(logs).reported()
-        or Interval(fmean(logs), -math.inf, math.inf, len(logs))
-    )
+    if horizon is None:
+        found = fixed_interval(logs, ALPHA)
+    else:
+        endless = Interval(fmean(logs), -math.inf, math.inf, len(logs))
+        found = horizon.question(logs).reported() or endless
     ends = (_rounded(found.estimate), _rounded(found.low), _rounded(found.high))
     return Interval(*ends, found.pairs)
 
 
 def _estimate(interval: Interval | None) -> float:
-    """Returns the estimate, below all others when there is none."""
+    """The estimate, below all others when there is none."""
     return interval.estimate if interval is not None else -math.inf
-
-
-def _frugality(found: Sequence[Standing]) -> float | None:
-    """Returns the first one's memory over the median of the others'."""
-    others = [each.rss_mb for each in found[1:] if each.rss_mb > 0.0]
-    return _rounded(found[0].rss_mb / median(others)) if others and found[0].rss_mb else None
-
-
-def _counters(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Returns the mean of each counter; only those that every process has."""
-    if not outcomes:
-        return {}
-    found = [{**outcome.facts, **outcome.counters} for outcome in outcomes]
-    shared = [name for name in found[0] if all(name in each for each in found)]
-    return {name: _rounded(fmean(each[name] for each in found)) for name in shared}
 
 
 def _rounded(value: float) -> float:
