@@ -18,7 +18,6 @@ from hztune.measure.launch import Run
 from hztune.measure.program import Metric, Program, Service
 from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S
 
-CONTROL = Arm("none")
 CPUS = len(os.sched_getaffinity(0))
 ONE_CPU = Pace(10.0, max(os.sched_getaffinity(0)))
 ALL_CPUS = Pace(10.0, None)
@@ -72,13 +71,14 @@ def stint(
 class Given:
     """Turns whose runs are given: those of the control alone, one by one, and then the copies."""
 
+    pace, control_kb, first_s = ALL_CPUS, 0, 0.0
+
     def __init__(self, *runs: Stint | Fault, room: int = 99) -> None:
-        self.pace = ALL_CPUS
-        self.paces: list[Pace] = []
-        self.spans: list[float] = []
-        self.copies: list[int] = []
-        self._runs = [*runs]
-        self._room, self.control_kb, self.first_s = room, 0, 0.0
+        self.paces, self.spans, self.copies = list[Pace](), list[float](), list[int]()
+        self._runs, self._room = [*runs], room
+
+    def finding(self, program: Program) -> Finding:
+        return Tryout(self, program, Arm("none")).finding()  # type: ignore[arg-type]
 
     def tell_load(self, span_s: float) -> None:
         self.spans.append(span_s)
@@ -97,8 +97,7 @@ class Given:
 
 def judged(program: Program, *runs: Stint | Fault, **options: Any) -> Finding:
     """What is found of a program whose runs show this, whenever it is looked at."""
-    given = Given(*runs, *runs, **options)
-    return Tryout(given, program, CONTROL).finding()  # type: ignore[arg-type]
+    return Given(*runs, *runs, **options).finding(program)
 
 
 def twice(alone: Stint) -> tuple[Stint, Stint, Stint]:
@@ -232,8 +231,7 @@ def test_by_turns_a_program_takes_the_time_that_it_takes_alone(
 def test_a_machine_that_was_slower_for_a_moment_is_looked_at_again() -> None:
     once = stint(wall_s=0.5)
     slowed = stint(wall_s=0.8, alive_s=1.6)
-    given = Given(once, slowed, slowed, *twice(once))
-    assert not Tryout(given, TIMED, CONTROL).finding().reason  # type: ignore[arg-type]
+    assert not Given(once, slowed, slowed, *twice(once)).finding(TIMED).reason
 
 
 def test_the_time_that_others_took_and_that_of_very_short_programs_is_not_compared() -> None:
@@ -279,7 +277,7 @@ def test_a_server_is_compared_for_its_own_cpu_time() -> None:
 def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_again() -> None:
     threads = stint(cpu_s=1.0 * CPUS, server_s=0.5, threads=4, busy_threads=1.7)
     given = Given(threads, *twice(threads))
-    found = Tryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
+    found = given.finding(SERVER)
     assert given.paces == [ONE_CPU, ALL_CPUS, ALL_CPUS]
     assert (found.pace, found.reading) == (ALL_CPUS, NumberReading(per_server_cpu=True))
 
@@ -343,10 +341,10 @@ def test_a_load_that_goes_on_for_long_is_told_to_end_if_it_then_prints_its_numbe
 ) -> None:
     first, spans = ENDS[name]
     given = Given(*first, *twice(stint(server_s=0.5, says=100)))
-    Tryout(given, SERVER_NUMBERED, CONTROL).finding()  # type: ignore[arg-type]
+    given.finding(SERVER_NUMBERED)
     assert given.spans == spans
     given = Given(*twice(stint(server_s=0.5)))
-    Tryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
+    given.finding(SERVER)
     assert set(given.spans) == {0.0}  # of a load that is timed
 
 
@@ -360,7 +358,7 @@ def test_a_trial_of_turns_takes_a_small_part_of_the_time_that_is_left(
     waits = stint(3.0, cpu_s=0.3, seen_s=0.0)
     given = Given(*twice(waits), *twice(waits))
     with process.limited(lambda: left_s):
-        finding = Tryout(given, TIMED, CONTROL).finding()  # type: ignore[arg-type]
+        finding = given.finding(TIMED)
     assert given.copies == runs
     assert finding.run_s == 3.0
     assert ("no time to try turns" in finding.reason) == (runs == [1])

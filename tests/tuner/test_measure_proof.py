@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
 from hztune import allocator, artifacts, params
 from hztune.allocator import live
-from hztune.measure import Arm, Outcome
+from hztune.blocks import Arm, Outcome
 from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.program import Metric, Program, bench_program
 from hztune.measure.turns import Tempo, TurnExecutor
+from hztune.measure.watch import alongside
 from hztune.measure.whole import RunExecutor
 from hztune.workload import WorkloadSpec
 
-UNCHANGED = Arm("none")
-DEFAULT = Arm("hz")
-CANDIDATE = Arm.of("hz", {"magazine_cap": 512})
+Check = AllocatorIdentity | None
+Measure = Callable[..., "tuple[Outcome, ...]"]
+UNCHANGED, DEFAULT, CANDIDATE = Arm("none"), Arm("hz"), Arm.of("hz", {"magazine_cap": 512})
 FOREIGN = [each.name for each in allocator.available() if each.name not in ("none", "hz")]
-QUICK = Tempo(turn_ms=10, skip_ms=1, warmup_ms=20)
 
 
 class Meddler(AllocatorIdentity):
@@ -41,26 +43,28 @@ class Meddler(AllocatorIdentity):
         return {name: value for name, value in meddled.items() if value is not None}
 
 
-def spec() -> WorkloadSpec:
-    return WorkloadSpec.from_text("remote", threads=2)
+def by_turns(*arms: Arm, rounds: int = 8, identity: Check = None) -> tuple[Outcome, ...]:
+    spec, quick = WorkloadSpec.from_text("remote", threads=2), Tempo(10, 1, 20)
+    executor = TurnExecutor(spec, seed=1, tempo=quick, identity=identity)
+    return executor.measure(arms, role="search", rounds=rounds, number=0).outcomes
 
 
-def by_turns(*arms: Arm, identity: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
-    executor = TurnExecutor(spec(), seed=1, tempo=QUICK, identity=identity)
-    return executor.measure(arms, role="search", rounds=8, number=0).outcomes
-
-
-def by_runs(*arms: Arm, identity: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
-    program = bench_program(spec(), seconds=0.05)
+def of_program(program: Program, *arms: Arm, identity: Check = None) -> tuple[Outcome, ...]:
     executor = RunExecutor(program, seed=1, identity=identity, warmups=0)
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
+
+
+def by_runs(*arms: Arm, identity: Check = None) -> tuple[Outcome, ...]:
+    program = bench_program(WorkloadSpec.from_text("remote", threads=2), seconds=0.05)
+    return of_program(program, *arms, identity=identity)
 
 
 WAYS = pytest.mark.parametrize("measure", [by_turns, by_runs])
 
 
-@pytest.mark.parametrize("measure", [by_turns, by_runs])
-def test_every_allocator_is_proved(measure) -> None:  # type: ignore[no-untyped-def]
+@WAYS
+def test_every_allocator_is_proved_and_nothing_is_left(measure: Measure) -> None:
+    before = set(os.listdir("/proc/self/fd"))
     outcomes = measure(UNCHANGED, *map(Arm, FOREIGN), DEFAULT, CANDIDATE)
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * len(outcomes)
     assert all(outcome.ops_per_s > 0 for outcome in outcomes)
@@ -68,6 +72,8 @@ def test_every_allocator_is_proved(measure) -> None:  # type: ignore[no-untyped-
     assert default.counters["refills"] > 0
     assert default.facts["ops"] > 0 and default.facts["minor_faults"] >= 0
     assert default.rss_peak_kb > default.live_kb
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().strip() == ""
 
 
 MEDDLED: dict[str, tuple[Arm, dict[str, str | None], str, str]] = {
@@ -81,26 +87,22 @@ MEDDLED: dict[str, tuple[Arm, dict[str, str | None], str, str]] = {
 
 @WAYS
 @pytest.mark.parametrize("name", MEDDLED)
-def test_what_was_changed_on_the_way_is_noticed(measure, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_changed_on_the_way_is_noticed(measure: Measure, name: str) -> None:
     arm, changes, status, detail = MEDDLED[name]
     outcome = measure(arm, identity=Meddler(changes))[0]
     assert outcome.status == status
     assert detail in outcome.detail
 
 
-def test_a_configuration_that_the_core_refuses_is_not_even_started() -> None:
-    bad = Arm.of("hz", {"magazine_cap": params.find("magazine_cap").low - 1})
-    prepared = AllocatorIdentity().prepare(bad)
-    assert isinstance(prepared, Fault)
-    assert prepared.status == "rejected"
-
-
 def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
-    monkeypatch.setenv("HZ_MAGAZINE_CAP", "64")
-    monkeypatch.setenv("UNRELATED", "kept")
+    for name, value in (
+        ("MALLOC_ARENA_MAX", "1"),
+        ("HZ_MAGAZINE_CAP", "64"),
+        ("UNRELATED", "kept"),
+    ):
+        monkeypatch.setenv(name, value)
     proof = AllocatorIdentity()
     assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & proof.base.keys()
     assert proof.base["UNRELATED"] == "kept"
@@ -108,6 +110,8 @@ def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
     assert isinstance(unchanged, dict) and isinstance(default, dict)
     assert unchanged["MALLOC_ARENA_MAX"] == "1"
     assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & default.keys()
+    refused = proof.prepare(Arm.of("hz", {"magazine_cap": params.find("magazine_cap").low - 1}))
+    assert isinstance(refused, Fault) and refused.status == "rejected"  # it is not even started
 
 
 ANCESTORS = """
@@ -126,66 +130,40 @@ print(1)
 """
 
 
-@pytest.mark.parametrize("clock", ["hyperfine", "hz-launch"])
 def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
-    clock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: str, tmp_path: Path
 ) -> None:
-    if clock == "hz-launch":
-        monkeypatch.setattr("hztune.measure.launch.hyperfine", lambda: None)
-    library, chain, maps = os.path.realpath(artifacts.library()), tmp_path / "chain", "maps"
-    hooks = {name: f"cat /proc/self/maps /proc/$$/maps > {tmp_path / maps}-{name}"
-             for name in ("prepare", "cleanup", "check", "metric")}  # fmt: skip
-    program = Program(
-        (sys.executable, "-c", ANCESTORS, str(chain), str(os.getpid()), library),
-        prepare=hooks["prepare"],
-        cleanup=hooks["cleanup"],
-        check=hooks["check"],
-        rate=Metric(command=f"{hooks['metric']}; echo 1"),
-    )
-    block = RunExecutor(program, seed=1, warmups=0).measure(
-        [DEFAULT], role="aa", rounds=1, number=0
-    )
-    assert block.control.ok, block.control
+    library, chain = os.path.realpath(artifacts.library()), tmp_path / "chain"
+    names = ("prepare", "cleanup", "check", "metric")
+    hooks = {name: f"cat /proc/self/maps /proc/$$/maps > {tmp_path}/{name}" for name in names}
+    metric = Metric(command=f"{hooks.pop('metric')}; echo 1")
+    argv = (sys.executable, "-c", ANCESTORS, str(chain), str(os.getpid()), library)
+    (outcome,) = of_program(Program(argv, rate=metric, **hooks), DEFAULT)
+    assert outcome.ok, outcome
     itself, *above = [line.split() for line in chain.read_text().splitlines()]
     assert itself[1] == "True"
     assert {Path(path).name for path, _ in above} >= {"hz-launch", clock}
     assert {mapped for _, mapped in above} == {"False"}
-    for name in hooks:
-        told = Path(f"{tmp_path / maps}-{name}").read_text()
+    for name in names:
+        told = (tmp_path / name).read_text()
         assert "/cat" in told and library not in told
 
 
 def test_of_all_processes_of_a_block_by_turns_only_hz_bench_has_hz_mapped() -> None:
-    library, seen, ended = os.path.realpath(artifacts.library()), set(), Event()
+    library, seen = os.path.realpath(artifacts.library()), set()
 
-    def look() -> None:
+    def look(ended: Event) -> None:
         while not ended.is_set():
             for pid in live.descendants(os.getpid()):
                 with contextlib.suppress(OSError):
                     maps = Path("/proc", str(pid), "maps").read_text()
                     seen.add((Path(os.readlink(f"/proc/{pid}/exe")).name, library in maps))
 
-    watcher = Thread(target=look)
-    watcher.start()
-    try:
-        executor = TurnExecutor(spec(), seed=1, tempo=QUICK)
-        block = executor.measure([DEFAULT, CANDIDATE], role="search", rounds=30, number=0)
-    finally:
-        ended.set()
-        watcher.join()
-    assert block.control.ok
+    with alongside(look, "look"):
+        assert by_turns(DEFAULT, CANDIDATE, rounds=30)[0].ok
     mapped = {name for name, is_mapped in seen if is_mapped}
     assert mapped - {"true"} == {"hz-bench"}  # `true` is what an allocator is asked through
     assert ("hz-turns", False) in seen
-
-
-def test_a_block_by_turns_leaves_no_process_and_no_descriptor() -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    by_turns(DEFAULT, CANDIDATE)
-    assert set(os.listdir("/proc/self/fd")) == before
-    names = [path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm")]
-    parents = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
-    assert parents.strip() == "", names
 
 
 # ---- what stands between hztune and the program --------------------------------------------------
@@ -197,47 +175,29 @@ ONE_SETTING: dict[str, dict[str, params.Value]] = {
     "tcmalloc": {"transfer_num_obj": 64},
     "hz": {"magazine_cap": 512},
 }
+HANDED = "sleep 0.1; exec sleep 0.1"
+UNSET = "unset {variable}; exec sleep 0.2"
+CHILD = "LD_PRELOAD={other} sleep 0.2; true"
+REDIS = "timeout 0.3 redis-server --port 0 --save '' >&2; true"  # linked with jemalloc
+ADDED = "export TCMALLOC_RELEASE_RATE=5; exec sleep 0.2"
+SCRIPTS = [
+    *[(name, HANDED, "ok", "^$") for name in ("glibc", "tcmalloc", "hz")],
+    *[(name, UNSET, "wrong_config", "look for a wrapper|did not say") for name in ONE_SETTING],
+    *[(n, CHILD, "wrong_allocator", "has its malloc from") for n in ("glibc", "mimalloc", "hz")],
+    *[(name, REDIS, "ok", "^$") for name in ("jemalloc", "hz")],
+    ("tcmalloc", ADDED, "wrong_config", "TCMALLOC_RELEASE_RATE"),
+]
 
 
-def of_script(name: str, text: str) -> Outcome:
-    """What one run of a shell script shows, with one setting of the allocator `name`."""
-    program = Program(("sh", "-c", text), timeout_s=20.0)
-    executor = RunExecutor(program, seed=1, warmups=0)
-    arm = Arm.of(name, ONE_SETTING.get(name, {}))
-    return executor.measure([arm], role="search", rounds=1, number=0).control
-
-
-@pytest.mark.parametrize("name", ["glibc", "tcmalloc", "hz"])
-def test_a_program_that_hands_everything_on_is_measured(name: str) -> None:
-    outcome = of_script(name, "sleep 0.1; exec sleep 0.1")
-    assert (outcome.status, outcome.detail) == ("ok", "")
-
-
-@pytest.mark.parametrize("name", sorted(ONE_SETTING))
-def test_a_wrapper_that_drops_one_setting_is_a_wrong_configuration(name: str) -> None:
-    installed = allocator.get(name).installed()
-    (variable,) = allocator.get(name).environment(ONE_SETTING[name], installed, preload=False)
-    outcome = of_script(name, f"unset {variable}; exec sleep 0.2")
-    assert outcome.status == "wrong_config"
-    assert "look for a wrapper" in outcome.detail or "did not say" in outcome.detail
-
-
-def test_a_wrapper_that_adds_a_setting_is_a_wrong_configuration() -> None:
-    outcome = of_script("tcmalloc", "export TCMALLOC_RELEASE_RATE=5; exec sleep 0.2")
-    assert outcome.status == "wrong_config"
-    assert "TCMALLOC_RELEASE_RATE" in outcome.detail
-
-
-@pytest.mark.parametrize("name", ["glibc", "mimalloc", "hz"])
-def test_a_child_with_another_library_is_a_wrong_allocator(name: str) -> None:
-    other = "LD_PRELOAD=libjemalloc.so.2" if name == "glibc" else "LD_PRELOAD="
-    outcome = of_script(name, f"{other} sleep 0.2; true")
-    assert outcome.status == "wrong_allocator"
-    assert "has its malloc from" in outcome.detail
-
-
-def test_a_preloaded_allocator_comes_before_the_one_that_a_program_is_linked_with() -> None:
-    assert shutil.which("redis-server"), "install it: apt-get install redis-server"
-    for name in ("jemalloc", "hz"):
-        outcome = of_script(name, "timeout 0.3 redis-server --port 0 --save '' >&2; true")
-        assert (outcome.status, outcome.detail) == ("ok", "")
+@pytest.mark.parametrize(("name", "script", "status", "said"), SCRIPTS)
+def test_what_a_wrapper_does_to_the_settings_or_the_library_is_noticed(
+    name: str, script: str, status: str, said: str
+) -> None:
+    assert script != REDIS or shutil.which("redis-server"), "apt-get install redis-server"
+    adapter, setting = allocator.get(name), ONE_SETTING[name]
+    (variable,) = adapter.environment(setting, adapter.installed(), preload=False)
+    other = "libjemalloc.so.2" if name == "glibc" else ""
+    words = ("sh", "-c", script.replace("{variable}", variable).replace("{other}", other))
+    (outcome,) = of_program(Program(words, timeout_s=20.0), Arm.of(name, setting))
+    assert outcome.status == status
+    assert re.search(said, outcome.detail)

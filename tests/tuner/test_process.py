@@ -21,65 +21,71 @@ from .conftest import processes_naming, resident_kb, zombies
 SOON_S = 0.4
 PLENTY_S = 60.0
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-IMPORTS = "import os, signal, sys, time, resource\n"
+SLEEPS = "time.sleep(3600)"
+FLOODS = "while True: os.write({fd}, b'x' * 65536)"
 
 
 def python(code: str) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", IMPORTS + code]
+    return [sys.executable, "-I", "-S", "-c", f"import os, signal, sys, time, resource\n{code}"]
 
 
 def run(code: str, deadline_s: float = PLENTY_S, **options: object) -> process.Finished:
     return process.run(python(code), deadline_s=deadline_s, **options)
 
 
-def open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
+def children() -> set[int]:
+    """The children of this process, also those of other tests."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
-    before = open_descriptors()
+    before = set(os.listdir("/proc/self/fd"))
     yield
-    assert open_descriptors() == before
+    assert set(os.listdir("/proc/self/fd")) == before
     assert zombies() == []
 
 
-def test_a_child_that_ends_well_hands_back_what_it_wrote() -> None:
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+def test_a_child_that_ends_hands_back_what_it_wrote_and_how_it_ended() -> None:
     done = run("os.write(1, bytes([255, 65])); print('err', file=sys.stderr)")
     assert (done.code, done.stdout, done.stderr) == (0, "\ufffdA", "err\n")
     assert done.ok and not done.timed_out and not done.truncated
-
-
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
-def test_a_signal_is_told_by_its_name(name) -> None:
-    done = run(f"os.kill(os.getpid(), signal.{name})")
-    assert done.code == -getattr(signal, name)
-    assert name in done.describe()
+    for name in ("SIGSEGV", "SIGKILL"):
+        done = run(f"os.kill(os.getpid(), signal.{name})")
+        assert done.code == -getattr(signal, name)
+        assert name in done.describe()
     done = run("print('first', file=sys.stderr); sys.exit('no such thing')")
     assert (done.code, done.describe()) == (1, "ended with exit status 1: no such thing")
 
 
+BOMB = (
+    "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
+    f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}"
+)
 ENDLESS = {
     "loops": "while True: pass",
-    "sleeps": "time.sleep(3600)",
-    "ignores SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(3600)",
+    "ignores SIGTERM": f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}",
     "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
-    "closes its outputs": "os.close(1); os.close(2); time.sleep(3600)",
-    "writes for ever": "while True: os.write(1, b'x' * 65536)",
-    "writes errors for ever": "while True: os.write(2, b'x' * 65536)",
-    "waits for its child": "os.fork() and os.wait()\ntime.sleep(3600)",
+    "closes its outputs": f"os.close(1); os.close(2); {SLEEPS}",
+    "writes for ever": FLOODS.format(fd=1),
+    "writes errors for ever": FLOODS.format(fd=2),
+    "waits for its child": f"os.fork() and os.wait()\n{SLEEPS}",
+    "is a bomb of 64 processes": BOMB,
 }
 
 
-@pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS.keys())
-def test_an_endless_child_is_ended_at_its_deadline(code, tmp_path) -> None:
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_endless_child_is_ended_at_its_deadline(name: str, tmp_path: Path) -> None:
     word = f"endless-{tmp_path}"
-    done = process.run([*python(code), word], deadline_s=SOON_S)
+    done = process.run([*python(ENDLESS[name]), word], deadline_s=SOON_S)
     assert done.timed_out and not done.ok
     assert processes_naming(word) == []
 
 
-def test_no_child_outlives_the_time_of_all(tmp_path) -> None:
+def test_no_child_outlives_the_time_of_all(tmp_path: Path) -> None:
     word = f"endless-{tmp_path}"
     began = time.monotonic()
     with (
@@ -90,44 +96,113 @@ def test_no_child_outlives_the_time_of_all(tmp_path) -> None:
     assert processes_naming(word) == []
 
 
-def test_the_grace_of_a_deadline_lets_a_child_tell_what_it_has() -> None:
-    code = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('partial')))\n"
-    with process.Child(python(code + "print('up', flush=True)\ntime.sleep(3600)")) as child:
-        assert next(child.lines(PLENTY_S)) == "up"
-        done = child.stop(grace_s=PLENTY_S)
-    assert (done.code, done.stdout) == (0, "partial\n")
-
-
 DAEMONS = {
     "in its own session": "os.setsid()",
-    "in its own session, after its parent": "os.setsid()\nif os.fork(): os._exit(0)",
+    "in its own session, after its parent": "os.setsid()\n  if os.fork(): os._exit(0)",
     "in a group of its own": "os.setpgid(0, 0)",
     "with the outputs closed": "os.setsid(); os.close(1); os.close(2)",
 }
 
 
-@pytest.mark.parametrize("escape", DAEMONS.values(), ids=DAEMONS.keys())
-def test_a_daemon_does_not_outlive_the_child_that_made_it(escape, tmp_path) -> None:
+@pytest.mark.parametrize("name", DAEMONS)
+def test_a_daemon_does_not_outlive_the_child_that_made_it(name: str, tmp_path: Path) -> None:
     word = f"daemon-{tmp_path}"
-    code = f"if os.fork() == 0:\n  {escape.replace(chr(10), chr(10) + '  ')}\n  time.sleep(3600)\n"
-    done = process.run([*python(code + "print('made it')"), word], deadline_s=PLENTY_S)
+    code = f"if os.fork() == 0:\n  {DAEMONS[name]}\n  {SLEEPS}\nprint('made it')"
+    done = process.run([*python(code), word], deadline_s=PLENTY_S)
     assert (done.code, done.stdout) == (0, "made it\n")
     assert processes_naming(word) == []
 
 
-BOMB = (
-    "for i in range(6):\n"
-    "  if os.fork() == 0 and i % 2: os.setsid()\n"
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "time.sleep(3600)"
-)
+def test_an_orphan_that_takes_long_to_die_is_waited_for(tmp_path: Path) -> None:
+    ready, before = tmp_path / "ready", children()
+    code = f"block = b'x' * (512 << 20); open({str(ready)!r}, 'w'); import time; {SLEEPS}"
+    wait = f"while [ ! -e {ready} ]; do sleep 0.01; done"
+    orphan = f'setsid {sys.executable} -c "{code}" & {wait}'
+    process.run(["/bin/sh", "-c", orphan], deadline_s=PLENTY_S)
+    assert children() <= before
 
 
-def test_a_fork_bomb_of_64_is_gone_at_the_deadline(tmp_path) -> None:
-    word = f"bomb-{tmp_path}"
-    done = process.run([*python(BOMB), word], deadline_s=SOON_S)
-    assert done.timed_out
+def test_orphans_are_found_where_the_caller_came_from_outside_the_container(monkeypatch) -> None:
+    """`docker exec` starts a process without a parent; its orphans go to the first process."""
+    monkeypatch.setattr(process, "_mark_of", str)
+    row = process._ProcessStat(is_dead=False, parent=0, session=0, start=1, has_environment=True)
+    table = {1: row, os.getpid(): row, 77777: row._replace(parent=1, start=2)}
+    assert process._marks_of_orphans(table, os.getpid()) == {77777: "77777"}
+
+
+def test_a_process_without_variables_is_not_waited_for() -> None:
+    """Another user who starts such ones again and again would delay every run."""
+    with subprocess.Popen(["sleep", "60"], env={}) as other:
+        while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
+            pass
+        assert process._mark_of(other.pid) == ""
+        other.kill()
+
+
+def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch, tmp_path) -> None:
+    end, calls, before = process._kill_tree, [], children()
+
+    def interrupted(root: int, mark: str) -> None:
+        calls.append(root)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        end(root, mark)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(process, "_kill_tree", interrupted)
+        process.Child(["sleep", "3600"]).kill()
+    assert children() == before
+    word = f"interrupted-{tmp_path}"
+    with pytest.raises(KeyboardInterrupt), process.Child([*python(SLEEPS), word]):
+        raise KeyboardInterrupt
     assert processes_naming(word) == []
+
+
+def test_when_the_tuner_is_killed_its_child_dies(tmp_path: Path) -> None:
+    word = f"orphan-{tmp_path}"
+    code = (
+        "import sys, time; from hztune import process\n"
+        f"child = process.Child([{sys.executable!r}, '-c', 'import time; {SLEEPS}', {word!r}])\n"
+        f"print('up', flush=True); {SLEEPS}"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert tuner.stdout.readline() == "up\n"
+    assert len(processes_naming(word)) == 2  # the tuner itself names it, too
+    tuner.kill()
+    tuner.communicate()
+    for _ in range(1000):
+        if not processes_naming(word):
+            break
+        time.sleep(0.01)
+    assert processes_naming(word) == []
+
+
+BRIEF = {
+    "exit 3": 3,
+    "kill -SEGV $$": -signal.SIGSEGV,
+    "kill -ABRT $$": -signal.SIGABRT,
+    "head -c 3000000 /dev/zero": 0,
+    "head -c 3000000 /dev/zero >&2": 0,
+    "sleep 3600 & exit 0": 0,
+    "setsid sleep 3600 & exit 0": 0,
+    "exec 1>&- 2>&-; exit 5": 5,
+}
+
+
+@pytest.mark.slow
+def test_a_thousand_children_that_misbehave_leave_no_process_and_no_memory() -> None:
+    before, others = resident_kb(), children()
+    for number in range(1000):
+        code = list(BRIEF)[number % len(BRIEF)]
+        assert process.run(["/bin/sh", "-c", code], deadline_s=PLENTY_S).code == BRIEF[code]
+    assert resident_kb() - before < 20 << 10
+    assert children() <= others
+
+
+# ---- what it writes, reads and is given ----------------------------------------------------------
 
 
 def test_a_gibibyte_of_output_is_read_and_not_kept() -> None:
@@ -149,43 +224,27 @@ def test_of_stdout_the_beginning_is_kept_and_of_stderr_both_ends(size: int) -> N
     assert done.truncated != whole
 
 
-def test_output_that_is_not_wanted_is_not_read() -> None:
-    done = run(
-        "print('a'); print(os.path.realpath('/proc/self/fd/1'), file=sys.stderr)", keep_stdout=False
-    )
+def test_what_a_child_is_given_is_what_was_asked_for() -> None:
+    where = "print('a'); print(os.path.realpath('/proc/self/fd/1'), file=sys.stderr)"
+    done = run(where, keep_stdout=False)
     assert (done.stdout, done.stderr) == ("", "/dev/null\n")
-
-
-@pytest.mark.parametrize(
-    ("code", "said"), [("pass", ""), ("print(len(sys.stdin.read()))", "1000000\n")]
-)
-def test_a_child_can_read_its_input_and_need_not(code: str, said: str) -> None:
-    done = run(code, stdin=b"x" * 1_000_000)
-    assert done.ok and done.stdout == said
-
-
-def test_a_missing_program_is_a_usage_error_that_names_it() -> None:
-    with pytest.raises(UsageError, match=r"cannot start /no/such/program: No such file"):
-        process.run(["/no/such/program"], deadline_s=PLENTY_S)
-
-
-def test_a_child_is_given_the_environment_that_was_asked_for_and_its_mark() -> None:
-    done = run("print(sorted(os.environ))", env={"ONLY": "this"})
-    assert [name for name in ("HZTUNE_CHILD", "ONLY") if repr(name) in done.stdout] == [
-        "HZTUNE_CHILD",
-        "ONLY",
-    ]
-    assert "HOME" not in done.stdout
+    for code, said in (("pass", ""), ("print(len(sys.stdin.read()))", "1000000\n")):
+        done = run(code, stdin=b"x" * 1_000_000)
+        assert done.ok and done.stdout == said
+    given = run("print(sorted(os.environ))", env={"ONLY": "this"}).stdout
+    assert "'HZTUNE_CHILD'" in given and "'ONLY'" in given and "HOME" not in given
     assert run("print(resource.getrlimit(resource.RLIMIT_CORE))").stdout == "(0, 0)\n"
 
 
-@pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
-def test_a_variable_that_no_program_can_have_is_a_usage_error(name) -> None:
-    with pytest.raises(UsageError, match="cannot start true: no program can be given the variable"):
-        process.run(["true"], env={name: "x"}, deadline_s=PLENTY_S)
+def test_what_cannot_be_started_is_a_usage_error_that_says_why() -> None:
+    with pytest.raises(UsageError, match=r"cannot start /no/such/program: No such file"):
+        process.run(["/no/such/program"], deadline_s=PLENTY_S)
+    for name in ("", "A=B", "A\0B"):
+        with pytest.raises(UsageError, match="start true: no program can be given the variable"):
+            process.run(["true"], env={name: "x"}, deadline_s=PLENTY_S)
 
 
-def test_a_library_is_preloaded_into_the_program_alone(tmp_path) -> None:
+def test_a_library_is_preloaded_into_the_program_alone(tmp_path: Path) -> None:
     source, library, seen = (tmp_path / name for name in ("a.c", "a.so", "seen"))
     source.write_text(
         "#include <stdio.h>\n__attribute__((constructor)) static void start(void)\n"
@@ -196,19 +255,7 @@ def test_a_library_is_preloaded_into_the_program_alone(tmp_path) -> None:
     assert seen.read_text() == "loaded\n"
 
 
-def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch) -> None:
-    end, calls = process._kill_tree, []
-
-    def interrupted(root: int, mark: str) -> None:
-        calls.append(root)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        end(root, mark)
-
-    monkeypatch.setattr(process, "_kill_tree", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        process.Child(["sleep", "3600"]).kill()
-    assert children() == set()
+# ---- the program that uses hztune ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("subreaper", [0, 1])
@@ -236,21 +283,7 @@ def test_a_status_that_the_host_program_lost_is_no_success() -> None:
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_a_process_without_variables_is_not_waited_for() -> None:
-    """Another user who starts such ones again and again would delay every run."""
-    with subprocess.Popen(["sleep", "60"], env={}) as other:
-        while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
-            pass
-        assert process._mark_of(other.pid) == ""
-        other.kill()
-
-
-def test_orphans_are_found_where_the_caller_came_from_outside_the_container(monkeypatch) -> None:
-    """`docker exec` starts a process without a parent; its orphans go to the first process."""
-    monkeypatch.setattr(process, "_mark_of", str)
-    row = process._ProcessStat(is_dead=False, parent=0, session=0, start=1, has_environment=True)
-    table = {1: row, os.getpid(): row, 77777: row._replace(parent=1, start=2)}
-    assert process._marks_of_orphans(table, os.getpid()) == {77777: "77777"}
+# ---- while it runs -------------------------------------------------------------------------------
 
 
 def test_lines_come_while_the_child_runs() -> None:
@@ -266,8 +299,7 @@ def test_lines_come_while_the_child_runs() -> None:
 class Late:
     """A clock that stands still for its first looks, and is an hour further at the next."""
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
+    looks = 2  # for the deadline and the wait for it
 
     def monotonic(self) -> float:
         """The time in seconds."""
@@ -278,16 +310,16 @@ class Late:
 def test_what_came_at_the_last_moment_of_a_wait_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     with process.Child(python("print('a result', flush=True); time.sleep(0.3)")) as child:
         with monkeypatch.context() as patched:
-            patched.setattr(process, "time", Late(looks=2))  # for the deadline and the wait for it
+            patched.setattr(process, "time", Late())
             assert not child.wait(PLENTY_S)
         done = child.finish(PLENTY_S)
     assert done.stdout == "a result\n"
 
 
 STALLS = {
-    "print('one', flush=True)\ntime.sleep(3600)": r"said nothing for 0\.4 s",
-    "while True: os.write(2, b'x' * 65536)": "said nothing|wrote no whole line",
-    "while True: os.write(1, b'x' * 65536)": "does not end|wrote no whole line",
+    f"print('one', flush=True)\n{SLEEPS}": r"said nothing for 0\.4 s",
+    FLOODS.format(fd=2): "said nothing|wrote no whole line",
+    FLOODS.format(fd=1): "does not end|wrote no whole line",
 }
 
 
@@ -297,91 +329,20 @@ def test_a_child_that_falls_silent_or_ends_no_line_is_told_as_such_and_killed(co
         pytest.raises(process.Stalled, match=STALLS[code]),
         process.Child(python(code)) as child,
     ):
-        list(child.lines(SOON_S if "1, b" not in code else PLENTY_S))
+        list(child.lines(SOON_S if "(1, b" not in code else PLENTY_S))
 
 
-def test_an_exception_while_lines_are_read_kills_the_child(tmp_path) -> None:
-    word = f"interrupted-{tmp_path}"
-    with pytest.raises(KeyboardInterrupt), process.Child([*python(ENDLESS["sleeps"]), word]):
-        raise KeyboardInterrupt
-    assert processes_naming(word) == []
-
-
-def test_what_a_child_wrote_before_it_was_stopped_is_kept() -> None:
-    code = "print('x' * 100_000, file=sys.stderr)\nprint('ready', flush=True)\ntime.sleep(3600)"
-    with process.Child(python(code)) as child:
-        assert next(child.lines(PLENTY_S)) == "ready"
-        assert len(child.stop(SOON_S).stderr) == 100_001
-
-
-def test_when_the_tuner_is_killed_its_child_dies(tmp_path) -> None:
-    word = f"orphan-{tmp_path}"
-    code = (
-        "import sys; from hztune import process\n"
-        f"child = process.Child([{sys.executable!r}, '-c', 'import time; time.sleep(3600)', "
-        f"{word!r}])\n"
-        "print('up', flush=True); import time; time.sleep(3600)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    tuner = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert tuner.stdout.readline() == "up\n"
-    assert len(processes_naming(word)) == 2  # the tuner itself names it, too
-    tuner.kill()
-    tuner.wait()
-    tuner.stdout.close()
-    for _ in range(1000):
-        if not processes_naming(word):
-            break
-        time.sleep(0.01)
-    assert processes_naming(word) == []
-
-
-def test_an_orphan_that_takes_long_to_die_is_waited_for(tmp_path) -> None:
-    ready = tmp_path / "ready"
-    code = f"block = b'x' * (512 << 20); open({str(ready)!r}, 'w'); import time; time.sleep(3600)"
-    wait = f"while [ ! -e {ready} ]; do sleep 0.01; done"
-    before = children()
-    process.run(
-        ["/bin/sh", "-c", f'setsid {sys.executable} -c "{code}" & {wait}'], deadline_s=PLENTY_S
-    )
-    assert children() <= before
-
-
-BRIEF = {
-    "exit 3": 3,
-    "kill -SEGV $$": -signal.SIGSEGV,
-    "kill -ABRT $$": -signal.SIGABRT,
-    "head -c 3000000 /dev/zero": 0,
-    "head -c 3000000 /dev/zero >&2": 0,
-    "sleep 3600 & exit 0": 0,
-    "setsid sleep 3600 & exit 0": 0,
-    "exec 1>&- 2>&-; exit 5": 5,
-}
-
-
-@pytest.mark.slow
-def test_a_thousand_children_that_misbehave_leave_no_process_and_no_memory() -> None:
-    before = resident_kb()
-    others = children()
-    for number in range(1000):
-        code = list(BRIEF)[number % len(BRIEF)]
-        done = process.run(["/bin/sh", "-c", code], deadline_s=PLENTY_S)
-        assert done.code == BRIEF[code]
-    assert resident_kb() - before < 20 << 10
-    assert children() <= others
-
-
-def children() -> set[int]:
-    """The children of this process, also those of other tests."""
-    return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_ours(pid)}
-
-
-def is_ours(pid: int) -> bool:
-    """Whether a process is a child of this one."""
-    try:
-        text = Path("/proc", str(pid), "stat").read_text()
-    except OSError:
-        return False
-    return int(text[text.rindex(")") + 2 :].split()[1]) == os.getpid()
+@pytest.mark.parametrize(
+    ("code", "grace_s", "stdout", "errors"),
+    [
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('part')))", 60.0, "part\n", 0),
+        ("print('x' * 100_000, file=sys.stderr)", SOON_S, "", 100_001),
+    ],
+)
+def test_what_a_child_tells_before_it_is_stopped_and_when_it_is_asked_to_is_kept(
+    code: str, grace_s: float, stdout: str, errors: int
+) -> None:
+    with process.Child(python(f"{code}\nprint('up', flush=True)\n{SLEEPS}")) as child:
+        assert next(child.lines(PLENTY_S)) == "up"
+        done = child.stop(grace_s)
+    assert (done.stdout, len(done.stderr)) == (stdout, errors)
