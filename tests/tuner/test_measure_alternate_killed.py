@@ -14,11 +14,9 @@ from random import Random
 
 import pytest
 
-from hztune.measure import Arm
-from hztune.measure.alternate import AlternateExecutor, Pace
 from hztune.measure.program import Program, Service
 
-from .measured import OpenProof
+from .measured import BUSY, CONTROL, OpenProof, by_turns, python
 
 DEADLINE_S = 60.0
 MARK = "HZ_TEST_OF_KILLS"
@@ -64,10 +62,8 @@ def measuring(mark: str, program: Program) -> Iterator[int]:
     if pid == 0:
         try:
             OpenProof.base = {**OpenProof.base, MARK: mark}
-            executor = AlternateExecutor(program, seed=1, identity=OpenProof(), warmups=0)
-            executor.pace = Pace(10.0, max(os.sched_getaffinity(0)))
             while True:  # also where another program of the machine took a port
-                executor.measure([Arm("none")] * 2, role="aa", rounds=1, number=0)
+                by_turns(program, CONTROL, CONTROL)
         finally:
             os._exit(0)
     try:
@@ -83,11 +79,7 @@ def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures() -> None:
     if pid == 0:
         status = 1
         try:
-            code = "import time\nwhile time.process_time() < 0.2: pass"
-            program = Program((sys.executable, "-I", "-S", "-c", code))
-            executor = AlternateExecutor(program, seed=1, identity=OpenProof(), warmups=0)
-            arms = [Arm("none"), Arm("none")]
-            block = executor.measure(arms, role="aa", rounds=1, number=0)
+            block = by_turns(python(BUSY.replace("0.1", "0.2")), CONTROL, CONTROL)
             status = 0 if all(outcome.ok for outcome in block.outcomes) else 2
         finally:
             os._exit(status)

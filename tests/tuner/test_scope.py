@@ -17,18 +17,17 @@ import pytest
 
 from hztune import api, profile
 from hztune.api import request as requested
-from hztune.blocks import Arm, Outcome
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.measure.executors import ProgramExecutor
-from hztune.measure.program import Program, described
-from hztune.measure.scope import Scope, entered, freezer
-from hztune.measure.whole import RunExecutor
+from hztune.measure.program import described
+from hztune.measure.scope import entered, freezer
 from hztune.profile import Objective, Profile, WorkloadId
 from hztune.quota import Quota, memory_text
 from hztune.verify.claim import targets
 from hztune.workload import WorkloadSpec
 
-from .measured import OpenProof
+from .measured import CONTROL, OpenProof
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -180,52 +179,24 @@ def test_groups_of_a_process_that_is_gone_are_removed(tree: Callable[..., Path])
 
 # ---- the kernel of this machine ------------------------------------------------------------------
 
-TAKES = "block = bytearray(int(__import__('os').environ.get('KNOB_mb', 8)) << 20)"
-
-
-def ran(quota: Quota, *arms: Arm, code: str = TAKES) -> tuple[Outcome, ...]:
-    argv = (sys.executable, "-I", "-S", "-c", code)
-    program = Program(argv, timeout_s=20.0, quota=quota)
-    executor = RunExecutor(program, seed=1, identity=OpenProof(), warmups=0)
-    return executor.measure(arms, role="search", rounds=1, number=0).outcomes
+TAKES = "import os, sys; block = bytearray(int(os.environ.get('KNOB_knob', 8)) << 20)\n"
+IS_INSIDE = "sys.exit('hztune-' not in open('/proc/self/cgroup').read())"
 
 
 @real
-def test_what_takes_more_than_its_container_has_is_out_of_memory() -> None:
-    small, large = ran(Quota(None, 64 << 10), Arm("none"), Arm.of("any", {"mb": 200}))
-    assert small.ok, small.detail
-    assert (large.status, large.detail) == (
-        "oom",
-        "the kernel ended it for want of memory, in 64M of memory",
-    )
-
-
-@real
-def test_every_arm_lives_in_a_group_of_its_own_that_goes_with_it() -> None:
-    code = "import sys; sys.exit('hztune-' not in open('/proc/self/cgroup').read())"
-    (outcome,) = ran(Quota(None, 64 << 10), Arm("none"), code=code)
-    assert outcome.ok, outcome.detail
-    left = [
-        folder
-        for folder in Path("/sys/fs/cgroup").glob(f"**/hztune-{os.getpid()}-*")
-        if folder.is_dir()
-    ]
-    assert left == []
-
-
-@real
-def test_a_program_by_itself_is_measured_by_runs_in_its_container() -> None:
+def test_a_program_is_measured_by_runs_each_in_a_container_that_goes_with_it() -> None:
     said: list[str] = []
-    program = described((sys.executable, "-I", "-S", "-c", TAKES), memory="64M", timeout=20.0)
+    words = (sys.executable, "-I", "-S", "-c", TAKES + IS_INSIDE)
+    program = described(words, memory="64M", timeout=20.0, warmup=0)
     executor = ProgramExecutor(program, seed=1, identity=OpenProof(), say=said.append)
-    assert executor.measure([Arm("none")], role="aa", rounds=1, number=0).control.ok
+    arms = [CONTROL, Arm.of("any", {"knob": 200})]
+    small, large = executor.measure(arms, role="aa", rounds=1, number=0).outcomes
     assert said == ["measured by whole runs, one after the other: each in 64M of memory"]
-
-
-def test_a_scope_without_a_quota_is_nothing() -> None:
-    with entered(None) as made:
-        assert made == Scope()
-    assert not Scope().is_out_of_memory
+    assert small.ok, small.detail
+    told = "the kernel ended it for want of memory, in 64M of memory"
+    assert (large.status, large.detail) == ("oom", told)
+    left = Path("/sys/fs/cgroup").glob(f"**/hztune-{os.getpid()}-*")
+    assert [folder for folder in left if folder.is_dir()] == []
 
 
 # ---- what is asked, and what a profile says ------------------------------------------------------
@@ -248,25 +219,22 @@ def test_a_container_that_is_none_is_refused(cpus: float | None, memory: str, sa
         Quota.of(cpus, memory)
 
 
-def test_turns_are_refused_in_a_container() -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
-        described(("./program",), cpus=1.0, by="turns")
-
-
 def test_a_workload_in_a_container_is_another_study_and_measured_by_runs() -> None:
     asked = requested("larson", threads=2, cpus=1.0, memory="512M")
-    assert asked.workload is not None
-    assert not asked.workload.steady
+    assert asked.workload is not None and not asked.workload.steady
     assert asked.workload.label.endswith("in 1 CPU and 512M of memory")
     assert asked.quota == Quota(1.0, 512 << 10)
+    spec = WorkloadSpec.from_text("larson", threads=3)
+    assert spec.within(QUOTA).command(1) == spec.command(1)
+    with pytest.raises(UsageError, match="exclude each other"):
+        described(("./program",), cpus=1.0, by="turns")
+    assert [memory_text(kb) for kb in (512 << 10, 2 << 20, 1000)] == ["512M", "2G", "1000K"]
 
 
 def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfile) -> None:
     made = make_profile(objective=Objective("ops_per_s", {}, quota=QUOTA))
-    assert json.loads(profile.dumps(made))["objective"]["quota"] == {
-        "cpus": 2.0,
-        "memory_kb": 524288,
-    }
+    quota = json.loads(profile.dumps(made))["objective"]["quota"]
+    assert quota == {"cpus": 2.0, "memory_kb": 524288}
     assert profile.parse(profile.dumps(made).encode()) == made
     assert "within:  a container with 2 CPUs and 512M of memory" in api.profile_lines(made)
     assert "quota" not in json.loads(profile.dumps(make_profile()))["objective"]
@@ -281,12 +249,3 @@ def test_a_claim_is_measured_again_in_its_container_and_in_no_other(
     assert targets(made, [program]) == [replace(program, quota=QUOTA)]
     with pytest.raises(UsageError, match="proved in 2 CPUs and 512M of memory, and --memory 256M"):
         targets(made, [replace(program, quota=Quota(None, 256 << 10))])
-
-
-def test_memory_is_told_as_an_option_has_it() -> None:
-    assert [memory_text(kb) for kb in (512 << 10, 2 << 20, 1000)] == ["512M", "2G", "1000K"]
-
-
-def test_workloads_keep_their_threads_in_a_container() -> None:
-    spec = WorkloadSpec.from_text("larson", threads=3)
-    assert spec.within(QUOTA).command(1) == spec.command(1)
