@@ -14,7 +14,7 @@
 
 static const char *const stat_names[HZ_STATS_COUNT] = {
 #define HZ_STAT(name, doc) #name,
-#include "stats.def"
+#include <hz/stats.def>
 #undef HZ_STAT
 };
 

@@ -100,7 +100,7 @@ _Static_assert(HZ_CLASSES < HZ_CLASS_LARGE, "no class may bear the number of lar
 
 typedef enum hz_stat {
 #define HZ_STAT(name, doc) HZ_STAT_##name,
-#include "stats.def"
+#include <hz/stats.def>
 #undef HZ_STAT
     HZ_STATS_COUNT
 } hz_stat;

@@ -33,7 +33,7 @@ from hztune.workload import WorkloadSpec
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-STATS = Path(__file__).parents[2] / "core" / "src" / "stats.def"
+STATS = Path(__file__).parents[2] / "core" / "include" / "hz" / "stats.def"
 
 TOML = """
 schema = 1

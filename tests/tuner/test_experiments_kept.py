@@ -19,7 +19,7 @@ from hztune.compare import comparison
 from hztune.errors import StoppedByUser
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-STATS = Path(__file__).parents[2] / "core" / "src" / "stats.def"
+STATS = Path(__file__).parents[2] / "core" / "include" / "hz" / "stats.def"
 
 
 def committed() -> list[Experiment]:

@@ -13,60 +13,18 @@ usual for it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
+from hztune import artifacts
 from hztune.blocks import Arm, Outcome
 from hztune.study.ledger import Ledger
 
 FAULTS = "minor_faults"
 """Page faults without I/O, which the kernel counts."""
-
-NOUNS = {
-    "refills": "refills of empty magazines",
-    "refill_blocks": "blocks put into empty magazines",
-    "flushes": "flushes of full magazines",
-    "flush_blocks": "blocks given back by full magazines",
-    "magazines_grown": "magazines allowed to hold more",
-    "magazines_shrunk": "magazines that had to make room for another",
-    "defer_batches": "queues of deferred frees looked up",
-    "ring_full": "full remote rings handed over",
-    "handed_groups": "groups of blocks handed to another shard",
-    "handed_blocks": "blocks handed to another shard",
-    "inbox_drains": "times that a shard sorted what it was handed",
-    "depot_hits": "requests that a depot served",
-    "depot_misses": "requests that found a depot empty",
-    "depot_overflows": "times that a depot was full",
-    "decayed_blocks": "unused blocks given up by depots",
-    "lock_contended": "waits for a lock",
-    "lockfree_retries": "retries of lock-free exchanges",
-    "spans_made": "spans made",
-    "spans_freed": "empty spans given back",
-    "spans_kept": "empty spans kept",
-    "blocks_carved": "blocks cut from untouched memory",
-    "blocks_reused": "freed blocks of spans handed out again",
-    "blocks_spoiled": "blocks written to after their free",
-    "pages_reused": "requests for pages served by resident ones",
-    "committed_bytes": "memory made usable",
-    "huge_page_bytes": "memory in requests for huge pages",
-    "small_page_bytes": "memory in refusals of huge pages",
-    "prefaulted_bytes": "memory populated in advance",
-    "purges": "times that unused pages were returned to the system",
-    "purge_looks": "pages looked at for that",
-    "purged_bytes": "memory returned to the system",
-    "purges_forced": "times that too much unused memory forced a return of pages",
-    "hollowed_bytes": "memory returned of the first long block of each class that is freed",
-    "large_allocs": "blocks above the largest class",
-    "large_grown_in_place": "large blocks that realloc grew in place",
-    "large_moved": "large blocks that realloc moved without a copy",
-    "heaps_born": "thread heaps made",
-    "heaps_adopted": "thread heaps taken over from threads that had ended",
-    "background_rounds": "passes of hz's background threads",
-    "background_blocks": "blocks that the background thread put into depots",
-    FAULTS: "page faults",
-}
-"""What each counter counts, so that "more" and "fewer" (of memory: "less") can stand before it."""
 
 WHOLE = frozenset({"committed_bytes", "huge_page_bytes", "small_page_bytes", "prefaulted_bytes"})
 WHOLE |= {"heaps_born", "background_rounds"}
@@ -75,7 +33,6 @@ WHOLE |= {"heaps_born", "background_rounds"}
 _SLIGHT = 100.0
 """Counts that differ by less say little, however great their ratio is."""
 
-_TOLD = math.log(1.1)
 _RARE = 0.1
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
@@ -112,14 +69,9 @@ class CounterChange:
         return abs(math.log((tuned + _SLIGHT) / (self.default + _SLIGHT)))
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is worth a line of the summary: a tenth more or less."""
-        return self.size >= _TOLD
-
-    @property
     def noun(self) -> str:
-        """What is counted; of a counter without words, its name."""
-        return NOUNS.get(self.counter, self.counter)
+        """What is counted; of another allocator's counter, its name."""
+        return _nouns().get(self.counter, self.counter)
 
     @property
     def figures(self) -> tuple[str, str, str]:
@@ -153,6 +105,13 @@ class CounterChange:
             is_rare = most < _RARE and not self._is_memory
             return f" per {'million' if is_rare else '1000'} operations"
         return "" if self._is_memory and self.counter in WHOLE else " per process"
+
+
+@cache
+def _nouns() -> Mapping[str, str]:
+    """What each counter counts, so that "more" can stand before it."""
+    table = (artifacts.include_dir() / "hz" / "stats.def").read_text()
+    return {FAULTS: "page faults", **dict(re.findall(r'^HZ_STAT\((\w+), *"(.+)"\)', table, re.M))}
 
 
 def _figure(value: float) -> str:
