@@ -47,7 +47,6 @@ SINGLE_IMPORTERS = {
     "distributed": {"measure"},
     "numpy": {"sparse", "stats", "measure", "study", "tune", "result"},
     "click": {"cli"},
-    "rich": {"progress", "cli"},
 }
 
 # From the top: a file may call what stands below it. The rest stands beside: all may call it.

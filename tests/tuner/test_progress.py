@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from hztune.progress import Live, Plain, Quiet, StudyStatus, duration, percent, reporter
 
-STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0, 0.5)
+STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0)
+PARTS = ("search", "12 configurations (1 failed)", "+10.0 % ± 2.0 %", "floor 3.0 %", "1:15 left")
 
 
 class Terminal(io.StringIO):
@@ -16,24 +17,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
-    line = STATUS.line()
-    for part in (
-        "search",
-        "12 configurations (1 failed)",
-        "+10.0 % ± 2.0 %",
-        "noise floor 3.0 %",
-        "1:15 left",
-    ):
-        assert part in line
-
-
-def test_what_is_unknown_is_not_shown_as_a_number() -> None:
-    line = StudyStatus("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
-    assert "best so far -" in line
-    assert "noise floor ?" in line
-    assert "inf" not in line
-    assert "inf" not in replace(STATUS, error=math.inf).line()
+def test_a_status_tells_trial_best_interval_floor_and_time_left_where_they_are_known() -> None:
+    assert all(part in STATUS.line() for part in PARTS)
+    proving = replace(STATUS, subject="finalist 1", pairs=3, planned=8)
+    assert "pair 3 of 8  finalist 1: +10.0 % ± 2.0 %" in proving.line()
+    line = StudyStatus("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0).line()
+    assert "best so far -" in line and "noise floor ?" in line
+    assert "inf" not in line and "inf" not in replace(STATUS, error=math.inf).line()
 
 
 def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes() -> None:
@@ -42,41 +32,28 @@ def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes() -> None:
         for left in (75.0, 74.0, 66.0, 64.0):
             shown.update(replace(STATUS, left_s=left))
         shown.update(replace(STATUS, phase="confirm", left_s=63.0))
+        shown.say("calibrated \x1b[1.0, 2.0]")
     lines = stream.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["search", "search", "confirm"]
+    assert [line.split()[0] for line in lines] == ["search", "search", "confirm", "calibrated"]
     assert "1:04 left" in lines[1]
+    assert all(line.isprintable() for line in lines)
 
 
-def test_a_log_holds_no_control_characters() -> None:
-    stream = io.StringIO()
-    with Plain(stream) as shown:
-        shown.say("calibrated [1.0, 2.0]")
-        shown.update(STATUS)
-    assert all(character.isprintable() or character == "\n" for character in stream.getvalue())
-
-
-def test_a_terminal_keeps_what_is_said_and_clears_the_bar() -> None:
+def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end() -> None:
     stream = Terminal()
     with Live(stream) as shown:
         shown.update(STATUS)
-        shown.say("finalist 1: lock=spin [not markup]")
-    assert "finalist 1: lock=spin [not markup]" in stream.getvalue()
-    assert "12 configurations" in stream.getvalue()
+        shown.say("finalist 1: lock=spin \x1b[1m")
+    cleared = "\r\x1b[K"
+    _, status, said, end = stream.getvalue().split(cleared)
+    assert "12 configurations" in status and len(status) < 80 and end == ""
+    assert said == f"finalist 1: lock=spin ?[1m\n{status}"
 
 
 def test_the_display_suits_the_stream() -> None:
     assert isinstance(reporter(quiet=False, stream=Terminal()), Live)
     assert isinstance(reporter(quiet=False, stream=io.StringIO()), Plain)
     assert isinstance(reporter(quiet=True, stream=Terminal()), Quiet)
-
-
-def test_a_plain_display_does_not_need_rich() -> None:
-    import subprocess
-    import sys
-
-    code = "import sys, hztune.progress as p; p.reporter(quiet=False); print('rich' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_a_change_is_given_in_percent_and_time_in_minutes() -> None:

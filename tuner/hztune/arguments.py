@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hztune.errors import UsageError
 
@@ -55,32 +54,25 @@ def memory_amount(text: str, option: str = "") -> tuple[float, int]:
         return float(relative[1]), 0
     if absolute and int(absolute[1]) > 0:
         return 0.0, int(absolute[1]) * _KB[absolute[2]]
-    raise _illegal(
-        option,
-        text,
-        "a multiple of the default's memory (1.10x) or a size with its unit (512M, 2G)",
-    )
+    legal = "a multiple of the default's memory (1.10x) or a size with its unit (512M, 2G)"
+    raise _illegal(option, text, legal)
 
 
 def percentage(text: str, option: str = "") -> float:
     """The part of 1 in a percentage as people write it: 1%, 0.5%."""
-    return _part_of_1(text, option, "a percentage of at least 0 and below 100 (0%, 0.5%, 2%)")
+    found = _PERCENT.fullmatch(text)
+    if found is None:
+        raise _illegal(option, text, "a percentage of at least 0 and below 100 (0%, 0.5%, 2%)")
+    return 0.01 * float(found[1])
 
 
 def margin(text: str, option: str = "") -> float:
     """The same of a loss that a test is to exclude, which is never nothing."""
-    legal = "a percentage above 0 and below 100 (0.5%, 2%)"
-    part = _part_of_1(text, option, legal)
+    part = percentage(text, option)
     if part <= 0.0:
-        raise _illegal(option, text, f"{legal}; that two are exactly equal cannot be shown")
-    return part
-
-
-def _part_of_1(text: str, option: str, legal: str) -> float:
-    found = _PERCENT.fullmatch(text)
-    if found is None:
+        legal = "a percentage above 0 (0.5%, 2%); that two are exactly equal cannot be shown"
         raise _illegal(option, text, legal)
-    return 0.01 * float(found[1])
+    return part
 
 
 def counts(text: str, option: str = "") -> tuple[int, ...]:
@@ -142,11 +134,7 @@ def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
     """The name and the words of NAME='./program its arguments'."""
     found = split_named(text)
     if found is None:
-        raise _illegal(
-            option,
-            text,
-            f"NAME='./program its arguments', the name of {_NAME}",
-        )
+        raise _illegal(option, text, f"NAME='./program its arguments', the name of {_NAME}")
     return found[0], command_words(found[1], f"{option} {found[0]}=")
 
 
@@ -197,22 +185,15 @@ def workload_name(text: str) -> str:
     return _MARK.split(text, maxsplit=1)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class ContenderText:
-    """What one word of `hztune compare` says, before it is looked up.
+class ContenderText(NamedTuple):
+    """What one word of `hztune compare` says, before it is looked up."""
 
-    Attributes:
-        kind: "library": NAME=/path/to/library.so. "settings": an allocator with parameters,
-            "hz:shards=4,thp=on". "profile": a path. "name": `default` or an allocator.
-        name: Of the library or the allocator; of a profile its path.
-        file: Path of the library; "" else.
-        params: (key, value) of each parameter.
-    """
-
+    # a library: NAME=/path/to/library.so; settings: an allocator with parameters,
+    # "hz:shards=4,thp=on"; a profile: a path; a name: `default` or an allocator
     kind: Literal["library", "settings", "profile", "name"]
-    name: str
-    file: str = ""
-    params: tuple[tuple[str, str], ...] = ()
+    name: str  # of the library or the allocator; of a profile its path
+    file: str = ""  # path of the library
+    params: tuple[tuple[str, str], ...] = ()  # key and value of each parameter
 
 
 def contender_text(text: str) -> ContenderText:

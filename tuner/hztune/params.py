@@ -36,24 +36,19 @@ class Param:
     name: str
     kind: Literal["int", "enum"]
     default: Value
-    low: int
-    """Least legal number; for an enum the index of the first word, 0."""
-    high: int
-    """Greatest legal number; for an enum the index of the last word."""
+    low: int  # least legal number; for an enum the index of the first word, 0
+    high: int  # greatest legal number; for an enum the index of the last word
     scale: Scale
     unit: str
     choices: tuple[str, ...]
     may_be_auto: bool
-    env: str
-    """The variable that sets it; empty when it belongs to another allocator."""
-    macro: str
-    """The macro of hz_config.h; empty when it belongs to another allocator."""
+    env: str  # the variable that sets it; "" when it belongs to another allocator
+    macro: str  # the macro of hz_config.h; likewise
     doc: str
-    is_experimental: bool = False
-    """Whether only experiments set it: it runs, but lists show it with --all only, and no
-    shipped search has it."""
-    is_live: bool = False
-    """Whether it may change while a process runs."""
+    is_experimental: bool = (
+        False  # only experiments set it: no shipped search, no list without --all
+    )
+    is_live: bool = False  # whether it may change while a process runs
 
     def legal(self) -> str:
         """What is legal, in words: "a power of two from 8 to 1024 (blocks)"."""
@@ -177,28 +172,22 @@ def _core() -> ModuleType:
 def _row(core: Any, index: int) -> Param:
     row = core.lib.hz_param_at(index)
     is_enum = row.kind == core.lib.HZ_KIND_ENUM
-    name = _string(core, row.name)
     default = _string(core, row.default_text)
     scales: dict[int, Scale] = {
         core.lib.HZ_SCALE_LINEAR: "linear",
         core.lib.HZ_SCALE_LOG: "log",
         core.lib.HZ_SCALE_POW2: "pow2",
     }
+    texts = {name: _string(core, getattr(row, name)) for name in ("name", "unit", "env", "macro")}
+    same = ("low", "high", "may_be_auto", "is_experimental", "is_live")
+    others: dict[str, Any] = {**texts, **{name: getattr(row, name) for name in same}}
     return Param(
-        name=name,
         kind="enum" if is_enum else "int",
         default=default if is_enum or default == "auto" else int(default),
-        low=row.low,
-        high=row.high,
         scale=scales[row.scale],
-        unit=_string(core, row.unit),
         choices=tuple(_string(core, row.choices).split()),
-        may_be_auto=row.may_be_auto,
-        env=_string(core, row.env),
-        macro=_string(core, row.macro),
         doc=_string(core, row.doc),
-        is_experimental=row.is_experimental,
-        is_live=row.is_live,
+        **others,
     )
 
 

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from math import expm1
+from shutil import get_terminal_size
 from typing import Protocol, TextIO
 
 from hztune.arguments import printable
@@ -16,25 +17,18 @@ from hztune.arguments import printable
 
 @dataclass(frozen=True, slots=True)
 class StudyStatus:
-    """How a study stands.
-
-    `best` is the log ratio to the default, of the best configuration by now, or, where there is a
-    `subject` (what is being proved), of that; `error` the half-width of its 95 % interval, infinite
-    while unknown; `floor` the noise floor in log units, 0 while unknown; `share` the part of the
-    budget that is used, 0 to 1; `pairs` the fresh pairs of what is being proved, of `planned`.
-    """
+    """How a study stands."""
 
     phase: str
     trials: int
     failed: int
-    best: float
-    error: float
-    floor: float
+    best: float  # log ratio to the default, of the best configuration by now or of the subject
+    error: float  # half-width of its 95 % interval; infinite: unknown
+    floor: float  # noise floor, log units; 0: unknown
     left_s: float
-    share: float
-    pairs: int = 0
+    pairs: int = 0  # fresh pairs of what is being proved
     planned: int = 0
-    subject: str = ""
+    subject: str = ""  # what is being proved
 
     def line(self) -> str:
         """The status in one line."""
@@ -107,50 +101,32 @@ class Plain(Quiet):
             self.say(status.line())
 
 
-class Live:
-    """One line with a bar, kept up to date below the lines that stay; for a terminal."""
+class Live(Quiet):
+    """One line, kept up to date below the lines that stay; for a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Prepares a display on `stream`; rich is needed only here."""
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.fields[phase]:<9}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}", markup=False),
-            console=Console(file=stream, highlight=False, markup=False),
-            transient=True,
-            refresh_per_second=2,
-        )
-        self._task = self._progress.add_task("starting", total=1.0, phase="")
+        self._stream = stream
+        self._shown = ""
 
     def say(self, line: str) -> None:
-        """Writes the line above the bar."""
-        self._progress.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+        """Writes the line above the status."""
+        self._write(f"{printable(line)}\n{self._shown}")
 
     def update(self, status: StudyStatus) -> None:
         """Shows the status in place of the one before."""
-        self._progress.update(
-            self._task,
-            completed=min(1.0, status.share),
-            description=status.line()[len(f"{status.phase:<9} ") :],
-            phase=status.phase,
-        )
-
-    def __enter__(self) -> Live:
-        self._progress.start()
-        return self
+        self._shown = printable(status.line())[: get_terminal_size().columns - 1]
+        self._write(self._shown)
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # the terminal is gone
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
 
 
-Display = Quiet | Plain | Live
-
-
-def reporter(*, quiet: bool, stream: TextIO | None = None) -> Display:
+def reporter(*, quiet: bool, stream: TextIO | None = None) -> Quiet:
     """The reporter that suits `stream` (stderr if left out): live on a terminal, else plain."""
     out = stream if stream is not None else sys.stderr
     if quiet:

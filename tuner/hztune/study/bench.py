@@ -306,7 +306,6 @@ class Workbench:
                 error=error,
                 floor=self.floor,
                 left_s=self.budget.left() + self.budget.beside_s,
-                share=self.budget.elapsed() / (self.budget.total_s + self.budget.beside_s),
                 pairs=pairs,
                 planned=planned,
                 subject=subject,
