@@ -37,7 +37,6 @@ class SystemClock:
     """The machine's own; it stands still while the machine sleeps, or another hztune measures."""
 
     def now(self) -> float:
-        """Seconds since the machine started."""
         return time.monotonic() - machine.waited_s()
 
 
@@ -54,7 +53,6 @@ class Budget:
     part: float = 1.0
 
     def __post_init__(self) -> None:
-        """Starts the clock."""
         self._started = self.clock.now()
         self._waited_before_s = machine.waited_s()
 
@@ -72,7 +70,6 @@ class Budget:
 
     @property
     def beside_s(self) -> float:
-        """Seconds that the phases do not share."""
         return self.reserved_s + self.kept_s
 
     def elapsed(self) -> float:
@@ -130,7 +127,6 @@ class Workbench:
     note: Note = field(default=lambda plan: None)  # keeps the plan of a proof with its blocks
 
     def __post_init__(self) -> None:
-        """Knows nothing yet of the noise."""
         self._floor, self._least_pairs = 0.0, FIRST_LOOK
         self._number = -1
         self._told_of_waiting = False
@@ -147,7 +143,6 @@ class Workbench:
         return LEAST_PLANNED if is_few else self._least_pairs
 
     def calibrated(self, floor: float, least_pairs: int = FIRST_LOOK) -> None:
-        """Takes in what the calibration found, for every claim from now on."""
         self._floor, self._least_pairs = floor, least_pairs
 
     def measure(
@@ -199,7 +194,6 @@ class Workbench:
 
     @property
     def pending(self) -> Sequence[Arm]:
-        """Configurations that are being measured elsewhere."""
         return self.executor.pending
 
     def _next_number(self) -> int:
@@ -214,7 +208,6 @@ class Workbench:
         return block
 
     def _tell_of_waiting(self) -> None:
-        """Says, once, that the study waits for another one."""
         if not self._told_of_waiting and self.budget.waited_s >= LONG_WAIT_S:
             self._told_of_waiting = True
             self.reporter.say(
@@ -295,7 +288,6 @@ class Workbench:
         planned: int = 0,
         subject: str = "",
     ) -> None:
-        """Reports the status; see `StudyStatus`."""
         records = self.ledger.searched.values()
         self.reporter.update(
             StudyStatus(

@@ -104,7 +104,6 @@ def least_blocks(bench: Workbench) -> int:
 
 
 def claim_s(bench: Workbench) -> float:
-    """Least seconds of the fresh pairs of a claim."""
     return bench.least_pairs * _shortest_s(bench, 2)
 
 

@@ -56,7 +56,6 @@ class CounterChange:
 
     @property
     def shown(self) -> tuple[float, float]:
-        """Default and tuned: the rates where they are known, else the counts."""
         if self.default_rate is None or self.tuned_rate is None:
             return self.default, self.tuned
         return self.default_rate, self.tuned_rate
@@ -70,12 +69,10 @@ class CounterChange:
 
     @property
     def noun(self) -> str:
-        """What is counted; of another allocator's counter, its name."""
         return _nouns().get(self.counter, self.counter)
 
     @property
     def figures(self) -> tuple[str, str, str]:
-        """Default and tuned as a reader sees them best, and their unit."""
         before, after = self.shown
         most = max(before, after)
         is_rate, unit = self.default_rate is not None, ""
@@ -115,7 +112,6 @@ def _nouns() -> Mapping[str, str]:
 
 
 def _figure(value: float) -> str:
-    """A number of three digits, or a greater one with its thousands apart."""
     return f"{value:,.0f}" if value >= 100.0 or value == 0.0 else f"{value:.3g}"
 
 
@@ -148,7 +144,6 @@ def counter_changes(pairs: Sequence[Pair]) -> tuple[CounterChange, ...]:
 
 
 def _counted(outcome: Outcome) -> Mapping[str, int]:
-    """What is counted of a process, and its operations where they are known."""
     facts = {name: outcome.facts[name] for name in (FAULTS, _OPS) if name in outcome.facts}
     return {**outcome.counters, **facts}
 
@@ -156,7 +151,6 @@ def _counted(outcome: Outcome) -> Mapping[str, int]:
 def _change(
     name: str, pairs: Sequence[tuple[Mapping[str, int], Mapping[str, int]]]
 ) -> CounterChange:
-    """The medians of a counter; its rates are medians of the processes' own."""
     sides = [[pair[side] for pair in pairs] for side in (0, 1)]
     default, tuned = (round(median(each[name] for each in side)) for side in sides)
     if name in WHOLE or not all(each.get(_OPS) for side in sides for each in side):

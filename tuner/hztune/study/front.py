@@ -137,7 +137,6 @@ class Compromise:
 
     @property
     def point(self) -> Point:
-        """The estimates of both."""
         return self.speed.mean, self.saving.mean
 
 
@@ -152,7 +151,6 @@ class FrontGoal(FastestGoal):
     fewest_blocks: int = FEWEST_BLOCKS
 
     def prospects(self, search: Search) -> dict[str, float]:
-        """What each hopeful allocator promises in speed or in memory, whichever is more."""
         savers = sorted(compromises(search), key=lambda each: -each.saving.mean)
         ranked = [Ranked(each.record, each.saving) for each in savers]
         ledger = search.bench.ledger
@@ -161,7 +159,6 @@ class FrontGoal(FastestGoal):
         return {name: max(speed.get(name, 0.0), saving.get(name, 0.0)) for name in speed | saving}
 
     def leaders(self, search: Search) -> list[str]:
-        """The allocators on the present front."""
         ahead = unbeaten(compromises(search))
         return [*dict.fromkeys(each.record.arm.allocator for each in ahead)]
 
@@ -177,7 +174,6 @@ class FrontGoal(FastestGoal):
 
 
 def compromises(search: Search) -> list[Compromise]:
-    """Every feasible configuration whose memory is known, the fastest first."""
     known = savings(search.bench.ledger)
     return [
         Compromise(one.record, one.estimate, known[one.record.arm.key])
@@ -236,6 +232,5 @@ def _beaten(one: Compromise, other: Compromise) -> float:
 
 
 def _promises(point: Point, floor: float) -> bool:
-    """Whether there is something to claim, if the estimates are true."""
     speed, saving = point
     return speed > floor or saving > LEAST_SAVING

@@ -59,7 +59,6 @@ class Rules:
     memory: MemoryKind = "rss"
 
     def each(self, control: Outcome, outcome: Outcome) -> tuple[PairRatio | None, ...]:
-        """What a pair says of each of several speeds; empty where there is one only."""
         if self.max_loss is not None and self.max_loss.of_load:
             return (load_ratio(control, outcome),)
         return part_ratios(control, outcome)
@@ -82,7 +81,6 @@ class ArmRecord:
 
     @property
     def log_ratios(self) -> list[float]:
-        """The log ratio of each pair."""
         return [pair.log_ratio for pair in self.pairs]
 
     @property
@@ -97,12 +95,10 @@ class ArmRecord:
 
     @property
     def rss_ratio(self) -> float | None:
-        """The same of peak memory."""
         return self.ratio_of("rss")
 
     @property
     def kept_ratio(self) -> float | None:
-        """The same of what it keeps at rest."""
         return self.ratio_of("kept")
 
     @property
@@ -140,7 +136,6 @@ class ArmRecord:
         return self.excess + bound * scatter / math.sqrt(len(self.excesses))
 
     def add(self, block: Block, outcome: Outcome, rules: Rules) -> None:
-        """Takes what one block says about the arm."""
         control = block.control
         if not outcome.ok:
             self.failures.append(outcome)
@@ -205,13 +200,11 @@ class Ledger:
 
     @property
     def next_number(self) -> int:
-        """Number of the next block."""
         kinds = (self.blocks, self.panel, self.on_program)
         return max((blocks[-1].number for blocks in kinds if blocks), default=-1) + 1
 
     @property
     def configurations(self) -> int:
-        """Number of different configurations that the search has measured."""
         return len(self.searched)
 
     @property
@@ -235,11 +228,9 @@ class Ledger:
 
     @property
     def rules(self) -> Rules:
-        """What its records take in of a pair."""
         return Rules(self.limit, self.max_loss, self.memory)
 
     def add(self, block: Block) -> None:
-        """Takes a block in."""
         if block.workload or block.role == "panel":
             (self.panel if block.role == "panel" else self.on_program).append(block)
             return
@@ -324,7 +315,6 @@ class Ledger:
 
     @property
     def own_calibration(self) -> list[PairRatio]:
-        """The A/A pairs of that machine."""
         return [pair for pair in self.calibration if self.is_own(pair)]
 
     @property
@@ -353,7 +343,6 @@ class Ledger:
         return any(block.number > last.number for block in (*later, *others))
 
     def failures(self) -> Counter[str]:
-        """Number of failed outcomes by how they failed."""
         outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
         return Counter(outcome.failure for outcome in outcomes if not outcome.ok)
 
@@ -368,7 +357,6 @@ class Ledger:
         return self._noises_on(part).on(self.machine)
 
     def noise(self) -> Noise:
-        """The noise of a pair on the machine that confirms."""
         return self.noises().on(self.machine)
 
     def noises(self) -> Noise:
@@ -438,7 +426,6 @@ def _append(values: list[float], found: float | None) -> None:
 
 
 def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None], machine: str) -> None:
-    """Adds what one pair of outcomes says on each workload."""
     each.extend([] for _ in found[len(each) :])
     for pairs, pair in zip(each, found, strict=True):
         if pair is not None:

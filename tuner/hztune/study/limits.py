@@ -40,7 +40,6 @@ class MemoryLimit:
         return cls(text, *memory_amount(text, f"--max-{memory}"), memory)
 
     def all(self) -> Iterator[MemoryLimit]:
-        """Yields it and what stands beside it."""
         yield self
         if self.beside is not None:
             yield from self.beside.all()

@@ -156,7 +156,6 @@ class Harm:
 
     @property
     def caution(self) -> Caution:
-        """What is told of it."""
         ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
         step = self.step
         params = {name: step.arm.config[name] for name in step.added} if step else {}
@@ -219,7 +218,6 @@ def seen_in(
 
 
 def _how(failed: Outcome) -> str:
-    """How a process failed, in words."""
     return f"{failed.status}: {failed.detail}" if failed.detail else failed.status
 
 
@@ -270,12 +268,10 @@ class Examination:
 
     @property
     def arm(self) -> Arm:
-        """What is left of the winner."""
         return self.steps[-1].arm
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """What is to be told of what is left."""
         return tuple(harm.caution for seen in self.seen for harm in seen.harms)
 
 
@@ -287,7 +283,6 @@ class Panel:
 
     @property
     def accounting(self) -> Accounting:
-        """Where the time on all of them went."""
         return sum((each.accounting for each in self.executors), Accounting())
 
     def examine(

@@ -165,12 +165,10 @@ class Proposer:
 
     @property
     def allocator(self) -> str:
-        """Whose configurations they are."""
         return self._space.allocator
 
     @property
     def has_dimensions(self) -> bool:
-        """Whether there is anything to choose."""
         return bool(self._space.dimensions)
 
     def outlook(self) -> Floats:
@@ -198,7 +196,6 @@ class Proposer:
         return models[self._objectives.index(objective)] if models else None
 
     def level_row(self, arm: Arm) -> LevelRow:
-        """An arm as the model sees it."""
         if arm.key not in self._level_rows:
             self._level_rows[arm.key] = self.sampler.grid(self.study).level_row(
                 self._space.indices(arm.config)

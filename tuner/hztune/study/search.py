@@ -82,7 +82,6 @@ class Ranked(NamedTuple):
 
     @property
     def config(self) -> dict[str, Value]:
-        """Its parameters."""
         return self.record.arm.config
 
     @property
@@ -99,11 +98,9 @@ class FastestGoal:
     fewest_blocks: int = SEARCH_BLOCKS  # a block takes at most this part of the budget
 
     def prospects(self, search: Search) -> dict[str, float]:
-        """What each hopeful allocator promises."""
         return prospects(search.space, search.bench.ledger, search.ranked(), search.bench.floor)
 
     def leaders(self, search: Search) -> list[str]:
-        """The allocators that lead now, if any does."""
         return [one.record.arm.allocator for one in search.ranked()[:1]]
 
     def promise(self, search: Search, allocator: str, count: int) -> float:
@@ -174,7 +171,6 @@ class Search:
     sampler: str = SPARSE  # what proposes new configurations, by name
 
     def __post_init__(self) -> None:
-        """Starts with no arm refused."""
         self._refused: dict[str, Arm] = {}
         self._ranked: tuple[tuple[int, int], list[Ranked]] | None = None
         self._proposers = {
@@ -191,11 +187,9 @@ class Search:
 
     @property
     def control(self) -> Arm:
-        """The allocator with its defaults, or the program as it is."""
         return self.space.control
 
     def proposer(self, allocator: str) -> Proposer:
-        """What proposes configurations of an allocator."""
         return self._proposers[allocator]
 
     def run(self, share: float, latest: float = 0.0) -> None:
@@ -291,7 +285,6 @@ class Search:
         return ranked[0] if ranked and (may_win or ranked[0].estimate.mean > 0.0) else None
 
     def refuse(self, finalist: Arm) -> None:
-        """Leaves an arm out for good: its proof has failed."""
         self._refused[finalist.key] = finalist
 
     def finalist(self, most: int) -> Chain | None:
@@ -390,7 +383,6 @@ class Search:
         return [*self._refused.values(), *broken]
 
     def _is_out(self, arm: Arm) -> bool:
-        """Whether it is that, or being measured."""
         return arm.key in {each.key for each in (*self._out(), *self.bench.pending)}
 
     def _is_new(self, arm: Arm) -> bool:

@@ -28,7 +28,6 @@ class AllocatorChoice:
     left_out: tuple[str, ...] = ()
 
     def find(self, name: str) -> Installed:
-        """What is installed of one of them, or of the unchanged program."""
         if name == UNCHANGED_PROGRAM:
             return allocator.get(UNCHANGED_PROGRAM).installed()
         return next(each for each in self.installed if each.name == name)
@@ -44,12 +43,10 @@ class AllocatorChoice:
 
     @property
     def inside(self) -> tuple[Installed, ...]:
-        """Those that the program brings."""
         return tuple(each for each in self.installed if allocator.get(each.name).is_inside)
 
     @property
     def label(self) -> str:
-        """Names and versions, in words."""
         return ", ".join(f"{each.name} {each.version}".rstrip() for each in self.installed)
 
 
@@ -214,7 +211,6 @@ def _with_default(dimension: Dimension, given: Mapping[str, Value]) -> Dimension
 
 
 def _how_to_get(name: str, state: HztuneError) -> str:
-    """One that is missing, in a few words; one that is there and broken, with its reason."""
     if not isinstance(state, UsageError):
         return f"{name} ({state})"
     package = allocator.get(name).table.package

@@ -70,7 +70,6 @@ def result_of(
 
 
 def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger) -> Profile:
-    """The profile of a finished study."""
     request = task.request
     if decision.on_program:
         blocks = (replace(block, workload="") for block in ledger.on_program)
@@ -156,7 +155,6 @@ def _program_id(program: Program) -> WorkloadId:
 
 
 def _identities(request: TuneRequest) -> list[WorkloadId]:
-    """Everything that is measured."""
     if request.program is None:
         return [
             WorkloadId("bench", spec.name, spec.setting, dict(spec.params))
@@ -187,7 +185,6 @@ def metric_of(request: TuneRequest) -> str:
 
 
 def program_metric(program: Program) -> str:
-    """What is made better of a program."""
     return "metric" if program.rate else "wall_s"
 
 

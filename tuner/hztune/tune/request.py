@@ -95,12 +95,10 @@ class TuneRequest:
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
-        """The built-in workloads that are measured."""
         return (self.workload, *self.beside) if self.workload is not None else ()
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The user's programs that are measured."""
         return (self.program, *self.more) if self.program is not None else ()
 
     @property
@@ -122,19 +120,16 @@ class TuneRequest:
 
     @property
     def rest(self) -> RestPlan | None:
-        """The rounds of load and rest; None: nothing is looked at while it rests."""
         rests = [*(each.rest for each in self.workloads), *(each.rest for each in self.programs)]
         return rests[0] if rests else None
 
     @property
     def quota(self) -> Quota | None:
-        """The container in which everything is measured; None: there is none."""
         quotas = [*(each.quota for each in self.workloads), *(each.quota for each in self.programs)]
         return quotas[0] if quotas else None
 
     @property
     def allocators(self) -> tuple[str, ...]:
-        """The allocators that were named, each once."""
         return tuple(dict.fromkeys(listed(self.allocator)))
 
     @property
@@ -145,7 +140,6 @@ class TuneRequest:
 
     @property
     def division(self) -> Division:
-        """How the budget is divided."""
         is_workload = self.workload is not None
         wants_panel = self.panel if self.panel is not None else is_workload and not self.on
         return Division.of(
@@ -162,7 +156,6 @@ class TuneRequest:
 
     @property
     def threads(self) -> int:
-        """Threads of the workload; 0: the program decides."""
         return self.workload.threads if self.workload else 0
 
 
@@ -179,12 +172,10 @@ class Task:
 
     @property
     def space(self) -> AnySpace:
-        """What may be proposed."""
         return self.candidates.space
 
     @property
     def limits(self) -> tuple[tuple[str, str], ...]:
-        """The limits by name, as they were written."""
         limits = self.limit.all() if self.limit else ()
         memory = tuple((f"max_{each.memory}", each.text) for each in limits)
         if self.max_loss is None:

@@ -94,7 +94,6 @@ class Story(ABC):
     goal: ClassVar[FastestGoal]
 
     def __post_init__(self) -> None:
-        """Prepares a study that has decided nothing yet."""
         self.proofs: list[Proof] = []
         self.examined: Examination | None = None
         self.calibration: Calibration | None = None
@@ -104,7 +103,6 @@ class Story(ABC):
 
     @property
     def control(self) -> Arm:
-        """What everything is compared with."""
         return self.space.control
 
     def run(self) -> Decision:
@@ -318,7 +316,6 @@ class Winner(Story):
         return proof
 
     def _alpha(self) -> float:
-        """The error that the next proof may use."""
         return claim_error(len(self.proofs))
 
     def _refuse(self, proof: Proof) -> None:
@@ -379,7 +376,6 @@ class Winner(Story):
         return percent(estimate)
 
     def _nothing_proved(self) -> Decision:
-        """The verdict when nothing was proved better than the default."""
         records = self.bench.ledger.searched.values()
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
@@ -473,7 +469,6 @@ class Front(Story):
         return replace(chosen, front=each, why=why)
 
     def _about(self, member: Proof) -> Decision:
-        """The decision for one member."""
         assert member.interval is not None  # it is confirmed
         verdict: Verdict = "improved" if member.is_faster else "less_memory"
         why = f"{_words(member)} on {member.interval.pairs} fresh pairs of processes"
@@ -493,6 +488,5 @@ def _told(member: Proof) -> str:
 
 
 def _words(member: Proof) -> str:
-    """Its speed and memory, in words."""
     speed, saving = member.point
     return f"{percent(speed)} speed with {percent(-saving)} memory"
