@@ -25,7 +25,6 @@ from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Profile
-from hztune.space import machine_facts
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import chosen_from
 from hztune.verify.running import examine
@@ -111,58 +110,39 @@ def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tupl
 # ---- finding -------------------------------------------------------------------------------------
 
 
-def test_a_prefix_is_found_in_a_stripped_program_with_the_version_and_its_variable(
-    compiled: Compile,
+def test_a_prefix_is_found_in_a_stripped_program_and_a_run_tells_what_the_program_gives(
+    rust: Path, compiled: Compile
 ) -> None:
     marks = inside.marks_of(compiled("stripped", SPEAKING, RUST, "-s"))
     assert marks == (Mark("jemalloc", "_rjem_", "5.3.0", "_RJEM_MALLOC_CONF"),)
     assert inside.marks_of(compiled("plain")) == ()
-
-
-@pytest.mark.parametrize("family", LINKED)
-def test_the_libraries_of_debian_are_known_by_what_stands_in_them(family: str) -> None:
-    (mark,) = inside.marks_of(LINKED[family])
-    installed = allocator.get(family).installed()
-    assert (mark.family, mark.prefix) == (family, "")
-    assert installed.version.startswith(mark.version)
-    assert mark.version
-
-
-def test_a_run_tells_what_the_program_gives_to_what_is_inside(rust: Path) -> None:
     (part,) = insides.of_run(Program((str(rust), "end")))
     assert (part.name, part.version, part.path) == (NAME, "5.3.0", rust)
     assert part.given == (("dirty_decay_ms", 500),)
-
-
-@pytest.fixture
-def loads_later(compiled: Compile) -> Program:
-    """A program that loads the library with its allocator while it runs."""
-    library = compiled(
-        "libwheel.so", SPEAKING, '-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared",
-        "-fPIC",
-    )  # fmt: skip
-    loader = compiled(
-        "loader",
-        "#include <dlfcn.h>\n#include <unistd.h>\nint main(int n, char **word) {"
-        "usleep(20000); return dlopen(word[1], RTLD_NOW) == NULL || usleep(200000) != 0; }",
-    )
-    return Program((str(loader), str(library)))
+    silent = SPEAKING.replace("const int say =", "const int say = 0 &&")
+    assert insides.of_run(Program((str(compiled("silent", silent, RUST)), "end"))) == ()
 
 
 def test_a_study_is_not_refused_before_the_run_that_shows_what_is_loaded_later(
-    loads_later: Program, monkeypatch: pytest.MonkeyPatch
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wheel = ('-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared", "-fPIC")
+    library = compiled("libwheel.so", SPEAKING, *wheel)
+    source = """
+    #include <dlfcn.h>
+    #include <unistd.h>
+    int main(int n, char **word) {
+        usleep(20000);
+        return dlopen(word[1], RTLD_NOW) == NULL || usleep(200000) != 0;
+    }
+    """
     tasks: list[Task] = []
     monkeypatch.setattr("hztune.tune.session.tune", lambda task, reporter: tasks.append(task))
-    api.tune(TuneRequest(program=loads_later, allocator="inside"))
+    loads = Program((str(compiled("loader", source)), str(library)))
+    api.tune(TuneRequest(program=loads, allocator="inside"))
     (part,) = tasks[0].candidates.inside
-    assert (part.name, str(part.path)) == ("inside:je_wheel_jemalloc", loads_later.argv[1])
+    assert (part.name, part.path) == ("inside:je_wheel_jemalloc", library)
     assert dict(part.given)["dirty_decay_ms"] == 500
-
-
-def test_what_does_not_answer_is_no_candidate(compiled: Compile) -> None:
-    silent = SPEAKING.replace("const int say =", "const int say = 0 &&")
-    assert insides.of_run(Program((str(compiled("silent", silent, RUST)), "end"))) == ()
 
 
 # ---- choosing ------------------------------------------------------------------------------------
@@ -172,44 +152,46 @@ def study(program: Path, wanted: str) -> Any:
     return understand(TuneRequest(program=Program((str(program), "end")), allocator=wanted))
 
 
+def names_of(task: Any) -> list[str]:
+    return [each.name for each in task.candidates.installed]
+
+
 def test_what_is_inside_stands_beside_the_preloaded_ones_and_says_what_it_serves(
     rust: Path,
 ) -> None:
     task = study(rust, "any")
-    names = [each.name for each in task.candidates.installed]
-    assert names[0] == NAME
-    assert {"glibc", "jemalloc", "hz"} <= set(names)
+    assert names_of(task)[0] == NAME
+    assert {"glibc", "jemalloc", "hz"} <= set(names_of(task))
     (remark,) = task.remarks
-    assert "_RJEM_MALLOC_CONF" in remark
-    assert "a preloaded allocator all the rest" in remark
-    assert "dirty_decay_ms=500" in remark
+    for told in ("_RJEM_MALLOC_CONF", "a preloaded allocator all the rest", "dirty_decay_ms=500"):
+        assert told in remark
     assert remark in task.identity["inside"]
+    for wanted in ("inside", "inside:jemalloc", NAME):
+        task = study(rust, wanted)
+        assert task.candidates.label == f"{NAME} 5.3.0"
+    knob = next(param for param in task.space.params if param.name == "dirty_decay_ms")
+    assert knob.default == 500
+    assert task.space.reduced({"dirty_decay_ms": 500}) == {}
+    assert task.space.reduced({"dirty_decay_ms": 10000}) == {"dirty_decay_ms": 10000}
 
 
 def test_of_a_program_that_is_linked_with_an_allocator_neither_that_nor_glibc_is_a_candidate(
-    compiled: Compile,
+    compiled: Compile, tmp_path: Path
 ) -> None:
     program, why = linked(compiled, "jemalloc"), "the program's malloc is that of libjemalloc.so.2"
     task = study(program, "any")
-    names = [each.name for each in task.candidates.installed]
-    assert "inside:jemalloc" in names
-    assert not {"jemalloc", "glibc"} & set(names)
+    assert "inside:jemalloc" in names_of(task)
+    assert not {"jemalloc", "glibc"} & set(names_of(task))
     assert "inside libjemalloc.so.2" in task.remarks[0]
     assert "serves the whole program" in task.remarks[0]
     assert f"left out: glibc ({why})" in chosen_from(task)
     for wanted in ("glibc", "hz,glibc"):
         with pytest.raises(UsageError, match=f"{why}.*--allocator inside:jemalloc"):
             study(program, wanted)
-
-
-def test_glibc_is_no_contender_if_the_program_is_linked_with_another_malloc(
-    compiled: Compile, tmp_path: Path
-) -> None:
-    program, asked = Program((str(linked(compiled, "jemalloc")),)), "glibc:arena_max=1"
-    sides, out = api.contenders(["none", asked]), tmp_path / "out"
-    said = f"{asked} cannot be measured under linked: the program's malloc is that of libjemalloc"
-    with pytest.raises(UsageError, match=f"{said}.*preload the C library: GLIBC=/.*libc.so.6"):
-        api.compare(sides, [program], out=out)
+    asked, out = "glibc:arena_max=1", tmp_path / "out"
+    said = f"{asked} cannot be measured under linked: {why}.*preload the C library: GLIBC=/.*libc"
+    with pytest.raises(UsageError, match=said):
+        api.compare(api.contenders(["none", asked]), [Program((str(program),))], out=out)
     assert not out.exists()
 
 
@@ -222,9 +204,7 @@ def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
     shutil.copy(build, tmp_path / LINKED[family].name)
     task = study(program, "any")
     assert f"{family} (also inside the program" in "\n".join(chosen_from(task))
-    names = [each.name for each in task.candidates.installed]
-    assert f"inside:{family}" in names
-    assert family not in names
+    assert f"inside:{family}" in names_of(task) and family not in names_of(task)
 
 
 def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(
@@ -238,33 +218,22 @@ def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(
     assert not wrote.exists()
 
 
-def test_a_static_program_is_tuned_by_what_is_inside_and_by_nothing_else(
-    compiled: Compile,
-) -> None:
-    static = compiled("static", SPEAKING, RUST, "-static")
-    assert [each.name for each in study(static, "any").candidates.installed] == [NAME]
+def test_what_cannot_be_had_is_refused_with_what_can(compiled: Compile) -> None:
+    static, plain = compiled("static", SPEAKING, RUST, "-static"), compiled("plain", BUSY)
+    assert names_of(study(static, "any")) == [NAME]
     with pytest.raises(UsageError, match=f"is a static program.*--allocator {NAME}"):
         study(static, "mimalloc")
-
-
-def test_a_name_without_prefix_means_the_build_that_has_one(rust: Path) -> None:
-    for wanted in ("inside", "inside:jemalloc", NAME):
-        assert study(rust, wanted).candidates.label == f"{NAME} 5.3.0"
-
-
-@pytest.mark.parametrize("wanted", ["inside", "inside:mimalloc", "inside:je_jemalloc"])
-def test_what_is_not_inside_is_refused_with_what_is(wanted: str, compiled: Compile) -> None:
-    with pytest.raises(UsageError, match=f"no {wanted} in the program.*inside it: none"):
-        study(compiled("plain", BUSY), wanted)
-
-
-def test_the_space_starts_from_what_the_program_gives(rust: Path) -> None:
-    read = study(rust, NAME).space
-    knob = next(param for param in read.params if param.name == "dirty_decay_ms")
-    assert knob.default == 500
-    assert read.reduced({"dirty_decay_ms": 500}) == {}
-    assert read.reduced({"dirty_decay_ms": 10000}) == {"dirty_decay_ms": 10000}
-    assert machine_facts()["cpus"] >= 1
+    for wanted in ("inside", "inside:mimalloc", "inside:je_jemalloc"):
+        with pytest.raises(UsageError, match=f"no {wanted} in the program.*inside it: none"):
+            study(plain, wanted)
+    with pytest.raises(UsageError, match="for a program of your own"):
+        understand(TuneRequest(workload=WorkloadSpec.from_text("larson"), allocator="inside"))
+    for text in ("inside:jemalloc", f"{NAME}:narenas=2"):
+        with pytest.raises(UsageError, match="stands in a program"):
+            contenders.parse([text])
+    with pytest.raises(UsageError, match="is no library of this machine: it stands in a program"):
+        allocator.get(NAME).installed()
+    assert not any(name.startswith(inside.ANY) for name in allocator.names())
 
 
 # ---- proving -------------------------------------------------------------------------------------
@@ -272,9 +241,8 @@ def test_the_space_starts_from_what_the_program_gives(rust: Path) -> None:
 
 def test_a_setting_that_follows_the_programs_own_is_proved(rust: Path) -> None:
     program = Program((str(rust), "end"))
-    parts = insides.of_run(program)
     arms = [Arm("none"), Arm(NAME), Arm.of(NAME, {"dirty_decay_ms": 1000, "narenas": 2})]
-    outcomes = measured(program, parts, *arms)
+    outcomes = measured(program, insides.of_run(program), *arms)
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 3
 
 
@@ -295,22 +263,23 @@ def test_a_wrapper_that_drops_or_changes_the_variable_is_noticed(
     wrapper.chmod(0o755)
     arm = Arm.of(name, {knob: 2})
     _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
-    assert outcome.status == "wrong_config"
-    assert told in outcome.detail
+    assert outcome.status == "wrong_config" and told in outcome.detail
 
 
 @pytest.mark.parametrize("family", LINKED)
-def test_an_allocator_of_debian_is_tuned_without_being_preloaded(
+def test_an_allocator_of_debian_is_known_and_tuned_without_being_preloaded(
     family: str, compiled: Compile
 ) -> None:
+    (mark,) = inside.marks_of(LINKED[family])
+    assert (mark.family, mark.prefix) == (family, "") and mark.version
+    assert allocator.get(family).installed().version.startswith(mark.version)
     program = Program((str(linked(compiled, family)),))
     parts = insides.of_run(program)
     (part,) = (each for each in parts if each.name == f"inside:{family}")
     knob, value = KNOBS[family]
     environment = allocator.get(part.name).environment({knob: value}, part)
     assert "LD_PRELOAD" not in environment
-    arm = Arm.of(part.name, {knob: value})
-    outcomes = measured(program, parts, Arm("none"), arm)
+    outcomes = measured(program, parts, Arm("none"), Arm.of(part.name, {knob: value}))
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 2
 
 
@@ -323,6 +292,10 @@ def tuned(make_profile: Callable[..., Profile]) -> Profile:
     return make_profile(
         {"narenas": 2, "dirty_decay_ms": 1000}, allocator=AllocatorId(NAME, "5.3.0", "", "c" * 64)
     )
+
+
+def with_given(tuned: Profile, given: dict[str, Any]) -> Profile:
+    return structs.replace(tuned, allocator=structs.replace(tuned.allocator, given=given))
 
 
 def test_a_profile_is_held_against_the_memory_of_a_process(
@@ -339,9 +312,6 @@ def test_a_profile_is_held_against_the_memory_of_a_process(
         assert not examine(tuned, pid).in_effect
     with running(compiled("plain"), {}) as pid, pytest.raises(UsageError, match=f"has no {NAME}"):
         examine(tuned, pid)
-
-
-def test_a_static_program_is_its_own_provider(compiled: Compile, running: Running) -> None:
     static = compiled("static", SPEAKING, RUST, "-static")
     with running(static, {"_RJEM_MALLOC_CONF": "narenas:5"}) as pid:
         seen = live.look(pid)
@@ -355,22 +325,16 @@ def test_a_profile_of_what_is_inside_is_read_back_with_what_the_program_gives(
     tuned: Profile,
 ) -> None:
     assert tuned.environment == {"_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000"}
-    given = structs.replace(
-        tuned, allocator=structs.replace(tuned.allocator, given={"dirty_decay_ms": 500})
-    )
+    given = with_given(tuned, {"dirty_decay_ms": 500})
     for each in (tuned, given):
         assert profiles.parse(profiles.dumps(each).encode()) == each
     knobs = given.adapter.knobs(given.allocator.as_installed())
     assert next(knob.default for knob in knobs if knob.name == "dirty_decay_ms") == 500
     with pytest.raises(UsageError, match="dirty_decay_ms"):
         profiles.parse(profiles.dumps(given).replace(": 500", ": -7").encode())
-
-
-@pytest.mark.parametrize("name", ["inside:glibc", "inside:_rjem_mimalloc", "inside:", "inside:$x"])
-def test_a_profile_names_only_what_can_be_inside(tuned: Profile, name: str) -> None:
-    text = profiles.dumps(tuned).replace(NAME, name)
-    with pytest.raises(UsageError):
-        profiles.parse(text.encode())
+    for name in ("inside:glibc", "inside:_rjem_mimalloc", "inside:", "inside:$x"):
+        with pytest.raises(UsageError):
+            profiles.parse(profiles.dumps(tuned).replace(NAME, name).encode())
 
 
 def test_every_export_carries_the_variable_and_nothing_to_preload(
@@ -378,36 +342,18 @@ def test_every_export_carries_the_variable_and_nothing_to_preload(
 ) -> None:
     for form in ("env", "sh", "wrapper", "systemd", "dockerfile", "compose", "k8s"):
         text = export.render(tuned, form)
-        assert "_RJEM_MALLOC_CONF" in text
+        assert "_RJEM_MALLOC_CONF" in text and "LD_PRELOAD" not in text
         assert "narenas:2,dirty_decay_ms:1000" in text
-        assert "LD_PRELOAD" not in text
     text = export.render(tuned, "c-jemalloc")
     assert 'const char *_rjem_malloc_conf = "narenas:2,dirty_decay_ms:1000";' in text
     assert 'export_name = "_rjem_malloc_conf"' in export.render(tuned, "rust-jemalloc")
     assert compiled("symbol.o", text, "-c", "-Wall", "-Werror").is_file()
-
-
-def test_the_symbol_keeps_what_the_program_gave(tuned: Profile) -> None:
     given = {"dirty_decay_ms": 500, "background_thread": "true"}
-    text = export.render(
-        structs.replace(tuned, allocator=structs.replace(tuned.allocator, given=given)),
-        "c-jemalloc",
-    )
+    text = export.render(with_given(tuned, given), "c-jemalloc")
     (line,) = (line for line in text.splitlines() if line.startswith("const char"))
     assert set(line.split('"')[1].split(",")) == {
         "narenas:2", "background_thread:true", "dirty_decay_ms:1000",
     }  # fmt: skip
-
-
-def test_a_workload_or_a_comparison_of_workloads_has_nothing_inside() -> None:
-    with pytest.raises(UsageError, match="for a program of your own"):
-        understand(TuneRequest(workload=WorkloadSpec.from_text("larson"), allocator="inside"))
-    for text in ("inside:jemalloc", f"{NAME}:narenas=2"):
-        with pytest.raises(UsageError, match="stands in a program"):
-            contenders.parse([text])
-    with pytest.raises(UsageError, match="is no library of this machine: it stands in a program"):
-        allocator.get(NAME).installed()
-    assert not any(name.startswith(inside.ANY) for name in allocator.names())
 
 
 def test_a_long_program_is_not_looked_at_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

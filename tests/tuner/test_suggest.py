@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from hztune.measure.program import Program
 from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
 from hztune.suggest.ideas import Suggestion, best_of, command, ideas
 from hztune.suggest.look import Calls, Sight
-from hztune.suggest.suggested import Suggested
+from hztune.suggest.suggested import Suggested, earlier_profiles
 
 from .conftest import MakeProfile, processes_in
 
@@ -229,17 +228,13 @@ def test_every_study_that_is_named_can_be_asked_for(
 # ---- what is seen --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bench_words() -> tuple[str, ...]:
-    return (str(artifacts.bench()), "remote", "--threads", "2", "--ops", "200000")
+def look(*words: str, seconds: float = 5.0) -> Suggested:
+    return api.suggest(api.program(words), seconds=seconds, profiles="none")
 
 
-def look(*words: str, seconds: float = 5.0) -> Sight:
-    return api.suggest(api.program(words), seconds=seconds, profiles="none").sight
-
-
-def test_calls_threads_and_frees_by_other_threads_are_seen(bench_words: tuple[str, ...]) -> None:
-    sight = look(*bench_words)
+def test_calls_threads_and_frees_by_other_threads_are_seen() -> None:
+    words = (str(artifacts.bench()), "remote", "--threads", "2", "--ops", "200000")
+    sight = look(*words).sight
     assert sight.allocator == "glibc" and sight.ended and sight.cpu_s > 0
     assert sight.calls is not None and sight.calls.allocations > 50_000
     assert sight.calls.threads >= 2 and sight.calls.by_others > 0.1
@@ -250,49 +245,48 @@ def test_a_program_that_goes_on_is_ended_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sight = look("sh", "-c", "ls / > /dev/null; sleep 60 & sleep 60", seconds=0.4)
+    sight = look("sh", "-c", "ls / > /dev/null; sleep 60 & sleep 60", seconds=0.4).sight
     assert not sight.ended and sight.processes >= 2
     assert sight.calls is not None and sight.calls.allocations > 0
     assert processes_in(tmp_path) == [] and os.listdir(tmp_path) == []
 
 
-FAILS = {
-    "fails": ("echo no >&2; exit 3", "exit status 3: no"),
-    "is killed": ("kill -KILL $$", "SIGKILL"),
-    "crashes": ("kill -SEGV $$", "SIGSEGV"),
-}
-
-
-@pytest.mark.parametrize("what", FAILS)
-def test_of_a_program_that_fails_by_itself_nothing_is_suggested(what: str) -> None:
-    script, said = FAILS[what]
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo no >&2; exit 3", "exit status 3: no"),
+        ("kill -KILL $$", "SIGKILL"),
+        ("kill -SEGV $$", "SIGSEGV"),
+    ],
+)
+def test_of_a_program_that_fails_by_itself_nothing_is_suggested(script: str, said: str) -> None:
     with pytest.raises(HztuneError, match=f"fails by itself.*{said}"):
         look("sh", "-c", script)
 
 
 def test_a_program_that_drops_its_environment_is_named() -> None:
-    found = api.suggest(api.program(("sh", "-c", "env -i sleep 0.1")), profiles="none")
+    found = look("sh", "-c", "env -i sleep 0.1")
     assert "sleep" in found.sight.dropped
     assert "environment dropped for" in "\n".join(api.suggestion_text(found))
 
 
-def test_of_a_static_program_it_is_said_what_cannot_be_known(compiled: Compile) -> None:
-    found = api.suggest(api.program((str(compiled("still", "int main(void) {return 0;}",
-                                                  "-static")),)))  # fmt: skip
-    assert found.sight.calls is None and "static program" in found.sight.unseen
-    assert [each.name for each in found.measurements] == ["another build"]
+@pytest.mark.parametrize(
+    ("why", "name"),
+    [("static program", "another build"), ("gains rights", "a copy without rights")],
+)
+def test_of_a_program_that_cannot_be_recorded_it_is_said_what_is_not_known(
+    why: str, name: str, compiled: Compile
+) -> None:
+    program = compiled("still", "int main(void) {return 0;}", *["-static"] * ("static" in why))
+    if why == "gains rights":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file to another user")
+        os.chown(program, 12345, -1)
+        program.chmod(0o4755)
+    found = look(str(program))
+    assert found.sight.calls is None and why in found.sight.unseen
+    assert [each.name for each in found.measurements] == [name]
     assert "not seen: it cannot be recorded" in "\n".join(api.suggestion_text(found))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_of_a_set_uid_program_a_copy_is_suggested(tmp_path: Path) -> None:
-    gains = tmp_path / "gains"
-    shutil.copy("/bin/true", gains)
-    os.chown(gains, 12345, -1)
-    gains.chmod(0o4755)
-    found = api.suggest(api.program((str(gains),)))
-    assert found.sight.calls is None and "gains rights" in found.sight.unseen
-    assert [each.name for each in found.measurements] == ["a copy without rights"]
 
 
 SERVE = """
@@ -336,40 +330,29 @@ def test_profiles_of_this_machine_are_offered(
     tmp_path: Path, make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    here = MachineId.of(Machine.here())
-    words = ("sh", "-c", "ls / > /dev/null")
-    own = WorkloadId("program", "sh", "", {}, hash_of_words(words))
+    program, here = api.program(("sh", "-c", "ls / > x")), MachineId.of(Machine.here())
+    (tmp_path / "broken.json").write_text("{")
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert [*earlier_profiles(program, folder)] == []
+    own = WorkloadId("program", "sh", "", {}, hash_of_words(program.argv))
     (tmp_path / "own.json").write_text(dumps(make_profile(workload=own, machine=here)))
     (tmp_path / "other.json").write_text(dumps(make_profile(machine=here)))
     (tmp_path / "elsewhere.json").write_text(dumps(make_profile()))
-    known = api.suggest(api.program(words), profiles=tmp_path).earlier
+    known = [*earlier_profiles(program, tmp_path)]
     assert [each.command for each in known] == [
-        f"hztune verify {tmp_path}/own.json -- sh -c 'ls / > /dev/null'",
-        f"hztune compare none {tmp_path}/other.json -- sh -c 'ls / > /dev/null'",
+        f"hztune verify {tmp_path}/own.json -- sh -c 'ls / > x'",
+        f"hztune compare none {tmp_path}/other.json -- sh -c 'ls / > x'",
     ]
     assert known[0].what.startswith("a profile of this command of 2026-01-31: improved, 1.140x")
-
-
-def test_a_folder_without_profiles_offers_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "broken.json").write_text("{")
-    assert api.suggest(api.program(("ls", "/")), profiles=tmp_path).earlier == ()
-    assert api.suggest(api.program(("ls", "/")), profiles=tmp_path / "missing").earlier == ()
 
 
 # ---- the command ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def seen() -> Suggested:
-    return api.suggest(api.program(("ls", "/")), profiles="none")
-
-
 def test_the_command_prints_what_the_function_found(
-    seen: Suggested, hztune_here: Run, monkeypatch: pytest.MonkeyPatch
+    hztune_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen = look("ls", "/")
     monkeypatch.setattr(api, "suggest", lambda *_, **more: seen)
     done = hztune_here("suggest", "--for", "3s", "--", "ls", "/")
     assert done.returncode == 0, done.stderr

@@ -71,7 +71,7 @@ def suggest(
     within("--for", seconds, _LEAST_LOOK_S, _MOST_LOOK_S)
     if program.argv[0] == OPEN:
         raise UsageError(f"{OPEN} stands for the contenders of `hztune compare`; give a program")
-    known = tuple(_earlier(program, Path(profiles)))
+    known = tuple(earlier_profiles(program, Path(profiles)))
     sight = looked_at(program, seconds, reporter or Quiet())
     others = [
         each.name for each in allocator.available() if each.preload and each.name != sight.allocator
@@ -84,7 +84,7 @@ def suggest(
     return Suggested(program.label, sight, found, known)
 
 
-def _earlier(program: Program, folder: Path) -> Iterator[Earlier]:
+def earlier_profiles(program: Program, folder: Path) -> Iterator[Earlier]:
     """The profiles of a folder that claim something about this machine, the newest first."""
     here, found = MachineId.of(Machine.here()), list[tuple[Path, Profile]]()
     with suppress(UsageError):  # there is no such folder, or no profile in it
