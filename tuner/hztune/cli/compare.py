@@ -25,8 +25,7 @@ from hztune.cli.options import (
     workload_names,
 )
 from hztune.cli.program import (
-    NO_PROGRAM,
-    SplitCommand,
+    ProgramCommand,
     given_words,
     gone_on_with,
     refuse_without_program,
@@ -106,12 +105,12 @@ _OPTIONS = [
     PRIVATE, QUIET,
 ]  # fmt: skip
 _CONTENDERS = click.Argument(
-    ["contenders"], metavar="A B [C]... [-- PROGRAM [ARGS]...]", nargs=-1,
+    ["contenders"], metavar="A B [C]...", nargs=-1,
     shell_complete=offer(lambda: ["default", *api.allocator_names()], files=True),
 )  # fmt: skip
 
 
-@click.command("compare", cls=SplitCommand, help=_HELP,
+@click.command("compare", cls=ProgramCommand, help=_HELP,
                params=[*_OPTIONS, *ABOUT_PROGRAMS, _CONTENDERS])  # fmt: skip
 def compare_command(
     contenders: tuple[str, ...],
@@ -188,13 +187,13 @@ def _rows(
     threads: str,
     params: tuple[str, ...],
     commands: tuple[str, ...],
-    words: tuple[str, ...] | None,
+    words: tuple[str, ...],
     **about: Any,
 ) -> list[WorkloadSpec | Program]:
     """What is measured: one kind of thing."""
     given = {
         "--workload": bool(workloads),
-        "a program after --": words is not None,
+        "a program after --": bool(words),
         "--server": bool(about["server"]),
         "--command": bool(commands),
     }
@@ -212,13 +211,7 @@ def _rows(
         return [*api.rows(workloads, threads, params)]
     if threads or params:
         raise UsageError("--threads and --param are for workloads; a program has its arguments")
-    if words == ():
-        raise UsageError(NO_PROGRAM)
-    return (
-        [*api.named_programs(commands, **about)]
-        if commands
-        else [api.program(words or (), **about)]
-    )
+    return [*api.named_programs(commands, **about)] if commands else [api.program(words, **about)]
 
 
 def _is_open(specs: list[WorkloadSpec | Program]) -> bool:

@@ -176,5 +176,3 @@ ABOUT_PROGRAMS = (
     *_OF_PROGRAMS,
 )  # fmt: skip
 """Options of commands that measure a program of the user's."""
-
-PROGRAM_WORDS = argument("words", "[-- PROGRAM [ARGS]...]", nargs=-1, type=FILES)

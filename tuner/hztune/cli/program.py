@@ -15,15 +15,13 @@ from click.core import ParameterSource
 from hztune import api
 from hztune.arguments import workload_name
 from hztune.cli import COMMANDS, hztune
-from hztune.cli.options import PROGRAM_OPTIONS
+from hztune.cli.options import FILES, PROGRAM_OPTIONS
 from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program
 
-_DASHES = "hztune.dashes"
 _WORDS = "words"
-NO_PROGRAM = "there is no program after --; write it and its arguments there"
 
 _OF_ONE_RUN = frozenset({"out", "resume", "quiet", "as_json", "dry_run", "private"})
 """Options of a run, which are no part of what is repeated."""
@@ -53,24 +51,26 @@ class FilledCommand(click.Command):
 
 
 class ProgramCommand(FilledCommand):
-    """A command that knows whether `--` was given: click does not tell."""
+    """A command whose own words end at `--`: what stands behind it is its program, as `words`."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- PROGRAM [ARGS]...]"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_DASHES] = "--" in args
-        return super().parse_args(ctx, args)
+        at = args.index("--") if "--" in args else len(args)
+        ctx.allow_extra_args = True
+        strays = super().parse_args(ctx, args[:at])
+        ctx.params[_WORDS] = tuple(args[at + 1 :])
+        if not ctx.resilient_parsing:
+            if strays:
+                raise no_command(strays[0], ctx.info_name or "")
+            if args[at:] == ["--"]:
+                raise UsageError("there is no program after --; write it and its arguments there")
+        return strays
 
-
-class SplitCommand(FilledCommand):
-    """A command whose own words end at `--`: what stands behind it is its program, as `words`.
-
-    They are None where there is no `--`.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else None
-        rest = super().parse_args(ctx, args[:at])
-        ctx.params[_WORDS] = None if at is None else tuple(args[at + 1 :])
-        return rest
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        files = FILES.shell_complete(ctx, self.params[0], incomplete)
+        return [*super().shell_complete(ctx, incomplete), *files]
 
 
 def given_words(
@@ -121,7 +121,6 @@ def programs_of(
     words: tuple[str, ...], commands: tuple[str, ...], about: dict[str, Any]
 ) -> tuple[Program, ...]:
     """The programs of the user's, or the server; empty: there is none."""
-    _require_dashes(words)
     if commands and (words or about["server"]):
         raise UsageError(
             "--command, a program after -- and --server exclude each other; of several programs, "
@@ -150,26 +149,17 @@ def refuse_without_program(
             raise UsageError(f"{each.opts[0]} {why}")
 
 
-def _require_dashes(words: tuple[str, ...]) -> None:
-    """Sees to it that words are a program, and that there is one where there are dashes."""
-    ctx = click.get_current_context()
-    if not words and ctx.meta.get(_DASHES):
-        raise UsageError(NO_PROGRAM)
-    if words and not ctx.meta.get(_DASHES):
-        if ctx.info_name == "tune":
-            raise no_command(words[0])
-        raise UsageError(
-            f"{words[0]!r} is no command of hztune and no option "
-            "(`hztune --help` lists the commands; a program of your own stands after --)"
-        )
-
-
 # ---- what was meant by a word that is no command -------------------------------------------------
 
 
-def no_command(word: str) -> UsageError:
+def no_command(word: str, after: str = "tune") -> UsageError:
     """The error for a word where a command or an option should stand, with what was meant."""
-    return UsageError(f"{word!r} is no command of hztune; {_meant(word)}")
+    if after.rpartition(" ")[2] == "tune":
+        return UsageError(f"{word!r} is no command of hztune; {_meant(word)}")
+    return UsageError(
+        f"{word!r} is no command of hztune and no option "
+        "(`hztune --help` lists the commands; a program of your own stands after --)"
+    )
 
 
 def commands_with(option: str) -> list[str]:

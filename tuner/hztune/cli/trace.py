@@ -15,7 +15,6 @@ from hztune.arguments import parse_duration
 from hztune.cli.options import (
     ABOUT_PROGRAMS,
     JSON,
-    PROGRAM_WORDS,
     QUIET,
     argument,
     flag,
@@ -24,7 +23,7 @@ from hztune.cli.options import (
     print_answer,
     print_lines,
 )
-from hztune.cli.program import FilledCommand, ProgramCommand, SplitCommand, is_given, programs_of
+from hztune.cli.program import FilledCommand, ProgramCommand, is_given, programs_of
 from hztune.errors import UsageError
 from hztune.progress import reporter
 
@@ -43,7 +42,7 @@ hztune suggest --server 'redis-server --port {port}' --load '...'
 @click.command("suggest", cls=ProgramCommand, help=_SUGGEST, params=[
     option("--for TIME", "Time for each of the two runs.", "duration", default="5s"),
     option("--profiles DIR", "Where earlier profiles are.", default="hztune-results"),
-    JSON, QUIET, *ABOUT_PROGRAMS, PROGRAM_WORDS,
+    JSON, QUIET, *ABOUT_PROGRAMS,
 ])  # fmt: skip
 def suggest_command(
     duration: str,
@@ -83,8 +82,8 @@ too; the trace is of the busiest process.
 """
 
 
-@click.command("record", cls=SplitCommand, help=_RECORD,
-               options_metavar="-o FILE [OPTIONS] [-- PROGRAM [ARGS]...]", params=[
+@click.command("record", cls=ProgramCommand, help=_RECORD,
+               options_metavar="-o FILE [OPTIONS]", params=[
     option("--output -o FILE", "The trace.", required=True),
     option("--for TIME", "End the recording after that time; the program goes on.", "duration"),
     pid_option("Record this process."),
@@ -98,13 +97,13 @@ def record_command(
     pid: int | None,
     touch_bytes: int | None,
     each: bool,
-    words: tuple[str, ...] | None,
+    words: tuple[str, ...],
 ) -> int:
     if (pid is None) == (not words):
         raise UsageError("want either a program after -- or --pid N")
     seconds = parse_duration(duration, "--for") if duration else None
     command = api.recorder_command(
-        output, words or (), pid=pid, seconds=seconds, touch_bytes=touch_bytes, each=each
+        output, words, pid=pid, seconds=seconds, touch_bytes=touch_bytes, each=each
     )
     sys.stdout.flush()
     os.execv(command[0], command)

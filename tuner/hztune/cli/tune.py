@@ -17,7 +17,6 @@ from hztune.cli.options import (
     ABOUT_PROGRAMS,
     PRIVATE,
     PROGRAM_OPTIONS,
-    PROGRAM_WORDS,
     QUIET,
     SEED,
     flag,
@@ -113,7 +112,7 @@ _OPTIONS = [
 ]  # fmt: skip
 
 
-@click.command("tune", cls=ProgramCommand, params=[*_OPTIONS, *ABOUT_PROGRAMS, PROGRAM_WORDS])
+@click.command("tune", cls=ProgramCommand, params=[*_OPTIONS, *ABOUT_PROGRAMS])
 def tune_command(
     require_gain: bool,
     strict: bool,

@@ -19,7 +19,6 @@ from hztune.cli.options import (
     ABOUT_PROGRAMS,
     JSON,
     PROGRAM_OPTIONS,
-    PROGRAM_WORDS,
     QUIET,
     SEED,
     argument,
@@ -86,7 +85,7 @@ _OPTIONS = [
 
 
 @click.command("verify", cls=ProgramCommand, help=_HELP,
-               params=[*_OPTIONS, *ABOUT_PROGRAMS, PROGRAM_WORDS])  # fmt: skip
+               params=[*_OPTIONS, *ABOUT_PROGRAMS])  # fmt: skip
 def verify_command(
     profile_path: Path | None,
     folder: Path | None,
