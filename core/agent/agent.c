@@ -7,63 +7,373 @@
  *
  * The thread and the socket are those of hz (serve.c). A process on hz answers by itself under
  * HZ_CONTROL=1; there the agent does nothing, nor does it in a set-uid program.
+ *
+ * No allocator is linked: each is asked by the names of its own interface, and what is not in the
+ * process is not found. The names and meanings of their numbers are in their own manuals:
+ * jemalloc(3), mimalloc.h, gperftools/malloc_extension.h, mallinfo(3).
  */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <link.h>
+#include <malloc.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "asked.h"
 #include "serve.h"
+#include "text.h"
 
-static void say_to_stderr(const char *line)
+enum { NAME_BYTES = 64 };
+
+/* A function of the process by its name; the type is the caller's. */
+static void *function_named(const char *name)
 {
-    ssize_t written = write(STDERR_FILENO, line, strlen(line));
-    (void)written;
+    return dlsym(RTLD_DEFAULT, name);
 }
 
-/* Separates the parts of a list, and says whether there was one. */
-static bool add_part(hz_text *answer, bool is_first, bool (*add)(hz_text *))
+/* The first library behind the program that defines a function. */
+static const char *library_of(const char *name)
 {
-    const size_t before = answer->length;
-    if (!is_first) hz_text_add(answer, ",");
-    if (add(answer)) return true;
-    answer->length = before;
-    return false;
+    Dl_info info;
+    struct link_map *each = NULL;
+    const char *found = "";
+    void *program = dlopen(NULL, RTLD_LAZY);
+    if (program == NULL || dlinfo(program, RTLD_DI_LINKMAP, &each) != 0) return found;
+    while (found[0] == '\0' && (each = each->l_next) != NULL) {
+        void *library = dlopen(each->l_name, RTLD_LAZY | RTLD_NOLOAD);
+        void *function = library != NULL ? dlsym(library, name) : NULL;
+        if (function != NULL && dladdr(function, &info) != 0 && info.dli_fname == each->l_name)
+            found = each->l_name;
+        if (library != NULL) (void)dlclose(library);
+    }
+    (void)dlclose(program);
+    return found;
 }
 
-static void answer_with_parts(hz_text *answer, const char *list, bool (*const *adds)(hz_text *),
-                              size_t count)
+/* The file that defines a function. A program that is not position-independent may have the name
+ * with an address, for pointers to the function, and no definition. */
+static const char *file_of(const char *name)
 {
-    bool is_first = true;
+    Dl_info info;
+    ElfW(Sym) *symbol = NULL;
+    void *function = function_named(name);
+    if (function == NULL || dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0)
+        return "";
+    return symbol != NULL && symbol->st_shndx == SHN_UNDEF ? library_of(name) : info.dli_fname;
+}
+
+/* The file that gives the process malloc. */
+static const char *agent_provider(void)
+{
+    return file_of("malloc");
+}
+
+static bool agent_is_on_hz(void)
+{
+    return function_named("hz_version") != NULL &&
+           strcmp(file_of("hz_version"), agent_provider()) == 0;
+}
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+static void add_name(hz_text *answer, const char *allocator, const char *version)
+{
+    hz_text_add(answer, "{\"allocator\":\"%s\",\"version\":", allocator);
+    hz_text_add_quoted(answer, version);
+}
+
+static void add_figure(hz_text *answer, const char *name, size_t number)
+{
+    hz_text_add(answer, ",\"%s\":%zu", name, number);
+}
+
+/* ---- jemalloc ------------------------------------------------------------------------------- */
+
+typedef int jemalloc_ctl(const char *name, void *old, size_t *old_size, void *fresh,
+                         size_t fresh_size);
+
+/* jemalloc's names for itself: in programs of Rust, and where it stands beside another malloc, they
+ * have a prefix. */
+static jemalloc_ctl *jemalloc_find(void)
+{
+    static const char *const names[] = {"mallctl", "_rjem_mallctl", "je_mallctl"};
+    jemalloc_ctl *found = NULL;
+    for (size_t i = 0; found == NULL && i < sizeof names / sizeof names[0]; i++)
+        *(void **)&found = function_named(names[i]);
+    return found;
+}
+
+static bool jemalloc_read(const char *name, void *value, size_t size)
+{
+    size_t length = size;
+    return jemalloc_find()(name, value, &length, NULL, 0) == 0 && length == size;
+}
+
+static void jemalloc_add_size(hz_text *answer, const char *key, const char *name)
+{
+    size_t value;
+    if (jemalloc_read(name, &value, sizeof value)) add_figure(answer, key, value);
+}
+
+typedef struct jemalloc_setting {
+    const char *key;  /* the name of the option, as in MALLOC_CONF */
+    const char *name; /* of its present value for mallctl */
+    enum { IS_SWITCH, IS_COUNT, IS_TIME, IS_WORD } type;
+} jemalloc_setting;
+
+static const jemalloc_setting jemalloc_settings[] = {
+    {"narenas", "opt.narenas", IS_COUNT},
+    {"dirty_decay_ms", "arenas.dirty_decay_ms", IS_TIME},
+    {"muzzy_decay_ms", "arenas.muzzy_decay_ms", IS_TIME},
+    {"background_thread", "background_thread", IS_SWITCH},
+    {"tcache", "opt.tcache", IS_SWITCH},
+    {"retain", "opt.retain", IS_SWITCH},
+    {"thp", "opt.thp", IS_WORD},
+    {"metadata_thp", "opt.metadata_thp", IS_WORD},
+    {"percpu_arena", "opt.percpu_arena", IS_WORD},
+};
+
+/* Writes a present value as JSON; false when this jemalloc has none of that name. */
+static bool jemalloc_setting_text(const jemalloc_setting *setting, char *text, size_t size)
+{
+    union {
+        bool is_on;
+        unsigned count;
+        ssize_t time;
+        const char *word;
+    } value;
+    static const size_t sizes[] = {
+        [IS_SWITCH] = sizeof value.is_on,
+        [IS_COUNT] = sizeof value.count,
+        [IS_TIME] = sizeof value.time,
+        [IS_WORD] = sizeof value.word,
+    };
+    if (!jemalloc_read(setting->name, &value, sizes[setting->type])) return false;
+    switch (setting->type) {
+    case IS_SWITCH:
+        snprintf(text, size, "\"%s\"", value.is_on ? "true" : "false");
+        break;
+    case IS_COUNT:
+        snprintf(text, size, "%u", value.count);
+        break;
+    case IS_TIME:
+        snprintf(text, size, "%zd", value.time);
+        break;
+    case IS_WORD:
+        snprintf(text, size, "\"%s\"", value.word);
+        break;
+    }
+    return true;
+}
+
+static void jemalloc_add_settings(hz_text *answer)
+{
+    const char *separator = "";
+    char value[NAME_BYTES];
+    hz_text_add(answer, ",\"settings\":{");
+    for (size_t i = 0; i < sizeof jemalloc_settings / sizeof jemalloc_settings[0]; i++) {
+        if (!jemalloc_setting_text(&jemalloc_settings[i], value, sizeof value)) continue;
+        hz_text_add(answer, "%s\"%s\":%s", separator, jemalloc_settings[i].key, value);
+        separator = ",";
+    }
+    hz_text_add(answer, "}");
+}
+
+/* The numbers are those of the last epoch, so a new one is begun first. */
+static bool agent_add_jemalloc(hz_text *answer)
+{
+    jemalloc_ctl *control = jemalloc_find();
+    uint64_t epoch = 1;
+    const char *version = "";
+    if (control == NULL) return false;
+    (void)control("epoch", NULL, NULL, &epoch, sizeof epoch);
+    (void)jemalloc_read("version", &version, sizeof version);
+    add_name(answer, "jemalloc", version);
+    jemalloc_add_size(answer, "live_bytes", "stats.allocated");
+    jemalloc_add_size(answer, "held_bytes", "stats.resident");
+    jemalloc_add_size(answer, "metadata_bytes", "stats.metadata");
+    jemalloc_add_settings(answer);
+    hz_text_add(answer, "}");
+    return true;
+}
+
+/* 4096 is MALLCTL_ARENAS_ALL. */
+static bool agent_trim_jemalloc(void)
+{
+    jemalloc_ctl *control = jemalloc_find();
+    return control != NULL && control("arena.4096.purge", NULL, NULL, NULL, 0) == 0;
+}
+
+/* ---- mimalloc ------------------------------------------------------------------------------- */
+
+typedef void mimalloc_info(size_t *elapsed_ms, size_t *user_ms, size_t *system_ms, size_t *resident,
+                           size_t *peak_resident, size_t *commit, size_t *peak_commit,
+                           size_t *faults);
+
+/* A release build of mimalloc does not count live bytes. */
+static bool agent_add_mimalloc(hz_text *answer)
+{
+    mimalloc_info *info;
+    int (*version)(void);
+    char text[NAME_BYTES];
+    size_t commit = 0;
+    *(void **)&info = function_named("mi_process_info");
+    *(void **)&version = function_named("mi_version");
+    if (info == NULL || version == NULL) return false;
+    const int number = version();
+    if (number < 1000)
+        snprintf(text, sizeof text, "%d.%d.%d", number / 100, number / 10 % 10, number % 10);
+    else
+        snprintf(text, sizeof text, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+    info(NULL, NULL, NULL, NULL, NULL, &commit, NULL, NULL);
+    add_name(answer, "mimalloc", text);
+    add_figure(answer, "held_bytes", commit);
+    hz_text_add(answer, ",\"settings\":{}}");
+    return true;
+}
+
+static bool agent_trim_mimalloc(void)
+{
+    void (*collect)(bool is_forced);
+    *(void **)&collect = function_named("mi_collect");
+    if (collect == NULL) return false;
+    collect(true);
+    return true;
+}
+
+/* ---- tcmalloc (gperftools) ------------------------------------------------------------------ */
+
+typedef int tcmalloc_property(const char *name, size_t *value);
+
+static size_t tcmalloc_number(const char *name)
+{
+    tcmalloc_property *property;
+    size_t value = 0;
+    *(void **)&property = function_named("MallocExtension_GetNumericProperty");
+    return property != NULL && property(name, &value) ? value : 0;
+}
+
+static bool agent_add_tcmalloc(hz_text *answer)
+{
+    const char *(*version)(int *major, int *minor, const char **patch);
+    int major, minor;
+    const char *patch;
+    *(void **)&version = function_named("tc_version");
+    if (version == NULL || function_named("MallocExtension_GetNumericProperty") == NULL)
+        return false;
+    add_name(answer, "tcmalloc", version(&major, &minor, &patch));
+    add_figure(answer, "live_bytes", tcmalloc_number("generic.current_allocated_bytes"));
+    add_figure(answer, "held_bytes",
+               tcmalloc_number("generic.heap_size") -
+                   tcmalloc_number("tcmalloc.pageheap_unmapped_bytes"));
+    add_figure(answer, "cached_bytes",
+               tcmalloc_number("tcmalloc.current_total_thread_cache_bytes"));
+    hz_text_add(answer, ",\"settings\":{\"max_total_thread_cache_bytes\":%zu}}",
+                tcmalloc_number("tcmalloc.max_total_thread_cache_bytes"));
+    return true;
+}
+
+static bool agent_trim_tcmalloc(void)
+{
+    void (*release)(void);
+    *(void **)&release = function_named("MallocExtension_ReleaseFreeMemory");
+    if (release == NULL) return false;
+    release();
+    return true;
+}
+
+/* ---- glibc ---------------------------------------------------------------------------------- */
+
+typedef struct mallinfo2 glibc_info(void);
+
+/* Only where glibc gives the process malloc: beside another allocator its own is unused. */
+static bool is_on_glibc(void)
+{
+    return function_named("mallinfo2") != NULL &&
+           strcmp(file_of("mallinfo2"), agent_provider()) == 0 &&
+           strcmp(file_of("gnu_get_libc_version"), agent_provider()) == 0;
+}
+
+static bool agent_add_glibc(hz_text *answer)
+{
+    glibc_info *info;
+    const char *(*version)(void);
+    if (!is_on_glibc()) return false;
+    *(void **)&info = function_named("mallinfo2");
+    *(void **)&version = function_named("gnu_get_libc_version");
+    const struct mallinfo2 now = info();
+    add_name(answer, "glibc", version());
+    add_figure(answer, "live_bytes", now.uordblks + now.hblkhd);
+    add_figure(answer, "held_bytes", now.arena + now.hblkhd);
+    hz_text_add(answer, ",\"settings\":{}}");
+    return true;
+}
+
+static bool agent_trim_glibc(void)
+{
+    int (*trim)(size_t pad);
+    if (!is_on_glibc()) return false;
+    *(void **)&trim = function_named("malloc_trim");
+    if (trim == NULL) return false;
+    (void)trim(0);
+    return true;
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+/* `add` adds an object with what an allocator holds and its settings, `trim` has it give back what
+ * it does not need; false: the process has no such allocator. */
+static const struct {
+    const char *name;
+    bool (*add)(hz_text *answer);
+    bool (*trim)(void);
+} allocators[] = {
+    {"jemalloc", agent_add_jemalloc, agent_trim_jemalloc},
+    {"mimalloc", agent_add_mimalloc, agent_trim_mimalloc},
+    {"tcmalloc", agent_add_tcmalloc, agent_trim_tcmalloc},
+    {"glibc", agent_add_glibc, agent_trim_glibc},
+};
+
+static void answer_with_parts(hz_text *answer, bool trims)
+{
     hz_serve_begin(answer, "agent");
     hz_text_add(answer, ",\"provider\":");
     hz_text_add_quoted(answer, agent_provider());
-    hz_text_add(answer, ",\"%s\":[", list);
-    for (size_t i = 0; i < count; i++) {
-        if (add_part(answer, is_first, adds[i])) is_first = false;
+    hz_text_add(answer, ",\"%s\":[", trims ? "trimmed" : "parts");
+    const size_t start = answer->length;
+    for (size_t i = 0; i < sizeof allocators / sizeof allocators[0]; i++) {
+        const size_t before = answer->length;
+        if (before > start) hz_text_add(answer, ",");
+        const bool is_there = trims ? allocators[i].trim() : allocators[i].add(answer);
+        if (!is_there)
+            answer->length = before;
+        else if (trims)
+            hz_text_add_quoted(answer, allocators[i].name);
     }
     hz_text_add(answer, "]}");
 }
 
 static void answer_agent(char *request, hz_text *answer)
 {
-    static bool (*const stats[])(hz_text *) = {agent_add_jemalloc, agent_add_mimalloc,
-                                               agent_add_tcmalloc, agent_add_glibc};
-    static bool (*const trims[])(hz_text *) = {agent_trim_jemalloc, agent_trim_mimalloc,
-                                               agent_trim_tcmalloc, agent_trim_glibc};
     char *lines = request;
     const char *word = strsep(&lines, "\n");
-    if (strcmp(word, "stats") == 0)
-        answer_with_parts(answer, "parts", stats, sizeof stats / sizeof stats[0]);
-    else if (strcmp(word, "trim") == 0)
-        answer_with_parts(answer, "trimmed", trims, sizeof trims / sizeof trims[0]);
+    if (strcmp(word, "stats") == 0 || strcmp(word, "trim") == 0)
+        answer_with_parts(answer, strcmp(word, "trim") == 0);
     else if (strcmp(word, "set") == 0)
         hz_serve_refuse(answer, "fixed",
                         "only hz has parameters that change in a running process, and this one "
                         "runs on another allocator");
     else
         hz_serve_refuse(answer, "request", "the agent understands stats and trim");
+}
+
+static void say_to_stderr(const char *line)
+{
+    ssize_t written = write(STDERR_FILENO, line, strlen(line));
+    (void)written;
 }
 
 __attribute__((constructor)) static void agent_begins(void)

@@ -242,16 +242,7 @@ static void emit_step(emitter *e, hz_step *step)
 
 /* ---- all together --------------------------------------------------------------------------- */
 
-static void write_names(emitter *e, const hz_resolver *resolver)
-{
-    for (uint32_t i = 0; i < resolver->actor_room; i++) {
-        const hz_actor *actor = &resolver->actors[i];
-        if (actor->has_begun)
-            memcpy(e->writer.streams[actor->number].about.name, actor->name, sizeof actor->name);
-    }
-}
-
-static hz_emitted finish_trace(emitter *e, const hz_resolver *resolver)
+static void finish_trace(emitter *e, const hz_resolver *resolver)
 {
     hz_trace_header *header = &e->writer.header;
     header->flags |= e->about->flags;
@@ -259,17 +250,15 @@ static hz_emitted finish_trace(emitter *e, const hz_resolver *resolver)
     for (uint32_t i = 0; i < resolver->thread_count; i++)
         if (e->writer.streams[i].about.end_ns > header->duration_ns)
             header->duration_ns = e->writer.streams[i].about.end_ns;
-    write_names(e, resolver);
+    for (uint32_t i = 0; i < resolver->actor_room; i++) {
+        const hz_actor *actor = &resolver->actors[i];
+        if (actor->has_begun)
+            memcpy(e->writer.streams[actor->number].about.name, actor->name, sizeof actor->name);
+    }
     hz_trace_close(&e->writer, e->about->notes);
-    return (hz_emitted){.calls = header->call_count,
-                        .handed = header->handed_count,
-                        .peak_bytes = header->peak_bytes,
-                        .bytes = header->file_bytes,
-                        .threads = header->thread_count,
-                        .duration_ns = header->duration_ns};
 }
 
-hz_emitted hz_emit(hz_resolver *resolver, const hz_emission *emission)
+hz_trace_header hz_emit(hz_resolver *resolver, const hz_emission *emission)
 {
     emitter e = {.steps = resolver->steps.at, .about = emission};
     hz_trace_create(&e.writer, emission->path, resolver->thread_count);
@@ -279,11 +268,11 @@ hz_emitted hz_emit(hz_resolver *resolver, const hz_emission *emission)
     if (e.slots == NULL) hz_fail("no memory for %u threads", resolver->thread_count);
     for (uint64_t i = 0; i < resolver->steps.count; i++)
         if (e.steps[i].kind != 0) emit_step(&e, &e.steps[i]);
-    const hz_emitted emitted = finish_trace(&e, resolver);
+    finish_trace(&e, resolver);
     for (uint32_t i = 0; i < resolver->thread_count; i++) free(e.slots[i].at);
     for (size_t i = 0; i < e.pair_count; i++) free(e.pairs[i].empty.at);
     free(e.slots);
     free(e.pairs);
     hz_lives_drop(&e.numbers);
-    return emitted;
+    return e.writer.header;
 }

@@ -14,17 +14,7 @@ typedef struct hz_emission {
     const char *notes;  /* JSON */
 } hz_emission;
 
-/* What came out. */
-typedef struct hz_emitted {
-    uint64_t calls;       /* operations that call the allocator */
-    uint64_t handed;      /* blocks that go through a cell */
-    uint64_t peak_bytes;  /* as in the header of the trace */
-    uint64_t bytes;       /* of the file */
-    uint32_t threads;     /* of the trace */
-    uint64_t duration_ns; /* of the trace */
-} hz_emitted;
-
-/* Writes the trace of what was resolved and finished. The steps are used up. */
-hz_emitted hz_emit(hz_resolver *resolver, const hz_emission *emission);
+/* Writes the trace of what was resolved and finished; returns its header. The steps are used up. */
+hz_trace_header hz_emit(hz_resolver *resolver, const hz_emission *emission);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * From a log to its traces: see finish.h.
+ * From a log to its traces: see log_read.h.
  */
-#include "finish.h"
+#include "log_read.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 #include "arguments.h"
 #include "emit.h"
 #include "json.h"
-#include "log_read.h"
 #include "trace_read.h"
 
 enum { WORTH_BYTES = 8192 }; /* of a log: one with less is of a program that did next to nothing */
@@ -94,86 +93,64 @@ static char *notes_of(const hz_log *log, uint32_t image, const hz_resolver *reso
 
 /* ---- traces --------------------------------------------------------------------------------- */
 
-static void report_trace(const hz_emitted *emitted, const char *path, const hz_resolver *resolver)
+static void report_trace(const hz_trace_header *made, const char *path, const hz_resolver *resolver)
 {
     (void)fprintf(stderr,
                   "hz-record: %s: %" PRIu64 " calls of %u thread%s in %.3f s, %" PRIu64
                   " blocks freed by another thread, %.1f bytes a call\n",
-                  path, emitted->calls, emitted->threads, emitted->threads == 1 ? "" : "s",
-                  (double)emitted->duration_ns * 1e-9, emitted->handed,
-                  emitted->calls > 0 ? (double)emitted->bytes / (double)emitted->calls : 0.0);
+                  path, made->call_count, made->thread_count, made->thread_count == 1 ? "" : "s",
+                  (double)made->duration_ns * 1e-9, made->handed_count,
+                  made->call_count > 0 ? (double)made->file_bytes / (double)made->call_count : 0.0);
     hz_resolver_tell(resolver, "hz-record");
 }
 
-static void write_trace(const hz_log *log, const hz_log_image *image, const char *path,
-                        bool is_quiet)
+static void write_trace(const hz_log *log, const hz_log_image *image, const char *path)
 {
     hz_resolver resolver;
     hz_resolver_make(&resolver, path);
     hz_log_merge(log, image, &resolver);
     char *notes = notes_of(log, image->number, &resolver);
     const bool is_part = log->header.is_woken != 0 || ending_of(log) != HZ_POOL_STOPPED;
-    const hz_emitted emitted = hz_emit(&resolver, &(hz_emission){
-                                                      .path = path,
-                                                      .ns_per_unit = ns_per_unit(log),
-                                                      .flags = is_part ? HZ_TRACE_IS_PART : 0,
-                                                      .notes = notes,
-                                                  });
-    if (!is_quiet) report_trace(&emitted, path, &resolver);
+    const hz_emission emission = {.path = path,
+                                  .ns_per_unit = ns_per_unit(log),
+                                  .flags = is_part ? HZ_TRACE_IS_PART : 0,
+                                  .notes = notes};
+    const hz_trace_header made = hz_emit(&resolver, &emission);
+    report_trace(&made, path, &resolver);
     free(notes);
     hz_resolver_drop(&resolver);
 }
 
-/* The image that logged most; returns how many there are. */
-static size_t find_largest(const hz_log *log, hz_log_image *largest)
+/* Writes the trace of an image that is not the largest; false: it is not worth it. */
+static bool write_other(const hz_log *log, const hz_log_image *image, const char *output)
 {
-    size_t count = 0;
-    for (hz_log_image image = {0}; hz_log_next_image(log, &image); count++)
-        if (image.bytes > largest->bytes) *largest = image;
-    return count;
+    char *path;
+    const int pid = log->events.at[image->first]->pid;
+    if (image->bytes < WORTH_BYTES) return false;
+    if (asprintf(&path, "%s.%d-%" PRIu32, output, pid, image->number) < 0) hz_fail("no memory");
+    write_trace(log, image, path);
+    free(path);
+    return true;
 }
 
-/* Writes the traces of all images but the largest; returns how many are not worth it. */
-static size_t write_others(const hz_log *log, const hz_finish *wanted, const hz_log_image *largest)
-{
-    size_t idle = 0;
-    for (hz_log_image image = {0}; hz_log_next_image(log, &image);) {
-        char *path;
-        if (image.first == largest->first) continue;
-        if (image.bytes < WORTH_BYTES) {
-            idle++;
-            continue;
-        }
-        if (asprintf(&path, "%s.%d-%" PRIu32, wanted->output, log->events.at[image.first]->pid,
-                     image.number) < 0)
-            hz_fail("no memory");
-        write_trace(log, &image, path, wanted->is_quiet);
-        free(path);
-    }
-    return idle;
-}
-
-static void say_what_is_missing(const hz_log *log, const hz_finish *wanted, size_t others)
-{
-    const char *reason = reasons[ending_of(log)];
-    if (others > 0)
-        (void)fprintf(stderr, "hz-record: %zu other program%s called %s and %s left out%s\n",
-                      others, others == 1 ? "" : "s", wanted->is_each ? "hardly anything" : "less",
-                      others == 1 ? "is" : "are", wanted->is_each ? "" : " (--each)");
-    if (reason != NULL) (void)fprintf(stderr, "hz-record: %s\n", reason);
-}
-
-bool hz_finish_log(const hz_finish *wanted)
+bool hz_finish_log(const char *file, const char *output, bool is_each)
 {
     hz_log log;
     hz_log_image largest = {0};
-    const hz_file_bytes file = hz_read_file(wanted->log);
-    hz_log_read(&log, wanted->log, file.bytes, file.size);
-    const size_t count = find_largest(&log, &largest);
-    if (largest.bytes > 0) {
-        write_trace(&log, &largest, wanted->output, wanted->is_quiet);
-        const size_t left = wanted->is_each ? write_others(&log, wanted, &largest) : count - 1;
-        if (!wanted->is_quiet) say_what_is_missing(&log, wanted, left);
-    }
-    return largest.bytes > 0;
+    size_t left = 0;
+    const hz_file_bytes bytes = hz_read_file(file);
+    hz_log_read(&log, file, bytes.bytes, bytes.size);
+    for (hz_log_image image = {0}; hz_log_next_image(&log, &image);)
+        if (image.bytes > largest.bytes) largest = image;
+    if (largest.bytes == 0) return false;
+    write_trace(&log, &largest, output);
+    for (hz_log_image image = {0}; hz_log_next_image(&log, &image);)
+        if (image.first != largest.first) left += !is_each || !write_other(&log, &image, output);
+    if (left > 0)
+        (void)fprintf(stderr, "hz-record: %zu other program%s called %s and %s left out%s\n", left,
+                      left == 1 ? "" : "s", is_each ? "hardly anything" : "less",
+                      left == 1 ? "is" : "are", is_each ? "" : " (--each)");
+    const char *reason = reasons[ending_of(&log)];
+    if (reason != NULL) (void)fprintf(stderr, "hz-record: %s\n", reason);
+    return true;
 }

@@ -46,4 +46,11 @@ bool hz_log_next_image(const hz_log *log, hz_log_image *image);
 /* Resolves all events of an image. */
 void hz_log_merge(const hz_log *log, const hz_log_image *image, hz_resolver *resolver);
 
+/*
+ * finish.c: reads a log and writes the trace of the image that logged most to `output`, with
+ * `is_each` those of all others to OUTPUT.PID-NUMBER; says on stderr what is in them. False:
+ * nothing was recorded.
+ */
+bool hz_finish_log(const char *file, const char *output, bool is_each);
+
 #endif

@@ -22,7 +22,7 @@
 #include "child.h"
 #include "clock.h"
 #include "drain.h"
-#include "finish.h"
+#include "log_read.h"
 #include "libraries.h"
 #include "trace_write.h"
 
@@ -290,9 +290,8 @@ static void record_all(record *r, hz_drain *drain)
 /* In a process of its own: whatever goes wrong there must not end the program. */
 static _Noreturn void make_trace(const record *r)
 {
-    const hz_finish wanted = {r->log, r->output, r->is_each, false};
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (!hz_finish_log(&wanted))
+    if (!hz_finish_log(r->log, r->output, r->is_each))
         (void)fprintf(stderr, "hz-record: nothing was recorded: no program called its allocator "
                               "through this library\n");
     (void)unlink(r->log);

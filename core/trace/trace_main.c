@@ -12,7 +12,6 @@
 #include "arguments.h"
 #include "change.h"
 #include "emit.h"
-#include "finish.h"
 #include "info.h"
 #include "log_read.h"
 #include "plain.h"
@@ -41,12 +40,10 @@ typedef struct request {
 /* A file that was read. */
 typedef struct loaded {
     hz_file_bytes file;
-    hz_trace trace; /* when it is one */
-    bool is_trace;
+    hz_trace trace;       /* when it is one */
+    bool is_trace;        /* whether it is */
     hz_resolver resolver; /* when it was resolved */
-    double ns_per_unit;   /* of its times; 0: it has none */
-    uint32_t flags;       /* of the trace that is written */
-    char *notes;          /* of the trace that is written */
+    hz_emission emission; /* what is known beside that */
 } loaded;
 
 /* ---- options -------------------------------------------------------------------------------- */
@@ -90,73 +87,53 @@ static void require_another(const char *input, const char *output)
         hz_refuse("cannot write %s: it is the file that is read; name another", output);
 }
 
-static request parse(int argc, char **argv)
-{
-    const char *const verbs[] = {"info", "cut", "anonymize", "convert"};
-    request r = {.unit = 0};
-    for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof verbs[0]; i++)
-        if (strcmp(argv[1], verbs[i]) == 0) r.verb = verbs[i];
-    if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        (void)hz_parse_option(&command, &r, 1, argc, argv);
-    if (r.verb == NULL || argc < 3) hz_refuse("want info, cut, anonymize or convert, and a file");
-    r.input = argv[2];
-    for (int at = 3; at < argc;) at = hz_parse_option(&command, &r, at, argc, argv);
-    if (r.output == NULL && strcmp(r.verb, "info") != 0) hz_refuse("--output: it is missing");
-    if (r.output != NULL) require_another(r.input, r.output);
-    if (r.to_s > 0 && r.to_s <= r.from_s) hz_refuse("--to must be later than --from");
-    return r;
-}
-
 /* ---- reading -------------------------------------------------------------------------------- */
 
-static void load(loaded *l, const request *r)
+static loaded load(const request *r)
 {
-    l->file = hz_read_file(r->input);
-    l->is_trace = hz_trace_is_one(l->file.bytes, l->file.size);
-    if (l->is_trace) hz_trace_read(&l->trace, r->input, &l->file);
+    loaded l = {.file = hz_read_file(r->input), .emission.path = r->output, .emission.notes = ""};
+    l.is_trace = hz_trace_is_one(l.file.bytes, l.file.size);
+    if (l.is_trace) hz_trace_read(&l.trace, r->input, &l.file);
+    return l;
 }
 
-static char *copy_text(const char *text, size_t length)
+static void take_trace(loaded *l, const request *r)
 {
-    char *copy = strndup(text != NULL ? text : "", text != NULL ? length : 0);
-    if (copy == NULL) hz_fail("no memory");
-    return copy;
-}
-
-static void resolve_input(loaded *l, const request *r)
-{
+    const hz_trace_header *header = l->trace.header;
+    if (!l->is_trace) hz_refuse("%s is not a trace", r->input);
     hz_resolver_make(&l->resolver, r->output);
-    if (l->is_trace) {
-        hz_resolve_trace(&l->trace, &l->resolver);
-        l->ns_per_unit = (l->trace.header->flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
-        l->flags = l->trace.header->flags & HZ_TRACE_IS_PART;
-        l->notes = copy_text(l->trace.notes, l->trace.header->notes_bytes);
-        return;
-    }
+    hz_resolve_trace(&l->trace, &l->resolver);
+    l->emission.ns_per_unit = (header->flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
+    l->emission.flags = header->flags & HZ_TRACE_IS_PART;
+    l->emission.notes = strndup(l->trace.notes, header->notes_bytes);
+    if (l->emission.notes == NULL) hz_fail("no memory");
+}
+
+static void take_text(loaded *l, const request *r)
+{
+    char *notes;
     if (!hz_plain_is_one(&l->file))
         hz_refuse("%s is no trace, no recording and no plain text", r->input);
-    l->ns_per_unit = hz_plain_read(r->input, &l->file, &l->resolver);
+    hz_resolver_make(&l->resolver, r->output);
+    l->emission.ns_per_unit = hz_plain_read(r->input, &l->file, &l->resolver);
     hz_resolver_tell(&l->resolver, "hz-trace");
-    if (asprintf(&l->notes, "{\"unknown\":%" PRIu64 ",\"overlapping\":%" PRIu64 "}",
+    if (asprintf(&notes, "{\"unknown\":%" PRIu64 ",\"overlapping\":%" PRIu64 "}",
                  l->resolver.unknown, l->resolver.overlapping) < 0)
         hz_fail("no memory");
+    l->emission.notes = notes;
+}
+
+static void write_output(loaded *l)
+{
+    if (l->resolver.steps.count == 0) hz_fail("%s: nothing is left to write", l->emission.path);
+    (void)hz_emit(&l->resolver, &l->emission);
 }
 
 /* ---- verbs ---------------------------------------------------------------------------------- */
 
-static void write_output(loaded *l, const char *output)
-{
-    if (l->resolver.steps.count == 0) hz_fail("%s: nothing is left to write", output);
-    (void)hz_emit(&l->resolver, &(hz_emission){.path = output,
-                                               .ns_per_unit = l->ns_per_unit,
-                                               .flags = l->flags,
-                                               .notes = l->notes});
-}
-
 static void run_info(const request *r)
 {
-    loaded l = {.is_trace = false};
-    load(&l, r);
+    const loaded l = load(r);
     if (!l.is_trace)
         hz_refuse("%s is not a trace%s", r->input,
                   hz_plain_is_one(&l.file) || hz_log_is_one(l.file.bytes, l.file.size)
@@ -169,41 +146,34 @@ static void run_info(const request *r)
 /* Only the part stays that was asked for. */
 static void cut_part(loaded *l, const request *r)
 {
-    const hz_step *steps = l->resolver.steps.at;
-    const uint64_t count = l->resolver.steps.count;
-    const uint64_t start = count > 0 ? steps[0].time : 0;
-    const uint64_t lasts = count > 0 ? steps[count - 1].time - start : 0;
+    const hz_steps *steps = &l->resolver.steps;
+    const uint64_t start = steps->count > 0 ? steps->at[0].time : 0;
+    const uint64_t lasts = steps->count > 0 ? steps->at[steps->count - 1].time - start : 0;
     const uint64_t from = (uint64_t)(r->from_s * NS_PER_S);
     const uint64_t to = r->to_s > 0 ? (uint64_t)(r->to_s * NS_PER_S) : UINT64_MAX - start;
+    if (l->emission.ns_per_unit <= 0) hz_fail("%s has no times to cut at", r->input);
     if (from > lasts)
         hz_refuse("--from %.12g: %s lasts %.6g s", r->from_s, r->input, (double)lasts / NS_PER_S);
     hz_cut(&l->resolver, start + from, start + to);
-    l->flags |= HZ_TRACE_IS_PART;
+    l->emission.flags |= HZ_TRACE_IS_PART;
 }
 
 static void run_cut(const request *r)
 {
-    loaded l = {.is_trace = false};
-    load(&l, r);
-    if (!l.is_trace) hz_refuse("%s is not a trace", r->input);
-    resolve_input(&l, r);
-    const bool is_part = r->from_s > 0 || r->to_s > 0;
-    if (is_part && l.ns_per_unit <= 0) hz_fail("%s has no times to cut at", r->input);
-    if (is_part) cut_part(&l, r);
-    write_output(&l, r->output);
+    loaded l = load(r);
+    take_trace(&l, r);
+    if (r->from_s > 0 || r->to_s > 0) cut_part(&l, r);
+    write_output(&l);
 }
 
 static void run_anonymize(const request *r)
 {
-    loaded l = {.is_trace = false};
-    load(&l, r);
-    if (!l.is_trace) hz_refuse("%s is not a trace", r->input);
-    resolve_input(&l, r);
+    loaded l = load(r);
+    take_trace(&l, r);
     hz_forget_names(&l.resolver);
     if (r->unit > 0) hz_round_sizes(&l.resolver, r->unit);
-    free(l.notes);
-    l.notes = copy_text(NULL, 0);
-    write_output(&l, r->output);
+    l.emission.notes = "";
+    write_output(&l);
 }
 
 /* Writes text, so that the file is there whole or not at all; what cannot be walked is refused
@@ -228,28 +198,40 @@ static void write_text(const hz_trace *trace, const char *output)
 
 static void run_convert(const request *r)
 {
-    loaded l = {.is_trace = false};
-    load(&l, r);
-    if (!r->to_text && hz_log_is_one(l.file.bytes, l.file.size)) {
-        const hz_finish wanted = {r->input, r->output, false, false};
-        if (!hz_finish_log(&wanted)) hz_fail("%s: nothing was recorded", r->input);
-        return;
-    }
+    loaded l = load(r);
     if (r->to_text) {
         if (!l.is_trace) hz_refuse("%s is not a trace; convert it into one first", r->input);
         write_text(&l.trace, r->output);
-        return;
+    } else if (hz_log_is_one(l.file.bytes, l.file.size)) {
+        if (!hz_finish_log(r->input, r->output, false))
+            hz_fail("%s: nothing was recorded", r->input);
+    } else {
+        (l.is_trace ? take_trace : take_text)(&l, r);
+        write_output(&l);
     }
-    resolve_input(&l, r);
-    write_output(&l, r->output);
 }
 
 int main(int argc, char **argv)
 {
-    const request r = parse(argc, argv);
-    if (strcmp(r.verb, "info") == 0) run_info(&r);
-    if (strcmp(r.verb, "cut") == 0) run_cut(&r);
-    if (strcmp(r.verb, "anonymize") == 0) run_anonymize(&r);
-    if (strcmp(r.verb, "convert") == 0) run_convert(&r);
+    static const struct {
+        const char *name;
+        void (*run)(const request *r);
+    } verbs[] = {{"info", run_info},
+                 {"cut", run_cut},
+                 {"anonymize", run_anonymize},
+                 {"convert", run_convert}};
+    request r = {.unit = 0};
+    size_t verb = 0;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        (void)hz_parse_option(&command, &r, 1, argc, argv);
+    while (argc > 2 && verb < 4 && strcmp(argv[1], verbs[verb].name) != 0) verb++;
+    if (argc < 3 || verb == 4) hz_refuse("want info, cut, anonymize or convert, and a file");
+    r.verb = argv[1];
+    r.input = argv[2];
+    for (int at = 3; at < argc;) at = hz_parse_option(&command, &r, at, argc, argv);
+    if (r.output == NULL && verb != 0) hz_refuse("--output: it is missing");
+    if (r.output != NULL) require_another(r.input, r.output);
+    if (r.to_s > 0 && r.to_s <= r.from_s) hz_refuse("--to must be later than --from");
+    verbs[verb].run(&r);
     return HZ_STATUS_OK;
 }

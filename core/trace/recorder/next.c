@@ -58,21 +58,14 @@ static bool find_all(void)
 
 /* ---- what stands in the table until they are found ------------------------------------------ */
 
-static void *first_malloc(size_t size)
-{
-    return find_all() ? hz_next.malloc(size) : early_block(size);
-}
-
-static void *first_calloc(size_t count, size_t size)
+static void *early_zeros(size_t count, size_t size)
 {
     size_t bytes;
-    if (find_all()) return hz_next.calloc(count, size);
     return __builtin_mul_overflow(count, size, &bytes) ? NULL : early_block(bytes);
 }
 
-static void *first_realloc(void *block, size_t size)
+static void *early_copy(void *block, size_t size)
 {
-    if (find_all()) return hz_next.realloc(block, size);
     void *larger = early_block(size);
     if (larger != NULL && block != NULL) {
         const size_t readable = (size_t)(hz_early + HZ_EARLY_BYTES - (unsigned char *)block);
@@ -81,40 +74,23 @@ static void *first_realloc(void *block, size_t size)
     return larger;
 }
 
-static void first_free(void *block)
-{
-    if (find_all()) hz_next.free(block);
-}
+/* Finds all functions and calls the one that is asked for; `otherwise`: what there is without. */
+#define FIRST(type, name, parameters, arguments, otherwise)                                        \
+    static type first_##name parameters                                                            \
+    {                                                                                              \
+        return find_all() ? hz_next.name arguments : otherwise;                                    \
+    }
 
-static int first_posix_memalign(void **block, size_t align, size_t size)
-{
-    return find_all() ? hz_next.posix_memalign(block, align, size) : ENOMEM;
-}
-
-static void *first_aligned_alloc(size_t align, size_t size)
-{
-    return find_all() ? hz_next.aligned_alloc(align, size) : NULL;
-}
-
-static void *first_memalign(size_t align, size_t size)
-{
-    return find_all() ? hz_next.memalign(align, size) : NULL;
-}
-
-static void *first_valloc(size_t size)
-{
-    return find_all() ? hz_next.valloc(size) : NULL;
-}
-
-static void *first_pvalloc(size_t size)
-{
-    return find_all() ? hz_next.pvalloc(size) : NULL;
-}
-
-static size_t first_usable_size(void *block)
-{
-    return find_all() ? hz_next.usable_size(block) : 0;
-}
+FIRST(void *, malloc, (size_t size), (size), early_block(size))
+FIRST(void *, calloc, (size_t count, size_t size), (count, size), early_zeros(count, size))
+FIRST(void *, realloc, (void *block, size_t size), (block, size), early_copy(block, size))
+FIRST(void, free, (void *block), (block), (void)0)
+FIRST(int, posix_memalign, (void **block, size_t align, size_t size), (block, align, size), ENOMEM)
+FIRST(void *, aligned_alloc, (size_t align, size_t size), (align, size), NULL)
+FIRST(void *, memalign, (size_t align, size_t size), (align, size), NULL)
+FIRST(void *, valloc, (size_t size), (size), NULL)
+FIRST(void *, pvalloc, (size_t size), (size), NULL)
+FIRST(size_t, usable_size, (void *block), (block), 0)
 
 hz_next_functions hz_next = {
     .malloc = first_malloc,
