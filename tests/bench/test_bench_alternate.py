@@ -109,29 +109,6 @@ def test_a_tree_stands_as_a_whole_with_those_that_left_its_session(
     assert both < 100  # a look that falls between two turns sees both
 
 
-@pytest.mark.parametrize(
-    ("script", "status", "code", "number"),
-    [
-        ("exit 0", "ok", 0, 0),
-        ("exit 3", "failed", 3, 0),
-        ("exit 78", "rejected", 78, 0),
-        ("kill -SEGV $$", "crash", 0, signal.SIGSEGV),
-    ],
-)
-def test_ends_are_the_programs_own(
-    programs: Programs, script: str, status: str, code: int, number: int
-) -> None:
-    other, run = sorted(
-        alternate(
-            programs, {"a": ["--", "sh", "-c", script], "b": python(SPIN.format(seconds=0.05))}
-        ),
-        key=lambda run: run["unit"] == "a",
-    )
-    result = run["result"]
-    assert (result["status"], result["code"], result["signal"]) == (status, code, number)
-    assert other["result"]["status"] == "ok"
-
-
 def test_a_program_that_cannot_be_started_says_why_and_has_no_result(programs: Programs) -> None:
     (run,) = alternate(programs, {"a": ["--", "/no/such/program"]})
     assert run["result"] is None
