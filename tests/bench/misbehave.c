@@ -14,76 +14,69 @@
 enum { PEACE = 20000, MEAL = 8 << 20 };
 
 static size_t operations;
+static hz_player *present;
 
-static void hang(hz_player *p)
+static void hang(void)
 {
-    (void)p;
     for (;;) (void)pause();
 }
 
-static void eat(hz_player *p)
+static void eat(void)
 {
-    (void)p;
     memset(malloc(MEAL), 1, MEAL);
 }
 
-static void crash(hz_player *p)
+static void crash(void)
 {
-    (void)p;
     (void)raise(SIGSEGV);
 }
 
-static void give_up(hz_player *p)
+static void give_up(void)
 {
-    (void)p;
     abort();
 }
 
-static void leave(hz_player *p)
+static void leave(void)
 {
-    (void)p;
     _exit(0);
 }
 
-static void refuse(hz_player *p)
+static void refuse(void)
 {
-    (void)p;
     _exit(78);
 }
 
 /* A megabyte a step on stderr. */
-static void flood(hz_player *p)
+static void flood(void)
 {
     static char text[1 << 20];
-    (void)p;
     memset(text, 'x', sizeof text);
     (void)!write(STDERR_FILENO, text, sizeof text);
 }
 
 /* More than any reader keeps of stdout, once. */
-static void drown(hz_player *p)
+static void drown(void)
 {
     static char text[1 << 20];
-    (void)p;
     memset(text, '{', sizeof text);
     if (operations < 2 * PEACE) (void)!write(STDOUT_FILENO, text, sizeof text);
 }
 
-static void share(hz_player *p)
+static void share(void)
 {
-    p->run->remote_target = 50;
-    p->local_frees++;
+    present->run->remote_target = 50;
+    present->local_frees++;
 }
 
 static const struct {
     const char *word;
-    void (*act)(hz_player *p);
+    void (*act)(void);
 } mischiefs[] = {
     {"crash", crash},   {"abort", give_up}, {"hang", hang},   {"eat", eat},     {"exit", leave},
     {"refuse", refuse}, {"flood", flood},   {"drown", drown}, {"share", share},
 };
 
-static void (*chosen)(hz_player *p);
+static void (*chosen)(void);
 
 static void prepare(hz_run *run)
 {
@@ -95,15 +88,17 @@ static void prepare(hz_run *run)
 
 static void begin(hz_player *p)
 {
+    (void)p;
     const char *word = getenv("HZ_MISCHIEF");
-    if (word != NULL && strcmp(word, "never_ready") == 0) hang(p);
+    if (word != NULL && strcmp(word, "never_ready") == 0) hang();
 }
 
 static size_t step(hz_player *p, size_t most)
 {
     for (size_t i = 0; i < most; i++) hz_give(p, hz_take_block(p, 64));
     operations += most;
-    if (chosen != NULL && operations > PEACE) chosen(p);
+    present = p;
+    if (chosen != NULL && operations > PEACE) chosen();
     return most;
 }
 

@@ -350,30 +350,6 @@ def test_a_service_and_its_load_do_not_drive_each_other_off_the_cpu_that_they_sh
     assert told == {"run": f"policy {policy}", "service": f"policy {policy}"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "--unit is missing"),
-        (["--unit", "a"], "--unit a: --main is missing"),
-        (["--main", "1", "true"], "--main: stands before the first --unit"),
-        (["--unit", "a", "--main", "3", "--", "true"], "--main 3: only 2 words stand behind it"),
-        (["--unit", "a", "--main", "x"], "--main x: want a whole number"),
-        (["--unit", "a/b"], "want a name without a slash"),
-        (["--cpu", "9999"], "--cpu 9999: want a whole number"),
-        (["--freezer", "/tmp"], "--freezer: stands before the first --unit"),
-        (["--unit", "a", "--freezer", "/tmp"], "--freezer /tmp: want a control group"),
-        (["--turns", "3"], "--turns: not an option"),
-    ],
-)
-def test_a_wrong_command_line_gets_its_sentence(
-    programs: Programs, words: list[str], said: str
-) -> None:
-    done = subprocess.run([programs.alternate_path, *words], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hz-alternate: ") and done.stderr.count("\n") == 1
-    assert said in done.stderr
-
-
 def test_one_that_goes_on_until_it_is_told_is_told_after_its_span(programs: Programs) -> None:
     ends = "import signal, sys\nsignal.signal(2, lambda *_: sys.exit(0))\nwhile True: pass"
     units = {"ends": python(ends), "by itself": python("pass")}

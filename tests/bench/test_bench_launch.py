@@ -226,21 +226,3 @@ def test_variables_are_set_and_unset(programs: Programs) -> None:
     output, result = done.stdout.splitlines()
     assert output == "1gone"
     assert json.loads(result)["status"] == "ok"
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("", "the program is missing"),
-        ("-- /nonexistent/program", "cannot run /nonexistent/program"),
-        ("--timeout-ms soon -- /bin/true", "--timeout-ms soon: want a number"),
-        ("--json-fd 99 -- /bin/true", "--json-fd 99: not an open descriptor"),
-        ("--expect-library lib/x.so -- /bin/true", "want a soname"),
-        ("--limit 5 -- /bin/true", "--limit: not an option"),
-    ],
-)
-def test_bad_input_is_refused_in_one_sentence(programs: Programs, line: str, sentence: str) -> None:
-    done = programs.launch(*line.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hz-launch: ") and done.stderr.count("\n") == 1
-    assert sentence in done.stderr

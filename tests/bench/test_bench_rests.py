@@ -39,16 +39,3 @@ def test_it_rests_until_it_gets_a_line_and_its_threads_live_on(programs: Program
             process.stdin.flush()
         process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-
-
-REFUSED = {
-    "no round": (("larson", "--rests", 0), "--rests"),
-    "a rest under a conductor": (("larson", "--rests", 1, "--turns", 9), "exclude each other"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_rest_that_cannot_be_is_refused(programs: Programs, name: str) -> None:
-    given, said = REFUSED[name]
-    done = programs.bench(*given)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr

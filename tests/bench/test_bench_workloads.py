@@ -197,36 +197,6 @@ def test_hz_reports_its_configuration_and_counters(programs: Programs, preload: 
     assert any(value > 0 for value in result["hz"]["counters"].values())
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("", "the workload is missing"),
-        ("larsen", "no workload is called larsen"),
-        ("larson remote", "one workload at a time"),
-        ("remote@wide", "has no setting called wide"),
-        ("larson --slots 0", "--slots 0: want a whole number from 1 to"),
-        ("larson --slots 5x", "--slots 5x: want a whole number"),
-        ("larson --slots -5", "--slots -5: want a whole number"),
-        ("larson --slots", "--slots: its value is missing"),
-        ("larson --slot 5", "--slot: neither an option nor a parameter of larson"),
-        ("larson --min-size 9 --max-size 8", "--max_size 8: less than --min_size 9"),
-        ("larson --threads 0", "--threads 0: want a whole number from 1 to"),
-        ("larson --seconds nan", "--seconds nan: want a number"),
-        ("larson --touch all", "--touch all: want one of: none head full"),
-        ("remote --threads 1", "there is no other thread to free the blocks of one"),
-        ("pipeline --threads 1", "--threads 1: pipeline needs at least 2"),
-        ("larson --turns 9 --ops 5", "--ops and --turns exclude each other"),
-        ("larson --turns 0", "not a conductor's memory"),
-        ("--slots 5 larson", "parameters stand after the workload's name"),
-    ],
-)
-def test_bad_input_is_refused_in_one_sentence(programs: Programs, line: str, sentence: str) -> None:
-    done = programs.bench(*line.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hz-bench: ") and done.stderr.count("\n") == 1
-    assert sentence in done.stderr
-
-
 def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: Witness) -> None:
     of_one_size = ("--min_size", MARKED, "--max_size", MARKED)
     work = ("--threads", 4, "--blocks", 400, "--ops", 3 * 2 * 404, "--idle", 0)

@@ -77,87 +77,53 @@ static void give(uint32_t kind, size_t size, size_t align, void *block)
     __libc_free(block);
 }
 
-void *malloc(size_t size)
-{
-    return took(1, size, 0, __libc_malloc(size));
-}
+/* A function that gives a block of `size` bytes, and one that ends a block. */
+#define TAKES(kind, name, parameters, align, block)                                                \
+    void *name parameters                                                                          \
+    {                                                                                              \
+        return took(kind, size, align, block);                                                     \
+    }
+#define GIVES(kind, name, parameters, size, align)                                                 \
+    void name parameters                                                                           \
+    {                                                                                              \
+        give(kind, size, align, block);                                                            \
+    }
+
+TAKES(1, malloc, (size_t size), 0, __libc_malloc(size))
+TAKES(3, aligned_alloc, (size_t align, size_t size), align, __libc_memalign(align, size))
+TAKES(4, memalign, (size_t align, size_t size), align, __libc_memalign(align, size))
+TAKES(6, valloc, (size_t size), 0, __libc_memalign(4096, size))
+TAKES(7, pvalloc, (size_t size), 0, __libc_memalign(4096, (size + 4095) & ~(size_t)4095))
+GIVES(16, free, (void *block), 0, 0)
+GIVES(17, free_sized, (void *block, size_t size), size, 0)
+GIVES(18, free_aligned_sized, (void *block, size_t align, size_t size), size, align)
+
+/* C++'s operators, by the names that they have in object files. */
+TAKES(8, _Znwm, (size_t size), 0, __libc_malloc(size))
+TAKES(9, _ZnwmRKSt9nothrow_t, (size_t size, const void *tag), 0, __libc_malloc(size))
+TAKES(10, _ZnwmSt11align_val_t, (size_t size, size_t align), align, __libc_memalign(align, size))
+TAKES(11, _ZnwmSt11align_val_tRKSt9nothrow_t, (size_t size, size_t align, const void *tag), align,
+      __libc_memalign(align, size))
+GIVES(19, _ZdlPv, (void *block), 0, 0)
+GIVES(20, _ZdlPvm, (void *block, size_t size), size, 0)
+GIVES(21, _ZdlPvSt11align_val_t, (void *block, size_t align), 0, align)
+GIVES(22, _ZdlPvmSt11align_val_t, (void *block, size_t size, size_t align), size, align)
+
 void *calloc(size_t count, size_t size)
 {
     return took(2, count * size, 0, __libc_calloc(count, size));
 }
-void *aligned_alloc(size_t align, size_t size)
-{
-    return took(3, size, align, __libc_memalign(align, size));
-}
-void *memalign(size_t align, size_t size)
-{
-    return took(4, size, align, __libc_memalign(align, size));
-}
+
 int posix_memalign(void **block, size_t align, size_t size)
 {
     *block = took(5, size, align, __libc_memalign(align, size));
     return *block != NULL ? 0 : ENOMEM;
 }
-void *valloc(size_t size)
-{
-    return took(6, size, 0, __libc_memalign(4096, size));
-}
-void *pvalloc(size_t size)
-{
-    return took(7, size, 0, __libc_memalign(4096, (size + 4095) & ~(size_t)4095));
-}
+
 void *realloc(void *old, size_t size)
 {
     const uint64_t before = (uint64_t)(uintptr_t)old;
     void *block = __libc_realloc(old, size);
     write_down(15, size, 0, block, before);
     return block;
-}
-void free(void *block)
-{
-    give(16, 0, 0, block);
-}
-void free_sized(void *block, size_t size)
-{
-    give(17, size, 0, block);
-}
-void free_aligned_sized(void *block, size_t align, size_t size)
-{
-    give(18, size, align, block);
-}
-
-/* C++'s operators, by the names that they have in object files. */
-void *_Znwm(size_t size)
-{
-    return took(8, size, 0, __libc_malloc(size));
-}
-void *_ZnwmRKSt9nothrow_t(size_t size, const void *nothrow)
-{
-    (void)nothrow;
-    return took(9, size, 0, __libc_malloc(size));
-}
-void *_ZnwmSt11align_val_t(size_t size, size_t align)
-{
-    return took(10, size, align, __libc_memalign(align, size));
-}
-void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t size, size_t align, const void *nothrow)
-{
-    (void)nothrow;
-    return took(11, size, align, __libc_memalign(align, size));
-}
-void _ZdlPv(void *block)
-{
-    give(19, 0, 0, block);
-}
-void _ZdlPvm(void *block, size_t size)
-{
-    give(20, size, 0, block);
-}
-void _ZdlPvSt11align_val_t(void *block, size_t align)
-{
-    give(21, 0, align, block);
-}
-void _ZdlPvmSt11align_val_t(void *block, size_t size, size_t align)
-{
-    give(22, size, align, block);
 }

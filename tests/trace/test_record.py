@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def what_it_is(path: Path) -> tuple[int, ...]:
     """The kind, the identity and the last change of a name; not when it was last looked at."""
     found = path.lstat()
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def sleeping(recorder: Recorder, mode: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A program whose recorder sleeps, and what it said when it had begun; killed at the end."""
+    asleep = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
+    with recorder.start(recorder.program("program"), mode, **asleep) as running:
+        assert running.stdout is not None
+        yield running, running.stdout.readline()
+        running.kill()
 
 
 # ---- every call ----------------------------------------------------------------------------------
@@ -247,25 +258,20 @@ def test_a_pool_of_another_user_is_not_recorded_into(
 
 
 def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Recorder) -> None:
-    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
-    with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
-        assert running.stdout is not None and running.stdout.readline() == "begun\n"
+    with sleeping(recorder, "go_on") as (running, _):
         for name in ("first.trace", "second.trace"):
             done = recorder.record(name, "--pid", running.pid, "--for", "0.3")
             assert done.returncode == 0, done.stderr
             told = recorder.info(name)
             assert told["is_part"] and told["notes"]["unknown"] <= 3
             assert blocks_of(recorder, name) > 10
-        running.kill()
 
 
 def test_a_recorder_that_sleeps_is_found_in_a_child_that_closed_everything(
     recorder: Recorder,
 ) -> None:
-    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
-    with recorder.start(recorder.program("program"), "alone", **sleeping) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
+    with sleeping(recorder, "alone") as (_, said):
+        child = int(said)
         try:
             done = recorder.record("child.trace", "--pid", child, "--for", "0.3")
             assert done.returncode == 0, done.stderr
@@ -275,9 +281,7 @@ def test_a_recorder_that_sleeps_is_found_in_a_child_that_closed_everything(
 
 
 def test_a_process_is_recorded_by_one_recorder_at_a_time(recorder: Recorder) -> None:
-    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
-    with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
-        assert running.stdout is not None and running.stdout.readline() == "begun\n"
+    with sleeping(recorder, "go_on") as (running, _):
         log = recorder.folder / "first.trace.recording"
         with recorder.start(*recorder.words("first.trace", "--pid", running.pid)) as first:
             await_file(log)
@@ -288,7 +292,6 @@ def test_a_process_is_recorded_by_one_recorder_at_a_time(recorder: Recorder) -> 
             first.kill()
         third = recorder.record("third.trace", "--pid", running.pid, "--for", "2")
         assert third.returncode == 0, third.stderr
-        running.kill()
     assert blocks_of(recorder, "third.trace") > 10
     assert sorted(path.name for path in recorder.folder.glob("*.recording")) == [log.name]
 
@@ -300,13 +303,10 @@ def segments_of(pid: int) -> list[str]:
 
 
 def test_of_a_recorder_that_sleeps_nothing_is_left_when_it_is_killed(recorder: Recorder) -> None:
-    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
     before = set(os.listdir("/dev/shm"))
-    with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
-        assert running.stdout is not None and running.stdout.readline() == "begun\n"
+    with sleeping(recorder, "go_on") as (running, _):
         assert len(segments_of(running.pid)) == 1
         mine = str(running.pid)
-        running.kill()
     assert segments_of(running.pid) == []
     assert not [name for name in set(os.listdir("/dev/shm")) - before if mine in name]
 
