@@ -57,7 +57,7 @@ def limited(seconds: Callable[[], float]) -> Iterator[None]:
 
 
 def left_s() -> float:
-    """Returns the seconds until `limited` ends what runs; infinite where nothing does."""
+    """The seconds until `limited` ends what runs; infinite where nothing does."""
     return _left.get()()
 
 
@@ -86,25 +86,22 @@ class Finished:
         return self.code == 0 and not self.timed_out
 
     def describe(self) -> str:
-        """Returns how it ended and its last words, in one line."""
-        if self.timed_out:
-            end = f"did not end within {self.wall_s:.1f} s"
-        elif self.code < 0:
-            end = f"was ended by {signal_name(-self.code)}"
-        else:
-            end = f"ended with exit status {self.code}"
+        """How it ended and its last words, in one line."""
+        by = f"was ended by {signal_name(-self.code)}"
+        end = f"ended with exit status {self.code}" if self.code >= 0 else by
+        end = f"did not end within {self.wall_s:.1f} s" if self.timed_out else end
         said = last_words(self.stderr)
         return f"{end}: {said}" if said else end
 
 
 def last_words(text: str) -> str:
-    """Returns the last line of what a program wrote, as it can stand in a sentence; "": none."""
+    """The last line of what a program wrote, as it can stand in a sentence; "": none."""
     said = printable(" ".join("".join(text.strip().splitlines()[-1:]).split()))
     return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]} [...]"
 
 
 def signal_name(number: int) -> str:
-    """Returns "SIGSEGV" for 11; a number without a name as "signal 99"."""
+    """The name of a signal: "SIGSEGV" for 11; of a number without one "signal 99"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -140,7 +137,7 @@ class Child:
         Args:
             argv: Program and arguments.
             env: Its whole environment; None hands on this process's own.
-            cwd: Its working directory; None for this process's own.
+            cwd: Its working directory; None: this process's own.
             stdin: What it can read there; None: a pipe that `send` writes to.
             output_limit: Bytes of stdout, and of stderr, that are kept; more is read and dropped.
             keep_stdout: False: it writes to nowhere, so that reading it disturbs nothing.
@@ -340,9 +337,9 @@ class _Kept:
         room = head - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[room:]
-        if len(self._tail) > tail:
+        if (over := len(self._tail) - tail) > 0:
             self.overflowed = True
-            del self._tail[: len(self._tail) - tail]
+            del self._tail[:over]
 
     def text(self) -> str:
         """What is kept; bytes that are no UTF-8 are replaced."""
@@ -363,13 +360,9 @@ def _start(
     variables, which may preload a library: it reads them from a descriptor.
     """
     with contextlib.ExitStack() as stack:
-
-        def closing(fd: int) -> int:
-            stack.callback(os.close, fd)
-            return fd
-
         try:
-            given = closing(os.memfd_create("hztune"))
+            given = os.memfd_create("hztune")
+            stack.callback(os.close, given)
             os.write(given, b"".join(_variables(env)))
             source: int = subprocess.PIPE if stdin is None else subprocess.DEVNULL
             if stdin:
@@ -378,14 +371,11 @@ def _start(
                 file.seek(0)
                 source = file.fileno()
             failure, report = os.pipe()
-            closing(failure)
+            stack.callback(os.close, failure)
+            tie = map(str, (artifacts.launch(), "--tie", os.getpid(), given, report))
             try:
                 process = subprocess.Popen(
-                    [
-                        *(str(artifacts.launch()), "--tie"),
-                        *map(str, (os.getpid(), given, report)),
-                        *argv,
-                    ],
+                    [*tie, *argv],
                     env={MARK: env[MARK]},
                     pass_fds=(*pass_fds, given, report),
                     stdin=source,
@@ -473,7 +463,7 @@ def _stat_of(pid: int) -> _ProcessStat:
 
 
 def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int, str | None]:
-    """Returns those that may be orphans of `root`'s tree, each with its mark.
+    """Those that may be orphans of `root`'s tree, each with its mark.
 
     An orphan goes to a process above this one, or to the first of its container, and began after
     `root`. The mark is read once for each look, so that an orphan which shows it between two
@@ -491,7 +481,7 @@ def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int,
 
 
 def _mark_of(pid: int) -> str | None:
-    """Returns the mark that a process was started with, "" without one.
+    """The mark that a process was started with, "" without one.
 
     None: it shows none, as a process that executes a program, or gives up its memory, has no
     environment at that moment.

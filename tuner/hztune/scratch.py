@@ -32,9 +32,9 @@ def scratch_folder() -> Iterator[Path]:
     """
     place = Path(tempfile.gettempdir())
     _remove_left(place)
+    folder, held = Path(), None
     try:
-        folder, held = Path(), None  # another process may remove it before it is held
-        while held is None or not folder.exists():
+        while held is None or not folder.exists():  # another process may remove it before
             if held is not None:
                 os.close(held)
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import ValidationError, convert
 
@@ -114,10 +114,7 @@ class Workload:
 
     def param(self, name: str) -> WorkloadParam:
         """The parameter called `name`; "-" and "_" are the same; else UsageError."""
-        for param in self.params:
-            if param.name.replace("-", "_") == name.replace("-", "_"):
-                return param
-        raise _unknown(f"parameter of {self.name}", name, [param.name for param in self.params])
+        return _one(self.params, name, f"parameter of {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +158,16 @@ class WorkloadSpec:
         workload = find(name)
         if workload.file:
             raise UsageError(f"{name} replays a file: write {workload.text}")
-        names = [each.name for each in workload.settings]
-        if setting is not None and setting not in names:
-            raise _unknown(f"setting of {name}", setting, names)
-        params = dict(_override(workload, each) for each in overrides)
-        count = _threads(workload, threads)
-        return cls(name, setting or "", tuple(params.items()), count, workload.steady)
+        if setting is not None:
+            _one(workload.settings, setting, f"setting of {name}")
+        chosen = dict(_override(workload, each) for each in overrides)
+        if threads is None:
+            threads = max(workload.min_threads, len(os.sched_getaffinity(0)))
+        if not workload.min_threads <= threads <= _MAX_THREADS:
+            least = f"--threads {threads}: {name} takes from {workload.min_threads}"
+            raise UsageError(f"{least} to {_MAX_THREADS} threads")
+        params = tuple(chosen.items())
+        return cls(workload.name, setting or "", params, threads, workload.steady)
 
     @property
     def label(self) -> str:
@@ -257,6 +258,9 @@ class WorkloadSpec:
             raise HztuneError(f"workload {self.label} cannot run here: hz-bench {done.describe()}")
 
 
+_Row = TypeVar("_Row", WorkloadParam, NamedSetting, Workload)
+
+
 @cache
 def listing() -> tuple[Workload, ...]:
     """Every workload of the installed hz-bench; else HztuneError."""
@@ -280,10 +284,7 @@ def listing() -> tuple[Workload, ...]:
 
 def find(name: str) -> Workload:
     """The workload called `name`; UsageError: there is none."""
-    for workload in listing():
-        if workload.name == name:
-            return workload
-    raise _unknown("workload", name, [workload.text for workload in listing()])
+    return _one(listing(), name, "workload")
 
 
 def workloads_named(
@@ -327,9 +328,8 @@ def goal_of(metric: str) -> Goal:
 
 def takes(name: str, override: str) -> bool:
     """Whether a workload ("remote@main") has the parameter of KEY=VALUE."""
-    key = override.partition("=")[0].replace("-", "_")
-    found = find(workload_name(name))
-    return any(each.name.replace("-", "_") == key for each in found.params)
+    key = _plain(override.partition("=")[0])
+    return key in {_plain(each.name) for each in find(workload_name(name)).params}
 
 
 def _override(workload: Workload, text: str) -> tuple[str, Value]:
@@ -342,11 +342,9 @@ def _override(workload: Workload, text: str) -> tuple[str, Value]:
 def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -> WorkloadSpec:
     """The specification of a trace, whose threads are those that were recorded."""
     if threads not in (None, trace.threads):
-        counted = "1 thread" if trace.threads == 1 else f"{trace.threads} threads"
-        raise UsageError(
-            f"--threads {threads}: {trace.path.name} has {counted}, and each is replayed by "
-            "one; leave the option out"
-        )
+        counted = f"{trace.threads} thread{'s' * (trace.threads != 1)}"
+        told = f"--threads {threads}: {trace.path.name} has {counted}, and each is replayed by "
+        raise UsageError(f"{told}one; leave the option out")
     params = tuple(dict(_override(find("trace"), each) for each in overrides).items())
     spec = WorkloadSpec(trace.name, trace.digest, params, trace.threads, trace=trace)
     if _is_paced(spec) and not trace.timed:
@@ -365,20 +363,15 @@ def _traced(spec: WorkloadSpec, name: str) -> int:
     return int(dict(spec.params).get(name, 0)) if spec.trace is not None else 0
 
 
-def _threads(workload: Workload, threads: int | None) -> int:
-    """The number of threads, refused where the workload cannot have it."""
-    if threads is None:
-        return max(workload.min_threads, len(os.sched_getaffinity(0)))
-    if not workload.min_threads <= threads <= _MAX_THREADS:
-        raise UsageError(
-            f"--threads {threads}: {workload.name} takes from {workload.min_threads} "
-            f"to {_MAX_THREADS} threads"
-        )
-    return threads
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
 
 
-def _unknown(what: str, name: str, names: Sequence[str]) -> UsageError:
-    """The refusal of a name, with the nearest and all legal ones."""
-    hint = did_you_mean(name, names)
-    legal = " ".join(names) or "it has none"
-    return UsageError(f"there is no {what} {name!r}{hint} (legal: {legal})")
+def _one(rows: Sequence[_Row], name: str, what: str) -> _Row:
+    """The row of a name; else UsageError, with the nearest and all legal ones."""
+    for row in rows:
+        if _plain(row.name) == _plain(name):
+            return row
+    names = [row.text if isinstance(row, Workload) else row.name for row in rows]
+    hint, legal = did_you_mean(name, names), " ".join(names) or "it has none"
+    raise UsageError(f"there is no {what} {name!r}{hint} (legal: {legal})")
