@@ -40,22 +40,17 @@ def logs(block: Block) -> Floats:
     return np.log([[turn.rate for turn in outcome.turns] for outcome in block.outcomes]).T
 
 
-def test_without_noise_the_truth_is_seen() -> None:
+def test_a_block_shows_the_truth_and_depends_on_seed_and_pair_alone() -> None:
     block = executor(noise=SILENT).measure([DEFAULT, FASTER], role="search", rounds=5, number=0)
     assert block.outcomes[1].ops_per_s / block.control.ops_per_s == pytest.approx(1.2)
     assert block.outcomes[1].rss_peak_kb == 50_000
 
-
-def test_a_block_depends_on_seed_and_pair_alone() -> None:
     def play(seed: int, number: int) -> Block:
         return executor(seed).measure([DEFAULT, FASTER], role="search", rounds=5, number=number)
 
     assert play(1, 3) == play(1, 3)
     assert play(1, 3) != play(2, 3)
     assert play(1, 3).outcomes != play(1, 4).outcomes
-
-
-def test_an_arm_that_fails_has_no_turns_and_disturbs_no_other() -> None:
     block = executor().measure([DEFAULT, BROKEN], role="search", rounds=5, number=0)
     assert (block.outcomes[1].status, block.outcomes[1].turns) == ("crash", ())
     assert len(block.control.turns) == 5
@@ -113,12 +108,9 @@ def test_a_recording_gives_back_the_noise_that_it_was_made_of() -> None:
     assert np.array([block.mean(axis=1).std() for block in drawn]).mean() > 0.08
 
 
-def test_a_recording_serves_more_arms_and_rounds_than_it_has() -> None:
+def test_a_recording_serves_more_arms_and_rounds_than_it_has_if_it_has_a_comparison() -> None:
     recorded = RecordedNoise(aa_blocks(ModelNoise(), 3, 5))
     assert recorded.draw(np.random.default_rng(1), 40, 7).shape == (40, 7)
-
-
-def test_a_recording_without_a_comparison_is_refused() -> None:
     single = executor().measure([DEFAULT], role="aa", rounds=5, number=0)
     with pytest.raises(ValueError, match="no block with two arms"):
         RecordedNoise([single])

@@ -42,28 +42,22 @@ def test_a_library_that_does_not_exist_is_ignored_by_the_loader_and_refused_by_h
         adapter.installed()
 
 
-def test_a_static_program_never_sees_the_library_and_is_refused(compiled: Any) -> None:
-    program = compiled("static", "int main(void) { return 0; }", "-static")
-    preloaded = {"LD_PRELOAD": "libnosuch.so.9"}
-    done = process.run([str(program)], env=preloaded, deadline_s=10)
-    assert done.ok
-    assert done.stderr == ""
-    assert "static program" in str(loaded_program.inspect(program).obstacle)
-
-
-def test_a_program_that_gains_rights_is_refused(compiled: Any) -> None:
-    program = Path("/usr/bin/passwd")
+def test_a_program_that_never_sees_the_library_is_refused(compiled: Any) -> None:
+    static = compiled("static", "int main(void) { return 0; }", "-static")
+    done = process.run([str(static)], env={"LD_PRELOAD": "libnosuch.so.9"}, deadline_s=10)
+    assert (done.ok, done.stderr) == (True, "")
+    elevated = Path("/usr/bin/passwd")
     if os.getuid() == 0:
-        program = compiled("elevated")
-        os.chown(program, 65534, 65534)
-        program.chmod(0o4755)
-    assert "gains rights" in str(loaded_program.inspect(program).obstacle)
-
-
-def test_a_program_of_another_c_library_is_refused(compiled: Any) -> None:
+        elevated = compiled("elevated")
+        os.chown(elevated, 65534, 65534)
+        elevated.chmod(0o4755)
     loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
-    program = compiled("musl", compiled.idle, loader)
-    assert "another processor or C library" in str(loaded_program.inspect(program).obstacle)
+    for program, why in (
+        (static, "static program"),
+        (elevated, "gains rights"),
+        (compiled("musl", compiled.idle, loader), "another processor or C library"),
+    ):
+        assert why in str(loaded_program.inspect(program).obstacle)
 
 
 # ---- 2: a bad value is another valid value ------------------------------------------------------
@@ -136,29 +130,20 @@ def test_a_setting_that_became_another_one_is_noticed(
     ("name", "config"),
     [
         ("glibc", {"arena_max": "64k"}),
-        ("glibc", {"arena_max": "abc"}),
         ("glibc", {"tcache_count": 70000}),
-        ("glibc", {"perturb": 1}),
         ("glibc", {"check": 3}),
-        ("glibc", {"hugetlb": "3"}),
-        ("jemalloc", {"dirty_decay_ms": "10s"}),
         ("jemalloc", {"tcache_max": 999999999}),
         ("jemalloc", {"metadata_thp": "a"}),
         ("jemalloc", {"m": "auto"}),
-        ("jemalloc", {"retain": "TRUE"}),
         ("jemalloc", {"retain": 1}),
         ("jemalloc", {"tcache_ncached_max": "8-16:4"}),
-        *[("jemalloc", {name: "true"}) for name in ("junk", "zero", "prof", "xmalloc", "utrace")],
-        *[("jemalloc", {name: "true"}) for name in ("abort", "stats_print", "hpa")],
-        ("jemalloc", {"san_guard_small": 1}),
+        *[("jemalloc", {name: "true"}) for name in ("junk", "prof", "abort", "stats_print", "hpa")],
         ("mimalloc", {"purge_delay": ""}),
-        ("mimalloc", {"purge_delay": -5}),
         ("mimalloc", {"decommit_delay": 0}),
         ("mimalloc", {"disallow_os_alloc": 1}),
-        ("tcmalloc", {"max_total_thread_cache_bytes": "64M"}),
         ("tcmalloc", {"aggressive_decommit": "on"}),
-        ("tcmalloc", {"release_rate_percent": 1001}),
         ("tcmalloc", {"heap_limit_mb": 64}),
+        ("tcmalloc", {"transfer_num_obj": 0}),
     ],
 )
 def test_such_a_setting_is_refused_when_hztune_itself_is_asked_for_it(
@@ -244,15 +229,6 @@ def test_zero_is_a_value_where_the_loader_prints_it_for_unset_too(
 # ---- 3: a value that kills or hangs -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [0, -5])
-def test_a_batch_that_kills_or_hangs_tcmalloc_is_refused(
-    batch: int, found: dict[str, tuple[Adapter, Installed]]
-) -> None:
-    adapter, installed = found["tcmalloc"]
-    with pytest.raises(UsageError, match="from 1 to"):
-        adapter.environment({"transfer_num_obj": batch}, installed)
-
-
 @pytest.mark.parametrize(
     ("text", "end"), [("0", "SIGFPE"), ("abc", "SIGFPE"), ("-5", "did not end")]
 )
@@ -271,35 +247,21 @@ def test_a_probe_that_dies_or_hangs_is_told_in_words(
 # ---- 4: names differ by version -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("version", "variable"),
-    [("2.0.9", "MIMALLOC_DECOMMIT_DELAY"), ("2.1.7", "MIMALLOC_PURGE_DELAY")],
-)
-def test_one_knob_is_written_by_the_name_of_the_installed_version(
-    version: str, variable: str
-) -> None:
-    adapter = allocator.get("mimalloc")
-    installed = Installed("mimalloc", version, "libmimalloc.so.2", Path(), "", "")
-    assert adapter.settings({"purge_delay": 0}, installed) == {variable: "0"}
-
-
-def test_a_knob_of_another_version_is_refused(
+def test_one_name_has_another_variable_and_another_unit_in_another_version(
     found: dict[str, tuple[Adapter, Installed]],
 ) -> None:
-    adapter, _ = found["jemalloc"]
+    adapter = allocator.get("mimalloc")
+    for version, variable, unit in (
+        ("2.0.9", "MIMALLOC_DECOMMIT_DELAY", ("segments", 8, 1024)),
+        ("2.1.7", "MIMALLOC_PURGE_DELAY", ("percent", 10, 100)),
+    ):
+        installed = Installed("mimalloc", version, "libmimalloc.so.2", Path(), "", "")
+        assert adapter.settings({"purge_delay": 0}, installed) == {variable: "0"}
+        (knob,) = [k for k in adapter.knobs(installed) if k.name == "max_segment_reclaim"]
+        assert (knob.unit, knob.default, knob.high) == unit
     older = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "", "")
     with pytest.raises(UsageError, match="in the installed version"):
-        adapter.check({"cache_oblivious": "false"}, older)
-
-
-def test_one_name_has_another_unit_in_another_version() -> None:
-    adapter = allocator.get("mimalloc")
-    units = {}
-    for version in ("2.0.9", "2.1.7"):
-        installed = Installed("mimalloc", version, "libmimalloc.so.2", Path(), "", "")
-        (knob,) = [k for k in adapter.knobs(installed) if k.name == "max_segment_reclaim"]
-        units[version] = (knob.unit, knob.default, knob.high)
-    assert units == {"2.0.9": ("segments", 8, 1024), "2.1.7": ("percent", 10, 100)}
+        found["jemalloc"][0].check({"cache_oblivious": "false"}, older)
 
 
 # ---- variables that others left behind ----------------------------------------------------------
@@ -349,12 +311,11 @@ def test_peak_memory_of_a_small_program_does_not_include_what_started_it() -> No
     assert json.loads(done.stdout)["rss_peak_kb"] < 50 * 1024 < len(ballast) // 1024
 
 
-def test_true_is_found_where_path_does_not_name_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_true_is_found_where_path_does_not_name_its_folder_or_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert probe.run_true({}).ok
-
-
-def test_a_machine_without_true_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     with pytest.raises(UsageError, match=r"finds it neither in PATH nor in /bin:/usr/bin; install"):
         probe.run_true({})

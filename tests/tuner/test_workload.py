@@ -19,10 +19,6 @@ def test_the_first_workloads_are_listed_with_everything_that_users_need() -> Non
         for param in each.params:
             assert param.doc
             assert param.parse(str(param.default)) == param.default
-
-
-def test_every_setting_uses_parameters_and_values_of_its_workload() -> None:
-    for each in listing():
         for setting in each.settings:
             assert setting.doc
             for name, value in setting.values:
@@ -50,18 +46,12 @@ def test_a_workload_measured_by_its_p99_is_timed_at_every_call_in_whole_runs() -
     spec.check()
 
 
-def test_a_metric_that_is_none_of_a_workload_is_refused() -> None:
-    with pytest.raises(UsageError, match="legal: ops_per_s p99_ns"):
-        goal_of("wall_s")
-
-
-def test_without_a_number_the_threads_are_the_cpus_or_what_the_workload_needs() -> None:
+def test_what_is_left_out_is_found_and_the_last_of_two_values_counts() -> None:
     spec = WorkloadSpec.from_text("larson")
     assert spec.threads == max(find("larson").min_threads, len(os.sched_getaffinity(0)))
-
-
-def test_the_last_of_two_values_for_a_parameter_counts() -> None:
     assert WorkloadSpec.from_text("remote", ["ws=100", "ws=200"]).params == (("ws", 200),)
+    with pytest.raises(UsageError, match="legal: ops_per_s p99_ns"):
+        goal_of("wall_s")
 
 
 REFUSED = {
