@@ -6,30 +6,19 @@
 #include "check.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "deepbind_module.h"
-
-enum { BLOCKS = 1000, THREADS = 8 };
-
-typedef struct module {
-    void *(*take)(size_t size);
-    void (*give)(void *block);
-    malloc_function *(*which)(void); /* the malloc that take calls */
-} module;
+#include "deepbind.h"
 
 static module find(void *handle)
 {
-    module found;
+    module (*of)(void) = NULL;
     require(handle != NULL, "nothing was loaded: %s", dlerror());
-    *(void **)&found.take = dlsym(handle, "module_take");
-    *(void **)&found.give = dlsym(handle, "module_give");
-    *(void **)&found.which = dlsym(handle, "module_malloc");
-    require(found.take != NULL && found.give != NULL && found.which != NULL, "%s", dlerror());
-    return found;
+    *(void **)&of = dlsym(handle, "module_of");
+    require(of != NULL, "%s", dlerror());
+    return of();
 }
 
 static module load(int mode)
@@ -37,56 +26,58 @@ static module load(int mode)
     return find(dlopen(MODULE_FILE, mode));
 }
 
-static const char *home_of(const module *loaded)
+static const char *home_of(malloc_function *which)
 {
     Dl_info info;
-    const uintptr_t function = (uintptr_t)loaded->which();
-    require(dladdr((void *)function, &info) != 0, "the module's malloc is in no library");
+    require(dladdr((void *)(uintptr_t)which, &info) != 0, "the module's malloc is in no library");
     return info.dli_fname;
 }
 
-static void require_the_programs_malloc(const module *loaded)
+static bool is_the_programs(malloc_function *which)
 {
-    const uintptr_t function = (uintptr_t)loaded->which();
-    require((void *)function == dlsym(RTLD_DEFAULT, "malloc"), "the module's malloc is that of %s",
-            home_of(loaded));
+    return (void *)(uintptr_t)which == dlsym(RTLD_DEFAULT, "malloc");
 }
 
-CHECK("the program frees what the module allocates")
+/* The program frees what the module allocates, and the other way round. */
+static void require_shared(module loaded)
 {
-    const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
-    for (size_t i = 0; i < BLOCKS; i++) free(memset(loaded.take(i * i + 1), 1, i * i + 1));
-    require_the_programs_malloc(&loaded);
+    require(is_the_programs(loaded.which), "the module's malloc is that of %s",
+            home_of(loaded.which));
+    for (size_t i = 0; i < 1000; i++) free(memset(loaded.take(i * i + 1), 1, i * i + 1));
+    for (size_t i = 0; i < 1000; i++) loaded.give(memset(malloc(i * i + 1), 1, i * i + 1));
 }
 
-CHECK("the module frees what the program allocates")
+static void *load_and_share(void *unused)
 {
-    const module loaded = load(RTLD_LAZY | RTLD_GLOBAL | RTLD_DEEPBIND);
-    for (size_t i = 0; i < BLOCKS; i++) loaded.give(memset(malloc(i * i + 1), 1, i * i + 1));
-    require_the_programs_malloc(&loaded);
+    require_shared(load(RTLD_NOW | RTLD_DEEPBIND));
+    return unused;
 }
 
-CHECK("dlmopen into the program's own namespace is no other")
+CHECK("the module shares the program's malloc, also by dlmopen into the program's namespace")
 {
-    const module loaded = find(dlmopen(LM_ID_BASE, MODULE_FILE, RTLD_NOW | RTLD_DEEPBIND));
-    loaded.give(malloc(100));
-    free(loaded.take(100));
-    require_the_programs_malloc(&loaded);
+    require_shared(load(RTLD_NOW | RTLD_DEEPBIND));
+    require_shared(load(RTLD_LAZY | RTLD_GLOBAL | RTLD_DEEPBIND));
+    require_shared(find(dlmopen(LM_ID_BASE, MODULE_FILE, RTLD_NOW | RTLD_DEEPBIND)));
+}
+
+CHECK("threads may load at once")
+{
+    crowd all;
+    crowd_start(&all, 8, load_and_share);
+    crowd_end(&all);
 }
 
 CHECK("a namespace of its own keeps its own malloc")
 {
     const module loaded = find(dlmopen(LM_ID_NEWLM, MODULE_FILE, RTLD_NOW | RTLD_DEEPBIND));
-    const uintptr_t function = (uintptr_t)loaded.which();
-    for (size_t i = 0; i < BLOCKS; i++) loaded.give(loaded.take(i));
-    require((void *)function != dlsym(RTLD_DEFAULT, "malloc"), "it uses the program's");
+    for (size_t i = 0; i < 1000; i++) loaded.give(loaded.take(i));
+    require(!is_the_programs(loaded.which), "it uses the program's");
 }
 
 CHECK("a constructor that runs before ours may load")
 {
-    const uintptr_t function = (uintptr_t)caller_early_malloc;
-    require(function != 0, "the library that loads early found nothing");
-    require((void *)function == dlsym(RTLD_DEFAULT, "malloc"), "it got another malloc");
+    require(caller_early_malloc != NULL, "the library that loads early found nothing");
+    require(is_the_programs(caller_early_malloc), "it got another malloc");
 }
 
 CHECK("what cannot be loaded is named")
@@ -99,21 +90,6 @@ CHECK("what cannot be loaded is named")
     require(dlopen(MODULE_FILE, RTLD_NOW | RTLD_NOLOAD | RTLD_DEEPBIND) == NULL, "not loaded yet");
 }
 
-static void *load_and_use(void *unused)
-{
-    const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
-    (void)unused;
-    free(loaded.take(100));
-    return NULL;
-}
-
-CHECK("threads may load at once")
-{
-    pthread_t threads[THREADS];
-    for (size_t i = 0; i < THREADS; i++) threads[i] = thread_start(load_and_use, NULL);
-    for (size_t i = 0; i < THREADS; i++) (void)thread_end(threads[i]);
-}
-
 /* ---- where the flag is kept ------------------------------------------------------------------ */
 
 static bool is_kept(void)
@@ -121,35 +97,27 @@ static bool is_kept(void)
     return getenv("HZ_KEEP_DEEPBIND") != NULL;
 }
 
-static void require_the_c_librarys(void)
-{
-    const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
-    require(strstr(home_of(&loaded), "/libc.so") != NULL, "its malloc is that of %s",
-            home_of(&loaded));
-    loaded.give(loaded.take(100));
-}
-
 CHECK("kept: the flag reaches the C library, also when the switch is taken back")
 {
-    if (!is_kept()) return;
-    require_the_c_librarys();
-    require(unsetenv("HZ_KEEP_DEEPBIND") == 0, "unsetenv");
-    require_the_c_librarys();
+    for (int i = 0; is_kept() || i == 1; i++) {
+        const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
+        require(strstr(home_of(loaded.which), "/libc.so") != NULL, "its malloc is that of %s",
+                home_of(loaded.which));
+        loaded.give(loaded.take(100));
+        require(unsetenv("HZ_KEEP_DEEPBIND") == 0, "unsetenv");
+    }
 }
 
 CHECK("kept: without the flag the switch changes nothing")
 {
-    const module loaded = load(RTLD_NOW);
-    free(loaded.take(100));
-    require_the_programs_malloc(&loaded);
+    require_shared(load(RTLD_NOW));
 }
 
 CHECK("kept: the caller stays the caller, whose RUNPATH is searched")
 {
-    require(caller_finds(RTLD_NOW), "without the flag: %s", dlerror());
-    require(caller_finds(RTLD_NOW | RTLD_DEEPBIND), "with the flag: %s", dlerror());
-    require(caller_finds_in_space(RTLD_NOW), "by dlmopen: %s", dlerror());
-    require(caller_finds_in_space(RTLD_NOW | RTLD_DEEPBIND), "by both: %s", dlerror());
+    for (int i = 0; i < 4; i++)
+        require(caller_finds(RTLD_NOW | (i % 2 == 0 ? RTLD_DEEPBIND : 0), i / 2 == 1), "way %d: %s",
+                i, dlerror());
     require(dlopen(HIDDEN_NAME, RTLD_NOW) == NULL, "the program, which has no such RUNPATH, too");
 }
 

@@ -10,7 +10,6 @@
 #include "check.h"
 
 #include <malloc.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,46 +27,32 @@ typedef enum disguise { THE_WORD, MADE_FOR_THE_BLOCK, RANDOM, DISGUISES } disgui
  * is no longer there to read, as a large block's. */
 static uint64_t word_of_free_block(size_t size, uintptr_t *address)
 {
-    void *given = malloc(size);
-    volatile uint64_t *block = given;
-    require(given != NULL, "no memory for %zu bytes", size);
+    volatile uint64_t *block = malloc(size);
+    *address = (uintptr_t)block;
     block[0] = block[1] = 0;
-    *address = (uintptr_t)given;
-    free(given);
+    free((void *)*address);
     return size > 131072 ? 0 : block[1];
 }
 
-static uint64_t word_for(disguise as, size_t size, const void *block)
+/* A block that has the word at the second place and at some more. */
+static void *disguised(disguise as, size_t size)
 {
     static uint64_t state = 20261123;
     uintptr_t donor;
-    const uint64_t word = word_of_free_block(size, &donor);
-    if (as == RANDOM) return random_next(&state);
-    return as == THE_WORD ? word : word ^ donor ^ (uintptr_t)block;
-}
-
-/* Stores the word at the second place and at some more. */
-static void *disguised(disguise as, size_t size)
-{
     uint64_t *block = malloc(size);
     require(block != NULL, "no memory for %zu bytes", size);
-    const uint64_t word = word_for(as, size, block);
+    uint64_t word = word_of_free_block(size, &donor);
+    if (as == MADE_FOR_THE_BLOCK) word ^= donor ^ (uintptr_t)block;
+    if (as == RANDOM) word = random_next(&state);
     for (size_t i = 0; i < size / 8 && i < WORDS; i++) block[i] = word;
     return block;
-}
-
-static void for_all(void (*act)(disguise as, size_t size))
-{
-    for (int as = 0; as < DISGUISES; as++)
-        for (size_t i = 0; i < COUNT(sizes); i++) act((disguise)as, sizes[i]);
 }
 
 /* ---- ways of a block ------------------------------------------------------------------------ */
 
 static void ask(disguise as, size_t size)
 {
-    void *plain = calloc(1, size);
-    void *block = disguised(as, size);
+    void *plain = calloc(1, size), *block = disguised(as, size);
     require(malloc_usable_size(block) == malloc_usable_size(plain),
             "%zu bytes: usable %zu, and %zu of a block of zeros", size, malloc_usable_size(block),
             malloc_usable_size(plain));
@@ -75,43 +60,36 @@ static void ask(disguise as, size_t size)
     free(block);
 }
 
-static void resize_to(disguise as, size_t size, size_t wanted)
-{
-    uint64_t *block = disguised(as, size);
-    const uint64_t second = block[1];
-    block = realloc(block, wanted);
-    require(block != NULL, "no %zu bytes", wanted);
-    require(wanted < 16 || block[1] == second, "%zu to %zu bytes: contents changed", size, wanted);
-    free(block);
-}
-
 static void resize(disguise as, size_t size)
 {
-    resize_to(as, size, size * 4);
-    resize_to(as, size, size + size / 8);
-    resize_to(as, size, size / 4);
-    resize_to(as, size, size - size / 8);
+    const size_t wanted[] = {size * 4, size + size / 8, size / 4, size - size / 8};
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        uint64_t *block = disguised(as, size);
+        const uint64_t second = block[1];
+        block = realloc(block, wanted[i]);
+        require(block != NULL, "no %zu bytes", wanted[i]);
+        require(wanted[i] < 16 || block[1] == second, "%zu to %zu bytes: contents changed", size,
+                wanted[i]);
+        free(block);
+    }
     require(realloc(disguised(as, size), 0) == NULL, "realloc to 0 gave a block");
 }
 
 /* ---- many at once --------------------------------------------------------------------------- */
 
 static void *blocks[MANY];
-
-static size_t many(size_t size)
-{
-    return size * MANY > MANY_BYTES ? MANY_BYTES / size : MANY;
-}
+static size_t many; /* of them, of one size */
 
 static void get_many(disguise as, size_t size)
 {
-    for (size_t i = 0; i < many(size); i++) blocks[i] = disguised(as, size);
+    many = size * MANY > MANY_BYTES ? MANY_BYTES / size : MANY;
+    for (size_t i = 0; i < many; i++) blocks[i] = disguised(as, size);
 }
 
-static void *free_many(void *size)
+static void *free_many(void *unused)
 {
-    for (size_t i = 0; i < many((size_t)(uintptr_t)size); i++) free(blocks[i]);
-    return NULL;
+    for (size_t i = 0; i < many; i++) free(blocks[i]);
+    return unused;
 }
 
 static int by_address(const void *a, const void *b)
@@ -123,38 +101,44 @@ static int by_address(const void *a, const void *b)
 /* All come back, and none twice. */
 static void get_them_again(size_t size)
 {
-    for (size_t i = 0; i < many(size); i++) {
-        blocks[i] = malloc(size);
-        require(blocks[i] != NULL, "no memory for %zu bytes", size);
-    }
-    qsort(blocks, many(size), sizeof *blocks, by_address);
-    for (size_t i = 1; i < many(size); i++)
+    for (size_t i = 0; i < many; i++) blocks[i] = malloc(size);
+    qsort(blocks, many, sizeof *blocks, by_address);
+    for (size_t i = 1; i < many; i++)
         require(blocks[i] != blocks[i - 1], "%zu bytes: a block has two owners", size);
-    (void)free_many((void *)(uintptr_t)size);
+    (void)free_many(NULL);
 }
 
 static void free_many_here(disguise as, size_t size)
 {
     get_many(as, size);
-    (void)free_many((void *)(uintptr_t)size);
+    (void)free_many(NULL);
     get_them_again(size);
 }
 
 static void free_many_elsewhere(disguise as, size_t size)
 {
     get_many(as, size);
-    (void)thread_end(thread_start(free_many, (void *)(uintptr_t)size));
+    (void)thread_end(thread_start(free_many, NULL));
     get_them_again(size);
 }
 
 static void free_and_trim(disguise as, size_t size)
 {
     get_many(as, size);
-    for (size_t i = 0; i < many(size); i += 2) free(blocks[i]);
+    for (size_t i = 0; i < many; i += 2) free(blocks[i]);
     (void)malloc_trim(0);
-    for (size_t i = 1; i < many(size); i += 2) free(blocks[i]);
+    for (size_t i = 1; i < many; i += 2) free(blocks[i]);
     (void)malloc_trim(0);
     get_them_again(size);
+}
+
+CHECK_IN(120, "nothing that becomes of a block depends on what it holds")
+{
+    void (*const acts[])(disguise, size_t) = {ask, resize, free_many_here, free_many_elsewhere,
+                                              free_and_trim};
+    for (size_t i = 0; i < COUNT(acts) * DISGUISES * COUNT(sizes); i++)
+        acts[i / (DISGUISES * COUNT(sizes))]((disguise)(i / COUNT(sizes) % DISGUISES),
+                                             sizes[i % COUNT(sizes)]);
 }
 
 /* ---- what is handed out --------------------------------------------------------------------- */
@@ -171,13 +155,14 @@ static bool is_address(uint64_t word, const void *block)
 }
 
 /* One constant at most; everything else as it came from the system. */
-static void require_tells_nothing(uint64_t *block, size_t size, uint64_t *constant)
+static void require_tells_nothing(const uint64_t *block, size_t size)
 {
+    static uint64_t constant;
     for (size_t i = 0; i < size / 8; i++) {
         if (block[i] == 0) continue;
-        if (*constant == 0) *constant = block[i];
-        require(block[i] == *constant, "%zu bytes: word %zu is %#llx, and %#llx elsewhere", size, i,
-                (unsigned long long)block[i], (unsigned long long)*constant);
+        if (constant == 0) constant = block[i];
+        require(block[i] == constant, "%zu bytes: word %zu is %#llx, and %#llx elsewhere", size, i,
+                (unsigned long long)block[i], (unsigned long long)constant);
         require(!is_address(block[i], block), "%zu bytes: word %zu is the address %#llx", size, i,
                 (unsigned long long)block[i]);
     }
@@ -186,38 +171,13 @@ static void require_tells_nothing(uint64_t *block, size_t size, uint64_t *consta
 /* Also blocks that were freed, all zero, and are handed out again. */
 CHECK_IN(60, "no block that is handed out tells an address")
 {
-    uint64_t constant = 0;
-    for (size_t turn = 0; turn < 3; turn++) {
-        for (size_t i = 0; i < COUNT(sizes); i++) {
-            for (size_t j = 0; j < 100; j++) {
-                blocks[j] = malloc(sizes[i]);
-                require_tells_nothing(blocks[j], sizes[i], &constant);
-                memset(blocks[j], 0, sizes[i]);
-            }
-            for (size_t j = 0; j < 100; j++) free(blocks[j]);
+    for (size_t i = 0; i < 3 * COUNT(sizes); i++) {
+        const size_t size = sizes[i % COUNT(sizes)];
+        for (size_t j = 0; j < 100; j++) {
+            blocks[j] = malloc(size);
+            require_tells_nothing(blocks[j], size);
+            memset(blocks[j], 0, size);
         }
+        for (size_t j = 0; j < 100; j++) free(blocks[j]);
     }
-}
-
-/* ---- the checks ----------------------------------------------------------------------------- */
-
-CHECK("the usable size of a block does not depend on what it holds")
-{
-    for_all(ask);
-}
-CHECK("a realloc does not depend on what the block holds")
-{
-    for_all(resize);
-}
-CHECK_IN(60, "a free does not depend on what the block holds")
-{
-    for_all(free_many_here);
-}
-CHECK_IN(60, "a free by another thread does not depend on what the block holds")
-{
-    for_all(free_many_elsewhere);
-}
-CHECK_IN(60, "a trim does not depend on what blocks hold")
-{
-    for_all(free_and_trim);
 }

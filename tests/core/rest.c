@@ -11,24 +11,34 @@
 
 enum { STATUS_OF_HANDLER = 17 };
 
+static void require_threads(size_t wanted)
+{
+    require(threads_now() == wanted, "%zu threads, not %zu", threads_now(), wanted);
+}
+
 /* ---- the background thread ------------------------------------------------------------------ */
 
 CHECK("a program without threads gets none")
 {
     burst();
     burst();
-    require(threads_now() == 1, "it has %zu threads", threads_now());
+    require_threads(1);
 }
 
-CHECK("what a burst left goes back while the threads rest")
+/* At main, at one thread, and itself. It sleeps meanwhile, and is woken. */
+static void burst_twice_beside_one_thread(void)
 {
     rester self;
     rester_start(&self);
     require_that_a_burst_is_given_back(&self);
-    require_that_a_burst_is_given_back(&self); /* it slept meanwhile, and was woken */
-    require(threads_now() == 3, "%zu threads, not main, one and the background thread",
-            threads_now());
+    require_that_a_burst_is_given_back(&self);
+    require_threads(3);
     rester_end(&self);
+}
+
+CHECK("what a burst left goes back while the threads rest")
+{
+    burst_twice_beside_one_thread();
 }
 
 CHECK("many threads bring one background thread")
@@ -43,11 +53,10 @@ CHECK("many threads bring one background thread")
 CHECK("at rest the background thread sleeps for good")
 {
     rester self;
+    char before[256] = "", now[256];
     rester_start(&self);
     require_that_a_burst_is_given_back(&self);
-    long background = 0;
-    char before[256] = "", now[256];
-    background_seen(&background);
+    const long background = background_seen();
     for (int alike = 0; alike < LOOKS_ALIKE; alike++) {
         status_line(background, "voluntary_ctxt_switches:", now, sizeof now);
         if (strcmp(before, now) != 0) alike = 0;
@@ -73,11 +82,12 @@ CHECK("when the threads have ended so does the background thread, and comes agai
 
 CHECK("it opens no descriptor, and survives that all are closed")
 {
-    const size_t before = numbers_in("/proc/self/fd", NULL);
     rester self;
+    const int lowest = dup(0);
+    (void)close(lowest);
     rester_start(&self);
     wait_for_threads(3);
-    require(numbers_in("/proc/self/fd", NULL) == before, "a descriptor was opened");
+    require(dup(0) == lowest, "a descriptor was opened");
     require(syscall(SYS_close_range, 3, ~0U, 0) == 0 || errno == ENOSYS, "close_range failed");
     require_that_a_burst_is_given_back(&self);
 }
@@ -91,9 +101,7 @@ static void *allocate_a_little(void *unused)
 CHECK_IN(60, "two thousand threads come and go beside one background thread")
 {
     for (int i = 0; i < 2000; i++) {
-        pthread_t thread;
-        require(pthread_create(&thread, NULL, allocate_a_little, NULL) == 0, "no thread %d", i);
-        require(pthread_join(thread, NULL) == 0, "thread %d was not joined", i);
+        (void)thread_end(thread_start(allocate_a_little, NULL));
         if (i % 200 == 0) require(threads_now() <= 4, "%zu threads", threads_now());
     }
     wait_for_threads(1);
@@ -101,65 +109,41 @@ CHECK_IN(60, "two thousand threads come and go beside one background thread")
 
 /* ---- forks ---------------------------------------------------------------------------------- */
 
-static void act_as_a_child(void *unused)
+static void act_as_a_child(void)
 {
-    (void)unused;
-    require(threads_now() == 1, "a child has %zu threads", threads_now());
+    require_threads(1);
     burst();
-    rester own;
-    rester_start(&own);
-    require_that_a_burst_is_given_back(&own);
-    require(threads_now() == 3, "%zu threads, not main, one and the background thread",
-            threads_now());
-    rester_end(&own);
+    burst_twice_beside_one_thread();
 }
 
-static void require_children(int count)
-{
-    for (int i = 0; i < count; i++) {
-        ending result;
-        run_apart(act_as_a_child, NULL, 30, &result);
-        require(result.signal == 0 && result.status == 0, "a child: signal %d, status %d: %s",
-                result.signal, result.status, result.said);
-    }
-}
-
+/* Children while the background thread watches, and while it returns memory. */
 CHECK_IN(60, "a child has no background thread until it makes a thread")
 {
     rester self;
     rester_start(&self);
     rester_burst(&self);
-    require_children(3); /* while the background thread watches, and while it returns memory */
+    for (int i = 0; i < 3; i++) require_of_child(act_as_a_child);
     rester_end(&self);
 }
 
 static void *fork_at_once(void *how_late)
 {
-    for (int i = 0; i < *(int *)how_late; i++) (void)syscall(SYS_gettid);
-    require_children(1);
+    for (size_t i = 0; i < (size_t)how_late; i++) (void)syscall(SYS_gettid);
+    require_of_child(act_as_a_child);
     return NULL;
 }
 
 /* The first thread forks while the one that has made it makes the background thread. */
 static void fork_during_the_birth(void *how_late)
 {
-    pthread_t thread;
-    require(pthread_create(&thread, NULL, fork_at_once, how_late) == 0, "no thread");
-    require(pthread_join(thread, NULL) == 0, "it was not joined");
-    rester self;
-    rester_start(&self);
-    require_that_a_burst_is_given_back(&self);
-    rester_end(&self);
+    (void)thread_end(thread_start(fork_at_once, how_late));
+    burst_twice_beside_one_thread();
 }
 
 CHECK_IN(60, "a fork while the background thread is made leaves both processes whole")
 {
-    for (int how_late = 0; how_late < 400; how_late += 50) {
-        ending result;
-        run_apart(fork_during_the_birth, &how_late, 30, &result);
-        require(result.signal == 0 && result.status == 0, "signal %d, status %d: %s", result.signal,
-                result.status, result.said);
-    }
+    for (size_t how_late = 0; how_late < 400; how_late += 80)
+        require_well(fork_during_the_birth, (void *)how_late, 30);
 }
 
 /* ---- signals, and the end ------------------------------------------------------------------- */
@@ -172,15 +156,16 @@ static void handle(int signal)
     atomic_fetch_add(&handled, 1);
 }
 
+/* The mask of the thread is main's. */
 CHECK("no handler runs on the background thread")
 {
     sigset_t one, pending;
+    rester self;
     (void)sigemptyset(&one);
     (void)sigaddset(&one, SIGUSR1);
     (void)signal(SIGUSR1, handle);
     (void)pthread_sigmask(SIG_BLOCK, &one, NULL);
-    rester self;
-    rester_start(&self); /* its mask is main's */
+    rester_start(&self);
     wait_for_threads(3);
     require(kill(getpid(), SIGUSR1) == 0, "kill: %s", strerror(errno));
     require_that_a_burst_is_given_back(&self);
@@ -189,10 +174,18 @@ CHECK("no handler runs on the background thread")
     rester_end(&self);
 }
 
+static void require_ends_by_handler(void (*act)(void *), void *subject)
+{
+    ending result;
+    run_apart(act, subject, 30, &result);
+    require(result.status == STATUS_OF_HANDLER, "signal %d, status %d: %s", result.signal,
+            result.status, result.said);
+}
+
 static void exit_at_once(void *unused)
 {
-    (void)unused;
     static rester self;
+    (void)unused;
     rester_start(&self);
     rester_burst(&self);
     exit(STATUS_OF_HANDLER);
@@ -200,16 +193,12 @@ static void exit_at_once(void *unused)
 
 CHECK_IN(60, "exit ends the process, whatever the background thread does")
 {
-    for (int i = 0; i < 8; i++) {
-        ending result;
-        run_apart(exit_at_once, NULL, 30, &result);
-        require(result.status == STATUS_OF_HANDLER, "signal %d, status %d: %s", result.signal,
-                result.status, result.said);
-    }
+    for (int i = 0; i < 4; i++) require_ends_by_handler(exit_at_once, NULL);
 }
 
 static rester last;  /* thread of a process whose main has ended */
 static pid_t helper; /* a thread that lets it go, and may end after it */
+static pthread_t main_thread;
 
 static void tell_thread(void)
 {
@@ -219,31 +208,25 @@ static void tell_thread(void)
 
 typedef enum how { IN_THE_MIDDLE, AT_REST, CANCELLED, HOWS } how;
 
-static how last_ends;
-static pthread_t main_thread;
-
-static void *end_last(void *unused)
+static void *end_last(void *ends)
 {
     helper = (pid_t)syscall(SYS_gettid);
     require(pthread_join(main_thread, NULL) == 0, "main was not joined");
-    if (last_ends == CANCELLED)
+    if ((how)(uintptr_t)ends == CANCELLED)
         (void)pthread_cancel(last.thread);
     else
         atomic_store(&last.is_let_go, true);
-    return unused;
+    return NULL;
 }
 
 static void main_ends_first(void *ends)
 {
-    pthread_t other;
     (void)atexit(tell_thread);
-    last_ends = *(how *)ends;
     main_thread = pthread_self();
     rester_start(&last);
     rester_burst(&last);
-    if (last_ends != IN_THE_MIDDLE) pass(200);
-    require(pthread_create(&other, NULL, end_last, NULL) == 0, "no thread");
-    (void)pthread_detach(other);
+    if ((how)(uintptr_t)ends != IN_THE_MIDDLE) pass(200);
+    (void)pthread_detach(thread_start(end_last, ends));
     pthread_exit(NULL);
 }
 
@@ -251,14 +234,8 @@ static void main_ends_first(void *ends)
  * process waits for it, one of these fails. */
 CHECK_IN(60, "a process whose main has ended ends with its last thread")
 {
-    for (how ends = IN_THE_MIDDLE; ends < HOWS; ends++) {
-        for (int i = 0; i < 2; i++) {
-            ending result;
-            run_apart(main_ends_first, &ends, 30, &result);
-            require(result.status == STATUS_OF_HANDLER, "signal %d, status %d: %s", result.signal,
-                    result.status, result.said);
-        }
-    }
+    for (uintptr_t i = 0; i < 2 * HOWS; i++)
+        require_ends_by_handler(main_ends_first, (void *)(i % HOWS));
 }
 
 static void end_with_status(void)
@@ -274,31 +251,24 @@ static void *end_at_once(void *unused)
 /* Its stack is one that was in use before, so that the C library allocates nothing. */
 static void *make_a_thread_after_main(void *unused)
 {
-    pthread_t other;
     require(pthread_join(main_thread, NULL) == 0, "main was not joined");
-    require(pthread_create(&other, NULL, end_at_once, NULL) == 0, "no thread");
-    (void)pthread_detach(other);
+    (void)pthread_detach(thread_start(end_at_once, NULL));
     return unused;
 }
 
 static void end_with_threads_that_never_allocate(void *unused)
 {
-    pthread_t thread, before[3];
+    crowd before;
     (void)unused;
     (void)atexit(end_with_status);
-    for (size_t i = 0; i < COUNT(before); i++)
-        require(pthread_create(&before[i], NULL, end_at_once, NULL) == 0, "no thread");
-    for (size_t i = 0; i < COUNT(before); i++) (void)pthread_join(before[i], NULL);
+    crowd_start(&before, 3, end_at_once);
+    crowd_end(&before);
     main_thread = pthread_self();
-    require(pthread_create(&thread, NULL, make_a_thread_after_main, NULL) == 0, "no thread");
-    (void)pthread_detach(thread);
+    (void)pthread_detach(thread_start(make_a_thread_after_main, NULL));
     pthread_exit(NULL);
 }
 
 CHECK("a process whose last threads never allocate ends with them")
 {
-    ending result;
-    run_apart(end_with_threads_that_never_allocate, NULL, 20, &result);
-    require(result.status == STATUS_OF_HANDLER, "signal %d, status %d: %s", result.signal,
-            result.status, result.said);
+    require_ends_by_handler(end_with_threads_that_never_allocate, NULL);
 }

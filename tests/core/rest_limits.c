@@ -21,11 +21,8 @@ enum { NOBODY = 54321 };
 
 static void require_rights(const char *wanted)
 {
-    long thread = 0;
     char ids[256];
-    wait_for_threads(3);
-    (void)numbers_in("/proc/self/task", &thread);
-    status_line(thread, "Uid:", ids, sizeof ids);
+    status_line(background_seen(), "Uid:", ids, sizeof ids);
     require(strstr(ids, wanted) != NULL, "the background thread has the rights of %s", ids);
 }
 
@@ -47,10 +44,8 @@ CHECK("the background thread of a program in real time is not in real time")
     const struct sched_param first = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) return; /* not allowed here */
     rester self;
-    long background = 0;
     rester_start(&self);
-    background_seen(&background);
-    require(sched_getscheduler((pid_t)background) == SCHED_OTHER,
+    require(sched_getscheduler((pid_t)background_seen()) == SCHED_OTHER,
             "the background thread is in real time, too");
     require(sched_getscheduler(self.tid) == SCHED_FIFO, "the program's thread is not");
     rester_end(&self);
@@ -120,7 +115,7 @@ CHECK("a sandbox that answers by a signal answers the background thread, too")
     rester self;
     require(sigaction(SIGSYS, &action, NULL) == 0, "sigaction: %s", strerror(errno));
     rester_start(&self);
-    background_seen(&background_tid);
+    background_tid = background_seen();
     close_sandbox(SYS_madvise, SYS_madvise, SECCOMP_RET_TRAP);
     rester_burst(&self);
     while (atomic_load(&answered) == 0) pass(LOOK_MS);
@@ -138,10 +133,9 @@ static void *be_strict(void *is_strict)
 CHECK("a thread that shuts itself in does not shut the background thread in")
 {
     static atomic_bool is_strict;
-    pthread_t strict;
     rester self;
     rester_start(&self);
-    require(pthread_create(&strict, NULL, be_strict, &is_strict) == 0, "no thread");
+    (void)thread_start(be_strict, &is_strict);
     while (!atomic_load(&is_strict)) pass(LOOK_MS);
     require_that_a_burst_is_given_back(&self);
     rester_end(&self);

@@ -8,15 +8,12 @@
 #include "check.h"
 
 #include <dirent.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -27,27 +24,9 @@ enum {
 };
 #define BURST_BYTES ((size_t)BLOCKS * BLOCK_BYTES)
 
-/* ---- what the system knows of the process ---------------------------------------------------- */
-
 static inline void pass(unsigned ms)
 {
-    (void)nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
-}
-
-/* The directory's entries that are numbers; the greatest into `*most`, if it is wanted. */
-static inline size_t numbers_in(const char *directory, long *most)
-{
-    size_t count = 0;
-    DIR *all = opendir(directory);
-    require(all != NULL, "cannot read %s", directory);
-    for (const struct dirent *each; (each = readdir(all)) != NULL;) {
-        const long number = strtol(each->d_name, NULL, 10);
-        if (each->d_name[0] == '.') continue;
-        count++;
-        if (most != NULL && number > *most) *most = number;
-    }
-    (void)closedir(all);
-    return count;
+    (void)usleep(ms * 1000);
 }
 
 static inline void wait_for_threads(size_t wanted)
@@ -55,14 +34,27 @@ static inline void wait_for_threads(size_t wanted)
     while (threads_now() != wanted) pass(LOOK_MS);
 }
 
+/* The background thread: the youngest, beside main and another. */
+static inline long background_seen(void)
+{
+    long most = 0;
+    wait_for_threads(3);
+    DIR *all = opendir("/proc/self/task");
+    for (const struct dirent *each; (each = readdir(all)) != NULL;) {
+        const long number = strtol(each->d_name, NULL, 10);
+        most = number > most ? number : most;
+    }
+    (void)closedir(all);
+    return most;
+}
+
 /* A line of a thread's status, without its name. */
 static inline void status_line(long thread, const char *name, char *value, size_t size)
 {
-    char path[64];
+    char path[64], line[256];
     (void)snprintf(path, sizeof path, "/proc/self/task/%ld/status", thread);
     FILE *file = fopen(path, "r");
     require(file != NULL, "cannot read %s", path);
-    char line[256];
     value[0] = '\0';
     while (value[0] == '\0' && fgets(line, sizeof line, file) != NULL)
         if (strncmp(line, name, strlen(name)) == 0)
@@ -76,10 +68,7 @@ static inline void status_line(long thread, const char *name, char *value, size_
 static inline void burst(void)
 {
     void **blocks = malloc(BLOCKS * sizeof *blocks);
-    for (size_t i = 0; i < BLOCKS; i++) {
-        blocks[i] = malloc(BLOCK_BYTES);
-        memset(blocks[i], 1, BLOCK_BYTES);
-    }
+    for (size_t i = 0; i < BLOCKS; i++) blocks[i] = memset(malloc(BLOCK_BYTES), 1, BLOCK_BYTES);
     for (size_t i = 0; i < BLOCKS; i++) free(blocks[i]);
     free(blocks);
 }
@@ -96,12 +85,10 @@ static inline void *rest_and_burst(void *argument)
 {
     rester *self = argument;
     self->tid = (pid_t)syscall(SYS_gettid);
-    while (!atomic_load(&self->is_let_go)) {
-        if (atomic_load(&self->bursts_wanted) > atomic_load(&self->bursts_done)) {
-            burst();
-            atomic_fetch_add(&self->bursts_done, 1);
-        }
-        pass(1);
+    for (; !atomic_load(&self->is_let_go); pass(1)) {
+        if (atomic_load(&self->bursts_wanted) == atomic_load(&self->bursts_done)) continue;
+        burst();
+        atomic_fetch_add(&self->bursts_done, 1);
     }
     return NULL;
 }
@@ -134,12 +121,6 @@ static inline void require_that_a_burst_is_given_back(rester *self)
     const size_t before = resident_bytes();
     rester_burst(self);
     wait_until_given_back(before);
-}
-
-static inline void background_seen(long *background)
-{
-    wait_for_threads(3);
-    (void)numbers_in("/proc/self/task", background);
 }
 
 #endif

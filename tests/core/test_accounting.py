@@ -52,7 +52,7 @@ def test_a_reader_of_malloc_info_understands(
     allocator: str, tolerance: float, core_tests: Path, libhz: Path, preload: Preload
 ) -> None:
     library = {"glibc": "", "hz": str(libhz)}[allocator]
-    done = preload(core_tests / "tests" / "malloc_xml", LD_PRELOAD=library)
+    done = preload(core_tests / "tests" / "accounting", "--xml", LD_PRELOAD=library)
     told, text = done.stdout.split("\n", 1)
     root = ElementTree.fromstring(text)
     assert (root.tag, root.attrib["version"]) == ("malloc", "1")

@@ -101,7 +101,7 @@ ONCE: tuple[Mapping[str, str], ...] = ({},)
 PRELOADED: Mapping[str, tuple[Mapping[str, str], ...]] = {
     **dict.fromkeys(("api", "new_delete"), ({}, FULL)),
     **dict.fromkeys(
-        ("realloc_large", "free_only_consumer", "signals", "threads", "limits", "small_program"),
+        ("realloc_large", "frugal", "signals", "threads", "limits"),
         ONCE,
     ),
     "offences": (

@@ -36,10 +36,7 @@ enum {
     MEMORY_MAX_KB = 256 * 1024
 };
 
-/* What is done with the file. */
-enum { TELL, CUT, CONVERT, REPLAY };
-
-/* What becomes of the file. */
+enum { TELL, CUT, CONVERT, REPLAY }; /* what is done with the file */
 enum {
     SAME,
     DOUBLED,
@@ -93,21 +90,6 @@ static void find_parts(content *file)
         file->parts[file->part_count++] = at;
 }
 
-static void double_part(content *file, size_t at)
-{
-    const size_t bytes = part_bytes(file, at);
-    if (file->count + bytes > FILE_MAX) return;
-    memmove(file->bytes + at + bytes, file->bytes + at, file->count - at);
-    file->count += bytes;
-}
-
-static void leave_out(content *file, size_t at)
-{
-    const size_t bytes = part_bytes(file, at);
-    memmove(file->bytes + at, file->bytes + at + bytes, file->count - at - bytes);
-    file->count -= bytes;
-}
-
 static void exchange(content *file, size_t first, size_t second)
 {
     static uint8_t kept[FILE_MAX];
@@ -138,8 +120,14 @@ static void change_file(content *file, unsigned change, uint64_t which)
     if (file->part_count == 0) return;
     const size_t one = file->parts[which % file->part_count], end = one + part_bytes(file, one);
     const size_t other = file->parts[(which >> 16) % file->part_count];
-    if (change == DOUBLED) double_part(file, one);
-    if (change == LEFT_OUT) leave_out(file, one);
+    if (change == DOUBLED && file->count + end - one <= FILE_MAX) {
+        memmove(file->bytes + end, file->bytes + one, file->count - one);
+        file->count += end - one;
+    }
+    if (change == LEFT_OUT) {
+        memmove(file->bytes + one, file->bytes + end, file->count - end);
+        file->count -= end - one;
+    }
     if (change == EXCHANGED && one != other)
         exchange(file, one < other ? one : other, one < other ? other : one);
     if (change == LAST_PART) file->count = end;
@@ -241,25 +229,18 @@ static void read_text(const uint8_t *bytes, size_t count, const char *output)
     write_trace(&resolver, output);
 }
 
-/* A replay opens files only. */
-static void rehearse(const content *file, const char *output)
-{
-    FILE *out = fopen(output, "w");
-    require(out != NULL && fwrite(file->bytes, 1, file->count, out) == file->count,
-            "cannot write %s", output);
-    (void)fclose(out);
-    (void)hz_rehearse(output);
-}
-
 /* In memory of exactly the file's length, so that a step beyond it is seen. */
 static void read_file(const content *file, unsigned verb, const char *output)
 {
     uint8_t *bytes = malloc(file->count);
     require(bytes != NULL || file->count == 0, "no memory");
     if (file->count > 0) memcpy(bytes, file->bytes, file->count);
-    if (verb == REPLAY && hz_trace_is_one(bytes, file->count))
-        rehearse(file, output);
-    else if (hz_trace_is_one(bytes, file->count))
+    if (verb == REPLAY && hz_trace_is_one(bytes, file->count)) { /* it opens files only */
+        FILE *out = fopen(output, "w");
+        require(out != NULL && fwrite(bytes, 1, file->count, out) == file->count, "cannot write");
+        (void)fclose(out);
+        (void)hz_rehearse(output);
+    } else if (hz_trace_is_one(bytes, file->count))
         read_trace(bytes, file->count, verb, output);
     else if (hz_log_is_one(bytes, file->count))
         read_log(bytes, file->count, output);

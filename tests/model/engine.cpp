@@ -341,29 +341,41 @@ void note_atomic(cell &at, bool writes)
     the_kind->note(at.seen, writes);
 }
 
-void set_newest(cell &at, unsigned index, uint64_t value)
-{
-    at.history[index] = value;
-    at.newest = value;
-}
-
 template <typename T> bool goes_straight(const T *object)
 {
     return is_direct || !is_running || !is_watched(object);
 }
 
+/* Other threads may run first. */
+template <typename T> cell &reach(T *object)
+{
+    may_switch();
+    cell &at = cell_of(object);
+    data_of(at, *object);
+    return at;
+}
+
+template <typename T>
+void written(cell &at, T *object, T value, unsigned index, const char *what, int order,
+             const void *caller)
+{
+    at.history[index] = at.newest = value;
+    log_change(object, sizeof *object); /* others may have stored since */
+    *object = value;
+    tell(what, object, value, order, caller);
+    note_atomic(at, true);
+}
+
 template <typename T>
 T atomic_load(const volatile T *volatile_object, int order, const void *caller)
 {
-    const T *object = const_cast<const T *>(volatile_object);
+    T *object = const_cast<T *>(volatile_object);
     if (goes_straight(object)) return *object;
-    may_switch();
-    cell &at = cell_of(object);
-    rl::atomic_data *data = data_of(at, *object);
+    cell &at = reach(object);
     rl::thread_info_base &thread = *rl::ctx().threadx_;
-    const unsigned index = order == __ATOMIC_RELAXED   ? thread.atomic_load_relaxed(data)
-                           : order == __ATOMIC_SEQ_CST ? thread.atomic_load_seq_cst(data)
-                                                       : thread.atomic_load_acquire(data);
+    const unsigned index = order == __ATOMIC_RELAXED   ? thread.atomic_load_relaxed(at.data)
+                           : order == __ATOMIC_SEQ_CST ? thread.atomic_load_seq_cst(at.data)
+                                                       : thread.atomic_load_acquire(at.data);
     const T value = T(at.history[index]);
     tell("load", object, value, order, caller);
     note_atomic(at, false);
@@ -374,42 +386,28 @@ template <typename T>
 void atomic_store(volatile T *volatile_object, T value, int order, const void *caller)
 {
     T *object = const_cast<T *>(volatile_object);
-    log_change(object, sizeof *object);
     if (goes_straight(object)) {
+        log_change(object, sizeof *object);
         *object = value;
         return;
     }
-    may_switch();
-    cell &at = cell_of(object);
-    rl::atomic_data *data = data_of(at, *object);
+    cell &at = reach(object);
     rl::thread_info_base &thread = *rl::ctx().threadx_;
-    const unsigned index = order == __ATOMIC_RELAXED   ? thread.atomic_store_relaxed(data)
-                           : order == __ATOMIC_SEQ_CST ? thread.atomic_store_seq_cst(data)
-                                                       : thread.atomic_store_release(data);
-    set_newest(at, index, value);
-    log_change(object, sizeof *object); /* others may have stored since */
-    *object = value;
-    tell("store", object, value, order, caller);
-    note_atomic(at, true);
+    const unsigned index = order == __ATOMIC_RELAXED   ? thread.atomic_store_relaxed(at.data)
+                           : order == __ATOMIC_SEQ_CST ? thread.atomic_store_seq_cst(at.data)
+                                                       : thread.atomic_store_release(at.data);
+    written(at, object, value, index, "store", order, caller);
 }
 
 unsigned rmw_index(rl::atomic_data *data, int order)
 {
     rl::thread_info_base &thread = *rl::ctx().threadx_;
     bool aba;
-    switch (order) {
-    case __ATOMIC_RELAXED:
-        return thread.atomic_rmw_relaxed(data, aba);
-    case __ATOMIC_CONSUME:
-    case __ATOMIC_ACQUIRE:
-        return thread.atomic_rmw_acquire(data, aba);
-    case __ATOMIC_RELEASE:
-        return thread.atomic_rmw_release(data, aba);
-    case __ATOMIC_ACQ_REL:
-        return thread.atomic_rmw_acq_rel(data, aba);
-    default:
-        return thread.atomic_rmw_seq_cst(data, aba);
-    }
+    if (order == __ATOMIC_RELAXED) return thread.atomic_rmw_relaxed(data, aba);
+    if (order == __ATOMIC_RELEASE) return thread.atomic_rmw_release(data, aba);
+    if (order == __ATOMIC_ACQ_REL) return thread.atomic_rmw_acq_rel(data, aba);
+    if (order == __ATOMIC_SEQ_CST) return thread.atomic_rmw_seq_cst(data, aba);
+    return thread.atomic_rmw_acquire(data, aba);
 }
 
 /* Replaces the newest value by what `change_to` makes of it; returns the one before. */
@@ -423,15 +421,10 @@ T atomic_rmw(volatile T *volatile_object, const Change &change_to, int order, co
         *object = change_to(before);
         return before;
     }
-    may_switch();
-    cell &at = cell_of(object);
-    rl::atomic_data *data = data_of(at, *object);
-    const T before = T(at.newest), after = change_to(before);
-    set_newest(at, rmw_index(data, order), after);
-    log_change(object, sizeof *object);
-    *object = after;
-    tell("read and write", object, after, order, caller);
-    note_atomic(at, true);
+    cell &at = reach(object);
+    const T before = T(at.newest);
+    written(at, object, change_to(before), rmw_index(at.data, order), "read and write", order,
+            caller);
     return before;
 }
 
@@ -443,30 +436,21 @@ bool atomic_cas(volatile T *volatile_object, T *expected, T value, int order, in
     if (goes_straight(object)) {
         const bool is_same = *object == *expected;
         log_change(object, sizeof *object);
-        if (is_same)
-            *object = value;
-        else
-            *expected = *object;
+        (is_same ? *object : *expected) = is_same ? value : *object;
         return is_same;
     }
-    may_switch();
-    cell &at = cell_of(object);
-    rl::atomic_data *data = data_of(at, *object);
+    cell &at = reach(object);
     if (T(at.newest) == *expected) {
-        set_newest(at, rmw_index(data, order), value);
-        log_change(object, sizeof *object);
-        *object = value;
-        tell("compare and write", object, value, order, caller);
-        note_atomic(at, true);
+        written(at, object, value, rmw_index(at.data, order), "compare and write", order, caller);
         return true;
     }
     rl::thread_info_base &thread = *rl::ctx().threadx_;
     if (failure == __ATOMIC_RELAXED)
-        thread.atomic_load_relaxed_rmw(data);
+        thread.atomic_load_relaxed_rmw(at.data);
     else if (failure == __ATOMIC_SEQ_CST)
-        thread.atomic_load_seq_cst_rmw(data);
+        thread.atomic_load_seq_cst_rmw(at.data);
     else
-        thread.atomic_load_acquire_rmw(data);
+        thread.atomic_load_acquire_rmw(at.data);
     *expected = T(at.newest);
     tell("compare in vain", object, at.newest, failure, caller);
     note_atomic(at, false);
@@ -474,12 +458,6 @@ bool atomic_cas(volatile T *volatile_object, T *expected, T value, int order, in
 }
 
 /* ---- plain accesses -------------------------------------------------------------------------- */
-
-rl::var_data *plain_of(cell &at)
-{
-    if (at.plain == NULL) at.plain = rl::ctx().var_ctor();
-    return at.plain;
-}
 
 void plain_access(void *address, size_t bytes, bool writes, const void *caller)
 {
@@ -489,23 +467,16 @@ void plain_access(void *address, size_t bytes, bool writes, const void *caller)
     for (size_t done = 0; done < bytes; done += 8) {
         rl::thread_info_base &thread = *rl::ctx().threadx_;
         cell &here = cell_of(at + done);
-        rl::var_data *data = plain_of(here);
+        if (here.plain == NULL) here.plain = rl::ctx().var_ctor();
         tell(writes ? "write" : "read", at + done, bytes, -1, caller);
         if (here.seen != NULL && !the_kind->is_after(here.seen, writes))
             fail("plain access beside an atomic one", rl::test_result_data_race);
-        if (!(writes ? data->store(thread) : data->load(thread)))
+        if (!(writes ? here.plain->store(thread) : here.plain->load(thread)))
             fail("data race", rl::test_result_data_race);
     }
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
-
-void thread_become(unsigned thread)
-{
-    memcpy(tls_image[current], tls_start, tls_bytes);
-    memcpy(tls_start, tls_image[thread], tls_bytes);
-    current = thread;
-}
 
 void run_begins()
 {
@@ -655,12 +626,9 @@ extern "C" {
 
 void model_become(unsigned thread)
 {
-    thread_become(thread);
-}
-
-unsigned model_choice(unsigned limit)
-{
-    return rl::rand(limit);
+    memcpy(tls_image[current], tls_start, tls_bytes);
+    memcpy(tls_start, tls_image[thread], tls_bytes);
+    current = thread;
 }
 
 void model_wait(void)
@@ -704,13 +672,6 @@ void model_fork(void (*child)(void))
 
 /* ---- what hz asks of the C library and of the system ------------------------------------------
  */
-
-void *model_memcpy(void *to, const void *from, size_t bytes)
-{
-    plain_access(const_cast<void *>(from), bytes, false, __builtin_return_address(0));
-    plain_access(to, bytes, true, __builtin_return_address(0));
-    return memcpy(to, from, bytes);
-}
 
 void *model_memmove(void *to, const void *from, size_t bytes)
 {
@@ -778,7 +739,7 @@ void hz_os_sleep_while(uint32_t *word, uint32_t value)
     spinning = 0;
     may_switch();
     cell &at = cell_of(word);
-    rl::atomic_data *data = data_of(at, *word);
+    rl::atomic_data *const data = data_of(at, *word);
     tell("sleep while", word, at.newest, __ATOMIC_RELAXED, __builtin_return_address(0));
     rl::ctx().threadx_->atomic_load_relaxed_rmw(data); /* the system sees the newest value */
     if (uint32_t(at.newest) == value) switching([data] { the_kind->sleep(data); });
@@ -821,21 +782,13 @@ bool hz_os_purge(void *address, size_t bytes)
     return true;
 }
 
-bool hz_os_renew(void *address, size_t bytes)
-{
-    return hz_os_purge(address, bytes);
-}
-
-bool hz_os_uncommit(void *address, size_t bytes)
-{
-    return hz_os_purge(address, bytes);
-}
-
 #define ANSWERS(type, name, parameters, answer)                                                    \
     type name parameters                                                                           \
     {                                                                                              \
         return answer;                                                                             \
     }
+ANSWERS(bool, hz_os_renew, (void *at, size_t bytes), hz_os_purge(at, bytes))
+ANSWERS(bool, hz_os_uncommit, (void *at, size_t bytes), hz_os_purge(at, bytes))
 ANSWERS(uintptr_t, hz_os_addresses, (void), uintptr_t(1) << 47)
 ANSWERS(bool, hz_os_forbid, (void *, size_t), true)
 ANSWERS(bool, hz_os_is_unmapped, (void *, size_t), true)
@@ -946,21 +899,14 @@ void __tsan_atomic_thread_fence(int order)
 {
     if (is_direct || !is_running) return;
     rl::context &c = rl::ctx();
-    switch (order) {
-    case __ATOMIC_CONSUME:
-    case __ATOMIC_ACQUIRE:
-        c.atomic_thread_fence_acquire();
-        break;
-    case __ATOMIC_RELEASE:
+    if (order == __ATOMIC_RELEASE)
         c.atomic_thread_fence_release();
-        break;
-    case __ATOMIC_ACQ_REL:
+    else if (order == __ATOMIC_ACQ_REL)
         c.atomic_thread_fence_acq_rel();
-        break;
-    case __ATOMIC_SEQ_CST:
+    else if (order == __ATOMIC_SEQ_CST)
         c.atomic_thread_fence_seq_cst();
-        break;
-    }
+    else if (order != __ATOMIC_RELAXED)
+        c.atomic_thread_fence_acquire();
 }
 
 void __tsan_atomic_signal_fence(int)

@@ -35,9 +35,6 @@ extern const size_t model_case_count;
  * made as this thread, with its thread-local variables. */
 void model_become(unsigned thread);
 
-/* A number below `limit`; the search tries all of them. */
-unsigned model_choice(unsigned limit);
-
 /* In a loop that waits for another thread: lets the others run. */
 void model_wait(void);
 

@@ -90,9 +90,9 @@ STAGES: dict[str, Stage] = {
     ),
     "orders": by_pytest("A6", "tests/model", "-k", "in_random_orders", HZ_MODEL_MORE="1"),
     "churn": program("A7", "threads", TEST_THREADS_TOTAL="100000"),
-    "consumer": program("A8", "free_only_consumer", ONE_SHARD, TEST_BLOCKS="8000000"),
+    "consumer": program("A8", "frugal", ONE_SHARD, TEST_BLOCKS="8000000"),
     "consumer-shards": program(
-        "A8", "free_only_consumer", SHARDS, TEST_BLOCKS="8000000", TEST_RATIO_PERCENT="250"
+        "A8", "frugal", SHARDS, TEST_BLOCKS="8000000", TEST_RATIO_PERCENT="250"
     ),
     "fork": program("A9", "forks", TEST_FORKS="500"),
     "faults": Stage("A10", ("tests/faults",), {"TEST_FAULT_POINTS": "40"}, is_preloaded=False),
