@@ -23,7 +23,7 @@ from hztune.result.summary import summary_json, summary_lines
 from hztune.study.bench import Workbench
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
-from hztune.verify.claim import Promise, Verification, measure
+from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
 from .conftest import SIMULATED, Simulate
@@ -46,72 +46,41 @@ def nothing(arm: Arm) -> Truth:
     return Truth()
 
 
-@pytest.fixture(scope="module")
-def carried_out() -> dict[str, Result]:
-    """The studies that were carried out already, by their landscape."""
-    return {}
-
-
 @pytest.fixture
-def tuned_on(
-    simulate: Simulate,
-    carried_out: dict[str, Result],
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[..., Result]:
-    """Carries out a request for a front on a landscape once, or goes on with one in a folder."""
+def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
+    """Carries out a request for a front on a landscape, or goes on with one in a folder."""
 
-    def carry_out(landscape: Landscape, out: Path | None = None) -> Result:
+    def carry_out(landscape: Landscape, resume: bool = False) -> Result:
         simulate(landscape, rss_scatter=0.01)
-        if out is None and landscape.__name__ in carried_out:
-            return carried_out[landscape.__name__]
         space = tmp_path / "two.toml"
         space.write_text(SPACE)
         asked = TuneRequest(
             workload=WorkloadSpec.from_text("larson", (), 2),
             space=str(space),
             budget_s=300.0,
-            out=out or tmp_path_factory.mktemp("front") / "out",
+            out=tmp_path / "out",
             pareto="throughput,rss",
-            resume=out is not None,
+            resume=resume,
         )
-        found = tune(understand(asked), Quiet())
-        if out is None:
-            carried_out[landscape.__name__] = found
-        return found
+        return tune(understand(asked), Quiet())
 
     return carry_out
 
 
-@pytest.fixture
-def tuned(tuned_on: Callable[..., Result]) -> Result:
-    """A front of three."""
-    return tuned_on(spin_or_purge)
-
-
-@pytest.fixture
-def folder(tuned: Result) -> Path:
-    """Its results directory."""
-    assert tuned.folder is not None
-    return tuned.folder
-
-
-# ---- the results directory -----------------------------------------------------------------------
-
-
 def test_every_member_is_a_profile_of_its_own_from_the_fastest_to_the_least_memory(
-    tuned: Result, folder: Path
+    tuned_on: Callable[..., Result],
 ) -> None:
-    files = sorted((folder / "front").iterdir())
+    """Summary and report tell of each; an ended front is told again with its files."""
+    tuned = tuned_on(spin_or_purge)
+    assert tuned.folder is not None
+    files = sorted((tuned.folder / "front").iterdir())
     assert [path.name for path in files] == ["1.json", "2.json", "3.json"]
     results = [profile.load(path).claim for path in files]
     assert [result.verdict for result in results] == ["improved", "improved", "less_memory"]
     taken = [result.memory.ratio for result in results if result.memory]
     assert taken == sorted(taken, reverse=True) and len(taken) == 3
-    assert profile.load(folder / "profile.json") == profile.load(files[0]) == tuned.profile
+    assert profile.load(tuned.folder / "profile.json") == profile.load(files[0]) == tuned.profile
 
-
-def test_the_summary_lists_the_members_for_people_and_for_machines(tuned: Result) -> None:
     held = json.loads(json.dumps(summary_json(tuned)))
     assert (held["verdict"], len(held["front"])) == ("improved", 3)
     first = held["front"][0]
@@ -121,20 +90,15 @@ def test_the_summary_lists_the_members_for_people_and_for_machines(tuned: Result
     assert "verdict: improved (a front of 3 configurations, +2" in text
     assert "  front/3.json  less_memory: speed 0.9" in text
 
+    page = report.render(tuned.folder)
+    assert page.count('aria-label="Speed against the default by peak memory"') == 2
+    assert page.count("front/2.json") >= 3
+    assert "less memory is proved" in page and "peak memory" in page
 
-def test_an_ended_front_is_told_again_with_its_files(
-    tuned: Result, folder: Path, tuned_on: Callable[..., Result], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(folder, out)
-    shutil.rmtree(out / "front")
-    again = tuned_on(nothing, out)
-    assert again.front == tuned.front
-    before, after = (
-        {path.name: path.read_text() for path in (each / "front").iterdir()}
-        for each in (folder, out)
-    )
-    assert before == after
+    before = {path.name: path.read_text() for path in files}
+    shutil.rmtree(tuned.folder / "front")
+    assert tuned_on(nothing, resume=True).front == tuned.front
+    assert before == {path.name: path.read_text() for path in files}
 
 
 def test_where_none_is_better_the_front_is_the_default_alone(
@@ -145,26 +109,6 @@ def test_where_none_is_better_the_front_is_the_default_alone(
     assert "the front is the default alone" in found.account.why
     assert found.folder is not None and not (found.folder / "front").exists()
     assert "No configuration is proved to be on the front" in report.render(found.folder)
-
-
-def test_the_report_draws_speed_against_memory_and_names_the_members(folder: Path) -> None:
-    page = report.render(folder)
-    assert page.count('aria-label="Speed against the default by peak memory"') == 2
-    assert page.count("front/2.json") >= 3
-    assert "less memory is proved" in page and "peak memory" in page
-
-
-# ---- the profile ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("claim", [SMALL, structs.replace(SMALL, ratio=1.2, ci_low=1.1, ci_high=1.3,
-                                                   verdict="improved")])  # fmt: skip
-def test_a_member_of_a_front_comes_back_as_it_was_saved(
-    claim: Claim, make_profile: MakeProfile, tmp_path: Path
-) -> None:
-    made = make_profile(claim=claim)
-    profile.save(made, tmp_path / "member.json")
-    assert profile.load(tmp_path / "member.json") == made
 
 
 HOSTILE: dict[str, tuple[object, str]] = {
@@ -184,18 +128,26 @@ HOSTILE: dict[str, tuple[object, str]] = {
 def test_a_memory_that_is_none_is_refused(
     memory: object, said: str, make_profile: MakeProfile
 ) -> None:
-    held = json.loads(profile.dumps(make_profile(claim=SMALL)))
+    made = make_profile(claim=SMALL)
+    assert profile.parse(profile.dumps(made).encode()) == made
+    held = json.loads(profile.dumps(made))
     held["result"]["memory"] = memory
     with pytest.raises(UsageError, match=said):
         profile.parse(json.dumps(held).encode())
 
 
-# ---- verify --------------------------------------------------------------------------------------
-
-
-def verified(
-    make_profile: MakeProfile, make_bench: MakeBench, speed: float, rss: int
-) -> Verification:
+@pytest.mark.parametrize(
+    ("speed", "rss", "why"),
+    [
+        (0.96, 70_000, "it takes less memory, as much less as was claimed: below 0."),
+        (0.96, 85_000, "it saves less memory than was claimed"),
+        (0.96, 100_000, "it saves less memory than was claimed"),
+        (0.60, 70_000, "it is slower"),
+    ],
+)
+def test_a_claim_of_less_memory_holds_where_it_is_true(
+    speed: float, rss: int, why: str, make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
     made = make_profile(claim=SMALL)
     made = structs.replace(made, objective=structs.replace(made.objective, limits={}))
     tuned = Arm.of("hz", made.params)
@@ -203,39 +155,13 @@ def verified(
     def landscape(arm: Arm) -> Truth:
         return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
 
-    return measure(Promise.of(made), make_bench(landscape, SIMULATED, budget_s=60.0))
-
-
-def test_a_claim_of_less_memory_holds_where_it_is_true(
-    make_profile: MakeProfile, make_bench: MakeBench
-) -> None:
-    finding = verified(make_profile, make_bench, 0.96, 70_000)
-    assert finding.answer == "holds"
-    assert finding.why.startswith("it takes less memory, as much less as was claimed: below 0.")
-
-
-@pytest.mark.parametrize(
-    ("speed", "rss", "why"),
-    [
-        (0.96, 85_000, "it saves less memory than was claimed"),
-        (0.96, 100_000, "it saves less memory than was claimed"),
-        (0.60, 70_000, "it is slower"),
-    ],
-)
-def test_a_claim_of_less_memory_that_is_not_true_does_not_hold(
-    speed: float, rss: int, why: str, make_profile: MakeProfile, make_bench: MakeBench
-) -> None:
-    finding = verified(make_profile, make_bench, speed, rss)
-    assert (finding.answer, finding.why) == ("does not hold", why)
-
-
-# ---- what is asked -------------------------------------------------------------------------------
+    found = measure(Promise.of(made), make_bench(landscape, SIMULATED, budget_s=60.0))
+    assert found.answer == ("holds" if "as much less" in why else "does not hold")
+    assert found.why.startswith(why)
 
 
 @pytest.mark.parametrize("pareto", ["rss", "speed,rss", "throughput", "rss,throughput", "p99,rss"])
-def test_other_objectives_are_refused_with_what_is_legal(
-    pareto: str,
-) -> None:
+def test_other_objectives_are_refused_with_what_is_legal(pareto: str) -> None:
     asked = TuneRequest(workload=WorkloadSpec.from_text("larson", (), 2), pareto=pareto)
     with pytest.raises(UsageError, match=f"--pareto '{pareto}': legal is throughput,rss"):
         understand(asked)

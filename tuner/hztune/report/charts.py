@@ -110,50 +110,13 @@ def fate_of(found: Figures, arm: Arm, number: int) -> tuple[str, str, bool]:
     return f"configuration {number}", told, step == "proved"
 
 
-def share_strips(found: Figures) -> list[Strip]:
-    """What the profile does on each of several workloads."""
-    strips = []
-    for name, pairs, interval in found.shares:
-        sure = interval is not None and not interval.has_zero
-        kind = ("gain" if interval.low > 0 else "loss") if interval and sure else "neutral"
-        strips.append(Strip(name, interval_words(interval), pairs, interval, kind))
-    return strips
-
-
-def step_strips(found: Figures) -> list[Strip]:
-    """What each configuration of a chain adds to the one before it."""
-    strips = []
-    kept = {step.arm for step in found.result.account.added}
-    for step, pairs in found.steps:
-        is_kept, interval, label = step.arm in kept, step.interval, ", ".join(step.added)
-        note = interval_words(interval) + (" - in the profile" if is_kept else " - dropped")
-        kind = "gain" if is_kept else "neutral"
-        strips.append(Strip(label or "the allocator itself", note, pairs, interval, kind))
-    return strips
-
-
-def default_strips(ranked: Sequence[Candidate]) -> list[Strip]:
-    """Each allocator with its defaults."""
-    strips = []
-    for one in (each for each in ranked if each.arm.is_default):
-        name, failures = one.arm.allocator, one.record.failures
-        if failures or not one.interval:
-            failed = failures[0].status if failures else "not measured"
-            strips.append(Strip(name, failed, (), None, "loss"))
-        else:
-            words, pairs = interval_words(one.interval), one.record.log_ratios
-            strips.append(Strip(name, words, pairs, one.interval, "neutral"))
-    return strips
-
-
 def ranked(found: Figures) -> list[Candidate]:
     """Every configuration of the search, the fastest first, and last those that failed."""
-    return sorted(
-        found.candidates,
-        key=lambda one: (
-            -one.interval.estimate if one.interval and not one.record.failures else math.inf
-        ),
-    )
+    speeds = {
+        one.number: one.interval.estimate if one.interval and not one.record.failures else -math.inf
+        for one in found.candidates
+    }
+    return sorted(found.candidates, key=lambda one: -speeds[one.number])
 
 
 def of_strips(rows: Sequence[Strip], floor: float, width: float) -> tuple[PlotScale, list[Tick]]:
