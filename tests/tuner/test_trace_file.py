@@ -89,7 +89,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path: Pat
     path.write_bytes(b"something else" * 100)
     with pytest.raises(UsageError, match="is not a trace: record one with `hztune record`"):
         spec_of(path)
-    with pytest.raises(UsageError, match="there is no trace"):
+    with pytest.raises(UsageError, match="is not there; name the file"):
         spec_of(path.with_name("nowhere"))
     with pytest.raises(UsageError, match="write trace:FILE"):
         WorkloadSpec.from_text("trace")

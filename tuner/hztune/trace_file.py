@@ -29,13 +29,10 @@ class TraceFile:
     """A trace that was opened and is whole."""
 
     path: Path
-    digest: str
-    """The beginning of its SHA-256."""
+    digest: str  # the beginning of its SHA-256
     threads: int
-    calls: int
-    """Calls of the allocator in one round."""
-    timed: bool
-    """Whether it has times, so that a pace can be kept."""
+    calls: int  # of the allocator in one round
+    timed: bool  # whether it has times, so that a pace can be kept
 
     @property
     def name(self) -> str:
@@ -61,8 +58,14 @@ def find(text: str) -> TraceFile:
     match = _WITH_DIGEST.fullmatch(words)
     if match and not path.exists():
         path, digest = Path(match["path"]), match["digest"]
+    if digest and not path.exists():
+        raise UsageError(
+            f"the trace {path.name} (SHA-256 {digest}...) is not here: run this in the folder that "
+            "has it; for `hztune verify`, name it with --trace FILE"
+        )
     if not path.is_file():
-        raise UsageError(_missing(path, digest))
+        what = "is no trace: it is no file" if path.exists() else "is not there"
+        raise UsageError(f"{str(path)!r} {what}; name the file of `hztune record`")
     about = path.stat()
     found = _opened(path.resolve(), about.st_size, about.st_mtime_ns)
     if digest not in ("", found.digest):
@@ -71,19 +74,6 @@ def find(text: str) -> TraceFile:
             f"with {found.digest}, and {digest} is asked for"
         )
     return found
-
-
-def _missing(path: Path, digest: str) -> str:
-    """How it is said that there is no such file."""
-    if path.exists():
-        what = "a folder" if path.is_dir() else "a device, a pipe or a socket"
-        return f"{str(path)!r} is no trace: it is {what}; name the file of `hztune record`"
-    if not digest:
-        return f"there is no trace {str(path)!r}; name the file of `hztune record`"
-    return (
-        f"the trace {path.name} (SHA-256 {digest}...) is not here: run this in the folder that has "
-        "it; for `hztune verify`, name it with --trace FILE"
-    )
 
 
 @cache
@@ -96,8 +86,7 @@ def _opened(path: Path, size: int, mtime_ns: int) -> TraceFile:
         raise UsageError(words[-1].removeprefix("hz-bench: "))
     try:
         (row,) = json.loads(done.stdout)["workloads"]
-        return TraceFile(
-            path, sha256_of(path)[:_DIGITS], row["threads"], row["calls"], row["timed"]
-        )
+        facts = row["threads"], row["calls"], row["timed"]
     except (ValueError, KeyError, TypeError) as error:
         raise HztuneError(f"hz-bench does not say what {path.name} holds ({error})") from error
+    return TraceFile(path, sha256_of(path)[:_DIGITS], *facts)

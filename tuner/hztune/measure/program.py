@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -138,6 +138,8 @@ class Program:
     quota: Quota | None = None  # the container of each run; None: it has the machine
     has_network: bool = False  # whether each copy of a server, with its load, has its own
     input: Input | None = None  # what each run reads on stdin
+    #: The options that described it, without those that stood at their defaults.
+    asked: tuple[tuple[str, object], ...] = field(default=(), compare=False)
 
     @property
     def reads_output(self) -> bool:
@@ -263,6 +265,11 @@ class ProgramOptions(TypedDict, total=False):
     input: str  # a file that every run reads on stdin; "-": what stdin is redirected from
 
 
+_DEFAULTS = {
+    "warmup": 1, "timeout": DEFAULT_TIMEOUT_S, "ready_timeout": DEFAULT_READY_S, "input": STDIN,
+}  # fmt: skip
+
+
 def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> Program:
     """The program that words and options describe, as the command line names them.
 
@@ -308,6 +315,11 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
         by=by or "",
         quota=quota,
         input=_input(options),
+        asked=tuple(
+            (name, value)
+            for name, value in options.items()
+            if (value or name == "warmup") and value != _DEFAULTS.get(name)
+        ),
     )
     if rounds is None and not rests and not idle_s:
         return made

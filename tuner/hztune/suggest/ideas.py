@@ -7,8 +7,6 @@ differs; the two figures below are round ones, and the reasons name them.
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from hztune.measure.program import DEFAULT_READY_S, DEFAULT_TIMEOUT_S, Program
+from hztune.measure.program import Program
 from hztune.progress import mib
 from hztune.suggest.look import Sight
 
@@ -28,8 +26,7 @@ _SMALL_KB = 16 * 1024  # below that, memory is nothing to save
 _LITTLE = 0.02  # a share that is hardly worth a measurement
 _WAITS = 0.5  # CPUs below which a program waits more than it works
 _LONG_S = 2.0  # a run that takes longer is better searched on a trace
-#: Words that hztune reads as they are; a shell never sees those of a server.
-_PLACED = re.compile(r"[\w@%+=:,./{}-]+", re.ASCII)
+_OF_REST = ("idle_s", "rounds", "rests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,36 +285,12 @@ def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -
         words: What stands behind `hztune`, before the program.
         rest: Whether its rounds of load and rest are asked for, too.
     """
-    regex, shell, lower = json.loads(program.metric) if program.metric else ("", "", False)
-    plan, service = program.rest if rest else None, program.service
-    own = " ".join(word if _PLACED.fullmatch(word) else shlex.quote(word) for word in program.argv)
-    options = {
-        "--metric-regex": regex,
-        "--metric-cmd": shell,
-        "--lower-is-better": lower,
-        "--prepare": program.prepare,
-        "--cleanup": program.cleanup,
-        "--check": program.check,
-        "--input": program.input and program.input.name,
-        "--warmup": program.warmups != 1 and str(program.warmups),
-        "--timeout": program.timeout_s != DEFAULT_TIMEOUT_S and f"{program.timeout_s:g}",
-        "--ready-timeout": program.ready_s != DEFAULT_READY_S and f"{program.ready_s:g}",
-        "--by": program.by,
-        "--idle-s": plan and f"{plan.idle_s:g}",
-        "--rounds": plan and str(plan.rounds),
-        "--rests": plan and plan.says,
-        "--server": service and own,
-        "--load": service and service.load,
-        "--ready": service and service.ready,
-        "--ready-port": service and service.port and str(service.port),
-    }
-    given = [
-        word
-        for name, value in options.items()
-        if value
-        for word in ((name,) if value is True else (name, str(value)))
-    ]
-    quota = program.quota.options if program.quota else ()
-    return shlex.join([
-        "hztune", *words, *quota, *given, *(() if service else ("--", *program.argv)),
-    ])  # fmt: skip
+    options = dict(program.asked)
+    if program.input:
+        options["input"] = program.input.name
+    given = list(words)
+    for name, value in options.items():
+        if name != "name" and (rest or name not in _OF_REST):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            given += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
+    return shlex.join(["hztune", *given, *(() if program.service else ("--", *program.argv))])
