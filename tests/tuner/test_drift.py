@@ -27,6 +27,7 @@ from hztune.verify.claim import Verification, VerifyAnswer
 from hztune.verify.history import RatioRange, Recheck
 
 MakeProfile = Callable[..., Profile]
+CheckAll = Callable[..., tuple[int, str, str]]
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 HERE = {"kernel": "6.1.0", "library": "0.1.0 abc", "program:web": "abc"}
 
@@ -84,7 +85,23 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, VerifyAnswer]:
     return told
 
 
-def _save(tuned: Profile, path: Path, words: str | None = None) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "all"
+
+
+@pytest.fixture
+def check_all(folder: Path, answers: object, capsys: pytest.CaptureFixture[str]) -> CheckAll:
+    """Status and output of `hztune verify --all` of `folder`."""
+
+    def check(*more: str) -> tuple[int, str, str]:
+        status = cli.status_of(["verify", "--all", str(folder), "--quiet", *more])
+        return status, *capsys.readouterr()
+
+    return check
+
+
+def save(tuned: Profile, path: Path, words: str | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     profile.save(tuned, path)
     if words is not None:
@@ -111,63 +128,40 @@ def test_a_line_that_was_cut_by_a_kill_costs_no_other_one(state: Path) -> None:
     history.append(check())
     whole = state.read_bytes()
     state.write_bytes(whole + whole[: len(whole) // 2])
-    history.append(check(NOW + timedelta(days=1)))
-    assert [one.at for one in history.read()] == ["2026-03-01T12:00:00Z", "2026-03-02T12:00:00Z"]
+    later = check(NOW + timedelta(days=1))
+    history.append(later)
+    assert history.read() == [check(), later]
 
 
 @pytest.mark.parametrize(
     "line", ["", "[]", "{}", '{"schema": "hztune-check/2"}', "\xff", "null", "[" * 5000]
 )
-def test_a_line_that_is_no_check_is_passed_over(line: str, state: Path) -> None:
+def test_a_line_that_is_no_check_is_passed_over_and_counted(
+    line: str, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     history.append(check())
     with state.open("a") as held:
         held.write(f"{line}\n")
     assert history.read() == [check()]
-    assert history.unreadable() == bool(line)
-
-
-def test_lines_that_are_no_checks_are_counted_where_the_history_is_told(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    history.append(check())
     assert cli.status_of(["history"]) == 0
-    assert not capsys.readouterr().err
-    with state.open("a") as held:
-        held.write("neither\nof these\n")
-    assert cli.status_of(["history"]) == 0
-    told = capsys.readouterr()
-    assert "holds" in told.out
-    assert told.err == "hztune: 2 lines are left out of the history: no check can be read there\n"
+    told, left_out = capsys.readouterr(), "hztune: 1 line is left out of the history"
+    assert "holds" in told.out and told.err.startswith(left_out) == bool(line)
 
 
-def test_a_full_disk_is_told_and_the_answer_is_not_lost(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "state").write_text("a file where the folder should be")
-    path = _save(tuned, tmp_path / "one.json")
-    assert cli.status_of(["verify", str(path)]) == 0
-    told = capsys.readouterr()
-    assert "the claim holds" in told.out
-    assert "this check is not in the history: " in told.err
-
-
-def test_a_ratio_of_nothing_is_no_check(state: Path) -> None:
-    history.append(check(ratio=0.02))  # its interval begins at 0
-    assert '"ci_low":0.0' in state.read_text()
-    assert history.read() == []
-
-
-def test_a_history_that_cannot_be_read_is_said_and_stops_no_check(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_history_that_cannot_be_written_or_read_is_said_and_costs_no_answer(
+    tuned: Profile, folder: Path, answers: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history.history_file().mkdir(parents=True)
     assert cli.status_of(["history"]) == HztuneError.exit_status
     assert "history.jsonl': it is not a regular file" in capsys.readouterr().err
-    _save(tuned, tmp_path / "profiles" / "one.json")
-    assert cli.status_of(["verify", "--all", str(tmp_path / "profiles"), "--due"]) == 0
-    told = capsys.readouterr()
-    assert "one.json: holds" in told.out
-    assert "warning: this check is not in the history" in told.err
+    path = save(tuned, folder / "one.json")
+    for words, said in (
+        (["--all", str(folder), "--due"], "one.json: holds"),
+        ([str(path)], "holds"),
+    ):
+        assert cli.status_of(["verify", *words]) == 0
+        told = capsys.readouterr()
+        assert said in told.out and "warning: this check is not in the history: " in told.err
 
 
 def test_a_check_without_an_interval_is_kept_without_one(tuned: Profile) -> None:
@@ -176,49 +170,54 @@ def test_a_check_without_an_interval_is_kept_without_one(tuned: Profile) -> None
     assert [(one.found, one.pairs) for one in history.read()] == [(None, 2)]
 
 
-def test_a_profile_of_a_day_that_does_not_exist_is_said_and_not_measured(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_history_is_told_profile_by_profile_with_what_changed(
+    tuned: Profile, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = _save(
-        structs.replace(tuned, created="2026-02-31T12:00:00Z"), tmp_path / "profiles" / "a.json"
-    )
-    assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 1
-    assert "created is '2026-02-31T12:00:00Z'; legal is a day that" in capsys.readouterr().out
+    history.append(check())
+    later = check(NOW + timedelta(days=7), "does not hold", 1.0)
+    history.append(structs.replace(later, here={"kernel": "6.2"}))
+    assert cli.status_of(["history"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "larson T=32: hz thp=on  (0123456789abcdef)",
+        "  claimed           1.140x [1.100, 1.200]",
+        "  2026-03-01 12:00  1.100x [1.080, 1.120], 8 pairs, 1.05x the memory: holds",
+        "  2026-03-08 12:00  1.000x [0.980, 1.020], 8 pairs, 1.05x the memory: does not hold",
+        "      another kernel since 2026-03-01: 6.1.0 then, 6.2 now",
+    ]
+    assert cli.status_of(["history", str(save(tuned, folder / "one.json"))]) == 0
+    assert "no profile was measured again yet" in capsys.readouterr().out
 
 
 # ---- what is due ---------------------------------------------------------------------------------
 
-
-def test_a_profile_of_this_place_is_due_when_its_term_has_passed(tuned: Profile) -> None:
-    made = datetime(2026, 1, 31, 12, 0, 0, tzinfo=timezone.utc)
-    assert history.due(tuned, None, HERE, made + timedelta(days=89)) == ""
-    late = history.due(tuned, None, HERE, made + timedelta(days=90))
-    assert late == "90 days have passed, and its term is 90 days"
-    short = structs.replace(tuned, term_days=7)
-    assert history.due(short, None, HERE, made + timedelta(days=8)) != ""
-
-
-def test_a_profile_that_held_is_due_a_term_later(tuned: Profile) -> None:
-    late = NOW + timedelta(days=89)
-    assert history.due(tuned, check(), HERE, late) == ""
-    assert history.due(tuned, check(), HERE, late + timedelta(days=1)) != ""
-
-
-@pytest.mark.parametrize("answer", ["does not hold", "cannot tell"])
-def test_a_profile_that_did_not_hold_is_due(tuned: Profile, answer: VerifyAnswer) -> None:
-    assert answer in history.due(tuned, check(answer=answer), HERE, NOW)
+MADE = datetime(2026, 1, 31, 12, 0, 0, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("last", "here", "now", "said"),
     [
-        ("kernel", "another kernel since 2026-03-01: 6.1.0 then, other now"),
-        ("library", "another library of the allocator since 2026-03-01: 0.1.0 abc then, other now"),
-        ("program:web", "another file of the program web since 2026-03-01: abc then, other now"),
+        (None, {}, MADE + timedelta(days=89), ""),
+        (None, {}, MADE + timedelta(days=90), "90 days have passed, and its term is 90 days"),
+        (check(), {}, NOW + timedelta(days=89), ""),
+        (check(), {}, NOW + timedelta(days=90), "90 days have passed, and its term is 90 days"),
+        *(
+            (check(answer=no), {}, NOW, f"the last time, 2026-03-01, the answer was: {no}")
+            for no in ("does not hold", "cannot tell")
+        ),
+        *(
+            (check(), {name: "other"}, NOW, f"another {what} then, other now")
+            for name, what in (
+                ("kernel", "kernel since 2026-03-01: 6.1.0"),
+                ("library", "library of the allocator since 2026-03-01: 0.1.0 abc"),
+                ("program:web", "file of the program web since 2026-03-01: abc"),
+            )
+        ),
     ],
 )
-def test_what_changed_since_the_last_check_is_named(tuned: Profile, name: str, words: str) -> None:
-    assert history.due(tuned, check(), {**HERE, name: "other"}, NOW) == words
+def test_a_profile_is_due_after_its_term_or_a_bad_answer_or_a_change(
+    last: Recheck | None, here: dict[str, str], now: datetime, said: str, tuned: Profile
+) -> None:
+    assert history.due(tuned, last, {**HERE, **here}, now) == said
 
 
 def test_a_program_that_was_built_again_is_seen(tuned: Profile, tmp_path: Path) -> None:
@@ -241,26 +240,24 @@ def test_the_term_travels_in_the_file_and_only_where_it_is_another_one(
     tuned: Profile, tmp_path: Path
 ) -> None:
     assert "term_days" not in profile.dumps(tuned)
-    path = _save(structs.replace(tuned, term_days=30), tmp_path / "one.json")
+    path = save(structs.replace(tuned, term_days=30), tmp_path / "one.json")
     assert profile.load(path).term_days == 30
+    assert history.due(profile.load(path), check(), HERE, NOW + timedelta(days=30))
 
 
 # ---- a folder ------------------------------------------------------------------------------------
 
 
 def test_all_profiles_of_a_folder_are_measured_and_the_worst_answer_decides(
-    tuned: Profile,
-    answers: dict[str, VerifyAnswer],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tuned: Profile, answers: dict[str, VerifyAnswer], folder: Path, check_all: CheckAll
 ) -> None:
-    folder = tmp_path / "profiles"
-    _save(tuned, folder / "one.json")
-    _save(of_program(tuned), folder / "web.json", "-- sh -c web")
-    _save(tuned, folder / "results" / "profile.json")
+    save(tuned, folder / "one.json")
+    save(of_program(tuned), folder / "web.json", "-- sh -c web")
+    save(tuned, folder / "results" / "profile.json")
     answers["web"] = "does not hold"
-    assert cli.status_of(["verify", "--all", str(folder), "--quiet"]) == 4
-    told = capsys.readouterr().out.splitlines()
+    status, out, _ = check_all()
+    told = out.splitlines()
+    assert status == 4
     assert [line.partition(" (")[0] for line in told if not line.startswith(" ")] == [
         f"{folder}/one.json: holds",
         f"{folder}/results/profile.json: holds",
@@ -269,28 +266,23 @@ def test_all_profiles_of_a_folder_are_measured_and_the_worst_answer_decides(
     ]
     assert [one.answer for one in history.read()].count("does not hold") == 1
     assert sum("before: " in line for line in told) == 1  # two files hold the same profile
-    assert cli.status_of(["verify", "--all", str(folder), "--quiet"]) == 4
-    told = capsys.readouterr().out.splitlines()
+    told = check_all()[1].splitlines()
     assert sum(line.startswith("  before: ") for line in told) == 2 + 3 + 1
     assert any(line.endswith("1.05x the memory: does not hold") for line in told)
 
 
 def test_only_what_is_due_is_measured_when_that_is_asked(
-    tuned: Profile,
-    answers: dict[str, VerifyAnswer],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tuned: Profile, answers: dict[str, VerifyAnswer], folder: Path, check_all: CheckAll
 ) -> None:
-    folder = tmp_path / "profiles"
-    _save(tuned, folder / "one.json")
-    run = ["verify", "--all", str(folder), "--due", "--json", "--quiet"]
-    answers["remote"] = "cannot tell"
-    assert cli.status_of(run) == 1  # made in January: its term has passed
-    answers["remote"] = "holds"
-    assert cli.status_of(run) == 0
-    capsys.readouterr()
-    assert cli.status_of(run) == 0
-    assert json.loads(capsys.readouterr().out)[0]["answer"] == "not due"
+    save(tuned, folder / "one.json")
+    for answer, status, told in (
+        ("cannot tell", 1, "cannot tell"),  # made in January: its term has passed
+        ("holds", 0, "holds"),
+        ("holds", 0, "not due"),
+    ):
+        answers["remote"] = answer  # type: ignore[assignment]
+        found = check_all("--due", "--json")
+        assert (found[0], json.loads(found[1])[0]["answer"]) == (status, told)
     assert [one.answer for one in history.read()] == ["cannot tell", "holds"]
 
 
@@ -304,24 +296,46 @@ def test_only_what_is_due_is_measured_when_that_is_asked(
     ],
 )
 def test_a_program_whose_command_is_not_known_is_not_measured_and_the_others_are(
-    words: str | None,
-    why: str,
-    tuned: Profile,
-    answers: object,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: str | None, why: str, tuned: Profile, folder: Path, check_all: CheckAll
 ) -> None:
-    folder = tmp_path / "profiles"
-    _save(of_program(tuned), folder / "a.json", words)
-    _save(tuned, folder / "b.json")
-    assert cli.status_of(["verify", "--all", str(folder), "--quiet"]) == 1
-    told = capsys.readouterr().out
-    assert why.lower() in told.lower()
-    assert "1 not measured, 1 holds" in told
+    save(of_program(tuned), folder / "a.json", words)
+    save(tuned, folder / "b.json")
+    status, out, _ = check_all()
+    assert status == 1 and why.lower() in out.lower()
+    assert "1 not measured, 1 holds" in out
+
+
+NOTHING = Claim("ops_per_s", None, None, None, 0, "no_gain")
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"created": "2026-02-31T12:00:00Z"}, 1, "created is '2026-02-31T12:00:00Z'; legal is a"),
+        ({"params": {}, "claim": NOTHING}, 0, "no claim (its verdict is no_gain)"),
+        (None, 1, "is not a valid profile"),
+    ],
+    ids=["of a day that does not exist", "without a claim", "damaged"],
+)
+def test_a_profile_that_cannot_be_measured_is_named_and_the_others_are_measured(
+    changed: dict[str, object] | None,
+    status: int,
+    said: str,
+    tuned: Profile,
+    folder: Path,
+    check_all: CheckAll,
+) -> None:
+    path = save(structs.replace(tuned, **(changed or {})), folder / "a.json")
+    if changed is None:
+        path.write_text("{")
+    save(tuned, folder / "b.json")
+    found = check_all()
+    assert found[0] == status and said in found[1]
+    assert len(history.read()) == 1
 
 
 def test_what_a_profile_leaves_of_its_time_goes_to_the_next(
-    tuned: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tuned: Profile, folder: Path, check_all: CheckAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_s: list[float] = []
 
@@ -331,32 +345,32 @@ def test_what_a_profile_leaves_of_its_time_goes_to_the_next(
 
     monkeypatch.setattr(api, "verify", verify)
     for name in "abc":
-        _save(tuned, tmp_path / "all" / f"{name}.json")
-    cli.status_of(["verify", "--all", str(tmp_path / "all"), "--budget", "30m", "--quiet"])
+        save(tuned, folder / f"{name}.json")
+    check_all("--budget", "30m")
     assert [round(each / 1800) for each in given_s] == [1, 2, 3]
 
 
 def test_a_profile_is_measured_again_by_the_command_beside_it(
     tuned: Profile, answers: dict[str, VerifyAnswer], tmp_path: Path
 ) -> None:
-    path = _save(of_program(tuned), tmp_path / "profile.json")
+    path = save(of_program(tuned), tmp_path / "profile.json")
     kept_command.write(path, ("--allocator", "any", "--budget", "9s", "--", "sh", "-c", "web"))
     answers["web"] = "does not hold"
     assert cli.status_of(["verify", str(path), "--quiet"]) == 4
 
 
-def _piped(words: Path) -> None:
+def piped(words: Path) -> None:
     words.unlink()
     os.mkfifo(words, 0o600)
 
 
-def _linked(words: Path) -> None:
+def linked(words: Path) -> None:
     own = words.rename(words.parent.parent / "own")
     words.symlink_to(own)
     own.chmod(0o666)
 
 
-def _led_to(words: Path) -> None:
+def led_to(words: Path) -> None:
     own = words.parent.rename(words.parent.with_name("own"))
     words.parent.symlink_to(own)
     os.chown(words.parent, 12345, -1, follow_symlinks=False)
@@ -366,46 +380,32 @@ ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "all may write it": (lambda words: words.chmod(0o666), "may be written by another user"),
     "all may write its folder": (lambda words: words.parent.chmod(0o777), "by another user"),
     "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),
-    "another's link leads to its folder": (_led_to, "may be written by another user"),
+    "another's link leads to its folder": (led_to, "may be written by another user"),
     "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),
-    "it is a link to what all may write": (_linked, "may be written by another user"),
-    "it is a FIFO": (_piped, "not a regular file"),
+    "it is a link to what all may write": (linked, "may be written by another user"),
+    "it is a FIFO": (piped, "not a regular file"),
 }
 
 
 @pytest.mark.parametrize("case", ARGUMENTS_OF_OTHERS)
 def test_a_command_that_others_may_have_put_there_is_not_run(
-    case: str,
-    tuned: Profile,
-    answers: object,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    case: str, tuned: Profile, folder: Path, check_all: CheckAll
 ) -> None:
     change, why = ARGUMENTS_OF_OTHERS[case]
     if "another's" in case and os.geteuid() != 0:
         pytest.skip("only root can give a file away")
-    path = _save(of_program(tuned), tmp_path / "profiles" / "web.json", "-- sh -c web")
+    path = save(of_program(tuned), folder / "web.json", "-- sh -c web")
     change(path.with_suffix(".args"))
-    assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 1
-    assert why in capsys.readouterr().out
+    status, out, _ = check_all()
+    assert status == 1 and why in out
     assert history.read() == []
 
 
-def test_a_damaged_profile_is_named_and_the_others_are_measured(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = _save(tuned, tmp_path / "profiles" / "b.json")
-    (path.parent / "a.json").write_text("{")
-    assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 1
-    assert "is not a valid profile" in capsys.readouterr().out
-    assert len(history.read()) == 1
-
-
 def test_a_folder_that_may_not_be_looked_into_is_named_and_the_others_are_measured(
-    tuned: Profile, answers: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tuned: Profile, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _save(tuned, tmp_path / "all" / "one.json")
-    (tmp_path / "all" / "closed").mkdir()
+    save(tuned, folder / "one.json")
+    (folder / "closed").mkdir()
     is_file = Path.is_file
 
     def refused(path: Path) -> bool:
@@ -414,23 +414,13 @@ def test_a_folder_that_may_not_be_looked_into_is_named_and_the_others_are_measur
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", refused)
-    found = {each.path.parent.name: each.fault for each in api.profiles_in(tmp_path / "all")}
-    assert found["all"] == ""
-    assert "cannot read" in found["closed"]
+    found = {each.path.parent.name: each.fault for each in api.profiles_in(folder)}
+    assert found["all"] == "" and "cannot read" in found["closed"]
 
 
 def test_a_name_that_a_terminal_would_obey_is_shown_in_quotes() -> None:
     found = FolderAnswer(Path("a\x1b[2J\udcff.json"), "holds", "so it was made up")
     assert found.lines() == ["'a\\x1b[2J\\udcff.json': holds (so it was made up)"]
-
-
-def test_a_profile_without_a_claim_is_left_out(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    claim = Claim("ops_per_s", None, None, None, 0, "no_gain")
-    path = _save(structs.replace(tuned, params={}, claim=claim), tmp_path / "profiles" / "a.json")
-    assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 0
-    assert "no claim (its verdict is no_gain)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -454,38 +444,3 @@ def test_what_does_not_go_together_is_refused(
     given = [word.format(folder=tmp_path) for word in words]
     assert cli.status_of(["verify", *given]) == UsageError.exit_status
     assert why in capsys.readouterr().err
-
-
-# ---- what is shown -------------------------------------------------------------------------------
-
-
-def test_the_history_is_told_profile_by_profile_with_what_changed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    history.append(check())
-    later = structs.replace(
-        check(NOW + timedelta(days=7), "does not hold", 1.0), here={"kernel": "6.2"}
-    )
-    history.append(later)
-    assert cli.status_of(["history"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "larson T=32: hz thp=on  (0123456789abcdef)",
-        "  claimed           1.140x [1.100, 1.200]",
-        "  2026-03-01 12:00  1.100x [1.080, 1.120], 8 pairs, 1.05x the memory: holds",
-        "  2026-03-08 12:00  1.000x [0.980, 1.020], 8 pairs, 1.05x the memory: does not hold",
-        "      another kernel since 2026-03-01: 6.1.0 then, 6.2 now",
-    ]
-
-
-def test_the_history_of_one_profile_holds_no_other_one(
-    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    history.append(check())
-    path = _save(tuned, tmp_path / "one.json")
-    assert cli.status_of(["history", str(path)]) == 0
-    assert "no profile was measured again yet" in capsys.readouterr().out
-    assert cli.status_of(["verify", str(path), "--quiet"]) == 0
-    capsys.readouterr()
-    assert cli.status_of(["history", str(path), "--json"]) == 0
-    (held,) = json.loads(capsys.readouterr().out)
-    assert (held["answer"], held["pairs"]) == ("holds", 8)

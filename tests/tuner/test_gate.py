@@ -66,21 +66,13 @@ NOISES: dict[str, Draw] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A comparison, many times over.
+    """A comparison, many times over."""
 
-    Attributes:
-        loss: The true log ratio of speed, new to base.
-        scatter: Standard deviation of a pair's log ratio.
-        planned: Pairs.
-        ends_at: Pairs at which the clock ends it; 0: it does not.
-        rows: Rows that share the error of "worse".
-    """
-
-    loss: float
-    scatter: float
-    planned: int
-    ends_at: int = 0
-    rows: int = 1
+    loss: float  # the true log ratio of speed, new to base
+    scatter: float  # standard deviation of a pair's log ratio
+    planned: int  # pairs
+    ends_at: int = 0  # pairs at which the clock ends it; 0: it does not
+    rows: int = 1  # that share the error of "worse"
 
 
 def played(case: Case, noise: Draw, rng: Generator) -> tuple[GateAnswer, int]:
@@ -122,29 +114,23 @@ def test_neither_wrong_answer_is_frequent_where_just_the_margin_is_lost(
     assert found.get("worse", 0.0) <= SURE, (SEED, found)
 
 
-def test_what_loses_nothing_is_next_to_never_called_worse() -> None:
-    found, _ = shares(Case(0.0, 0.03, 30), NOISES["normal"], TIMES)
-    assert found.get("worse", 0.0) <= 0.002, (SEED, found)
-
-
-def test_what_loses_nothing_passes_where_pairs_scatter_little_and_sooner_than_planned() -> None:
-    found, pairs = shares(Case(0.0, 0.02, 30), NOISES["normal"], TIMES)
-    assert found["no worse"] >= 0.99 and pairs < 25, (SEED, found, pairs)
-
-
-def test_what_loses_twice_the_margin_is_found_out() -> None:
-    found, _ = shares(Case(2.0 * AT_MARGIN, 0.03, 30), NOISES["normal"], TIMES)
-    assert found["worse"] >= 0.9 and found.get("no worse", 0.0) == 0.0, (SEED, found)
-
-
-def test_few_pairs_that_scatter_are_not_enough_data() -> None:
-    found, _ = shares(Case(0.0, 0.1, 6), NOISES["normal"], TIMES)
-    assert found["not enough data"] >= 0.9, (SEED, found)
-
-
-def test_of_ten_rows_that_lose_just_the_margin_few_comparisons_call_one_worse() -> None:
-    found, _ = shares(Case(AT_MARGIN, 0.03, 30, rows=10), NOISES["normal"], TIMES)
-    assert 1.0 - (1.0 - found.get("worse", 0.0)) ** 10 <= SURE, (SEED, found)
+@pytest.mark.parametrize(
+    ("case", "answer", "least", "most"),
+    [
+        (Case(0.0, 0.03, 30), "worse", 0.0, 0.002),
+        (Case(0.0, 0.02, 30), "no worse", 0.99, 1.0),
+        (Case(2.0 * AT_MARGIN, 0.03, 30), "worse", 0.9, 1.0),
+        (Case(2.0 * AT_MARGIN, 0.03, 30), "no worse", 0.0, 0.0),
+        (Case(0.0, 0.1, 6), "not enough data", 0.9, 1.0),
+        (Case(AT_MARGIN, 0.03, 30, rows=10), "worse", 0.0, SURE / 10),
+    ],
+)
+def test_an_answer_is_as_frequent_as_it_should_be(
+    case: Case, answer: str, least: float, most: float
+) -> None:
+    found, pairs = shares(case, NOISES["normal"], TIMES)
+    assert least <= found.get(answer, 0.0) <= most, (SEED, found)
+    assert pairs < 25 or case.loss or case.scatter > 0.02, "what is quiet ends before the plan does"
 
 
 # ---- a row under a gate --------------------------------------------------------------------------
@@ -266,20 +252,20 @@ def test_a_row_that_takes_no_time_ends_after_the_least_pairs() -> None:
     assert 0 < len(run.blocks) <= LEAST_PAIRS
 
 
-def test_a_row_ends_at_the_first_look_that_has_an_answer() -> None:
-    (found,) = compared(landscape(0.2), QUIET).rulings
-    assert found.pairs < found.planned
-    assert found.pairs in planned_looks(found.planned)
+def test_a_row_ends_at_the_first_look_that_has_an_answer_which_the_table_shows() -> None:
+    record = compared(landscape(0.2), QUIET)
+    (found,) = record.rulings
+    assert found.pairs < found.planned and found.pairs in planned_looks(found.planned)
+    speed = record.standings[0].of("new").speed
+    assert speed is not None and found.speed is not None
+    assert (speed.low, speed.high) == pytest.approx((found.speed.low, found.speed.high), abs=1e-6)
 
 
-def test_the_number_of_pairs_is_planned_by_the_time() -> None:
+def test_pairs_are_planned_by_the_time_and_an_open_answer_says_how_much_more_would_tell() -> None:
     noisy = ModelNoise(between=0.5)
     short, long = (compared(landscape(), noisy, budget_s=s).rulings[0] for s in (4.0, 20.0))
     assert LEAST_PAIRS <= short.planned < long.planned
     assert short.answer == long.answer == "not enough data"
-
-
-def test_an_open_answer_says_what_is_excluded_and_how_much_longer_to_measure() -> None:
     (found,) = compared(landscape(), ModelNoise(between=0.03), budget_s=10.0).rulings
     assert found.answer == "not enough data"
     assert "times the time (--budget) would decide" in found.why
@@ -291,14 +277,6 @@ def test_one_row_that_is_worse_makes_the_whole_worse() -> None:
     assert whole(rulings) == "no worse"
     assert whole([*rulings, *worse]) == "worse"
     assert whole([*rulings, rulings[0]._replace(answer="not enough data")]) == "not enough data"
-
-
-def test_the_interval_of_the_table_is_that_of_the_answer() -> None:
-    found = compared(landscape(), QUIET)
-    speed = found.standings[0].of("new").speed
-    ruled = found.rulings[0].speed
-    assert speed is not None and ruled is not None
-    assert (speed.low, speed.high) == pytest.approx((ruled.low, ruled.high), abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["2", "0%", "100%", "-1%", "2 %", "much", "", "nan%"])
@@ -323,23 +301,39 @@ def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("loss", "noise", "child"),
-    [(0.0, QUIET, ""), (0.2, QUIET, "failure"), (0.0, ModelNoise(between=0.5), "skipped")],
+    ("loss", "noise", "child", "answer"),
+    [
+        (0.0, QUIET, None, "no worse"),
+        (0.2, QUIET, "failure", "worse"),
+        (0.0, ModelNoise(between=0.5), "skipped", "not enough data"),
+    ],
 )
-def test_junit_has_a_case_for_each_row(loss: float, noise: ModelNoise, child: str) -> None:
+def test_every_form_has_the_answer_of_each_row(
+    loss: float, noise: ModelNoise, child: str | None, answer: str
+) -> None:
     found = compared(landscape(loss), noise, rows=2)
+    labels = ["larson T=1", "larson T=2"]
     root = ElementTree.fromstring(table.junit(found))
-    assert [case.get("name") for case in root.iter("testcase")] == ["larson T=1", "larson T=2"]
-    for kind in ("failure", "skipped"):
-        assert len(root.findall(f".//{kind}")) == 2 * (kind == child)
-    counts = [root.get(name) for name in ("tests", "failures", "skipped", "errors")]
-    assert counts == ["2", str(2 * (child == "failure")), str(2 * (child == "skipped")), "0"]
+    assert [case.get("name") for case in root.iter("testcase")] == labels
+    two = {kind: len(root.findall(f".//{kind}")) for kind in ("failure", "skipped")}
+    assert two == {kind: 2 * (kind == child) for kind in two}
+    counts = [int(root.get(name, -1)) for name in ("tests", "failures", "skipped", "errors")]
+    assert counts == [2, two["failure"], two["skipped"], 0]
+    lines = list(csv.DictReader(io.StringIO(table.csv_text(found))))
+    told = [(line["row"], line["contender"], line["answer"]) for line in lines]
+    assert told == [(row, *side) for row in labels for side in (("old", ""), ("new", answer))]
+    assert float(lines[1]["ci_low"]) < float(lines[1]["ratio"]) < float(lines[1]["ci_high"])
+    assert abs(float(lines[1]["ratio"]) - 1.0 + loss) < 0.02 or noise is not QUIET
+    page = table.markdown(found.standings, found.rulings).splitlines()
+    assert page[0] == f"### new against old: {answer}"
+    assert len({line.count("|") for line in page if line.startswith("|")}) == 1
+    assert "larson T=2" in page[-1] and answer in page[-1]
+    assert table.plain(found.standings, found.rulings).splitlines()[-1] == answer
 
 
 def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured() -> None:
-    found = compared(landscape(), QUIET)
     left = (Unfinished("larson T=2", 3), Unfinished("larson T=4", 0))
-    found = replace(found, left=left)
+    found = replace(compared(landscape(), QUIET), left=left)
     assert whole(found.answers) == "not enough data"
     for each, cases in ((found, 3), (replace(found, rows=()), 2)):
         root = ElementTree.fromstring(table.junit(each))
@@ -353,31 +347,10 @@ def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path: Path) -> 
     found = compared(landscape(status="crash"), QUIET)
     odd = replace(SIDES[1], name="<\x1b[31m&\"'\udce9\x9b\u202e\U0001f600")
     found = replace(found, contenders=(SIDES[0], odd))
-    root = ElementTree.fromstring(table.junit(found))
-    assert root.find(".//failure") is not None
+    assert ElementTree.fromstring(table.junit(found)).find(".//failure") is not None
     table.write(found, tmp_path / "figures.csv", "csv")
     text = (tmp_path / "figures.csv").read_text(encoding="utf-8")
     assert "<?[31m&" in text and "'???\U0001f600" in text
-
-
-def test_csv_has_a_line_for_each_row_and_contender() -> None:
-    found = compared(landscape(0.1), QUIET, rows=2)
-    lines = list(csv.DictReader(io.StringIO(table.csv_text(found))))
-    assert [(line["row"], line["contender"], line["answer"]) for line in lines] == [
-        ("larson T=1", "old", ""), ("larson T=1", "new", "worse"),
-        ("larson T=2", "old", ""), ("larson T=2", "new", "worse"),
-    ]  # fmt: skip
-    assert 0.88 < float(lines[1]["ratio"]) < 0.92
-    assert float(lines[1]["ci_low"]) < float(lines[1]["ratio"]) < float(lines[1]["ci_high"])
-
-
-def test_a_page_of_ci_gets_the_answer_and_a_whole_table() -> None:
-    found = compared(landscape(0.1), QUIET)
-    lines = table.markdown(found.standings, found.rulings).splitlines()
-    assert lines[0] == "### new against old: worse"
-    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
-    assert "larson T=1" in lines[-1] and "worse" in lines[-1]
-    assert table.plain(found.standings, found.rulings).splitlines()[-1].startswith("worse: ")
 
 
 def report(times: int) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,7 +21,7 @@ from msgspec import structs
 
 from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
-from hztune.blocks import Arm, fixed
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Value
@@ -39,7 +38,6 @@ from hztune.workload import WorkloadSpec
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Workbench]
 Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
-ReportOf = Callable[[Profile, Mapping[str, str]], Report]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 CLAIMED = Claim("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
@@ -57,20 +55,44 @@ def truth(log_ratio: float, rss: float = 1.0, status: str = "ok") -> Landscape:
     return look
 
 
-def judged(
+# ---- a claim -------------------------------------------------------------------------------------
+
+LESS = Claim("ops_per_s", 0.9, 0.85, 0.95, 8, "within_limit")
+KEPT, LIMITED = {"max_rss": "0.7x"}, {"max_rss": "1.10x"}
+
+
+@pytest.mark.parametrize(
+    ("claimed", "limits", "log_ratio", "rss", "status", "answer", "why"),
+    [
+        (CLAIMED, {}, 0.131, 1.0, "ok", "holds", "the gain is there, and as large as was claimed"),
+        (CLAIMED, {}, 0.7, 1.0, "ok", "holds", "the gain is there"),
+        (CLAIMED, {}, 0.03, 1.0, "ok", "does not hold", "smaller than was claimed"),
+        (CLAIMED, {}, 0.0, 1.0, "ok", "does not hold", "no such gain"),
+        (CLAIMED, {}, -0.3, 1.0, "ok", "does not hold", "slower than the control"),
+        (CLAIMED, {}, 0.131, 1.0, "crash", "does not hold", "crash"),
+        (CLAIMED, LIMITED, 0.131, 1.3, "ok", "does not hold", "more than 1.10x of peak memory"),
+        (CLAIMED, LIMITED, 0.131, 1.05, "ok", "holds", "as large as was claimed"),
+        (LESS, KEPT, -0.1, 0.6, "ok", "holds", "the memory limit is kept"),
+        (LESS, KEPT, -0.1, 0.8, "ok", "does not hold", "more than 0.7x of peak memory"),
+        (LESS, KEPT, -0.5, 0.6, "ok", "does not hold", "it is slower"),
+    ],
+)
+def test_a_claim_holds_where_all_of_it_is_true(
+    claimed: Claim,
+    limits: Mapping[str, str],
+    log_ratio: float,
+    rss: float,
+    status: str,
+    answer: str,
+    why: str,
     make_profile: MakeProfile,
     make_bench: MakeBench,
-    landscape: Landscape,
-    *,
-    limits: Mapping[str, str] = fixed({}),
-    budget_s: float = 60.0,
-) -> Verification:
-    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", dict(limits)))
-    claim = Promise.of(tuned)
-    return measure(claim, make_bench(landscape, QUIET, budget_s=budget_s, limit=claim.limit))
-
-
-# ---- a claim -------------------------------------------------------------------------------------
+) -> None:
+    claim = Promise.of(make_profile(claim=claimed, objective=Objective("ops_per_s", dict(limits))))
+    bench = make_bench(truth(log_ratio, rss, status), QUIET, budget_s=60.0, limit=claim.limit)
+    finding = measure(claim, bench)
+    assert finding.answer == answer and why in finding.why, finding
+    assert status != "ok" or finding.rss_ratio == pytest.approx(rss)
 
 
 def finding_of(claimed: Claim, *logs: float) -> Verification:
@@ -78,29 +100,6 @@ def finding_of(claimed: Claim, *logs: float) -> Verification:
     promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
     record = ArmRecord(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
     return verification(promise, record, Looks.due(len(logs), 4, len(logs)))
-
-
-@pytest.mark.parametrize(
-    ("log_ratio", "status", "answer", "why"),
-    [
-        (0.131, "ok", "holds", "the gain is there, and as large as was claimed"),
-        (0.7, "ok", "holds", "the gain is there"),
-        (0.03, "ok", "does not hold", "smaller than was claimed"),
-        (0.0, "ok", "does not hold", "no such gain"),
-        (-0.3, "ok", "does not hold", "slower than the control"),
-        (0.131, "crash", "does not hold", "crash"),
-    ],
-)
-def test_a_claim_holds_where_it_is_true(
-    log_ratio: float,
-    status: str,
-    answer: str,
-    why: str,
-    make_profile: MakeProfile,
-    make_bench: MakeBench,
-) -> None:
-    finding = judged(make_profile, make_bench, truth(log_ratio, status=status))
-    assert finding.answer == answer and why in finding.why, finding
 
 
 @pytest.mark.parametrize(
@@ -137,11 +136,12 @@ def advised_s(finding: Verification) -> int:
 def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(
     budget_s: float, make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
-    finding = judged(make_profile, make_bench, truth(0.131), budget_s=budget_s)
+    claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
+    finding = measure(claim, make_bench(truth(0.131), QUIET, budget_s=budget_s))
     assert finding.answer == "cannot tell"
     said = re.search(r"too few pairs \((\d)\); 4 are the least: give --budget \d+s", finding.why)
     assert said and (finding.interval is not None) == (int(said[1]) > 1)
-    again = judged(make_profile, make_bench, truth(0.131), budget_s=advised_s(finding))
+    again = measure(claim, make_bench(truth(0.131), QUIET, budget_s=advised_s(finding)))
     assert again.interval is not None
 
 
@@ -159,32 +159,6 @@ def test_an_answer_that_stays_open_says_how_much_time_would_probably_tell(
         longer = make_bench(truth(0.131), noise, budget_s=advised_s(finding), seed=seed)
         told += measure(claim, longer).answer != "cannot tell"
     assert open_ >= 20 and told >= 0.7 * open_, f"{told} of {open_}"
-
-
-@pytest.mark.parametrize(("rss", "answer"), [(1.3, "does not hold"), (1.05, "holds")])
-def test_a_limit_is_part_of_the_claim(
-    rss: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
-) -> None:
-    limits = {"max_rss": "1.10x"}
-    finding = judged(make_profile, make_bench, truth(0.131, rss), limits=limits)
-    assert finding.answer == answer
-    assert finding.rss_ratio == pytest.approx(rss)
-
-
-@pytest.mark.parametrize(
-    ("rss", "log_ratio", "answer"),
-    [(0.6, -0.1, "holds"), (0.8, -0.1, "does not hold"), (0.6, -0.5, "does not hold")],
-)
-def test_a_profile_that_only_keeps_a_limit_must_be_shown_to_keep_it(
-    rss: float, log_ratio: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
-) -> None:
-    tuned = make_profile(
-        claim=Claim("ops_per_s", 0.9, 0.85, 0.95, 8, "within_limit"),
-        objective=Objective("ops_per_s", {"max_rss": "0.7x"}),
-    )
-    claim = Promise.of(tuned)
-    bench = make_bench(truth(log_ratio, rss), QUIET, limit=claim.limit)
-    assert measure(claim, bench).answer == answer
 
 
 def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
@@ -315,13 +289,10 @@ def test_a_signal_ends_a_verification_with_a_status_and_leaves_no_temporary_fold
 def test_without_a_claim_there_is_nothing_to_verify(
     verdict: str, here: Profile, tmp_path: Path, hztune_here: Run
 ) -> None:
-    result = structs.replace(CLAIMED, verdict=verdict)
-    path = saved(structs.replace(here, claim=result, params={}), tmp_path)
-    done = hztune_here("verify", path)
-    assert done.returncode == 0
-    assert (
-        f"nothing to verify: the profile claims no gain (its verdict is {verdict})" in done.stdout
-    )
+    claimed = structs.replace(CLAIMED, verdict=verdict)
+    done = hztune_here("verify", saved(structs.replace(here, claim=claimed, params={}), tmp_path))
+    said = f"nothing to verify: the profile claims no gain (its verdict is {verdict})"
+    assert done.returncode == 0 and said in done.stdout
 
 
 def test_what_does_not_fit_the_profile_is_refused(
@@ -347,24 +318,19 @@ def test_what_does_not_fit_the_profile_is_refused(
 # ---- elsewhere -----------------------------------------------------------------------------------
 
 MACHINE = MachineId("CPU", 4, 2.0, "6.1", "glibc 2.36", 4096, "madvise")
-OTHER = {
-    "cpu": ("Other", "CPU model: CPU there, Other here"),
-    "cores": (8, "number of CPUs: 4 there, 8 here"),
-    "quota": (None, "CPU quota: 2.0 there, none here"),
-    "kernel": ("6.18", "kernel: 6.1 there, 6.18 here"),
-    "libc": ("glibc 2.41", "C library: glibc 2.36 there, glibc 2.41 here"),
-    "page_size": (65536, "page size: 4096 there, 65536 here"),
-    "thp": ("always", "mode of transparent huge pages: madvise there, always here"),
-}
 
 
-@pytest.mark.parametrize("field", OTHER)
-def test_each_difference_of_a_machine_is_named(field: str) -> None:
-    value, said = OTHER[field]
-    there = structs.replace(MACHINE, **{field: value})
-    (found,) = machine_diff.of_machine(MACHINE, there)
-    assert found == f"the profile was proved with another {said}"
+def test_each_difference_of_a_machine_is_named() -> None:
+    other = structs.replace(MACHINE, cpu="Other", quota=None, thp="always")
     assert machine_diff.of_machine(MACHINE, MACHINE) == ()
+    assert machine_diff.of_machine(MACHINE, other) == tuple(
+        f"the profile was proved with another {said}"
+        for said in (
+            "CPU model: CPU there, Other here",
+            "CPU quota: 2.0 there, none here",
+            "mode of transparent huge pages: madvise there, always here",
+        )
+    )
 
 
 def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakeProfile) -> None:
@@ -415,6 +381,7 @@ CONFIGS: dict[str, dict[str, Value]] = {
     "hz": {"magazine_cap": 512, "depot_lock": "spin"},
 }
 EFFECTIVE = {"hz": {"magazine_cap", "depot_lock"}, "tcmalloc": {"max_total_thread_cache_bytes"}}
+CHANGED = {"arena_max": 9, "narenas": 9, "purge_delay": 9, "magazine_cap": 256}
 
 
 @pytest.fixture
@@ -424,79 +391,58 @@ def idle(compiled: Any) -> Path:
     return program
 
 
-def profile_for(name: str, make_profile: MakeProfile) -> tuple[Profile, dict[str, str]]:
-    """A profile of an installed allocator, and the environment that delivers it."""
-    adapter = allocator.get(name)
-    found = adapter.installed()
-    config = CONFIGS[name]
-    made = make_profile(config, allocator=AllocatorId.of(found))
-    return made, adapter.environment(config, found)
-
-
-@pytest.fixture
-def report_of(idle: Path, running: Running) -> ReportOf:
-    """Holds an idle process with some variables against a profile."""
-
-    def make(made: Profile, variables: Mapping[str, str]) -> Report:
-        with running(idle, variables) as pid:
-            return examine(made, pid)
-
-    return make
+def examined(
+    name: str,
+    idle: Path,
+    running: Running,
+    make_profile: MakeProfile,
+    config: Mapping[str, Value] | None = None,
+    **more: str,
+) -> Report:
+    """An idle process with a configuration and further variables, held against CONFIGS[name]."""
+    found = allocator.get(name).installed()
+    variables = allocator.get(name).environment(config or CONFIGS[name], found)
+    with running(idle, {**variables, **more}) as pid:
+        return examine(make_profile(CONFIGS[name], allocator=AllocatorId.of(found)), pid)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_process_under_a_profile_has_it_in_effect(
-    name: str, here: Profile, make_profile: MakeProfile, report_of: ReportOf
+def test_a_process_under_a_profile_has_it_in_effect_and_a_changed_parameter_is_named(
+    name: str, here: Profile, make_profile: MakeProfile, idle: Path, running: Running
 ) -> None:
-    made, variables = profile_for(name, make_profile)
-    report = report_of(made, variables)
-    assert report.in_effect, report
+    report = examined(name, idle, running, make_profile)
+    assert report.in_effect and report.remarks == (), report
     assert {row.name: row.found for row in report.rows} == CONFIGS[name]
     effective = {row.name for row in report.rows if row.evidence == "effective"}
     assert effective >= EFFECTIVE.get(name, set())
     assert {row.evidence for row in report.rows} <= {"effective", "requested"}
-    assert report.remarks == ()
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_parameter_that_was_changed_on_the_way_is_named(
-    name: str, here: Profile, make_profile: MakeProfile, report_of: ReportOf
-) -> None:
-    adapter = allocator.get(name)
-    made, _ = profile_for(name, make_profile)
     knob = next(iter(CONFIGS[name]))
-    other = {**CONFIGS[name], knob: {"magazine_cap": 256}.get(knob, 1 << 20)}
-    if name in ("glibc", "jemalloc", "mimalloc"):
-        other[knob] = 9
-    report = report_of(made, adapter.environment(other, adapter.installed()))
-    assert not report.in_effect
+    other = {**CONFIGS[name], knob: CHANGED.get(knob, 1 << 20)}
+    report = examined(name, idle, running, make_profile, other)
     assert any(fault.startswith(f"{knob} is {other[knob]} (") for fault in report.faults)
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "glibc"])
+@pytest.mark.parametrize(
+    ("name", "preload"),
+    [*((name, "") for name in CONFIGS if name != "glibc"), ("glibc", "libjemalloc.so.2")],
+)
 def test_a_process_without_the_allocator_has_nothing_in_effect(
-    name: str, here: Profile, make_profile: MakeProfile, report_of: ReportOf
+    name: str,
+    preload: str,
+    here: Profile,
+    make_profile: MakeProfile,
+    idle: Path,
+    running: Running,
 ) -> None:
-    made, variables = profile_for(name, make_profile)
-    report = report_of(made, {**variables, "LD_PRELOAD": ""})
+    report = examined(name, idle, running, make_profile, LD_PRELOAD=preload)
     (fault,) = report.faults
-    assert "malloc comes from" in fault and f"(glibc), not from {name}" in fault
+    there = "jemalloc" if preload else "glibc"
+    assert "malloc comes from" in fault and f"({there}), not from {name}" in fault
     assert report.rows == ()
-
-
-def test_another_allocator_in_front_of_glibc_is_named(
-    here: Profile, make_profile: MakeProfile, report_of: ReportOf
-) -> None:
-    made, variables = profile_for("glibc", make_profile)
-    report = report_of(made, {**variables, "LD_PRELOAD": "libjemalloc.so.2"})
-    assert "(jemalloc), not from glibc" in report.faults[0]
-
-
-def test_an_unchanged_program_is_in_effect_whatever_it_runs_on(
-    here: Profile, make_profile: MakeProfile, report_of: ReportOf
-) -> None:
-    unchanged = make_profile({}, allocator=AllocatorId("none", "", "", ""))
-    assert report_of(unchanged, {"LD_PRELOAD": "libjemalloc.so.2"}).in_effect
+    if preload:  # an unchanged program is in effect whatever it runs on
+        with running(idle, {"LD_PRELOAD": preload}) as pid:
+            unchanged = make_profile({}, allocator=AllocatorId("none", "", "", ""))
+            assert examine(unchanged, pid).in_effect
 
 
 @pytest.mark.parametrize(
@@ -514,10 +460,10 @@ def test_a_variable_that_somebody_else_added_is_named(
     value: str,
     here: Profile,
     make_profile: MakeProfile,
-    report_of: ReportOf,
+    idle: Path,
+    running: Running,
 ) -> None:
-    made, variables = profile_for(name, make_profile)
-    report = report_of(made, {**variables, variable: value})
+    report = examined(name, idle, running, make_profile, **{variable: value})
     assert f"{variable} is set, and the profile does not set it" in report.faults
 
 
@@ -525,11 +471,8 @@ def test_the_command_says_it_in_words_and_as_status(
     here: Profile, tmp_path: Path, idle: Path, hztune_here: Run, running: Running
 ) -> None:
     path = saved(here, tmp_path)
-    made, variables = (
-        here,
-        allocator.get("hz").environment(here.params, allocator.get("hz").installed()),
-    )
-    assert made.params == CONFIGS["hz"]
+    assert here.params == CONFIGS["hz"]
+    variables = allocator.get("hz").environment(here.params, allocator.get("hz").installed())
     with running(idle, variables) as pid:
         good = hztune_here("verify", path, "--pid", str(pid))
         as_json = hztune_here("verify", path, "--pid", str(pid), "--json")
@@ -559,16 +502,3 @@ def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
     monkeypatch.setattr("hztune.allocator.live.ProcessMemory.of", forbidden)
     with pytest.raises(UsageError, match="may not be looked at: run as its user"):
         examine(here, os.getpid())
-
-
-def test_verify_says_how_it_is_used_without_anything_heavy(core_build: Path) -> None:
-    script = (
-        "import sys; from hztune.cli import status_of; status = status_of(sys.argv[1:]);"
-        "print(status, sorted({'optuna', 'numpy'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "verify", "--help"], capture_output=True, text=True
-    )
-    assert done.stderr == "0 []\n"
-    assert "exit status   0  the claim holds" in done.stdout
-    assert "verify" in cli.COMMANDS
