@@ -281,7 +281,7 @@ def test_one_row_that_is_worse_makes_the_whole_worse() -> None:
 
 @pytest.mark.parametrize("text", ["2", "0%", "100%", "-1%", "2 %", "much", "", "nan%"])
 def test_what_is_no_margin_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--no-worse .*above 0 and below 100"):
+    with pytest.raises(UsageError, match=r"--no-worse .*legal is a percentage"):
         Gate.of(text)
 
 
