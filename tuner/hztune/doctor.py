@@ -76,7 +76,6 @@ def remarks(root: Path = Path("/")) -> list[str]:
 
 
 def _checks(root: Path) -> Iterator[Check]:
-    """Every check that starts nothing."""
     machine = Machine.here(root)
     for rows in (_settings(root, machine), _shared(root, machine), _of_processes(root)):
         yield from (_judged(*row) for row in rows)

@@ -234,5 +234,4 @@ def _chosen(folder: Path) -> str:
 
 
 def shown(value: object) -> str:
-    """A field as a reader expects it."""
     return "none" if value is None else str(value) or "unknown"

@@ -30,13 +30,11 @@ def from_proved(tuned: Profile) -> tuple[str, ...]:
 
 
 def facts_of_here() -> dict[str, str]:
-    """The identity of this machine as texts, by the names of its fields."""
     here = MachineId.of(Machine.here())
     return {name: shown(getattr(here, name)) for name in _FIELDS}
 
 
 def of_machine(there: MachineId, here: MachineId) -> tuple[str, ...]:
-    """What differs between two machines, one sentence each."""
     pairs = ((name, getattr(there, name), getattr(here, name)) for name in _FIELDS)
     return tuple(_sentence(WORDS[name], old, new) for name, old, new in pairs if old != new)
 

@@ -190,7 +190,6 @@ def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:
 
 
 def _recorded(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """How much of the program's life is there."""
     notes = told["notes"] or {}
     if notes.get("program"):
         yield "program", printable(" ".join(" ".join(notes["program"]).split()))
@@ -207,7 +206,6 @@ def _recorded(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _asked(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was asked of the allocator, and by which threads."""
     if told["peak_blocks"]:
         yield "at once", f"{_amount(told['peak_bytes'])} in {told['peak_blocks']:,} blocks at most"
     if told["ends"]:
@@ -233,7 +231,6 @@ def _counted(count: int, what: str) -> str:
 
 
 def _amount(count: float) -> str:
-    """Bytes in the unit that people use."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1

@@ -41,7 +41,6 @@ class TraceFile:
 
 
 def is_trace(text: str) -> bool:
-    """Whether a word of `--workload` names a trace."""
     return text.startswith(PREFIX)
 
 

@@ -47,8 +47,6 @@ _MOST_OFFSET = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What the headers of one file say."""
-
     machine: tuple[int, bytes]  # kind of processor (e_machine), word size and byte order
     interpreter: Path | None = None  # the loader that it asks for; a static program and most
     # libraries ask for none
@@ -137,8 +135,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 class _Content:
-    """Parts of a file; less where the file ends."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.kind = self.part(4, 2)  # word size and byte order
@@ -157,7 +153,6 @@ class _Content:
         return [struct.unpack(layout, part) for part in parts]
 
     def text(self, offset: int) -> str:
-        """The NUL-terminated text at a place."""
         return self.part(offset, _LONGEST_NAME).partition(b"\0")[0].decode(errors="replace")
 
     def symbols(self, kind: int) -> Iterator[tuple[bytes, int]]:

@@ -31,8 +31,6 @@ _GONE = "deprecated_"
 
 
 class Mark(NamedTuple):
-    """An allocator in a file."""
-
     family: str  # its adapter's name
     prefix: str  # of its functions and variable, in small letters ("_rjem_"); "": none
     version: str  # as far as the file tells: of mimalloc the first that has the same options

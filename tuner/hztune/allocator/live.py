@@ -179,8 +179,6 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process as it was found."""
-
     pid: int
     program: Path
     provider: Path  # the file that gives it malloc; the program itself when that defines it
@@ -191,8 +189,6 @@ class Running:
 
 
 class SettingRead(NamedTuple):
-    """One setting of a running process."""
-
     value: Value
     is_effective: bool  # read from the process itself; else what its variables ask for
 

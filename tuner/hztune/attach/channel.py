@@ -30,6 +30,7 @@ _PAUSE_S = 0.02
 _PROTOCOL = 2
 _MOST_BYTES = 1 << 18
 _NAME_AND_KEY = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
+_ENDED = "ended while it was asked"
 _SWITCH, _PRELOAD = "HZ_CONTROL", "LD_PRELOAD"
 _FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-z_]+:.*\n)*)", re.M)
@@ -41,8 +42,6 @@ class Refused(UsageError):
 
 
 class _Head(Struct):
-    """What every answer begins with."""
-
     protocol: int
     refused: str = ""
     sentence: str = ""
@@ -99,7 +98,6 @@ class Process:
         return int(self.status().get("Threads", "0"))
 
     def memory(self) -> SeenMemory:
-        """Its memory now."""
         found = dict(_FIGURES.findall(self._smaps("smaps_rollup")))
         names = ("Rss", "Anonymous", "LazyFree", "Swap", "AnonHugePages")
         return SeenMemory(*(_KIB * int(found.get(name, 0)) for name in names))
@@ -154,7 +152,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
             packet = b""
     if not packet:
         if not process.exists() or _address(process.pid) != address:
-            raise HztuneError(f"process {process.pid} ended while it was asked")
+            raise HztuneError(f"process {process.pid} {_ENDED}")
         _require_same("user", process.pid, Path("/proc/self"), Path("/proc", str(process.pid)))
         raise HztuneError(f"process {process.pid} gave no answer: others are asking it; try again")
     return _opened(packet, process)
@@ -221,22 +219,16 @@ def _is_meant_to_listen(pid: int) -> bool:
 
 
 def _why_silent(process: Process, patience_s: float) -> str:
-    what, state = f"process {process.pid}", process.state()
-    if state in ("T", "t"):
-        return (
-            f"{what} is stopped (by a signal or a debugger) and cannot answer; let it go on with: "
-            f"kill -CONT {process.pid}"
-        )
-    if state in ("", "Z"):
-        return f"{what} ended while it was asked"
-    return (
-        f"{what} did not answer within {patience_s:g} s: others are asking it, or its CPUs are "
-        "busy; try again"
+    stopped = (
+        "is stopped (by a signal or a debugger) and cannot answer; let it go on with: "
+        f"kill -CONT {process.pid}"
     )
+    late = f"did not answer within {patience_s:g} s: others are asking it, or its CPUs are busy"
+    why = {"T": stopped, "t": stopped, "": _ENDED, "Z": _ENDED}
+    return f"process {process.pid} {why.get(process.state(), f'{late}; try again')}"
 
 
 def _why_deaf(process: Process) -> str:
-    """Why there is no socket, and what to do."""
     status, what = process.status(), f"process {process.pid} ({process.name})"
     if status.get("State", "")[:1] == "Z" and status["Threads"] != "1":
         return f"{what} takes no requests any more: its main thread has ended"

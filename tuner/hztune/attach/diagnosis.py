@@ -208,11 +208,23 @@ def process_statistics(pid: int) -> Statistics:
 
 
 def statistics_of(process: Process) -> Statistics:
-    """The same of a process that was found."""
     answer = channel.ask_process(process, "stats")
     told, memory = schema.judged(answer, _Answer), process.memory()
+    seen = process.pid, process.name, process.thread_count(), memory
     if told.allocator == "hz":
-        return _of_hz(process, schema.judged(answer, _OfHz), memory)
+        hz = schema.judged(answer, _OfHz)
+        own, first = hz.stats.memory, hz.arena.first
+        held = process.resident_between(first, first + hz.arena.bytes), own.cached_bytes
+        return Statistics(
+            *seen,
+            (Holding("hz", hz.stats.version, hz.stats.config, own.live_bytes, *held),),
+            own.free_bytes,
+            tuple(SizeClass(one.bytes, one.live, one.free, one.cut) for one in own.classes),
+            hz.threads,
+            hz.threads_left_out,
+            hz.rest_worker,
+            hz.stats.counters,
+        )
     most = memory.anonymous_bytes - memory.lazy_bytes + memory.swapped_bytes
     parts = []
     for part in told.parts:
@@ -221,26 +233,7 @@ def statistics_of(process: Process) -> Statistics:
         parts.append(replace(part, version=version, held_bytes=held_bytes))
     file = told.provider.rpartition("/")[2]
     parts.sort(key=lambda part: part.allocator.replace("glibc", "libc") not in file)
-    return Statistics(process.pid, process.name, process.thread_count(), memory, tuple(parts))
-
-
-def _of_hz(process: Process, told: _OfHz, memory: SeenMemory) -> Statistics:
-    stats, own, first = told.stats, told.stats.memory, told.arena.first
-    held_bytes = process.resident_between(first, first + told.arena.bytes)
-    held = held_bytes, own.cached_bytes
-    return Statistics(
-        process.pid,
-        process.name,
-        process.thread_count(),
-        memory,
-        (Holding("hz", stats.version, stats.config, own.live_bytes, *held),),
-        free_page_bytes=own.free_bytes,
-        classes=tuple(SizeClass(one.bytes, one.live, one.free, one.cut) for one in own.classes),
-        threads=told.threads,
-        threads_left_out=told.threads_left_out,
-        has_rest_worker=told.rest_worker,
-        counters=stats.counters,
-    )
+    return Statistics(*seen, tuple(parts))
 
 
 def trim_process(pid: int) -> Trimmed:
@@ -348,13 +341,12 @@ def _settings(
 def advice_for(found: Statistics) -> Iterator[str]:
     """What would help a process of which an allocator is known, by what that tells."""
     main = found.parts[0]
-    rules = _of_hz_pages if main.allocator == "hz" else _by_allocator
     if main.live_bytes is None or main.held_bytes is None:
         yield (
             f"{main.allocator} does not count live bytes, so the unused part of what it holds is "
             "not known"
         )
-        yield from _by_allocator(found, main, 0)
+        yield from _by_allocator(found, main)
         return
     beyond = main.held_bytes - main.live_bytes
     if beyond < max(_LITTLE_BYTES, _LITTLE_SHARE * main.live_bytes):
@@ -367,14 +359,15 @@ def advice_for(found: Statistics) -> Iterator[str]:
         f"{main.allocator} holds {mib(beyond)} more than the program uses; `hztune trim --pid "
         f"{found.pid}` returns what can be returned now"
     )
-    yield from rules(found, main, beyond)
+    is_hz = main.allocator == "hz"
+    yield from _of_hz(found, main, beyond) if is_hz else _by_allocator(found, main)
     yield (
         "only a measurement finds the best setting for this program, and its cost in speed: "
         "`hztune --objective kept -- COMMAND`"
     )
 
 
-def _of_hz_pages(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
+def _of_hz(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
     """Where the bytes of hz wait, the largest part first."""
     pages, cached, set_to = found.free_page_bytes, main.cached_bytes or 0, main.settings
     change = f"`hztune set --pid {found.pid}"
@@ -428,7 +421,7 @@ _BY_ALLOCATOR: tuple[_Advice, ...] = (
 """What to say of each allocator, and when."""
 
 
-def _by_allocator(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
+def _by_allocator(found: Statistics, main: Holding) -> Iterator[str]:
     is_old = main.version.startswith(("2.0.", "2.1.0", "2.1.1"))
     words = {"cached": mib(main.cached_bytes or 0), "purge": "DECOMMIT" if is_old else "PURGE"}
     for name, is_due, sentence in _BY_ALLOCATOR:

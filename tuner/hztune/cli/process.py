@@ -201,7 +201,6 @@ def _rows(what: str, count: int, rows: Iterable[tuple[object, ...]]) -> Iterator
 
 
 def _part_lines(part: Holding) -> Iterator[str]:
-    """What one allocator holds, a line each."""
     ratio = f"  {part.ratio:.2f} times live" if part.ratio is not None else ""
     yield f"{part.allocator} {part.version}".rstrip()
     for name, size, more in (

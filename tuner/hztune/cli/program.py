@@ -163,7 +163,6 @@ def no_command(word: str, after: str = "tune") -> UsageError:
 
 
 def commands_with(option: str) -> list[str]:
-    """The commands that have an option, as they are written."""
     ctx = click.Context(hztune)
     known = {name: hztune.get_command(ctx, name) for name in COMMANDS}
     return [

@@ -86,7 +86,6 @@ class Calls:
 
     @property
     def by_others(self) -> float:
-        """The share of frees by another thread."""
         return self.frees_by_others / self.frees if self.frees else 0.0
 
 
@@ -154,8 +153,6 @@ class Sight:
 
 @dataclass
 class _Look:
-    """One run while it is looked at, and what came of it."""
-
     seconds: float  # after which it is ended
     trace: Path | None = None  # what the recorder writes; None: it is not recorded
     sight: Sight = field(default_factory=Sight)

@@ -28,8 +28,6 @@ _NOTE = "One look is no measurement: nothing was compared, and nothing is claime
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Something that was found before, in words, and the line that puts it to use."""
-
     what: str
     command: str
 
@@ -105,7 +103,6 @@ def earlier_profiles(program: Program, folder: Path) -> Iterator[Earlier]:
 
 
 def _told(tuned: Profile) -> str:
-    """A profile of this very program."""
     checks = history.read(tuned)
     last = f"; measured again on {checks[-1].at[:10]}: {checks[-1].answer}" if checks else ""
     ratio = f", {tuned.claim.ratio:.3f}x" if tuned.claim.ratio is not None else ""
