@@ -78,42 +78,38 @@ def request(
     from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget
-    folder = None if out is None else Path(out)
-    if program is not None:
-        of_workloads = dict(workload=workload, threads=threads, params=params, idle_s=idle_s,
-                            rounds=rounds, cpus=cpus, memory=memory)  # fmt: skip
-        if given := [name for name, value in of_workloads.items() if value]:
-            raise UsageError(
-                f"{given[0]} is of a workload here, and there is a program; what belongs to that "
-                "is given to api.program"
-            )
-        asked = program if isinstance(program, Sequence) else (program,)
-        one, *more = (resting_program(each, objective, others) for each in asked)
-        return TuneRequest(
-            program=one,
-            more=tuple(more),
-            allocator=allocator or "any",
-            budget_s=budget_s,
-            out=folder,
-            **others,
-        )
-    if workload is None:
-        raise UsageError("give a workload or a program; one of them is needed")
-    rest = resting_plan(idle_s, rounds, objective, others)
-    specs = workloads_named(workload, params, threads)
-    if rest is not None:
-        specs = tuple(spec.resting(rest) for spec in specs)
-    if (quota := Quota.of(cpus, memory)) is not None:
-        specs = tuple(spec.within(quota) for spec in specs)
-    first, *beside = (spec.by(objective) for spec in specs)
-    return TuneRequest(
-        workload=first,
-        beside=tuple(beside),
-        allocator=allocator or "hz",
-        budget_s=budget_s,
-        out=folder,
+    whole: dict[str, Any] = {
         **others,
-    )
+        "budget_s": budget_s,
+        "out": None if out is None else Path(out),
+    }
+    if not program:
+        if not workload:
+            raise UsageError(
+                "--workload is missing; `hztune list workloads` prints them (or give a program of "
+                "your own after --, several with --command, or a --server)"
+            )
+        rest, quota = resting_plan(idle_s, rounds, objective, others), Quota.of(cpus, memory)
+        specs = workloads_named(workload, params, threads)
+        specs = tuple(spec.resting(rest) for spec in specs) if rest else specs
+        specs = tuple(spec.within(quota) for spec in specs) if quota else specs
+        first, *beside = (spec.by(objective) for spec in specs)
+        return TuneRequest(first, beside=tuple(beside), allocator=allocator or "hz", **whole)
+    of_workloads = dict(workload=workload, threads=threads, param=params, idle_s=idle_s,
+                        rounds=rounds, cpus=cpus, memory=memory)  # fmt: skip
+    if given := [name for name, value in of_workloads.items() if value]:
+        raise UsageError(
+            f"{given[0]} is of workloads, and not for a program of your own: what belongs to that "
+            "stands beside it"
+        )
+    if objective == "p99":
+        raise UsageError(
+            "--objective p99 is for workloads; a program of yours is judged by its time, or by "
+            "what --metric-regex or --metric-cmd finds"
+        )
+    asked = program if isinstance(program, Sequence) else (program,)
+    one, *more = (resting_program(each, objective, others) for each in asked)
+    return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **whole)
 
 
 def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hztune.profile import Verdict
     from hztune.result import Result
     from hztune.tune.request import TuneRequest
-    from hztune.workload import Goal
 
 _OF_WORKLOADS = frozenset({"idle_s", "rounds", "cpus", "memory"})
 """Options about programs that workloads have, too."""
@@ -150,15 +149,12 @@ def _request(
     *,
     is_kept: bool,
     workload: str,
-    params: tuple[str, ...],
-    threads: int | None,
-    objective: Goal,
     words: tuple[str, ...],
     commands: tuple[str, ...],
     prove_on: bool,
     **others: Any,
 ) -> TuneRequest:
-    """The request that the options describe; cheap mistakes are found before heavy imports."""
+    """The request that the options describe, which judges them."""
     about = {name: others.pop(name) for name in PROGRAM_OPTIONS}
     own = programs_of(words, commands, about)
     others["command"] = given_words(own) if is_kept else ()
@@ -169,26 +165,10 @@ def _request(
                 "hztune --workload trace:FILE --prove-on -- ./program"
             )
         others["prove_on"], own = own[0], ()
-    if own and (workload or params or threads is not None):
-        raise UsageError("--workload, --param and --threads are not for a program of your own")
-    if workload and not prove_on:
+    elif workload and not own:
         refuse_without_program(_OF_WORKLOADS)
-    if own and objective == "p99":
-        raise UsageError(
-            f"--objective {objective} is for workloads; a program of yours is judged by its time, "
-            "or by what --metric-regex or --metric-cmd finds"
-        )
-    if own:
-        return api.request(program=own, objective=objective, **others)
-    if not workload:
-        raise UsageError(
-            "--workload is missing; `hztune list workloads` prints them (or give a program of your"
-            " own after --, several with --command, or a --server)"
-        )
-    resting = {name: about[name] for name in _OF_WORKLOADS}
-    return api.request(
-        workload, threads=threads, params=params, objective=objective, **resting, **others
-    )
+    resting = {} if own else {name: about[name] for name in _OF_WORKLOADS}
+    return api.request(workload, program=own, **resting, **others)
 
 
 def print_result(result: Result, words: Sequence[str] = (), *, as_json: bool) -> int:
