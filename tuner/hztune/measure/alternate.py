@@ -125,16 +125,11 @@ def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
 
 
 class AlternateExecutor(WholeExecutor):
-    """Measures arms on one program by turns.
-
-    Attributes:
-        pace: How they alternate.
-        reading: How a run's speed is read.
-    """
+    """Measures arms on one program by turns."""
 
     facts = MappingProxyType({BY_TURNS: 1})
-    pace = Pace(turn_ms=10.0, cpu=None)
-    reading = NumberReading()
+    pace = Pace(turn_ms=10.0, cpu=None)  # how they alternate
+    reading = NumberReading()  # how a run's speed is read
 
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""
@@ -155,11 +150,7 @@ class AlternateExecutor(WholeExecutor):
         limit_s: float | None = None,
         met: Met = nothing_met,
     ) -> tuple[list[Stint], Fault | None]:
-        """Runs copies of the control, uncounted, at today's pace.
-
-        Returns:
-            What they showed, and the first fault among them.
-        """
+        """Runs copies of the control, uncounted, at today's pace; what they showed, first fault."""
         parts, rng = self._parts_of([control] * copies), random.Random(self._seed)
         found = self._stints(parts, runs, rng, limit_s, met)
         rates = (self._rate(parts[index], stint.run) for index, stint in found)
@@ -236,19 +227,9 @@ def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, St
 def take_turns(
     units: Sequence[Unit], pace: Pace, *, runs: int = 1, met: Met = nothing_met
 ) -> Iterator[Stint]:
-    """Runs units by turns and yields each of their runs as soon as it has ended.
+    """Runs units of one block by turns and yields each of their runs as soon as it has ended.
 
     A unit that fails has no further runs.
-
-    Args:
-        units: What to run; one block, so with one seed, one limit and one base.
-        pace: How they alternate.
-        runs: Of each unit, one after the other.
-        met: Told of each run that begins.
-
-    Raises:
-        UsageError: A program cannot be started at all.
-        HztuneError: hz-alternate failed.
     """
     with scratch_folder() as made, ExitStack() as stack:
         folder = made if any(unit.program.reads_output for unit in units) else None

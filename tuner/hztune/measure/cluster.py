@@ -51,11 +51,7 @@ class Target:
         return f"{[getattr(each, 'argv', each.label) for each in self.targets]} {self.seed}"
 
     def refuse_strangers(self) -> None:
-        """Sees to it that a worker runs nothing, and reads no trace, that it was not started for.
-
-        Raises:
-            UsageError: It would.
-        """
+        """UsageError where a worker would run or read what it was not started for."""
         allowed = os.environ.get(ALLOWED, "").split(":")
         for each in self.targets:
             if isinstance(each, Program):
@@ -166,11 +162,7 @@ class ClusterExecutor(Executor):
     def __init__(
         self, client: Client, target: Target, control: Arm, sink: Sink, machine: Machine
     ) -> None:
-        """Takes a cluster, and the machine of those of its workers that calibrate and prove.
-
-        Raises:
-            HztuneError: There is no worker, or it refuses the target.
-        """
+        """Takes a cluster, and the machine of those of its workers that calibrate and prove."""
         self._client, self._target, self._sink = client, target, sink
         self.flying: dict[Any, Job] = {}  # what is being measured for the search
         self.machine = machine
@@ -194,11 +186,7 @@ class ClusterExecutor(Executor):
         return self.collect() if len(self.flying) >= len(machines_of(self._client)) else []
 
     def collect(self) -> list[Block]:
-        """Waits for at least one block, and returns those that are there; none: none is awaited.
-
-        Raises:
-            HztuneError: A worker could not measure; or there has been none for a minute.
-        """
+        """Waits for at least one block, and returns those that are there; none: none is awaited."""
         from distributed import wait
 
         landed: list[Block] = []
@@ -267,11 +255,7 @@ class ClusterExecutor(Executor):
 
 @contextmanager
 def cluster(address: str) -> Iterator[Client]:
-    """The cluster whose scheduler is at an address: "tcp://HOST:8786".
-
-    Raises:
-        UsageError: Dask is not installed, or there is no scheduler.
-    """
+    """The cluster whose scheduler is at "tcp://HOST:8786"; UsageError: there is none."""
     try:
         from distributed import Client
     except ImportError:
@@ -299,11 +283,7 @@ def machines_of(client: Client) -> dict[str, Machine]:
 
 
 def first_machine(client: Client) -> Machine:
-    """The machine of some worker.
-
-    Raises:
-        HztuneError: There is none.
-    """
+    """The machine of some worker; HztuneError: there is none."""
     if not (found := machines_of(client)):
         raise HztuneError("the cluster has no worker; start one: dask worker tcp://HOST:8786")
     return found[min(found)]

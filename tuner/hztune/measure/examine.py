@@ -108,13 +108,7 @@ def fixed_port(program: Program) -> str:
 
 
 class Tryout:
-    """A program, or a server with its load, is tried out by turns.
-
-    Attributes:
-        turns: Measures by turns; its pace is set here.
-        program: What is run.
-        control: With what it is run.
-    """
+    """A program, or a server with its load, is tried out by turns, whose pace is set here."""
 
     def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
         self.turns, self.program, self.control = turns, program, control
@@ -124,9 +118,6 @@ class Tryout:
         """Runs the control alone and then two copies of it by turns, and judges what they show.
 
         What a moment's disturbance may have brought about must be seen twice, where there is time.
-
-        Raises:
-            HztuneError: The load's time says nothing of a server.
         """
         found = self._seen_once()
         if found.may_be_chance and self._has_time(_AGAIN_SHARE, self._run_s):

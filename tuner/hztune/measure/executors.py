@@ -205,12 +205,7 @@ def program_identity(program: Program, inside: Sequence[Installed] = ()) -> Iden
 
 
 def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:
-    """Sees to it that several workloads can be measured together.
-
-    Raises:
-        UsageError: Some are measured by turns and some by whole runs, which do not share one number
-            of rounds; or one stands twice.
-    """
+    """UsageError where workloads cannot be measured together, for want of one kind of rounds."""
     labels = [spec.label for spec in specs]
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise UsageError(f"--workload names {twice} twice; once is enough")

@@ -43,25 +43,15 @@ _VERSION = re.compile(r"^(?:mimalloc: )?v(\d+\.\d+\.\d+)[ ,]", re.M)
 
 
 def of_file(program: Program) -> tuple[Installed, ...]:
-    """What is in the file that is executed and in its libraries; it is not run.
-
-    Raises:
-        UsageError: There is no such program.
-    """
+    """What is in the file that is executed and in its libraries; it is not run."""
     return inside.parts_of(_files(program))
 
 
 def of_run(program: Program, most_s: float = math.inf) -> tuple[Installed, ...]:
     """What is inside a program and answers, each name once; the program is run.
 
-    Args:
-        program: What is run.
-        most_s: Seconds after which it has been seen enough, and is ended; allocators speak when
-            they start, and a server's load is told to end anyway.
-
-    Raises:
-        UsageError: It cannot be started.
-        HztuneError: A command before or after the run failed.
+    It is ended after `most_s`, when it has been seen enough: allocators speak when they start, and
+    a server's load is told to end anyway.
     """
     asked = [*_USUAL, *(part.name for part in of_file(program))]
     if program.service is None:

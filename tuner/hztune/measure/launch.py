@@ -130,11 +130,7 @@ class Launch:
     out_of_memory: bool = False
 
     def run(self, done: process.Finished) -> tuple[Run, str]:
-        """The run once it is over, and hz-launch's word for how it ended.
-
-        Raises:
-            UsageError: The program could not be started at all.
-        """
+        """The run once it is over, and hz-launch's word for how it ended."""
         program = self.unit.program
         told = report_of(program, self.report, done.stderr, done.code)
         run = run_of(told, self._watcher, done.stdout, done.stderr)
@@ -155,14 +151,10 @@ def launched(
     keep_stdout: bool = False,
     takes_lines: bool = False,
 ) -> Iterator[Launch]:
-    """Runs a program for as long as the context lasts.
+    """Runs a program for as long as the context lasts, and `more_s` beyond its limit at most.
 
-    Args:
-        unit: What to run.
-        more_s: Seconds beyond its limit after which hz-launch ends it.
-        timer: The words that time a command which stands behind them as one; None: none does.
-        keep_stdout: Whether what the program prints is kept.
-        takes_lines: Whether lines can be sent to it; else its stdin is empty.
+    `timer` has the words that time a command which stands behind them as one. Without `takes_lines`
+    its stdin is empty.
     """
     unit = replace(unit, limit_s=unit.limit_s + more_s)
     own = [Path(timer[0]).resolve()] if timer else []
@@ -221,14 +213,7 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
 def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict[str, Any]:
     """What hz-launch reports; _LOST if something, such as the program itself, killed it.
 
-    Args:
-        program: What was run.
-        told: The report; empty where there is none.
-        stderr: What all of them wrote.
-        code: How what was started ended, as `process.Finished` has it.
-
-    Raises:
-        UsageError: The program could not be started.
+    UsageError: the program could not be started; the reason is in `stderr`.
     """
     if code < 0:  # hz-launch was killed, or what was put before it
         return _LOST
@@ -286,11 +271,7 @@ def hyperfine() -> Path | None:
 
 
 def time_once(unit: Unit) -> Run:
-    """Runs a program once.
-
-    Raises:
-        UsageError: The program cannot be started at all.
-    """
+    """Runs a program once; UsageError: it cannot be started at all."""
     # Words for hyperfine itself must be UTF-8, those of a program need not.
     told = [*unit.program.command(unit.seed), *unit.changes.values()]
     tool = None if any(map(_NOT_UTF8.search, told)) else hyperfine()
@@ -333,11 +314,7 @@ def _hyperfine_s(export: Path) -> float:
 
 
 def rest_once(unit: Unit) -> Run:
-    """Runs a program that says when it rests; its time is that of its loads.
-
-    Raises:
-        UsageError: The program cannot be started at all.
-    """
+    """Runs a program that says when it rests; its time is that of its loads."""
     plan = unit.program.rest
     assert plan is not None, "not a program with rests"
     more_s = plan.rounds * plan.idle_s

@@ -187,11 +187,7 @@ class Program:
         return [*self.argv, *([self.seed_option, str(seed)] if self.seed_option else [])]
 
     def resting(self, usual: RestPlan | None = None) -> Program:
-        """The program with a rest to be looked at; `usual` where none was described.
-
-        Raises:
-            UsageError: Nothing says when it rests.
-        """
+        """The program with a rest to be looked at, or else `usual`; UsageError: nothing says when."""
         plan = self.rest or usual or RestPlan()
         if self.service is None and not plan.says:
             raise UsageError(
@@ -483,11 +479,7 @@ _bench_p99 = partial(_bench_rate, of_p99=True)
 
 
 def hook(option: str, command: str, environment: Mapping[str, str]) -> None:
-    """Runs a command of the user's beside the timed part; "": there is none.
-
-    Raises:
-        HztuneError: It failed.
-    """
+    """Runs a command of the user's beside the timed part; HztuneError: it failed."""
     if not command:
         return
     done = process.run(["/bin/sh", "-c", command], env=environment, deadline_s=_HOOK_S)

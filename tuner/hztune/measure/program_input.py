@@ -36,9 +36,6 @@ def input_of(name: str) -> Input | None:
 
     Of a terminal, an empty file, and a pipe without data nothing is read: scripts, cron and CI give
     such a stdin to programs that do not read it.
-
-    Raises:
-        UsageError: It cannot be given to every run anew.
     """
     if name and name != STDIN:
         return _opened(name, name, f"--input {name!r}")

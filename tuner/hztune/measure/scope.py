@@ -76,14 +76,9 @@ class Scope:
 
 @contextmanager
 def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:
-    """Makes a group for as long as the block lasts; its processes have ended when the block does.
+    """Makes a group for as long as the block lasts, whose processes have ended by then.
 
-    Args:
-        quota: None: no group is made.
-        root: Stands for / in tests.
-
-    Raises:
-        UsageError: There is no right to make one; the text says how to get it.
+    `root` stands for / in tests. UsageError: there is no right to make one.
     """
     scope = Scope() if quota is None else _made(quota, root)
     try:
@@ -97,13 +92,8 @@ def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:
 def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
     """Makes a group whose processes can be frozen, for as long as the block lasts.
 
-    It stands in this process's own group, so that whatever holds for that holds in it, too.
-
-    Args:
-        root: Stands for / in tests.
-
-    Yields:
-        Its folder; None: this process may not make one, or not put processes into it.
+    It stands in this process's own group, so that whatever holds for that holds in it, too. None:
+    this process may not make one, or not put processes into it.
     """
     group, mounts = None, (root / _MOUNT, root / _MOUNT / "unified")
     for mount in mounts:

@@ -95,18 +95,10 @@ def serve_once(
     use: Use | None = None,
     most_s: float = 0.0,
 ) -> Run:
-    """Runs a server in its place, and its load.
+    """Runs a server in its place, and its load, or what is done with it instead (`use`).
 
-    Args:
-        unit: The server.
-        standing: Whether the server stands still for half of the time under load.
-        rest: Its rounds of load and rest; None: one load.
-        use: What is done with it instead.
-        most_s: Seconds that `use` may take.
-
-    Raises:
-        HztuneError: Something answers on the server's port before it is started.
-        UsageError: The server cannot be started at all.
+    `standing`: The server stands still for half of the time under load. `most_s`: What `use` takes.
+    HztuneError: something answers on the server's port before.
     """
     service = _service(unit.program)
     if service.port and _listens(service.port):
@@ -187,16 +179,10 @@ def ended_when_told(code: int) -> bool:
 
 
 def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
-    """Sees to it that the load's time tells of the server, where that is all that is measured.
+    """Refuses a load whose time says nothing of the server, where that is all that is measured.
 
-    Args:
-        alone_s: Its time where the server went on.
-        longer_s: Its time where the server stood still half of the time.
-        worked: CPU time of the server there, as a share of that where it went on. Other programs
-            on the machine may make any time longer, but do no work for the server.
-
-    Raises:
-        HztuneError: The load takes as long as before, in which the server answers less.
+    `longer_s` is its time where the server stood still half of the time, and `worked` the server's
+    CPU time there, as a share. Others may make any time longer, but do no work for the server.
     """
     if longer_s < _LONGER * alone_s and worked < _LESS:
         raise HztuneError(
@@ -209,14 +195,7 @@ def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
 def answers(
     program: Program, base: Mapping[str, str], ended: Callable[[float], bool], launcher: int
 ) -> Fault | None:
-    """Waits until a server answers; returns why it does not.
-
-    Args:
-        program: The server; in a network of its own, if it has one and is run by turns.
-        base: The environment of hztune's own programs.
-        ended: Waits so many seconds, and says whether the server has ended.
-        launcher: The process above the server's.
-    """
+    """Waits until a server below `launcher` answers; returns why it does not."""
     service = _service(program)
     deadline = time.monotonic() + program.ready_s
 
@@ -288,11 +267,7 @@ def swept() -> Iterator[set[int]]:
 
 @contextmanager
 def with_port_and_dir(program: Program) -> Iterator[Program]:
-    """Gives a server its own for as long as the block lasts; other programs stay as they are.
-
-    Raises:
-        HztuneError: There is no free port, or no directory can be made.
-    """
+    """Gives a server its own for as long as the block lasts; other programs stay as they are."""
     service = program.service
     if service is None:
         yield program

@@ -71,18 +71,13 @@ def alongside(follow: Callable[[Event], object], name: str) -> Iterator[None]:
 
 
 class Watcher:
-    """What was seen of one run.
-
-    Attributes:
-        fault: The first fault that two looks at the same process agreed on.
-        library: The file that provides malloc in the process that was last found right; "": none.
-    """
+    """What was seen of one run."""
 
     def __init__(self, look: Look, helpers: Collection[Path] = ()) -> None:
         """Takes what judges each process but those of hztune's own `helpers` in the tree."""
         self._look, self._helpers = look, {*helpers}
-        self.fault: Fault | None = None
-        self.library = ""
+        self.fault: Fault | None = None  # the first that two looks at a process agreed on
+        self.library = ""  # what provides malloc in the process that was last found right
         # By process and auxiliary vector, which holds addresses of an image: one between two execs.
         self._done: set[tuple[int, bytes]] = set()
         self._suspects: dict[tuple[int, bytes], Fault] = {}
@@ -249,19 +244,15 @@ def tree_memory(launcher: int) -> TreeMemory:
 
 
 class MemoryWatch:
-    """Follows one run: its curve, and its rounds of load and rest.
-
-    Attributes:
-        points: (milliseconds since the start, resident KiB, KiB of it given back lazily).
-        rounds: Those that are over.
-    """
+    """Follows one run: its curve, and its rounds of load and rest."""
 
     def __init__(self, launcher: int, plan: RestPlan, scope: Scope | None = None) -> None:
         """Begins now; the process has just been started, in `scope` if it has one of its own."""
         self._launcher, self._plan, self._scope = launcher, plan, scope or Scope()
         self._began_s = time.monotonic()
+        # milliseconds since the start, resident KiB, KiB of it given back lazily
         self.points: list[tuple[int, int, int]] = []
-        self.rounds: list[RestRound] = []
+        self.rounds: list[RestRound] = []  # those that are over
         self._load_ms = 0
 
     @property
@@ -278,17 +269,7 @@ class MemoryWatch:
         self._load_ms = self._now_ms()
 
     def rest(self, ended: Callable[[float], bool]) -> bool:
-        """The load has ended: lets the process rest, and reads what it keeps.
-
-        Args:
-            ended: Waits so many seconds, and says whether the process has ended.
-
-        Returns:
-            Whether it lived to the end of the rest.
-
-        Raises:
-            HztuneError: The kernel does not tell this user what it holds.
-        """
+        """The load has ended: lets the process rest, and reads what it keeps; False: it ended."""
         rest_ms = self._now_ms()
         read_for_s = min(_READ_FOR_S, _READ_FOR * self._plan.idle_s)
         if ended(self._plan.idle_s - read_for_s):

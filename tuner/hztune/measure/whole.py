@@ -79,13 +79,6 @@ class BlockExecutor(Executor):
     def __init__(
         self, sink: Sink | None = None, *, seed: int, identity: IdentityCheck | None = None
     ) -> None:
-        """Makes the executor of a study.
-
-        Args:
-            sink: Where every turn goes as soon as it exists; None: nowhere.
-            seed: Of requests, orders and environment sizes; a block's are its own.
-            identity: None: by the allocators' adapters.
-        """
         self.sink = sink or Nowhere()
         self.identity = identity or AllocatorIdentity()
         self._seed = seed
@@ -149,13 +142,7 @@ class BlockExecutor(Executor):
 
 
 class WholeExecutor(BlockExecutor):
-    """Measures arms on one program.
-
-    Attributes:
-        program: What is run.
-        control_kb: Most that the control has taken so far, KiB.
-        seen: The file that provided malloc in the last run of an arm where that was seen.
-    """
+    """Measures arms on one program."""
 
     def __init__(
         self,
@@ -167,23 +154,13 @@ class WholeExecutor(BlockExecutor):
         warmups: int | None = None,
         memory_mb: int = 0,
     ) -> None:
-        """Makes the executor of a study.
-
-        Args:
-            program: What is run.
-            sink: Where every run goes as soon as it exists; None: nowhere.
-            seed: As above.
-            identity: As above.
-            warmups: Uncounted runs of the first control, before the first block; None: the
-                program's own number.
-            memory_mb: What the machine has, MiB: a candidate that takes nearly all of it is ended,
-                the control never is. 0: only the program's own limit holds.
-        """
         super().__init__(sink, seed=seed, identity=identity)
         self.program = program
+        # MiB of the machine: a candidate that takes nearly all is ended; 0: there is no such limit
         self.memory_mb = memory_mb
-        self.control_kb = 0
-        self.seen: dict[Arm, str] = {}
+        self.control_kb = 0  # most that the control has taken so far
+        self.seen: dict[Arm, str] = {}  # what provided malloc in the last run that was seen
+        # uncounted runs of the first control, before the first block
         self._warmups = program.warmups if warmups is None else warmups
         self._run_s: list[float] = []
         self._planned_s: list[float] = []
@@ -377,12 +354,7 @@ class RunExecutor(WholeExecutor):
         standing: bool = False,
         counts: bool = False,
     ) -> tuple[int, int, dict[str, int], Run]:
-        """Runs an arm between its hooks.
-
-        Returns:
-            When it began and what it took, nanoseconds; what passed on the machine in that time;
-            the run.
-        """
+        """Runs an arm between its hooks; when, how long (ns), what passed meanwhile, the run."""
         with with_port_and_dir(self._own(part)) as program:
             unit = self._unit(part, program, seed, rng, self.limit_s())
             rest = program.rest if counts else None
