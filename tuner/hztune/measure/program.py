@@ -185,7 +185,7 @@ class Program:
     def command(self, seed: int) -> list[str]:
         """What to run in a block of that seed."""
         return [*self.argv, *([self.seed_option, str(seed)] if self.seed_option else [])]
-
+        """The program with a rest to be looked at, or else `usual`; UsageError: it says none."""
     def resting(self, usual: RestPlan | None = None) -> Program:
         """The program with a rest to be looked at, or else `usual`; UsageError: nothing says when."""
         plan = self.rest or usual or RestPlan()
