@@ -185,9 +185,9 @@ class Program:
     def command(self, seed: int) -> list[str]:
         """What to run in a block of that seed."""
         return [*self.argv, *([self.seed_option, str(seed)] if self.seed_option else [])]
-        """The program with a rest to be looked at, or else `usual`; UsageError: it says none."""
+
     def resting(self, usual: RestPlan | None = None) -> Program:
-        """The program with a rest to be looked at, or else `usual`; UsageError: nothing says when."""
+        """The program with a rest to be looked at, or else `usual`; UsageError: it says none."""
         plan = self.rest or usual or RestPlan()
         if self.service is None and not plan.says:
             raise UsageError(
