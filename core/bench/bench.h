@@ -22,6 +22,7 @@
 #define HZ_BENCH_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +32,6 @@
 #include "arguments.h"
 #include "json.h"
 #include "rng.h"
-#include "scatter.h"
 #include "turns.h"
 
 #define HZ_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -211,6 +211,26 @@ typedef struct hz_player {
     _Alignas(HZ_LINE) _Atomic uint32_t asleep; /* futex: 1 while it sleeps until hz_wake() */
 } hz_player;
 
+/*
+ * Scattering: before every turn the players are spread over the CPUs anew, evenly and at random.
+ *
+ * Where more threads than CPUs hand each other work, much depends on which of them share a CPU, and
+ * the system's scheduler settles that once and leaves it so: two copies of a program then differ by
+ * 10 to 25 % for as long as they live, and no number of turns would average that away. A player is
+ * only placed, not held: when it wakes it may go wherever the scheduler wants.
+ */
+typedef struct hz_scatter {
+    cpu_set_t allowed;        /* CPUs that this process may use */
+    unsigned cpus;            /* how many; 0: unknown, nothing is scattered */
+    unsigned *cpu_list;       /* their numbers */
+    unsigned players;         /* how many are to be placed */
+    size_t places;            /* players or CPUs, whatever is more */
+    size_t *order;            /* which place each player gets; a permutation of the places */
+    _Atomic int *threads;     /* of each player: its thread id, when it parked last */
+    _Atomic uint32_t waiting; /* players that wait for a turn */
+    uint64_t rng;             /* random state */
+} hz_scatter;
+
 /* One run. */
 typedef struct hz_run {
     const hz_options *options;       /* what was asked */
@@ -260,6 +280,9 @@ void hz_harness_give_back(hz_mapped *mapped);
 void hz_harness_rest(void);
 _Noreturn void hz_fail_memory(size_t bytes);
 size_t hz_power_of_two(size_t least);
+void hz_scatter_init(hz_scatter *scatter, unsigned players, uint64_t seed);
+void hz_scatter_enter(hz_scatter *scatter, unsigned player);
+void hz_scatter_leave(hz_scatter *scatter);
 
 /* instruments.c */
 hz_instruments *hz_instruments_new(bool timed);

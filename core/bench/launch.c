@@ -354,19 +354,14 @@ static void watch_program(launch *l)
     l->wall_ns = hz_clock_ns() - l->start_ns;
 }
 
-static void count_living(void *sum, const hz_thread *thread)
-{
-    *(int64_t *)sum += thread->is_first && thread->state != 'Z' && thread->state != 'X';
-}
-
 /* How many processes of the tree live, now that the program has ended. */
 static int64_t count_survivors(void)
 {
     static pid_t pids[TREE_MAX];
     const size_t count = hz_proc_descendants(getpid(), pids, TREE_MAX);
-    int64_t living = 0;
-    for (size_t i = 0; i < count; i++) (void)hz_proc_threads(pids[i], count_living, &living);
-    return living;
+    hz_states sum = {0};
+    for (size_t i = 0; i < count; i++) hz_proc_add_states(pids[i], &sum);
+    return sum.living;
 }
 
 /* --- result ---------------------------------------------------------------------------------- */

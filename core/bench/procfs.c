@@ -160,29 +160,39 @@ static int64_t stat_number(const char *from_state, int field)
     return at != NULL ? strtoll(at, NULL, 10) : 0;
 }
 
-int64_t hz_proc_threads(pid_t pid, void (*visit)(void *context, const hz_thread *thread),
-                        void *context)
+/* The state is that of proc(5). */
+static void add_state(hz_states *sum, char state, bool is_first)
+{
+    sum->running |= state == 'R';
+    sum->beside |= state == 'R' && !is_first;
+    sum->sleeping |= state == 'S';
+    sum->stopped |= state == 'T';
+    sum->deep |= state == 'D';
+    sum->living += is_first && state != 'Z' && state != 'X';
+}
+
+void hz_proc_add_states(pid_t pid, hz_states *sum)
 {
     char path[PATH_ROOM];
     char text[1024];
     process_path(path, pid, "stat");
     const char *stat = read_stat(path, text, sizeof text);
-    if (stat == NULL) return 0;
+    if (stat == NULL) return;
     const int64_t count = stat_number(stat, 20);
-    visit(context, &(hz_thread){.state = *stat, .is_first = true});
-    if (count < 2) return 1;
+    add_state(sum, *stat, true);
+    if (count > sum->threads) sum->threads = count;
+    if (count < 2) return;
     process_path(path, pid, "task");
     DIR *threads = opendir(path);
-    if (threads == NULL) return count;
+    if (threads == NULL) return;
     for (const struct dirent *entry; (entry = readdir(threads)) != NULL;) {
         char file[2 * PATH_ROOM + sizeof entry->d_name];
         if (entry->d_name[0] == '.' || strtol(entry->d_name, NULL, 10) == pid) continue;
         (void)snprintf(file, sizeof file, "%s/%s/stat", path, entry->d_name);
         stat = read_stat(file, text, sizeof text);
-        if (stat != NULL) visit(context, &(hz_thread){.state = *stat, .is_first = false});
+        if (stat != NULL) add_state(sum, *stat, false);
     }
     (void)closedir(threads);
-    return count;
 }
 
 int64_t hz_proc_cpu_ns(pid_t pid)

@@ -26,15 +26,19 @@ double hz_usage_cpu_s(const struct rusage *usage);
  * most `room`. */
 size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room);
 
-/* A thread of a process. */
-typedef struct hz_thread {
-    char state;    /* as proc(5): R runs or wants to, S sleeps, D sleeps in the kernel, T stopped */
-    bool is_first; /* whether it is the one that the process began with */
-} hz_thread;
+/* What the threads of some processes do. */
+typedef struct hz_states {
+    bool running;    /* one runs, or wants to */
+    bool beside;     /* one that is not the first of its process does */
+    bool sleeping;   /* one sleeps */
+    bool stopped;    /* one stands */
+    bool deep;       /* one sleeps in the kernel, and cannot be stopped */
+    int64_t living;  /* processes that have not ended */
+    int64_t threads; /* most that one process has */
+} hz_states;
 
-/* Calls `visit` for every thread of a process; returns how many it has, 0 when it has ended. */
-int64_t hz_proc_threads(pid_t pid, void (*visit)(void *context, const hz_thread *thread),
-                        void *context);
+/* Adds what the threads of a process do. */
+void hz_proc_add_states(pid_t pid, hz_states *sum);
 
 /* CPU time of a process in ns; 0 when it has ended. */
 int64_t hz_proc_cpu_ns(pid_t pid);

@@ -50,43 +50,18 @@ static bool find_pids(hz_tree *tree)
 
 /* --- states ---------------------------------------------------------------------------------- */
 
-/* What the threads of some processes do. */
-typedef struct states {
-    bool running;  /* one runs, wants to run, or is about to stop */
-    bool beside;   /* one that is not the first of its process does */
-    bool sleeping; /* one sleeps */
-    bool stopped;  /* one stands */
-    bool deep;     /* one sleeps in the kernel, and cannot be stopped */
-} states;
-
-static void add_state(states *sum, char state, bool is_first)
+static hz_states look_at_threads(hz_tree *tree)
 {
-    if (state == 'R') sum->running = true;
-    if (state == 'R' && !is_first) sum->beside = true;
-    if (state == 'S') sum->sleeping = true;
-    if (state == 'T') sum->stopped = true;
-    if (state == 'D') sum->deep = true;
-}
-
-static void add_thread(void *sum, const hz_thread *thread)
-{
-    add_state(sum, thread->state, thread->is_first);
-}
-
-static states look_at_threads(hz_tree *tree)
-{
-    states sum = {0};
-    for (size_t i = 0; i < tree->count; i++) {
-        const int64_t threads = hz_proc_threads(tree->pids[i], add_thread, &sum);
-        if (threads > tree->threads) tree->threads = threads;
-    }
+    hz_states sum = {0};
+    for (size_t i = 0; i < tree->count; i++) hz_proc_add_states(tree->pids[i], &sum);
+    if (sum.threads > tree->threads) tree->threads = sum.threads;
     return sum;
 }
 
 void hz_tree_look(hz_tree *tree)
 {
     (void)find_pids(tree);
-    const states now = look_at_threads(tree);
+    const hz_states now = look_at_threads(tree);
     tree->was_awake = now.running;
     tree->was_beside = now.beside;
     tree->was_stopped = now.stopped;
@@ -120,7 +95,7 @@ static void stop_by_signals(hz_tree *tree)
     for (int64_t age_ns = 0; age_ns < PATIENCE_NS; age_ns = hz_clock_ns() - start_ns) {
         const bool same = find_pids(tree);
         if (!same) send(tree, SIGSTOP);
-        const states now = look_at_threads(tree);
+        const hz_states now = look_at_threads(tree);
         const bool stopping = now.running || now.sleeping || (now.deep && age_ns < DEEP_NS);
         if (same && !stopping) return;
         nap(age_ns);
@@ -164,7 +139,7 @@ static void freeze(hz_tree *tree)
         if (is_frozen(tree)) return;
         if (age_ns >= DEEP_NS) {
             (void)find_pids(tree);
-            const states now = look_at_threads(tree);
+            const hz_states now = look_at_threads(tree);
             if (now.deep && !now.running) return;
         }
         nap(age_ns);

@@ -56,10 +56,12 @@ static void end(hz_player *p)
     p->live_bytes = 0;
 }
 
+#define INLINED static inline __attribute__((always_inline))
+
 /* --- one block ------------------------------------------------------------------------------- */
 
 /* As hz_take, but for the account: `plain` and `touch` are known for the whole batch. */
-static inline __attribute__((always_inline)) void *batch_take(hz_player *p, bool plain, size_t size)
+INLINED void *batch_take(hz_player *p, bool plain, size_t size)
 {
     if (!plain) return hz_take(p, size);
     void *block = malloc(size);
@@ -68,8 +70,7 @@ static inline __attribute__((always_inline)) void *batch_take(hz_player *p, bool
     return block;
 }
 
-static inline __attribute__((always_inline)) void batch_give(hz_player *p, bool plain, void *block,
-                                                             uint32_t size)
+INLINED void batch_give(hz_player *p, bool plain, void *block, uint32_t size)
 {
     if (plain)
         free(block);
@@ -79,29 +80,26 @@ static inline __attribute__((always_inline)) void batch_give(hz_player *p, bool 
 
 /* --- one batch of each kind ------------------------------------------------------------------ */
 
-static inline __attribute__((always_inline)) void take_all(hz_player *p, batch_state *state,
-                                                           size_t count, bool plain, uint32_t size)
+INLINED void take_all(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
 {
     for (size_t i = 0; i < count; i++) state->blocks[i] = batch_take(p, plain, size);
 }
 
-static inline __attribute__((always_inline)) void lifo(hz_player *p, batch_state *state,
-                                                       size_t count, bool plain, uint32_t size)
+INLINED void lifo(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
 {
     take_all(p, state, count, plain, size);
     for (size_t i = count; i-- > 0;) batch_give(p, plain, state->blocks[i], size);
 }
 
-static inline __attribute__((always_inline)) void fifo(hz_player *p, batch_state *state,
-                                                       size_t count, bool plain, uint32_t size)
+INLINED void fifo(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
 {
     take_all(p, state, count, plain, size);
     for (size_t i = 0; i < count; i++) batch_give(p, plain, state->blocks[i], size);
 }
 
 /* Each batch swaps one pair of the order, which so becomes and stays random. */
-static inline __attribute__((always_inline)) void
-in_random_order(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
+INLINED void in_random_order(hz_player *p, batch_state *state, size_t count, bool plain,
+                             uint32_t size)
 {
     const uint64_t draw = hz_random(&p->rng);
     const uint32_t a = hz_scale(hz_low(draw), state->count);
@@ -116,8 +114,7 @@ in_random_order(hz_player *p, batch_state *state, size_t count, bool plain, uint
 }
 
 /* After every second malloc the oldest block is freed; the rest at the end. */
-static inline __attribute__((always_inline)) void
-interleaved(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
+INLINED void interleaved(hz_player *p, batch_state *state, size_t count, bool plain, uint32_t size)
 {
     size_t oldest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -142,20 +139,16 @@ static void mixed(hz_player *p, batch_state *state, size_t count, bool plain)
 /* --- steps ----------------------------------------------------------------------------------- */
 
 /* The copy of a loop that was made for the size of this run. */
+#define COPY_FOR(bytes, kind, p, state, count)                                                     \
+    case bytes:                                                                                    \
+        kind(p, state, count, true, bytes);                                                        \
+        break;
 #define RUN_BATCH(kind, p, state, count)                                                           \
     switch (!is_plain(p) ? 0 : (state)->size) {                                                    \
-    case 16:                                                                                       \
-        kind(p, state, count, true, 16);                                                           \
-        break;                                                                                     \
-    case 32:                                                                                       \
-        kind(p, state, count, true, 32);                                                           \
-        break;                                                                                     \
-    case 64:                                                                                       \
-        kind(p, state, count, true, 64);                                                           \
-        break;                                                                                     \
-    case 128:                                                                                      \
-        kind(p, state, count, true, 128);                                                          \
-        break;                                                                                     \
+        COPY_FOR(16, kind, p, state, count)                                                        \
+        COPY_FOR(32, kind, p, state, count)                                                        \
+        COPY_FOR(64, kind, p, state, count)                                                        \
+        COPY_FOR(128, kind, p, state, count)                                                       \
     default:                                                                                       \
         kind(p, state, count, false, (state)->size);                                               \
     }

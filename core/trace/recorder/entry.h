@@ -23,7 +23,7 @@ static inline uint64_t hz_with_align(size_t align, size_t size)
     return (uint64_t)size << HZ_LOG_ALIGN_BITS | shift;
 }
 
-/* Logs how much of a large block is resident: see touch.c. */
+/* Logs how much of a large block is resident. */
 void hz_log_touch(void *block);
 
 /* Logs the end of a block before it happens; then ends it. */

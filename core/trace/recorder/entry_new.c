@@ -42,35 +42,22 @@ static inline void *new_aligned(const char *form, unsigned kind, size_t size, si
 }
 
 /* The name as the compiler makes it, and as the next one is looked for. */
-#define NEW_PLAIN(name, kind)                                                                      \
-    ENTRY void *name(size_t size)                                                                  \
+#define NEW(name, parameters, block)                                                               \
+    ENTRY void *name parameters                                                                    \
     {                                                                                              \
-        return new_plain(#name, kind, size, 0);                                                    \
+        static const char form[] = #name;                                                          \
+        return block;                                                                              \
     }
-#define NEW_NOTHROW(name, kind)                                                                    \
-    ENTRY void *name(size_t size, const void *tag)                                                 \
-    {                                                                                              \
-        return new_plain(#name, kind, size, (size_t)tag);                                          \
-    }
-#define NEW_ALIGNED(name, kind)                                                                    \
-    ENTRY void *name(size_t size, size_t align)                                                    \
-    {                                                                                              \
-        return new_aligned(#name, kind, size, align, NULL);                                        \
-    }
-#define NEW_ALIGNED_NOTHROW(name, kind)                                                            \
-    ENTRY void *name(size_t size, size_t align, const void *tag)                                   \
-    {                                                                                              \
-        return new_aligned(#name, kind, size, align, tag);                                         \
-    }
+#define NEW_BOTH(suffix, parameters, block)                                                        \
+    NEW(_Znwm##suffix, parameters, block) NEW(_Znam##suffix, parameters, block)
 
-NEW_PLAIN(_Znwm, HZ_TRACE_NEW)
-NEW_PLAIN(_Znam, HZ_TRACE_NEW)
-NEW_NOTHROW(_ZnwmRKSt9nothrow_t, HZ_TRACE_NEW_NOTHROW)
-NEW_NOTHROW(_ZnamRKSt9nothrow_t, HZ_TRACE_NEW_NOTHROW)
-NEW_ALIGNED(_ZnwmSt11align_val_t, HZ_TRACE_NEW_ALIGNED)
-NEW_ALIGNED(_ZnamSt11align_val_t, HZ_TRACE_NEW_ALIGNED)
-NEW_ALIGNED_NOTHROW(_ZnwmSt11align_val_tRKSt9nothrow_t, HZ_TRACE_NEW_ALIGNED_NOTHROW)
-NEW_ALIGNED_NOTHROW(_ZnamSt11align_val_tRKSt9nothrow_t, HZ_TRACE_NEW_ALIGNED_NOTHROW)
+NEW_BOTH(, (size_t size), new_plain(form, HZ_TRACE_NEW, size, 0))
+NEW_BOTH(RKSt9nothrow_t, (size_t size, const void *tag),
+         new_plain(form, HZ_TRACE_NEW_NOTHROW, size, (size_t)tag))
+NEW_BOTH(St11align_val_t, (size_t size, size_t align),
+         new_aligned(form, HZ_TRACE_NEW_ALIGNED, size, align, NULL))
+NEW_BOTH(St11align_val_tRKSt9nothrow_t, (size_t size, size_t align, const void *tag),
+         new_aligned(form, HZ_TRACE_NEW_ALIGNED_NOTHROW, size, align, tag))
 
 /* Of operator delete's further arguments the kind tells which there are. */
 #define DELETE(name, kind)                                                                         \

@@ -11,11 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "bell.h"
 
 enum {
     PATH_BYTES = 128,
@@ -54,6 +53,52 @@ static void wait_on(atomic_uint *word, unsigned seen)
 static void wake_on(atomic_uint *word)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* ---- the bell, by which hz-record wakes a recorder that sleeps: see log_format.h ---------------
+ */
+
+static hz_bell *bell;
+static unsigned heard; /* rings that were answered */
+
+/*
+ * The segment is given up as soon as it is mapped: the kernel removes it with this process, however
+ * that ends. It needs no descriptor, which the program may close, and no path.
+ */
+static bool bell_hang(void)
+{
+    bell = NULL; /* a child does not have its parent's */
+    heard = 0;
+    const int id = shmget(IPC_PRIVATE, sizeof(hz_bell), IPC_CREAT | 0600);
+    if (id < 0) return false;
+    void *mapped = shmat(id, NULL, 0);
+    (void)shmctl(id, IPC_RMID, NULL);
+    if (mapped == (void *)-1) return false;
+    if (madvise(mapped, sizeof(hz_bell), MADV_DONTFORK) != 0) {
+        (void)shmdt(mapped);
+        return false;
+    }
+    bell = mapped;
+    bell->version = HZ_LOG_VERSION;
+    bell->magic = HZ_BELL_MAGIC;
+    return true;
+}
+
+/* Whether hz-record has rung since the last answer. */
+static bool bell_rings(void)
+{
+    return bell != NULL && atomic_load_explicit(&bell->rings, memory_order_acquire) != heard;
+}
+
+/* Copies where the pool is; false when that is no whole path. */
+static bool bell_answer(char *path, size_t size)
+{
+    heard = atomic_load_explicit(&bell->rings, memory_order_acquire);
+    if (memchr(bell->pool_path, '\0', sizeof bell->pool_path) == NULL ||
+        strlen(bell->pool_path) >= size)
+        return false;
+    strcpy(path, bell->pool_path);
+    return true;
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -120,7 +165,7 @@ __attribute__((constructor)) static void log_start(void)
     if (asked != NULL && strlen(asked) < sizeof pool_path && make_life()) {
         strcpy(pool_path, asked);
         is_sleeper = strcmp(asked, HZ_RECORD_ASLEEP) == 0;
-        if (is_sleeper && hz_bell_hang()) found = ASLEEP;
+        if (is_sleeper && bell_hang()) found = ASLEEP;
         if (!is_sleeper && open_pool()) found = AWAKE;
     }
     atomic_store(&mode, found);
@@ -140,7 +185,7 @@ static void start_again(void)
     atomic_store(&hz_log_is_alone, true);
     hz_log.leaf = NULL;
     if (make_life()) {
-        if (is_sleeper && hz_bell_hang()) found = ASLEEP;
+        if (is_sleeper && bell_hang()) found = ASLEEP;
         if (was == AWAKE && open_pool()) found = AWAKE;
     }
     atomic_store(&mode, found);
@@ -153,7 +198,7 @@ static void start_again(void)
 static void wake_up(void)
 {
     if (atomic_flag_test_and_set(&is_waking)) return;
-    if (hz_bell_answer(pool_path, sizeof pool_path) && open_pool()) {
+    if (bell_answer(pool_path, sizeof pool_path) && open_pool()) {
         *life_page = ++lives;
         atomic_store(&mode, AWAKE);
     }
@@ -169,7 +214,7 @@ static bool has_recorder(void)
 static bool is_wanted(void)
 {
     const unsigned now = atomic_load(&mode);
-    if ((now != ASLEEP && now != AWAKE) || !hz_bell_rings()) return false;
+    if ((now != ASLEEP && now != AWAKE) || !bell_rings()) return false;
     return now == ASLEEP || atomic_load(&pool->ended) != HZ_POOL_OPEN || !has_recorder();
 }
 
