@@ -185,8 +185,11 @@ void hz_resolve_moving(hz_resolver *resolver, const hz_call *call)
     if (call->address != 0 && actor->moving_from == HZ_NO_STEP) resolver->unknown++;
 }
 
+/* A realloc to size 0 that gives a block, as some allocators do, is a free and a malloc: others
+ * would give none in a replay. */
 void hz_resolve_moved(hz_resolver *resolver, const hz_call *call)
 {
+    if (call->size == 0) actor_settle(resolver, call->thread);
     hz_actor *actor = hz_resolver_actor(resolver, call->thread);
     const uint64_t from = actor->is_moving ? actor->moving_from : HZ_NO_STEP;
     actor->is_moving = false;

@@ -90,6 +90,12 @@ def test_androids_text_becomes_plain_text(recorder: Recorder) -> None:
     assert list(aosp.plain(timed)) == ["1 200 malloc 1 8", "1 300 free 1"]
 
 
+def test_a_realloc_to_nothing_that_gave_a_block_is_a_free_and_a_malloc(recorder: Recorder) -> None:
+    assert converted(recorder, "0 0 malloc 1 8\n0 0 realloc 1 0\n0 0 free 1\n") == [
+        ["malloc", "1", "8"], ["free", "1"], ["malloc", "2", "0"], ["free", "2"],
+    ]  # fmt: skip
+
+
 def test_what_a_recording_of_another_form_lacks_is_said_and_kept(recorder: Recorder) -> None:
     (recorder.folder / "a.txt").write_text("0 0 malloc 1 8\n0 1 malloc 1 8\n0 2 free 7\n")
     done = recorder.trace("convert", "a.txt", "--output", "a.trace")
