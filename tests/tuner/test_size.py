@@ -17,9 +17,9 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 19034, "modules": 128, "functions": 1728, "classes": 264, "docstrings": 5230},
-    "tests": {"code": 21576},
+    "tests": {"code": 21335},
     "experiments": {"code": 4903},
-    "core in C": {"code": 19441},
+    "core in C": {"code": 19373},
     "tests in C": {"code": 10068},
     "guides": {"words": 14550},
     "experiments' pages": {"words": 15049},
