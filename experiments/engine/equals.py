@@ -24,8 +24,7 @@ from hztune.machine import Machine
 from hztune.measure import Arm, Around, Role
 from hztune.progress import Quiet
 from hztune.study.bench import Budget, SystemClock, Workbench
-from hztune.study.ledger import Ledger
-from hztune.study.proof import interval_of
+from hztune.study.ledger import Ledger, interval_of
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Winner
 

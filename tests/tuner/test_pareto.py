@@ -26,7 +26,6 @@ from hztune.study.proof import (
     CLAIM_ERROR,
     MOST_MEMBERS,
     Proof,
-    _reported,
     affordable_members,
     member_error,
     on_front,
@@ -302,7 +301,7 @@ def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() ->
     gain = Question(pairs, Looks((6,), planned=10), 0.01)
     assert gain.proved_by == 6
     proving = planned_interval(pairs[:6], 0.05, 10)
-    assert _reported(gain) == Interval(proving.low, proving.low, proving.high, 10)
+    assert gain.claimed() == Interval(proving.low, proving.low, proving.high, 10)
 
 
 def test_how_exactly_memory_is_known_is_each_machines_own() -> None:

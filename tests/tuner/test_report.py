@@ -37,8 +37,8 @@ from hztune.result.summary import summary_lines
 from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
 from hztune.study.bench import Budget, Workbench
-from hztune.study.ledger import Ledger
-from hztune.study.proof import Proof, interval_of
+from hztune.study.ledger import Ledger, interval_of
+from hztune.study.proof import Proof
 from hztune.study.search import Search
 from hztune.tune import session
 

@@ -26,9 +26,9 @@ from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
-from hztune.study.ledger import Ledger
+from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit
-from hztune.study.proof import Proof, loss_words, prove
+from hztune.study.proof import Proof, prove
 from hztune.tune.story import Story, Winner
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hztune.result import Result, front_file, stored_form
 from hztune.result.kept import slope_words
 from hztune.stats.intervals import Interval
 from hztune.study.counters import FAULTS
+from hztune.study.proof import Proof
 from hztune.workload import METRICS
 
 _SHOWN = ("ratio", "ci_low", "ci_high")
@@ -33,25 +35,7 @@ def summary_json(result: Result) -> dict[str, Any]:
             del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
     kept = {step.arm for step in result.account.added}
-    account["attempts"] = [
-        {
-            **_arm_json(one.arm),
-            "answer": one.answer,
-            **_ratio_json(one.interval),
-            "steps": [
-                {
-                    "arm": _arm_json(step.arm),
-                    "params": step.changes,
-                    "answer": step.answer,
-                    "is_kept": step.arm in kept,
-                    "adds": _ratio_json(step.interval),
-                    "total": _ratio_json(step.total),
-                }
-                for step in one.steps
-            ],
-        }
-        for one in result.account.attempts
-    ]
+    account["attempts"] = [_attempt_json(one, kept) for one in result.account.attempts]
     counters = (each for each in result.account.changes if each.counter != FAULTS)
     return {
         "verdict": made.claim.verdict,
@@ -136,6 +120,23 @@ def _labels(made: Profile) -> list[str]:
     goals = (goal for goal in ("p99", "kept") if METRICS[goal] == made.objective.metric)
     goal = next((f" by {goal}" for goal in goals), "")
     return [f"{share.workload.label} T={made.threads}{goal}" for share in made.shares]
+
+
+def _attempt_json(one: Proof, kept: Collection[Arm]) -> dict[str, Any]:
+    """A finalist with its chain; `kept`: its configurations that the profile carries."""
+    steps = [
+        {
+            "arm": _arm_json(step.arm),
+            "params": step.changes,
+            "answer": step.answer,
+            "is_kept": step.arm in kept,
+            "adds": _ratio_json(step.interval),
+            "total": _ratio_json(step.total),
+        }
+        for step in one.steps
+    ]
+    shown = {"answer": one.answer, **_ratio_json(one.interval), "steps": steps}
+    return {**_arm_json(one.arm), **shown}
 
 
 def _arm_json(arm: Arm) -> dict[str, Any]:

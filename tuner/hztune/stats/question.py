@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -120,6 +120,30 @@ class Question:
         spread = fixed_interval(self.values, self.error, prior=self.prior).half_width
         needed = 0.5 * spread * math.sqrt(len(self.values) / self.looks.planned)
         return lucky < max(max(0.0, self.least), needed)
+
+    def is_settled(self) -> bool:
+        """Whether a proved gain is known precisely at a look, and another one is in vain."""
+        if self.proved_by:
+            shown = self.reported(self.looks.counts[-1])
+            return shown is not None and is_precise(shown)
+        due = [count for count in futile_counts(self.looks.planned) if count <= len(self.values)]
+        return bool(due) and replace(self, values=self.values[: max(due)]).is_futile()
+
+    def claimed(self) -> Interval | None:
+        """The newest interval; should it reach zero, what it has in common with the proof's own.
+
+        Both cover at once, so that what they have in common covers, too; and the estimate is that
+        of all pairs, as far as it lies there.
+        """
+        newest = self.reported()
+        if newest is None or not self.proved_by or newest.low > 0.0:
+            return newest
+        proving = self.reported(self.proved_by)
+        if proving is None:
+            return newest
+        low, high = max(newest.low, proving.low), min(newest.high, proving.high)
+        middle = min(high, max(low, newest.estimate))
+        return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
 
 def all_of(answers: Iterable[Answer]) -> Answer:

@@ -15,11 +15,18 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean, median
 from typing import TypeVar
 
-from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role
 from hztune.gc_freeze import gc_frozen
 from hztune.rests import MemoryKind
-from hztune.stats.intervals import NORMAL_95
+from hztune.stats.intervals import (
+    LEAST_PLANNED,
+    NORMAL_95,
+    Interval,
+    fixed_interval,
+    planned_interval,
+)
 from hztune.stats.noise import Estimate, Noise, estimate_noise, pool, pool_plain
+from hztune.stats.question import REPORTED_ERROR
 from hztune.stats.ratios import (
     PairRatio,
     load_ratio,
@@ -87,6 +94,11 @@ class ArmRecord:
     def memory(self) -> list[float]:
         """The log ratio of the study's memory to the default's in each pair where it is known."""
         return [-saving.log_ratio for saving in self.savings]
+
+    @property
+    def shares(self) -> tuple[Interval | None, ...]:
+        """The 95 % interval on each of several workloads by itself; empty where there is one."""
+        return tuple(interval_of([pair.log_ratio for pair in pairs]) for pairs in self.each)
 
     def ratio_of(self, memory: MemoryKind) -> float | None:
         """Its memory to the default's, the mean of all pairs; None: not known."""
@@ -330,6 +342,22 @@ class Ledger:
         known = self.blocks[:count]
         return Ledger.of(known, self.limit, self.max_loss, self.machine, self.memory)
 
+    def proof_blocks(self, first: Sequence[Arm]) -> list[Block]:
+        """The blocks of a proof, by what stands behind the control in each, in order of time."""
+        return [block for block in self.own_blocks("confirm") if block.outcomes[1].arm in first]
+
+    def plan_of(self, first: Sequence[Arm]) -> ProofPlan | None:
+        """How a proof was planned that has begun; None: it has not, or that was not kept then."""
+        return next((block.plan for block in self.proof_blocks(first)), None)
+
+    def against_itself(self) -> Interval | None:
+        """What the default is against itself: no gain, as exactly as the calibration knows."""
+        aa = [pair.log_ratio for pair in self.own_calibration]
+        if len(aa) < 2:
+            return None
+        half = fixed_interval(aa, REPORTED_ERROR).half_width
+        return Interval(0.0, -half, half, len(aa))
+
     def as_calibrated(self) -> Ledger:
         """What it knew when the machine had calibrated; itself where it has not."""
         calibration = self.own_blocks("aa")
@@ -418,6 +446,24 @@ class Ledger:
         if kept is None or kept[0] != len(self.blocks):
             kept = self._memo[what] = len(self.blocks), make()
         return kept[1]  # type: ignore[return-value]
+
+
+def interval_of(pairs: Sequence[float]) -> Interval | None:
+    """The 95 % interval of log ratios that are looked at once; None while there are too few."""
+    if len(pairs) < LEAST_PLANNED:
+        return None
+    return planned_interval(pairs, REPORTED_ERROR, len(pairs), is_last=True)
+
+
+def loss_words(ledger: Ledger, record: ArmRecord) -> str:
+    """Why an arm is refused for what it may lose: names the workload on which most is possible."""
+    limit, each = ledger.max_loss, record.shares
+    assert limit is not None and each  # or it was not refused for that
+    ends = [-math.inf if interval is None else interval.low for interval in each]
+    part = ends.index(min(ends))
+    seen = each[part]
+    told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
+    return f"it may lose more than {limit.text} on {limit.name_of(part)}{told}"
 
 
 def _append(values: list[float], found: float | None) -> None:

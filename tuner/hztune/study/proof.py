@@ -25,15 +25,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from hztune.blocks import Arm, Block, ProofPlan
+from hztune.blocks import Arm, ProofPlan
 from hztune.errors import OutOfTime
 from hztune.params import Value
 from hztune.stats.intervals import (
-    LEAST_PLANNED,
     Interval,
-    Spread,
     fixed_interval,
-    planned_interval,
     planned_looks,
 )
 from hztune.stats.question import (
@@ -177,7 +174,7 @@ def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: floa
     Of the proved ones, by what the fresh pairs estimate, those are "dominated" that another one
     dominates: see `front.unbeaten`.
     """
-    plan = plan_of(bench.ledger, arms)
+    plan = bench.ledger.plan_of(arms)
     if plan is None:
         rounds = _front_rounds(bench, len(arms))
         each = int(bench.budget.left(until) / bench.executor.cost(2, rounds)) // len(arms)
@@ -271,7 +268,7 @@ class _Attempt:
         cls, bench: Workbench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
     ) -> _Attempt:
         """An attempt that may have begun in an earlier session: then it keeps to its plan."""
-        plan = plan_of(bench.ledger, chain[:1])
+        plan = bench.ledger.plan_of(chain[:1])
         if plan is None:
             rounds = chain_rounds(bench, len(chain))
             pairs = int(bench.budget.left(until) / bench.executor.cost(1 + len(chain), rounds))
@@ -282,7 +279,7 @@ class _Attempt:
     def ended(self) -> Proof | None:
         """What it came to when it ended in an earlier session; None: it goes on, or begins."""
         ledger = self.bench.ledger
-        blocks = proof_blocks(ledger, self.chain[:1])
+        blocks = ledger.proof_blocks(self.chain[:1])
         if not blocks:
             return None
         then = replace(self, ledger=ledger.until(blocks[-1]))
@@ -311,7 +308,7 @@ class _Attempt:
     def _is_done(self, last: Arm) -> bool:
         """Whether more pairs would hardly tell more; asked at looks, or where giving up is."""
         if self.is_member:
-            return all(map(_is_settled, self._gains(0, is_last=False)))
+            return all(each.is_settled() for each in self._gains(0, is_last=False))
         pairs = self._fresh(last).log_ratios
         if len(pairs) >= self.plan.pairs or len(pairs) not in planned_looks(self.plan.pairs):
             return len(pairs) >= self.plan.pairs
@@ -406,8 +403,8 @@ class _Attempt:
                 arm,
                 before,
                 answer,
-                _reported(self._gains(index, is_last=is_last)[0]),
-                _reported(self._against_control(arm, is_last=is_last)),
+                self._gains(index, is_last=is_last)[0].claimed(),
+                self._against_control(arm, is_last=is_last).claimed(),
             )
             for index, (arm, before, answer) in enumerate(
                 zip(self.chain, (self.control, *self.chain), answers, strict=False)
@@ -419,7 +416,7 @@ class _Attempt:
 
     def _of_member(self, answer: ProofAnswer, *, is_last: bool) -> Proof:
         speed, saving = self._gains(0, is_last=is_last)
-        seen, saved = _reported(speed), _reported(saving)
+        seen, saved = speed.claimed(), saving.claimed()
         if answer == "proved" and (seen is None or saved is None):
             answer = "futile"  # no profile could say what it is
         return Proof(
@@ -466,33 +463,6 @@ def limit_answer(
     return memory, all_of(asked.answer for asked in lost)
 
 
-def _is_settled(gain: Question) -> bool:
-    """Whether a proved gain is known precisely at a look, and another one is in vain."""
-    if gain.proved_by:
-        shown = gain.reported(gain.looks.counts[-1])
-        return shown is not None and is_precise(shown)
-    counts = futile_counts(gain.looks.planned)
-    asked = max((count for count in counts if count <= len(gain.values)), default=0)
-    return asked > 0 and replace(gain, values=gain.values[:asked]).is_futile()
-
-
-def _reported(gain: Question) -> Interval | None:
-    """The newest interval; should it reach zero, what it has in common with the proof's own.
-
-    Both cover at once, so that what they have in common covers, too; and the estimate is that
-    of all pairs, as far as it lies there.
-    """
-    newest = gain.reported()
-    if newest is None or not gain.proved_by or newest.low > 0.0:
-        return newest
-    proving = gain.reported(gain.proved_by)
-    if proving is None:
-        return newest
-    low, high = max(newest.low, proving.low), min(newest.high, proving.high)
-    middle = min(high, max(low, newest.estimate))
-    return Interval(middle, low, high, newest.pairs) if low <= high else newest
-
-
 # ---- what is told --------------------------------------------------------------------------------
 
 
@@ -507,48 +477,3 @@ def difference(arm: Arm, before: Arm) -> str:
     if arm.allocator != before.allocator:
         return arm.text
     return " ".join(f"{name}={arm.config[name]}" for name in added_to(arm, before))
-
-
-def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval | None:
-    """The 95 % interval of log ratios that are looked at once; None while there are too few."""
-    if len(pairs) < LEAST_PLANNED:
-        return None
-    return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
-
-
-def reported_each(record: ArmRecord) -> tuple[Interval | None, ...]:
-    """The same on each of several workloads; empty where there is one only.
-
-    Each is a 95 % interval by itself: what is claimed rests on their mean alone.
-    """
-    return tuple(interval_of([pair.log_ratio for pair in pairs]) for pairs in record.each)
-
-
-def against_itself(ledger: Ledger) -> Interval | None:
-    """What the default is against itself: no gain, as exactly as the calibration knows."""
-    aa = [pair.log_ratio for pair in ledger.own_calibration]
-    if len(aa) < 2:
-        return None
-    half = fixed_interval(aa, REPORTED_ERROR).half_width
-    return Interval(0.0, -half, half, len(aa))
-
-
-def loss_words(ledger: Ledger, record: ArmRecord) -> str:
-    """Why an arm is refused for what it may lose: names the workload on which most is possible."""
-    limit, each = ledger.max_loss, reported_each(record)
-    assert limit is not None and each  # or it was not refused for that
-    ends = [-math.inf if interval is None else interval.low for interval in each]
-    part = ends.index(min(ends))
-    seen = each[part]
-    told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
-    return f"it may lose more than {limit.text} on {limit.name_of(part)}{told}"
-
-
-def proof_blocks(ledger: Ledger, first: Sequence[Arm]) -> list[Block]:
-    """The blocks of a proof, by what stands behind the control in each, in order of time."""
-    return [block for block in ledger.own_blocks("confirm") if block.outcomes[1].arm in first]
-
-
-def plan_of(ledger: Ledger, first: Sequence[Arm]) -> ProofPlan | None:
-    """How a proof was planned that has begun; None: it has not, or that was not kept then."""
-    return next((block.plan for block in proof_blocks(ledger, first)), None)

@@ -30,7 +30,7 @@ from hztune.study.calibration import (
     calibrate,
 )
 from hztune.study.ledger import Ledger
-from hztune.study.proof import against_itself, claim_error, prove
+from hztune.study.proof import claim_error, prove
 
 _CALIBRATED_BY = 0.25
 _PROVED_BY = 0.98
@@ -110,7 +110,7 @@ class LastProof:
             return replace(seen, claim=claim, why=why, rss_ratio=rss_ratio)
         reason = f"{self.label} itself does not confirm it ({REASONS[proof.answer]}){told}"
         study.reporter.say(f"not confirmed: {reason}")
-        claim = claim_of(self.metric, "no_gain", against_itself(ledger))
+        claim = claim_of(self.metric, "no_gain", ledger.against_itself())
         return replace(seen, arm=control, claim=claim, why=f"{on_trace}, but {reason}", steps=())
 
 

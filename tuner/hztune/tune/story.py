@@ -43,7 +43,7 @@ from hztune.study.calibration import (
 )
 from hztune.study.finalist import MOST_STEPS, Chain
 from hztune.study.front import FrontGoal, members
-from hztune.study.ledger import Ledger
+from hztune.study.ledger import Ledger, loss_words
 from hztune.study.panel import Examination, Panel
 from hztune.study.proof import (
     MOST_MEMBERS,
@@ -51,17 +51,13 @@ from hztune.study.proof import (
     Step,
     affordable_members,
     affordable_pairs,
-    against_itself,
     claim_error,
     difference,
     given_up,
-    loss_words,
     member_error,
     on_front,
-    plan_of,
     prove,
     prove_front,
-    reported_each,
 )
 from hztune.study.search import FastestGoal, Search
 from hztune.tune.on_program import LastProof, price_words
@@ -182,7 +178,7 @@ class Story(ABC):
             return self.decided("not_enough_data", self.control, None, why)
         if least:
             return self.decided("infeasible", self.control, None, least)
-        return self.decided("no_gain", self.control, against_itself(ledger), why)
+        return self.decided("no_gain", self.control, ledger.against_itself(), why)
 
     def _without_claim(self, verdict: Verdict, why: str) -> Decision:
         """The best so far; its interval is of the pairs of the search where there are no others."""
@@ -216,7 +212,7 @@ class Story(ABC):
             self.calibration,
             tuple(self.proofs),
             why,
-            each=reported_each(record) if record else (),
+            each=record.shares if record else (),
             steps=steps,
             examined=self.examined,
         )
@@ -329,7 +325,7 @@ class Winner(Story):
         ledger, gain = self.bench.ledger, proof.interval
         if proof.answer == "over_loss":
             return loss_words(ledger, ledger.fresh(proof.arm, proof.first))
-        floor = plan.floor if (plan := plan_of(ledger, (proof.first,))) else 0.0
+        floor = plan.floor if (plan := ledger.plan_of((proof.first,))) else 0.0
         is_open = proof.answer in ("futile", "out_of_time")
         if is_open and gain and gain.low > 0.0 and gain.estimate < floor:
             return f"its gain is below the noise floor of {percent(floor, sign=False)}"
