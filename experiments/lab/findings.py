@@ -90,7 +90,7 @@ def markdown_of(readings: Sequence[ExperimentReading], *, rows: bool) -> str:
     text = table.lines(head, [each.cells() for each in readings])
     for each in readings:
         if rows and each.standings:
-            text += ["", f"### {each.name}", "", table.markdown(each.standings), "", *each.values()]
+            text += ["", f"### {each.name}", "", table.as_markdown(each.standings), "", *each.values()]
     return "\n".join(text)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
-from hztune import api, profile
+from hztune import profile
 from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role
 from hztune.cli import status_of
 from hztune.compare import comparison, conduct, table
@@ -88,7 +88,7 @@ def test_a_contender_that_fails_keeps_its_place_and_without_the_control_is_no_ra
     (found, _) = measured(failing("c")).standings
     assert found.of("c").speed is None and len(found.of("c").failures) == 6
     assert found.best == "b"
-    assert "crash" in table.plain([found]) and "crash" in table.markdown([found])
+    assert "crash" in table.plain([found]) and "crash" in table.as_markdown([found])
     (found, _) = measured(failing("a")).standings
     assert [each.speed for each in found.all] == [None, None, None]
     assert (found.best, found.lead) == ("", None)
@@ -445,7 +445,7 @@ def test_rows_that_do_not_exist_are_refused(words: tuple[str, ...], said: str) -
 
 
 def test_a_markdown_table_has_a_cell_for_every_column() -> None:
-    lines = table.markdown(measured().standings).splitlines()
+    lines = table.as_markdown(measured().standings).splitlines()
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     assert lines[2].startswith("| larson T=2 | 1.0") and lines[2].endswith("(c) | 1.54 |")
     assert "a / best of the others 1.250" in lines[-1]
@@ -539,7 +539,7 @@ def test_real_allocators_are_compared_and_proved(
 
 
 def test_what_fails_in_half_of_the_pairs_is_named_with_its_count() -> None:
-    assert api.failing(measured(failing("b"))) == [
+    assert measured(failing("b")).failing == [
         f"larson T={n}: b failed in each of 6 pairs (crash: the landscape says crash)"
         for n in (2, 8)
     ]

@@ -324,7 +324,7 @@ def test_every_form_has_the_answer_of_each_row(
     assert told == [(row, *side) for row in labels for side in (("old", ""), ("new", answer))]
     assert float(lines[1]["ci_low"]) < float(lines[1]["ratio"]) < float(lines[1]["ci_high"])
     assert abs(float(lines[1]["ratio"]) - 1.0 + loss) < 0.02 or noise is not QUIET
-    page = table.markdown(found.standings, found.rulings).splitlines()
+    page = table.as_markdown(found.standings, found.rulings).splitlines()
     assert page[0] == f"### new against old: {answer}"
     assert len({line.count("|") for line in page if line.startswith("|")}) == 1
     assert "larson T=2" in page[-1] and answer in page[-1]

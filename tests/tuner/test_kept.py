@@ -340,7 +340,7 @@ def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> N
     assert re.match(r"    spin     0.8\d \[0.\d\d, 0.\d\d\] ", plain[at + 2])
     assert "growth per round +1,0" in plain[at + 2]
     assert plain[at + 2].endswith("it grows, a leak or fragmentation")
-    shown = comparison_table.markdown(compared.standings)
+    shown = comparison_table.as_markdown(compared.standings)
     assert "| row | contender | kept memory at rest | ratio | growth per round |" in shown
     (_, spin) = csv.DictReader(io.StringIO(comparison_table.csv_text(compared)))
     assert float(spin["kept_ratio"]) == pytest.approx(0.83, abs=0.05)

@@ -22,14 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hztune.allocator import names as allocator_names
     from hztune.allocator import states as allocators
-    from hztune.api.comparisons import (
-        compare,
-        comparison_text,
-        contenders,
-        failing,
-        rows,
-        ruling,
-    )
     from hztune.api.profiles import (
         changes,
         differences,
@@ -53,6 +45,10 @@ if TYPE_CHECKING:
         trim_process,
     )
     from hztune.compare.comparison import dumps as comparison_json
+    from hztune.compare.conduct import compare
+    from hztune.compare.conduct import specs_of as rows
+    from hztune.compare.contenders import parse as contenders
+    from hztune.compare.table import text as comparison_text
     from hztune.compare.table import write as write_comparison
     from hztune.doctor import examine as doctor
     from hztune.export import find as find_format
@@ -90,10 +86,10 @@ __all__ = [
     "allocator_names", "allocators", "anonymize_trace", "change_process", "changes",
     "command_of", "compare", "comparison_json", "comparison_text", "contenders",
     "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "due",
-    "environment", "examine", "export", "failing", "find_format", "formats", "history",
+    "environment", "examine", "export", "find_format", "formats", "history",
     "load_profile", "machine", "named_programs", "optuna_storage", "parameters", "paths",
     "plan", "process_statistics", "profile_json", "profile_lines", "profiles_in", "program",
-    "recorder_command", "report", "request", "rows", "ruling", "sample_columns", "samples",
+    "recorder_command", "report", "request", "rows", "sample_columns", "samples",
     "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
     "trace_info", "trace_text", "trim_process", "tune", "unreadable_history", "verify",
     "workloads", "write_comparison",

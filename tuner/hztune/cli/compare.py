@@ -159,7 +159,7 @@ def compare_command(
         elif found.rows:
             text = api.comparison_text(found, markdown=markdown, counters=counters)
             print_lines(text.split("\n"))
-    answer = api.ruling(found) if no_worse else ""
+    answer = found.ruling if no_worse else ""
     how = "go on with the same command and" if private else "go on with: hztune compare"
     _require_answers(found, len(specs), answer, f"{how} --resume --out {shlex.quote(str(out))}")
     return _STATUS.get(answer, 0)
@@ -249,7 +249,7 @@ def _require_answers(found: Comparison, rows: int, answer: str, how: str) -> Non
             f"nothing could be compared: {found.contenders[0].name} never ran "
             f"({last.status}: {last.detail})"
         )
-    if not answer and (often := api.failing(found)):
+    if not answer and (often := found.failing):
         more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
         raise NotEnoughDataError(
             f"not enough data: {'; '.join(often[:_MOST_NAMED])}{more}; start each by hand several "

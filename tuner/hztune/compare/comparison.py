@@ -23,8 +23,8 @@ from msgspec import Meta, Struct, field
 from hztune import files, version
 from hztune.blocks import Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.compare.contenders import ComparedRow, Contender, ProgramSpec
-from hztune.compare.gate import Gate, Horizon, Ruling
-from hztune.compare.match import Count, Measured, Unfinished
+from hztune.compare.gate import Gate, GateAnswer, Horizon, Ruling, whole
+from hztune.compare.match import Count, Measured, Unfinished, failing
 from hztune.compare.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -81,6 +81,20 @@ class Comparison:
             for row in self.rows
             if self.gate is not None and row.horizon is not None
         )
+
+    @property
+    def ruling(self) -> GateAnswer:
+        """What the gate says of all rows together."""
+        return whole(self.answers)
+
+    @property
+    def failing(self) -> list[str]:
+        """Which contenders failed in at least half of the pairs of a row, how often and how."""
+        return [
+            f"{row.spec.label}: {words}"
+            for row in self.rows
+            for words in failing(self.contenders, row.blocks, 0.5).values()
+        ]
 
     @property
     def standings(self) -> tuple[Standings, ...]:

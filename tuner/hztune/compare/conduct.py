@@ -42,7 +42,7 @@ from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import Say, executor_for, program_identity, say_nothing
 from hztune.measure.program import Program
-from hztune.progress import Reporter, duration
+from hztune.progress import Quiet, Reporter, duration
 from hztune.store import Nowhere, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
 from hztune.study.bench import LONG_WAIT_S, Budget
@@ -68,7 +68,10 @@ def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[
     """
     each: list[int | None] = [*counts(threads, "--threads")] if threads else [None]
     by_count = [specs_named(listed(workloads), params, count) for count in each]
-    return tuple(dict.fromkeys(spec for row in zip(*by_count, strict=True) for spec in row))
+    specs = tuple(dict.fromkeys(spec for row in zip(*by_count, strict=True) for spec in row))
+    for spec in specs:
+        spec.check()
+    return specs
 
 
 def executors(
@@ -120,17 +123,40 @@ def executors(
 def compare(
     sides: Sequence[Contender],
     rows: Sequence[WorkloadSpec | Program],
-    pairs: int | None,
-    budget_s: float,
-    seed: int,
-    no_worse: str | None,
-    out: Path | None,
-    reporter: Reporter,
     *,
+    pairs: int | None = None,
+    budget_s: float = 60.0,
+    seed: int = 1,
+    no_worse: str | None = None,
+    out: Path | None = None,
     resume: bool = False,
     command: Sequence[str] = (),
+    reporter: Reporter | None = None,
 ) -> Comparison:
-    """Measures contenders side by side; see `api.compare`."""
+    """Measures contenders side by side.
+
+    Args:
+        sides: From `contenders`.
+        rows: From `rows`, or programs from `program`.
+        pairs: Blocks of fresh processes for each row; None: 6, or with `no_worse` as many as there
+            is time for.
+        budget_s: Seconds for all rows together.
+        seed: Of every random choice.
+        no_worse: What the second of two may lose of its speed, "2%"; None: nothing is tested.
+            The answer is `ruling` of what is returned.
+        out: A directory for every sample, as soon as it exists, and the record; None: none.
+        resume: Whether to go on with the comparison in `out`, which was asked for alike.
+        command: The words that asked for it, to be kept in `out`; () keeps none.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Returns:
+        What was measured. Where Ctrl-C ended it (`stopped`), `left` says which rows are not
+        finished, and how many pairs of each are kept in `out`.
+
+    Raises:
+        UsageError: Something is not legal; nothing was measured.
+    """
+    reporter = reporter or Quiet()
     if resume and out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None

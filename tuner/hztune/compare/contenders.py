@@ -74,6 +74,8 @@ def parse(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contende
     Raises:
         UsageError: One of them does not exist here, or is not legal.
     """
+    if isinstance(texts, str):
+        raise UsageError(f"the contenders {texts!r} are one text; give several: ('none', 'hz')")
     names = [named[0] for named in map(split_named, texts) if named is not None]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

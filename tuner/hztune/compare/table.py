@@ -29,6 +29,13 @@ _FIGURES: dict[Amount, str] = {
 }  # fmt: skip
 
 
+def text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
+    """A comparison for people, or as a table for a Markdown document."""
+    if markdown:
+        return as_markdown(found.standings, found.answers)
+    return plain(found.standings, found.answers, counters=counters)
+
+
 def plain(
     rows: Sequence[Standings], rulings: Sequence[Ruling] = (), *, counters: bool = False
 ) -> str:
@@ -47,7 +54,7 @@ def plain(
     ).strip("\n")  # fmt: skip
 
 
-def markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
+def as_markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
     """The rows as a table, under a gate one of its answers; empty without rows."""
     if not rows:
         return ""
