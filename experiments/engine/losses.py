@@ -10,8 +10,6 @@ one in `hztune.study.ledger.LossLimit`: how often each limit is shown to be kept
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,41 +30,27 @@ CALIBRATION_PAIRS = 15
 ROUNDS = 30
 
 
-@dataclass(frozen=True)
-class Simulation:
-    """Proofs of a configuration that is as fast as the default.
+def shares(deviation: float, pairs: int, proofs: int, seed: int = 1) -> list[float]:
+    """The share of proofs that show of each of LIMITS that it is kept, by what is as fast.
 
-    Attributes:
-        deviation: Standard deviation of a pair's log ratio.
-        pairs: Of each proof, all of them planned.
-        proofs: How many are simulated.
-        seed: Of the noise.
+    `deviation`: of a pair's log ratio. `pairs`: of each proof, all of them planned.
     """
+    rng = np.random.default_rng(seed)
 
-    deviation: float
-    pairs: int
-    proofs: int
-    seed: int = 1
-
-    def shares(self, limits: Sequence[str] = LIMITS) -> list[float]:
-        """The share of proofs that show of each limit that it is kept."""
-        rng = np.random.default_rng(self.seed)
-        looks = Looks(planned_looks(self.pairs), self.pairs)
-        parsed = [LossLimit.of(text) for text in limits]
-        kept = np.zeros(len(limits))
-        for _ in range(self.proofs):
-            aa, fresh = self._noise(rng, CALIBRATION_PAIRS), self._noise(rng, self.pairs)
-            record = ArmRecord(Arm("hz"), each=fresh)
-            for place, limit in enumerate(parsed):
-                ledger = Ledger(max_loss=limit, calibration_each=aa)
-                _, answer = limit_answer(ledger, record, claim_error(0), looks, ROUNDS)
-                kept[place] += answer == "yes"
-        return [float(share) for share in kept / self.proofs]
-
-    def _noise(self, rng: np.random.Generator, pairs: int) -> list[list[PairRatio]]:
+    def noise(count: int) -> list[list[PairRatio]]:
         """Pairs of equals on each workload."""
-        drawn = rng.normal(0.0, self.deviation, (WORKLOADS, pairs))
-        return [[PairRatio(float(one), 0.0, ROUNDS) for one in part] for part in drawn]
+        drawn = rng.normal(0.0, deviation, (WORKLOADS, count)).tolist()
+        return [[PairRatio(one, 0.0, ROUNDS) for one in part] for part in drawn]
+
+    looks, limits = Looks(planned_looks(pairs), pairs), [LossLimit.of(text) for text in LIMITS]
+    kept = np.zeros(len(LIMITS))
+    for _ in range(proofs):
+        aa, fresh = noise(CALIBRATION_PAIRS), noise(pairs)
+        record = ArmRecord(Arm("hz"), each=fresh)
+        for place, limit in enumerate(limits):
+            ledger = Ledger(max_loss=limit, calibration_each=aa)
+            kept[place] += limit_answer(ledger, record, claim_error(0), looks, ROUNDS)[1] == "yes"
+    return [float(share) for share in kept / proofs]
 
 
 def main() -> None:
@@ -76,8 +60,8 @@ def main() -> None:
     proofs = parser.parse_args().proofs
     print(f"| SD of a pair | pairs | {' | '.join(LIMITS)} |\n|{'---|' * (2 + len(LIMITS))}")
     for deviation, pairs in ROWS:
-        shares = Simulation(deviation, pairs, proofs).shares()
-        print(f"| {deviation} | {pairs} | {' | '.join(f'{each:.0%}' for each in shares)} |")
+        found = shares(deviation, pairs, proofs)
+        print(f"| {deviation} | {pairs} | {' | '.join(f'{each:.0%}' for each in found)} |")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,7 @@ BUDGETS_S = (40.0, 110.0)
 FEW_RUNS = (10, 20, 26, 30, 36, 50)
 """Runs for which the budget has time; a study needs about 25."""
 
-BESIDE = (
-    {},
-    {"panel": True},
-    {"program": True},
-)
+BESIDE = ({}, {"panel": True}, {"program": True})
 
 
 @dataclass(frozen=True)

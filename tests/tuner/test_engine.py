@@ -11,11 +11,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -48,12 +47,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     return import_module
 
 
-@dataclass
-class Nearest:
+class Nearest(NamedTuple):
     """Says of every configuration what was measured at the recorded one that is nearest to it."""
 
     where: Floats
     level: Floats
+    error: Floats
 
     def predict(self, where: Floats) -> Floats:
         gaps = ((where[:, None] - self.where) ** 2).sum(axis=2)
@@ -64,7 +63,7 @@ class Nearest:
 @pytest.fixture
 def regret(script: Script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     regret = script("regret")
-    monkeypatch.setattr(regret, "fitted", lambda where, level, error: Nearest(where, level))
+    monkeypatch.setattr(regret, "fitted", Nearest)
     return regret
 
 
@@ -168,10 +167,9 @@ LOSS_TABLE = [
 def test_what_is_said_of_max_loss_is_what_the_judging_code_shows(
     deviation: float, pairs: int, shares: list[float], script: Script
 ) -> None:
-    losses = script("losses")
+    losses, proofs = script("losses"), 250
     assert [(row, count) for row, count, _ in LOSS_TABLE] == [*losses.ROWS]
-    proofs = 250
-    found = losses.Simulation(deviation, pairs, proofs).shares()
+    found = losses.shares(deviation, pairs, proofs)
     for said, seen in zip(shares, found, strict=True):
         error = math.sqrt(max(said * (1.0 - said), 0.01) / proofs)
         assert abs(seen - said) <= 3.5 * error + 0.005

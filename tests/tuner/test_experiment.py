@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -33,7 +34,6 @@ from hztune.workload import WorkloadSpec
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-STATS = Path(__file__).parents[2] / "core" / "include" / "hz" / "stats.def"
 
 TOML = """
 schema = 1
@@ -86,18 +86,18 @@ def truth(arm: Arm) -> Truth:
     return Truth(math.log(1.25), rss_kb=80_000) if "shards" in arm.config else Truth()
 
 
+@dataclass
 class Bench:
     """Makes replaying executors, and remembers for which rows; the user may stop one of them."""
 
-    def __init__(self, stop_at: str = "") -> None:
-        self.rows: list[str] = []
-        self._stop_at = stop_at
+    stop_at: str = ""
+    rows: list[str] = field(default_factory=list)
 
     def __call__(
         self, contenders: Sequence[Contender], machine: Machine, seed: int
     ) -> MakeExecutor:
         def make(spec: WorkloadSpec) -> Executor:
-            if spec.label == self._stop_at:
+            if spec.label == self.stop_at:
                 raise KeyboardInterrupt
             self.rows.append(spec.label)
             return Counting(truth, ModelNoise(within=0.01, between=0.0), seed=seed)
@@ -167,78 +167,52 @@ def edited(folder: Path, old: str, new: str, name: str = "experiment.toml") -> N
 # ---- the definition ------------------------------------------------------------------------------
 
 
-def test_lists_stand_for_every_combination(folder: Path) -> None:
+def test_lists_stand_for_every_combination_and_rows_may_be_whole_runs(folder: Path) -> None:
+    assert all(row.steady for row in definition.load(folder).rows)
     edited(folder, "{ shards = 4 }", "{ shards = [2, 4], thp = ['off', 'on'] }")
+    edited(folder, "threads = [1, 2]", "threads = [1, 2]\nwhole_runs = true")
     cut(folder, "[[figure]]")
     found = definition.load(folder)
-    assert [side.name for side in found.sides] == [
-        "default",
-        "sharded shards=2 thp=off",
-        "sharded shards=2 thp=on",
-        "sharded shards=4 thp=off",
-        "sharded shards=4 thp=on",
-        "snmalloc",
-    ]
-    assert [row.label for row in found.rows] == [
-        "lifo T=1", "lifo T=2", "larson T=1", "larson T=2",
-    ]  # fmt: skip
+    varied = [f"sharded shards={n} thp={thp}" for n in (2, 4) for thp in ("off", "on")]
+    assert [side.name for side in found.sides] == ["default", *varied, "snmalloc"]
+    labels = ["lifo T=1", "lifo T=2", "larson T=1", "larson T=2"]
+    assert [row.label for row in found.rows if not row.steady] == labels
 
 
-def test_a_row_may_be_measured_by_whole_runs(folder: Path) -> None:
-    assert all(row.steady for row in definition.load(folder).rows)
-    edited(folder, "threads = [1, 2]", "threads = [1, 2]\nwhole_runs = true")
-    assert not any(row.steady for row in definition.load(folder).rows)
-
-
-REFUSED = {
-    "an unknown key": ("pairs = 5", "pears = 5", "pears"),
-    "another schema": ("schema = 1", "schema = 2", "schema"),
-    "a question that is none": ("enough?", "enough.", "question"),
-    "too few pairs": ("pairs = 5", "pairs = 1", "pairs is 1"),
-    "no time": ("budget_s = 60", "budget_s = 0", "budget_s is 0"),
-    "a name twice": ('name = "sharded"', 'name = "default"', "stands twice"),
-    "an unknown workload": ('"lifo"', '"lfio"', "did you mean lifo"),
-    "a row twice": ('"lifo", "larson"', '"lifo", "lifo"', "stands twice"),
-    "threads that are no number": ("[1, 2]", '["1"]', "threads"),
-    "a figure of no arm": ('arm = "sharded"', 'arm = "shrded"', "arm is 'shrded'"),
-    "a figure over no arm": ('over = "sharded"', 'over = "shrded"', "over is 'shrded'"),
-    "a figure of nothing": ('of = "memory"', 'of = "beauty"', "speed.*memory.*refills a flush"),
-    "a figure of no row": ('rows = "larson *"', 'rows = "lason *"', "no row is called like"),
-    "a figure twice": ('name = "the winner"', 'name = "four shards"', "stands twice"),
-    "a value times nothing": ("times = 10", "times = 0", "times is 0"),
-    "a build that is none": ('allocator = "hz"', 'allocator = "hz"\nbuild = "golden"', "frozen"),
-    "a build of another": (
-        'allocator = "snmalloc"',
-        'allocator = "snmalloc"\nbuild = "frozen"',
-        "only hz has builds",
-    ),
-    "a profile elsewhere": ("params = { shards = 4 }", 'profile = "../l.json"', "profile is"),
-    "instructions of many threads": (
-        "pairs = 5",
-        "pairs = 5\ninstructions = true",
-        "instructions are counted with one thread",
-    ),
-    "a parameter of the workload that is none": ("[1, 2]", "1\nparams = { wx = 1 }", "wx"),
-    "a control that may be absent": (
-        'name = "default"',
-        'name = "default"\nif_installed = true',
-        "control",
-    ),
-    "a program that is no name": (
-        'workload = ["lifo", "larson"]',
-        "program = ['/bin/true']",
-        "program.0. is '/bin/true'",
-    ),
-    "threads of a program": ('workload = ["lifo", "larson"]', "program = 'lua'", "threads"),
-    "no TOML": ("schema = 1", "schema = ", "is no TOML"),
+REFUSED = {  # by what is said, what is changed to what
+    "pears": ("pairs = 5", "pears = 5"),
+    "schema": ("schema = 1", "schema = 2"),
+    "question": ("enough?", "enough."),
+    "pairs is 1": ("pairs = 5", "pairs = 1"),
+    "budget_s is 0": ("budget_s = 60", "budget_s = 0"),
+    "arm 'default' stands twice": ('name = "sharded"', 'name = "default"'),
+    "did you mean lifo": ('"lifo"', '"lfio"'),
+    "row 'lifo T=1' stands twice": ('"lifo", "larson"', '"lifo", "lifo"'),
+    "threads": ("[1, 2]", '["1"]'),
+    "arm is 'shrded'": ('arm = "sharded"', 'arm = "shrded"'),
+    "over is 'shrded'": ('over = "sharded"', 'over = "shrded"'),
+    "speed.*memory.*refills a flush": ('of = "memory"', 'of = "beauty"'),
+    "no row is called like": ('rows = "larson *"', 'rows = "lason *"'),
+    "figure 'four shards' stands twice": ('name = "the winner"', 'name = "four shards"'),
+    "times is 0": ("times = 10", "times = 0"),
+    "frozen": ('allocator = "hz"', 'allocator = "hz"\nbuild = "golden"'),
+    "only hz has builds": ('allocator = "snmalloc"', 'allocator = "snmalloc"\nbuild = "frozen"'),
+    "profile is": ("params = { shards = 4 }", 'profile = "../l.json"'),
+    "instructions are counted with one": ("[1, 2]", "[2]\n[instructions]"),
+    "wx": ("[1, 2]", "1\nparams = { wx = 1 }"),
+    "control": ('name = "default"', 'name = "default"\nif_installed = true'),
+    "program.0. is '/bin/true'": ('workload = ["lifo", "larson"]', "program = ['/bin/true']"),
+    "a workload with its threads": ('workload = ["lifo", "larson"]', "program = 'lua'"),
+    "is no TOML": ("schema = 1", "schema = "),
 }
 
 
-@pytest.mark.parametrize(("old", "new", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_definition_that_is_wrong_is_refused(old: str, new: str, said: str, folder: Path) -> None:
-    edited(folder, old, new)
-    if "instructions" in new:
-        edited(folder, "threads = [1, 2]", "threads = [2]")
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_definition_that_is_wrong_is_refused(said: str, folder: Path) -> None:
+    edited(folder, *REFUSED[said])
+    if "instructions" in said:
+        edited(folder, "[2]\n[instructions]", "[2]")
+        edited(folder, "pairs = 5", "pairs = 5\ninstructions = true")
     with pytest.raises(UsageError, match=said) as refusal:
         definition.load(folder)
     assert "experiment.toml" in str(refusal.value)
@@ -286,22 +260,24 @@ def test_a_row_that_is_a_program_is_left_to_its_script(folder: Path, script: Run
     assert done.returncode == 2 and "shards/run.py measures it" in done.stderr
 
 
-# ---- running -------------------------------------------------------------------------------------
+# ---- running ------------------------------------------------------------------------------------
 
 
 def test_a_run_leaves_results_that_the_report_confirms(folder: Path) -> None:
     assert report(folder).finding == NOT_MEASURED
-    done = ran(folder)
+    said: list[str] = []
+    reporter = Quiet()
+    reporter.say = said.append  # type: ignore[method-assign]
+    done = run(definition.load(folder), reporter, executors=Bench())
     assert (done.stopped, done.path) == (False, folder / RESULTS)
-    found = report(folder)
-    assert found.problems == ()
-    assert found.finding == "Four shards are 1.25 times as fast."
+    assert [each.name for each in done.record.contenders] == ["default", "sharded"]
+    assert any("left out: snmalloc is not installed" in line for line in said)
     assert not (folder / UNFINISHED).exists()
-
-
-def test_figures_are_made_of_the_samples(folder: Path) -> None:
-    ran(folder)
-    speed, memory, winner, refills, absent = report(folder).figures
+    found = report(folder)
+    assert (found.problems, found.finding) == ((), "Four shards are 1.25 times as fast.")
+    for row in found.standings:
+        assert row.of("default").counters == {"refills": 6.0, "flushes": 4.0}, "what was asked for"
+    speed, memory, winner, refills, absent = found.figures
     assert speed.interval is not None and memory.interval is not None
     assert speed.interval.ratio[0] == pytest.approx(1.25, rel=0.02)
     assert speed.text.startswith("1.2") and speed.text.endswith("] speed")
@@ -319,52 +295,34 @@ def test_without_figures_the_first_arm_is_set_against_the_best_of_the_others(fol
     assert lead.interval is not None and lead.interval.ratio[0] == pytest.approx(0.8, rel=0.02)
 
 
-def test_results_keep_only_the_counters_that_are_asked_for(folder: Path) -> None:
-    ran(folder)
-    for row in report(folder).standings:
-        assert row.of("default").counters == {"refills": 6.0, "flushes": 4.0}
-
-
-def test_an_allocator_that_is_absent_is_left_out_and_told(folder: Path) -> None:
-    said: list[str] = []
-    reporter = Quiet()
-    reporter.say = said.append  # type: ignore[method-assign]
-    done = run(definition.load(folder), reporter, executors=Bench())
-    assert [each.name for each in done.record.contenders] == ["default", "sharded"]
-    assert any("left out: snmalloc is not installed" in line for line in said)
-
-
-def test_an_arm_of_a_profile_waits_for_it(folder: Path) -> None:
+def test_an_arm_of_a_profile_waits_for_it_and_takes_its_parameters(
+    folder: Path, make_profile: Callable[..., Profile]
+) -> None:
     edited(folder, "params = { shards = 4 }", 'profile = "tuned.json"')
     assert report(folder).finding == NOT_MEASURED
     with pytest.raises(UsageError, match=r"'sharded' needs .*tuned\.json"):
         ran(folder)
-
-
-def test_an_arm_takes_the_parameters_of_its_profile(
-    folder: Path, make_profile: Callable[..., Profile]
-) -> None:
-    edited(folder, "params = { shards = 4 }", 'profile = "tuned.json"')
     (folder / "tuned.json").write_text(profile.dumps(make_profile({"shards": 4})))
     assert definition.load(folder).sides[1].arm == Arm.of("hz", {"shards": 4})
     ran(folder)
     assert report(folder).problems == ()
 
 
-def test_a_run_that_was_stopped_keeps_its_rows_and_the_old_results(folder: Path) -> None:
+def test_a_run_that_was_stopped_keeps_its_rows_and_the_old_results_and_is_resumed(
+    folder: Path,
+) -> None:
     (folder / RESULTS).write_text("what was published before")
     done = ran(folder, Bench(stop_at="larson T=1"))
     assert (done.stopped, len(done.record.rows), done.rows) == (True, 2, 4)
     assert done.path == folder / UNFINISHED and done.path.exists()
     assert (folder / RESULTS).read_text() == "what was published before"
-
-
-def test_a_resumed_run_measures_only_the_rows_that_are_missing(folder: Path) -> None:
-    ran(folder, Bench(stop_at="larson T=1"))
-    bench = Bench()
-    done = ran(folder, bench, resume=True)
-    assert bench.rows == ["larson T=1", "larson T=2"]
-    assert len(done.record.rows) == 4 and report(folder).problems == ()
+    done = ran(folder, bench := Bench(), resume=True)
+    assert (bench.rows, len(done.record.rows)) == (["larson T=1", "larson T=2"], 4)
+    assert report(folder).problems == ()
+    before = (folder / RESULTS).read_bytes()
+    done = ran(folder, bench := Bench(), resume=True)
+    assert (bench.rows, done.stopped, len(done.record.rows)) == ([], False, 4)
+    assert (folder / RESULTS).read_bytes() == before
 
 
 def test_rows_of_other_contenders_are_never_mixed_in(folder: Path) -> None:
@@ -372,95 +330,67 @@ def test_rows_of_other_contenders_are_never_mixed_in(folder: Path) -> None:
     edited(folder, "{ shards = 4 }", "{ shards = 8 }")
     with pytest.raises(UsageError, match="sharded changed"):
         ran(folder, resume=True)
-
-
-def test_resuming_what_is_complete_measures_nothing(folder: Path) -> None:
     ran(folder)
-    before = (folder / RESULTS).read_bytes()
-    bench = Bench()
-    done = ran(folder, bench, resume=True)
-    assert (bench.rows, done.stopped, len(done.record.rows)) == ([], False, 4)
-    assert (folder / RESULTS).read_bytes() == before
-
-
-def test_resuming_results_of_other_contenders_measures_all_again(folder: Path) -> None:
-    ran(folder)
-    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
-    bench = Bench()
-    ran(folder, bench, resume=True)
+    edited(folder, "{ shards = 8 }", "{ shards = 2 }")
+    ran(folder, bench := Bench(), resume=True)
     assert len(bench.rows) == 4 and report(folder).problems == ()
 
 
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def test_an_estimate_that_was_made_prettier_is_reported(folder: Path) -> None:
-    ran(folder)
-    path = folder / RESULTS
-    document = json.loads(path.read_text())
-    document["rows"][0]["standings"]["contenders"]["sharded"]["speed"]["ratio"] += 0.05
-    path.write_text(json.dumps(document))
-    (problem,) = report(folder).problems
-    assert "lifo T=1: contenders.sharded.speed.ratio" in problem
+def prettier_estimate(row: dict[str, Any]) -> None:
+    row["standings"]["contenders"]["sharded"]["speed"]["ratio"] += 0.05
 
 
-def test_a_sample_that_was_made_prettier_is_reported(folder: Path) -> None:
+def prettier_sample(row: dict[str, Any]) -> None:
+    row["blocks"][0][1]["turns"][0][1] *= 1.5
+
+
+@pytest.mark.parametrize("change", [prettier_estimate, prettier_sample])
+def test_what_was_made_prettier_is_reported(
+    change: Callable[[dict[str, Any]], None], folder: Path
+) -> None:
     ran(folder)
     document = json.loads((folder / RESULTS).read_text())
-    document["rows"][0]["blocks"][0][1]["turns"][0][1] *= 1.5
+    change(document["rows"][0])
     (folder / RESULTS).write_text(json.dumps(document))
-    assert any("sharded.speed" in problem for problem in report(folder).problems)
+    assert any("sharded.speed.ratio" in problem for problem in report(folder).problems)
 
 
 CHANGED = {
-    "another parameter": ("{ shards = 4 }", "{ shards = 8 }", "other parameters"),
-    "one row more": ("[1, 2]", "[1, 2, 4]", "2 of 6 rows are not measured"),
-    "one row less": ("[1, 2]", "[1]", "not a row of it"),
-    "one arm more": ("[[row]]", '[[arm]]\nallocator = "glibc"\n[[row]]', "glibc is not measured"),
+    "other parameters": ("{ shards = 4 }", "{ shards = 8 }"),
+    "2 of 6 rows are not measured": ("[1, 2]", "[1, 2, 4]"),
+    "not a row of it": ("[1, 2]", "[1]"),
+    "glibc is not measured": ("[[row]]", '[[arm]]\nallocator = "glibc"\n[[row]]'),
+    "Finding": ("## Finding", "## Method"),
 }
 
 
-@pytest.mark.parametrize(("old", "new", "said"), CHANGED.values(), ids=CHANGED.keys())
-def test_results_of_another_definition_are_reported(
-    old: str, new: str, said: str, folder: Path
+@pytest.mark.parametrize("said", CHANGED)
+def test_results_of_another_definition_or_without_a_finding_are_reported(
+    said: str, folder: Path
 ) -> None:
     ran(folder)
-    edited(folder, old, new)
+    edited(folder, *CHANGED[said], "README.md" if said == "Finding" else "experiment.toml")
     assert any(said in problem for problem in report(folder).problems)
 
 
-def test_results_without_a_finding_are_reported(folder: Path) -> None:
+def test_the_commands_print_draw_and_fail_when_a_claim_does_not_hold(
+    folder: Path, script: Run
+) -> None:
+    picture = folder / "shards.svg"
+    assert script("report", folder, "--plot", picture).returncode == 2, "there is nothing to draw"
     ran(folder)
-    edited(folder, "## Finding", "## Method", "README.md")
-    assert any("Finding" in problem for problem in report(folder).problems)
-
-
-def test_the_command_fails_when_a_claim_does_not_hold(folder: Path, script: Run) -> None:
-    ran(folder)
-    done = script("report", folder, "--rows")
+    assert script("report", "--plot", picture).returncode == 2, "of which one?"
+    done = script("report", folder, "--rows", "--plot", picture)
     assert done.returncode == 0, done.stderr
     assert "Four shards are 1.25 times as fast." in done.stdout and "larson T=2" in done.stdout
-    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
-    done = script("report", folder)
-    assert done.returncode == 1
-    assert "WRONG" in done.stdout and "shards" in done.stderr
-
-
-def test_the_picture_has_a_dot_for_every_ratio_and_every_mean(folder: Path, script: Run) -> None:
-    picture = folder / "shards.svg"
-    assert script("report", folder, "--plot", picture).returncode == 2
-    ran(folder)
-    assert script("report", "--plot", picture).returncode == 2
-    done = script("report", folder, "--plot", picture)
-    assert done.returncode == 0, done.stderr
     dots = ElementTree.parse(picture).findall("{http://www.w3.org/2000/svg}circle")
     assert len(dots) == 3 * (4 + 1)  # the best and one arm in speed, that arm in memory; four rows
-
-
-def test_the_command_refuses_a_library_that_is_none(folder: Path, script: Run) -> None:
-    done = script("run", folder, "--with", "dragon")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "NAME=/path" in done.stderr
+    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
+    done = script("report", folder)
+    assert done.returncode == 1 and "WRONG" in done.stdout and "shards" in done.stderr
 
 
 REAL = """
@@ -510,26 +440,20 @@ def test_a_real_experiment_builds_counts_and_confirms(folder: Path, script: Run)
     assert "counters.instructions is" in problem
 
 
-def test_what_a_later_experiment_lacks_is_said_before_any_is_measured(
-    folder: Path, script: Run
+def test_what_one_of_several_lacks_is_said_before_any_is_measured(
+    folder: Path, script: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = folder.parent / "tuned"
     shutil.copytree(folder, other)
     edited(other, "params = { shards = 4 }", 'profile = "tuned.json"')
-    done = script("run", folder, other, "--budget", "5s")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "needs" in done.stderr and "tuned.json" in done.stderr
+    for words, said in (
+        ([other], "tuned.json"), ([folder.parent / "nowhere"], "nowhere"),
+        (["--with", "dragon"], "NAME=/path"),
+    ):  # fmt: skip
+        done = script("run", folder, *words, "--budget", "5s")
+        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr
     assert not (folder / UNFINISHED).exists()
-
-
-def test_a_missing_valgrind_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edited(folder, "pairs = 5", "pairs = 5\ninstructions = true")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="apt-get install valgrind"):
         ran(folder)
-
-
-def test_nothing_is_measured_as_long_as_one_of_several_is_none(folder: Path, script: Run) -> None:
-    done = script("run", folder, folder.parent / "nowhere", "--budget", "5s")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nowhere" in done.stderr and not (folder / UNFINISHED).exists()
