@@ -56,16 +56,9 @@ int main(void)
 
 
 NEEDED = {
-    ".ci/wheels",
-    "core/CMakeLists.txt",
-    "core/src/alloc.c",
-    "tuner/_core.cdef.h",
-    "search_spaces/hz.toml",
-    "tests/conftest.py",
-    "README.md",
-    "LICENSE",
-    "pyproject.toml",
-}
+    ".ci/wheels", "core/CMakeLists.txt", "core/src/alloc.c", "tuner/_core.cdef.h",
+    "search_spaces/hz.toml", "tests/conftest.py", "README.md", "LICENSE", "pyproject.toml",
+}  # fmt: skip
 
 
 def run(command: list[str | Path], **options: object) -> str:
@@ -81,17 +74,12 @@ def away(folder: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def distributions(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the sdist, and with the wheel that was built from it, not optimized."""
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, not optimized, that was built from the sdist, which lies beside it."""
     folder = tmp_path_factory.mktemp("dist")
     quick = {"PYTHON": sys.executable, "SKBUILD_CMAKE_BUILD_TYPE": "Quick"}
     run([root / ".ci" / "wheels", folder], env={**os.environ, **quick})
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(distributions: Path) -> Path:
-    (found,) = distributions.glob("*.whl")
+    (found,) = folder.glob("*.whl")
     return found
 
 
@@ -147,54 +135,38 @@ def test_the_wheel_carries_all_modules_libraries_headers_programs_and_spaces(
     assert {name for name in names if name.endswith(".py")} == modules
 
 
-def test_one_wheel_serves_every_python_from_3_10_on_and_every_glibc_from_2_34_on(
-    wheel: Path,
-) -> None:
+def test_one_wheel_serves_every_python_and_glibc_and_its_readme_stands_alone(wheel: Path) -> None:
+    """Python from 3.10 on, and glibc from 2.34 on."""
     found = re.search(r"-cp310-abi3-manylinux_2_([0-9]+)_[a-z]", wheel.name)
     assert found is not None and int(found[1]) <= 34, wheel.name
-
-
-def test_the_published_readme_links_to_nothing_beside_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         text = archive.read(name).decode()
     (home,) = re.findall("^Project-URL: Repository, (.+)$", text, re.M)
     inside = [each for each in re.findall(r"\]\(([^)]+)\)", text) if each[0] != "#"]
-    assert inside
-    assert [each for each in inside if not each.startswith(f"{home}/")] == []
+    assert inside and all(each.startswith(f"{home}/") for each in inside)
 
 
-def test_the_sdist_holds_what_a_build_and_its_tests_need(distributions: Path) -> None:
-    (path,) = distributions.glob("*.tar.gz")
+def test_the_sdist_holds_what_a_build_and_its_tests_need(wheel: Path) -> None:
+    (path,) = wheel.parent.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names >= NEEDED
-    assert not [
-        name for name in names if "__pycache__" in name or name.startswith((".git/", "build"))
-    ]
+    assert not [n for n in names if "__pycache__" in n or n.startswith((".git/", "build"))]
 
 
-def test_what_shells_complete_is_installed_beside_the_command(installed: Path, root: Path) -> None:
+def test_the_installed_command_has_all_its_own_beside_it_and_needs_no_compiler(
+    installed: Path, make_profile: Callable[..., Profile], tmp_path: Path, root: Path
+) -> None:
     share = root / "tuner" / "share"
     committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
-    assert len(committed) == 3
+    assert len(committed) == 3, "completions"
     for path in committed:
         assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
-
-
-def test_every_path_of_the_installed_command_is_its_own(
-    installed: Path, outside: dict[str, object]
-) -> None:
-    rows = run([installed / "hztune", "paths"], **outside).splitlines()
+    rows = run([installed / "hztune", "paths"], **away(tmp_path)).splitlines()
     paths = [Path(row.split(maxsplit=1)[1]) for row in rows]
     assert len(paths) == 11
-    assert [path for path in paths if not path.exists()] == []
-    assert [path for path in paths if not path.is_relative_to(installed.parent)] == []
-
-
-def test_the_installed_command_needs_no_compiler(
-    installed: Path, make_profile: Callable[..., Profile], tmp_path: Path
-) -> None:
+    assert all(path.exists() and path.is_relative_to(installed.parent) for path in paths)
     profile.save(make_profile(), tmp_path / "profile.json")
     command = installed / "hztune"
     bare: dict[str, object] = {"cwd": tmp_path, "env": {"PATH": str(installed)}}
@@ -213,14 +185,9 @@ def test_a_project_finds_hz_in_the_installed_wheel(
     run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Dhz_DIR={hz_dir}"], **outside)
     run(["cmake", "--build", tmp_path / "build"], **outside)
     assert [run([tmp_path / "build" / name], **outside) for name in PROGRAMS] == 3 * [answer]
-
-
-@pytest.mark.parametrize("archive", ["libhz.a", "libhz_prefixed.a"])
-def test_a_program_that_links_an_archive_carries_no_debug_information_of_it(
-    archive: str, installed: Path
-) -> None:
-    (found,) = installed.parent.rglob(archive)
-    assert ".debug_info" not in run(["objdump", "-h", found])
+    for archive in ("libhz.a", "libhz_prefixed.a"):  # a program that links one gets no more of it
+        (found,) = installed.parent.rglob(archive)
+        assert ".debug_info" not in run(["objdump", "-h", found])
 
 
 @pytest.mark.parametrize("linking", ["shared", "static"])
