@@ -31,27 +31,9 @@ from .conftest import MakeProfile, processes_in
 Compile = Callable[..., Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-CALLS = Calls(
-    allocations=1_000_000,
-    seconds=1.0,
-    sizes=((63, 900_000), (4095, 100_000)),
-    threads=1,
-    frees=1_000_000,
-    frees_by_others=0,
-    peak_kb=90 * 1024,
-    is_part=False,
-)
-SIGHT = Sight(
-    wall_s=1.0,
-    ended=True,
-    cpu_s=1.0,
-    life_cpu_s=1.0,
-    faults=25_000,
-    peak_kb=100 * 1024,
-    end_kb=100 * 1024,
-    allocator="glibc",
-    calls=CALLS,
-)
+CALLS = Calls(1_000_000, 1.0, ((63, 900_000), (4095, 100_000)), 1, 1_000_000, 0, 90 << 10, False)
+SIGHT = Sight(wall_s=1.0, ended=True, cpu_s=1.0, life_cpu_s=1.0, faults=25_000, peak_kb=100 << 10,
+              end_kb=100 << 10, allocator="glibc", calls=CALLS)  # fmt: skip
 """It works all of the time, 5 % of it in its allocator, with little memory to save."""
 
 PROGRAM = api.program(("./prog", "a b"))

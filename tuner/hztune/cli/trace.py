@@ -45,16 +45,10 @@ hztune suggest --server 'redis-server --port {port}' --load '...'
     JSON, QUIET, *ABOUT_PROGRAMS,
 ])  # fmt: skip
 def suggest_command(
-    duration: str,
-    profiles: Path,
-    as_json: bool,
-    quiet: bool,
-    words: tuple[str, ...],
-    commands: tuple[str, ...],
-    **about: Any,
+    duration: str, profiles: Path, as_json: bool, quiet: bool, **about: Any
 ) -> None:
     seconds = parse_duration(duration, "--for")
-    programs = programs_of(words, commands, about)
+    programs = programs_of(about.pop("words"), about.pop("commands"), about)
     if len(programs) != 1:
         raise UsageError(
             f"{'there is nothing to look at' if not programs else 'give one program'}: "
@@ -92,19 +86,12 @@ too; the trace is of the busiest process.
     flag("--each", "A trace for every program that is started: FILE.PID-N."),
 ])  # fmt: skip
 def record_command(
-    output: Path,
-    duration: str,
-    pid: int | None,
-    touch_bytes: int | None,
-    each: bool,
-    words: tuple[str, ...],
+    output: Path, duration: str, pid: int | None, words: tuple[str, ...], **more: Any
 ) -> int:
     if (pid is None) == (not words):
         raise UsageError("want either a program after -- or --pid N")
     seconds = parse_duration(duration, "--for") if duration else None
-    command = api.recorder_command(
-        output, words, pid=pid, seconds=seconds, touch_bytes=touch_bytes, each=each
-    )
+    command = api.recorder_command(output, words, pid=pid, seconds=seconds, **more)
     sys.stdout.flush()
     os.execv(command[0], command)
 
