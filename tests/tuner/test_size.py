@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19034, "modules": 128, "functions": 1728, "classes": 264, "docstrings": 5230},
-    "tests": {"code": 21335},
+    "tuner": {"code": 18496, "modules": 128, "functions": 1689, "classes": 264, "docstrings": 4627},
+    "tests": {"code": 20942},
     "experiments": {"code": 4903},
     "core in C": {"code": 19373},
     "tests in C": {"code": 10068},
