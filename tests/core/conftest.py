@@ -12,6 +12,7 @@ import pytest
 DEADLINE_S = 300
 
 Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
@@ -40,5 +41,20 @@ def preload(libhz: Path, plain_environment: dict[str, str], tmp_path: Path) -> P
             text=True,
             timeout=DEADLINE_S,
         )
+
+    return run
+
+
+@pytest.fixture
+def holds(core_tests: Path, preload: Preload) -> Holds:
+    """Runs a C program as `preload` does, by its name or path; fails with what did not hold."""
+
+    def run(
+        program: str | Path, *words: str | Path, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = preload(core_tests / "tests" / program, *words, **variables)
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("not ok", "    "))]
+        assert done.returncode == 0, "\n".join([*failed, done.stderr[-3000:]])
+        return done
 
     return run

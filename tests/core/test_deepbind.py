@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+Preload = Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 OTHERS = {
     "jemalloc": "libjemalloc.so.2",
@@ -46,12 +46,6 @@ def under(allocator: str, libhz: Path) -> dict[str, str]:
     return {"LD_PRELOAD": f"{OTHERS[allocator]}:{libhz.with_name('libhz-deepbind.so')}"}
 
 
-def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
-    """Fails with the checks that failed, by name."""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("not ok", "    "))]
-    assert done.returncode == 0, "\n".join([*failed, done.stderr[-3000:]])
-
-
 # ---- PHP, whose extensions are loaded so --------------------------------------------------------
 
 
@@ -73,17 +67,11 @@ def test_php_prints_what_it_prints_without_a_preload(
 # ---- a program of ours --------------------------------------------------------------------------
 
 
-def test_a_library_shares_the_malloc_of_its_program(
-    allocator: str, under: dict[str, str], core_tests: Path, preload: Preload
+def test_a_library_shares_the_malloc_of_its_program_and_the_switch_lets_the_flag_through(
+    allocator: str, under: dict[str, str], holds: Holds
 ) -> None:
-    library = OTHERS.get(allocator, "libhz.so")
-    require_all_held(preload(core_tests / "tests" / "deepbind", **under, TEST_ALLOCATOR=library))
-
-
-def test_the_switch_lets_the_flag_reach_the_c_library(
-    under: dict[str, str], core_tests: Path, preload: Preload
-) -> None:
-    require_all_held(preload(core_tests / "tests" / "deepbind", **under, **KEPT))
+    holds("deepbind", **under, TEST_ALLOCATOR=OTHERS.get(allocator, "libhz.so"))
+    holds("deepbind", **under, **KEPT)
 
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])
@@ -97,7 +85,7 @@ def test_the_switch_is_on_at_1_alone(
 
 
 def test_without_optimisation_the_caller_stays_the_caller(
-    core_tests: Path, root: Path, preload: Preload, tmp_path_factory: pytest.TempPathFactory
+    root: Path, holds: Holds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     library = tmp_path_factory.mktemp("unoptimised") / "libhz-deepbind.so"
     source = root / "core" / "src" / "deepbind.c"
@@ -106,7 +94,7 @@ def test_without_optimisation_the_caller_stays_the_caller(
         check=True,
     )
     preloaded = {"LD_PRELOAD": f"{OTHERS['jemalloc']}:{library}"}
-    require_all_held(preload(core_tests / "tests" / "deepbind", **preloaded))
+    holds("deepbind", **preloaded)
 
 
 def test_the_small_library_brings_nothing_but_two_functions(libhz: Path) -> None:

@@ -1,36 +1,44 @@
-"""What hz reads from the environment, what it refuses, and what it says of itself."""
+"""What hz reads from the environment, what it refuses, and what it says of itself.
+
+TEST_SEED draws other values and configurations, and TEST_MORE=N draws N times as many (tests/soak
+sets both).
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+Done = subprocess.CompletedProcess[str]
+Preload = Callable[..., Done]
+Draw = random.Random
 
 only_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can make a set-user-id copy to run"
 )
+SEED = int(os.environ.get("TEST_SEED", "20261123"))
+MORE = int(os.environ.get("TEST_MORE", "1"))
 REJECTED = 78
 CONFIRM = "HZ_CONFIRM "
 
 
 def confirmed(stderr: str) -> dict[str, Any]:
     """The object of the one confirmation among the lines of stderr."""
-    lines = [line for line in stderr.splitlines() if line.startswith(CONFIRM)]
-    assert len(lines) == 1, stderr
-    read: dict[str, Any] = json.loads(lines[0][len(CONFIRM) :])
+    (line,) = [line for line in stderr.splitlines() if line.startswith(CONFIRM)]
+    read: dict[str, Any] = json.loads(line[len(CONFIRM) :])
     return read
 
 
 def config_of(stderr: str) -> dict[str, Any]:
-    """The configuration that was confirmed."""
     config: dict[str, Any] = confirmed(stderr)["config"]
     return config
 
@@ -41,24 +49,24 @@ def defaults(preload: Preload) -> dict[str, Any]:
     return config_of(preload("true", HZ_CONFIRM="1").stderr)
 
 
+def runs(done: Done) -> bool:
+    """Whether `echo ran` did."""
+    return (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def is_rejected(done: Done) -> bool:
+    """Whether the program ended before main."""
+    return (done.returncode, done.stdout) == (REJECTED, "")
+
+
 # --- values ---------------------------------------------------------------------------------------
 
 BAD_VALUES = [
-    ("HZ_MAGAZINE_CAP", "", "8"),
-    ("HZ_MAGAZINE_CAP", "many", "1024"),
-    ("HZ_MAGAZINE_CAP", "-1", "8"),
-    ("HZ_MAGAZINE_CAP", "7", "8"),
-    ("HZ_MAGAZINE_CAP", "2048", "1024"),
+    *(("HZ_MAGAZINE_CAP", value, "8") for value in ("", "-1", "7")),
+    *(("HZ_MAGAZINE_CAP", value, "1024") for value in ("many", "2048", " 64", "64 ", "+64")),
+    *(("HZ_MAGAZINE_CAP", value, "1024") for value in ("0x40", "64k", "1e2", "64.0", "auto")),
     ("HZ_MAGAZINE_CAP", "100", "power"),
-    ("HZ_MAGAZINE_CAP", " 64", "1024"),
-    ("HZ_MAGAZINE_CAP", "64 ", "1024"),
-    ("HZ_MAGAZINE_CAP", "+64", "1024"),
-    ("HZ_MAGAZINE_CAP", "0x40", "1024"),
-    ("HZ_MAGAZINE_CAP", "64k", "1024"),
-    ("HZ_MAGAZINE_CAP", "1e2", "1024"),
-    ("HZ_MAGAZINE_CAP", "64.0", "1024"),
     ("HZ_MAGAZINE_CAP", "18446744073709551680", "1024"),
-    ("HZ_MAGAZINE_CAP", "auto", "1024"),
     ("HZ_SHARDS", "automatic", "auto"),
     ("HZ_SHARDS", "0", "64"),
     ("HZ_DECAY_MS", "60001", "60000"),
@@ -70,24 +78,15 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("variable", "value", "legal"), BAD_VALUES)
-def test_a_bad_value_is_named_with_what_is_legal_and_the_default_kept(
+def test_a_bad_value_is_named_with_what_is_legal_and_the_default_kept_or_strictly_refused(
     variable: str, value: str, legal: str, preload: Preload, defaults: dict[str, Any]
 ) -> None:
     done = preload("echo", "ran", HZ_CONFIRM="1", **{variable: value})
-    said = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
-    assert len(said) == 1
-    assert variable in said[0] and value in said[0] and legal in said[0]
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert config_of(done.stderr) == defaults
-
-
-@pytest.mark.parametrize(("variable", "value", "legal"), BAD_VALUES[:3] + BAD_VALUES[-1:])
-def test_a_bad_value_is_refused_before_main_under_strict(
-    variable: str, value: str, legal: str, preload: Preload
-) -> None:
-    done = preload("echo", "ran", HZ_STRICT="1", **{variable: value})
-    assert (done.returncode, done.stdout) == (REJECTED, "")
-    assert variable in done.stderr and legal in done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
+    assert variable in said and value in said and legal in said
+    assert runs(done) and config_of(done.stderr) == defaults
+    strict = preload("echo", "ran", HZ_STRICT="1", **{variable: value})
+    assert is_rejected(strict) and variable in strict.stderr and legal in strict.stderr
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "2", "1 "])
@@ -95,30 +94,25 @@ def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(
     value: str, preload: Preload
 ) -> None:
     strict = preload("echo", "ran", HZ_STRICT=value)
-    assert (strict.returncode, strict.stdout) == (REJECTED, "")
-    assert "HZ_STRICT is neither 0 nor 1" in strict.stderr
+    assert is_rejected(strict) and "HZ_STRICT is neither 0 nor 1" in strict.stderr
     told = preload("echo", "ran", HZ_CONFIRM=value)
-    assert (told.returncode, told.stdout) == (0, "ran\n")
+    assert runs(told) and config_of(told.stderr)
     assert "HZ_CONFIRM is neither 0 nor 1; it is taken as 1" in told.stderr
-    assert config_of(told.stderr)
 
 
-@pytest.mark.parametrize(
-    "order", [("HZ_STRICT=1", "HZ_CONFIRM=2"), ("HZ_CONFIRM=2", "HZ_STRICT=1")]
-)
-def test_strictness_holds_for_the_other_switches_in_either_order(
-    order: tuple[str, ...], core_build: Path
-) -> None:
-    words = ["env", "-i", *order, f"LD_PRELOAD={core_build / 'libhz.so'}", "/bin/echo", "ran"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (REJECTED, "")
-    assert "HZ_CONFIRM is neither 0 nor 1; HZ_STRICT is set: giving up" in done.stderr
+def test_strictness_holds_for_the_other_switches_in_either_order(core_build: Path) -> None:
+    preload = f"LD_PRELOAD={core_build / 'libhz.so'}"
+    for order in (("HZ_STRICT=1", "HZ_CONFIRM=2"), ("HZ_CONFIRM=2", "HZ_STRICT=1")):
+        words = ["env", "-i", *order, preload, "/bin/echo", "ran"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert is_rejected(done)
+        assert "HZ_CONFIRM is neither 0 nor 1; HZ_STRICT is set: giving up" in done.stderr
 
 
 @pytest.mark.parametrize("value", ["0", ""])
 def test_a_switch_that_is_off_says_nothing(value: str, preload: Preload) -> None:
     done = preload("echo", "ran", HZ_STRICT=value, HZ_CONFIRM=value, HZ_SHARDS="none")
-    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert runs(done)
     assert len(done.stderr.splitlines()) == 1 and "HZ_SHARDS" in done.stderr
 
 
@@ -133,20 +127,13 @@ def test_values_that_do_not_go_together_are_refused_together(
 
 
 def test_good_values_are_taken_and_nothing_is_said(preload: Preload) -> None:
-    good = {"HZ_MAGAZINE_CAP": "64", "HZ_SHARDS": "4", "HZ_DEPOT_LOCK": "spin", "HZ_THP": "on"}
-    done = preload("true", HZ_CONFIRM="1", HZ_STRICT="1", **good)
-    config = config_of(done.stderr)
+    good = {"magazine_cap": 64, "shards": 4, "depot_lock": "spin", "thp": "on"}
+    asked = {f"HZ_{name.upper()}": str(value) for name, value in good.items()}
+    done = preload("true", HZ_CONFIRM="1", HZ_STRICT="1", **asked)
     assert len(done.stderr.splitlines()) == 1
-    read = (config["magazine_cap"], config["shards"], config["depot_lock"], config["thp"])
-    assert read == (64, 4, "spin", "on")
-
-
-def test_auto_is_resolved_to_a_number(preload: Preload) -> None:
+    assert good.items() <= config_of(done.stderr).items()
     shards = config_of(preload("true", HZ_CONFIRM="1", HZ_SHARDS="auto").stderr)["shards"]
     assert isinstance(shards, int) and 1 <= shards <= 64
-
-
-# --- names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,18 +151,158 @@ def test_a_name_that_is_nearly_a_parameters_is_pointed_out(
     wrong: str, right: str, preload: Preload
 ) -> None:
     done = preload("echo", "ran", **{wrong: "64"})
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert wrong in done.stderr and right in done.stderr
-    assert preload("echo", "ran", HZ_STRICT="1", **{wrong: "64"}).returncode == REJECTED
+    assert runs(done) and wrong in done.stderr and right in done.stderr
+    assert is_rejected(preload("echo", "ran", HZ_STRICT="1", **{wrong: "64"}))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["HZ_NETWORK_JOIN_AUTODETECTION_ENABLED", "HZ_CLUSTERNAME", "HZ_JAVA_OPTS", "HZ_", "HZ"],
-)
-def test_other_programs_variables_are_left_alone(name: str, preload: Preload) -> None:
-    done = preload("echo", "ran", HZ_STRICT="1", **{name: "nonsense"})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+def test_other_programs_variables_are_left_alone(preload: Preload) -> None:
+    for name in ("HZ_NETWORK_JOIN_AUTODETECTION_ENABLED", "HZ_CLUSTERNAME", "HZ_JAVA_OPTS", "HZ_"):
+        done = preload("echo", "ran", HZ_STRICT="1", HZ="nonsense", **{name: "nonsense"})
+        assert runs(done) and done.stderr == "", name
+
+
+# --- values drawn at random -----------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A row of the table of parameters, as hz itself prints it."""
+
+    name: str
+    env: str
+    default: str
+    low: int
+    high: int
+    is_power: bool
+    may_be_auto: bool
+    choices: str
+
+    @property
+    def words(self) -> list[str]:
+        return self.choices.split()
+
+    def allows(self, text: str) -> bool:
+        """What the table's head says, written a second time."""
+        if self.words or (self.may_be_auto and text == "auto"):
+            return text == "auto" or text in self.words
+        if not (text.isascii() and text.isdigit() and str(int(text)) == text):
+            return False
+        value = int(text)
+        return self.low <= value <= self.high and (not self.is_power or value & (value - 1) == 0)
+
+
+@pytest.fixture(scope="module")
+def rows(core_tests: Path, plain_environment: dict[str, str]) -> list[Row]:
+    """The table."""
+    says = [core_tests / "tests" / "says", "--table"]
+    table = subprocess.check_output(says, env=plain_environment, text=True)
+    return [Row(**json.loads(line)) for line in table.splitlines()]
+
+
+def illegal(row: Row, draw: Draw) -> str:
+    """A value that the table does not allow: a number, an odd spelling, or something else."""
+    value = draw.choice([row.default, str(row.low), str(row.high), *row.words])
+    shouted = value.upper() if value.upper() != value else f"{value}A"
+    noise = "".join(chr(draw.randint(32, 0x2FF)) for _ in range(draw.randint(1, 80)))
+    forms = [
+        " {0}",
+        "{0} ",
+        "\t{0}",
+        "+{0}",
+        "-{0}",
+        "0{0}",
+        "0x{0}",
+        "{0}k",
+        "{0}.0",
+        "{0}e0",
+        "{0},{0}",
+        "{0} {0}",
+        "{0}\x0b",
+    ]
+    kinds = (
+        [
+            row.high + draw.choice([1, 2, row.high, 2**31, 2**32, 2**62]),
+            row.low - 1,
+            -draw.randint(1, 2**63),
+            draw.randint(row.low, row.high) | 1 | (row.low << 1),
+            2**63 + row.low,
+            2**64 + row.low,
+            10 ** draw.randint(18, 400),
+        ],
+        [*(form.format(value) for form in forms), shouted, value[:-1], value * 200],
+        ["", "yes", "none", "NaN", "inf", "%s%n%x", "$(id)", "\u0661", noise, "z" * 9000],
+    )
+    while True:
+        text = str(draw.choice(draw.choice(kinds)))
+        if not row.allows(text):
+            return text
+
+
+@pytest.mark.slow
+def test_thousands_of_illegal_values_leave_the_defaults(
+    preload: Preload, rows: list[Row], defaults: dict[str, Any]
+) -> None:
+    """Each has its whole line, which names it and says what is legal and what happens."""
+    draw = Draw(SEED)
+    for _ in range(0, 4_000 * MORE, len(rows)):
+        values = {row.env: illegal(row, draw) for row in rows}
+        done = preload("true", HZ_CONFIRM="1", **values)
+        lines = [line for line in done.stderr.split("\n") if line.startswith("hz: ")]
+        assert done.returncode == 0 and len(lines) == len(values), (values, done)
+        for row in rows:
+            line = next(line for line in lines if line.startswith(f"hz: {row.env}: {row.name} is "))
+            assert "; legal is " in line and line.endswith("it is ignored"), (values, line)
+        assert config_of(done.stderr) == defaults, values
+
+
+@pytest.mark.slow
+def test_each_illegal_value_alone_ends_a_strict_program_before_main(
+    preload: Preload, rows: list[Row]
+) -> None:
+    draw = Draw(SEED)
+    for row in rows * (3 * MORE):
+        value = illegal(row, draw)
+        done = preload("echo", "ran", HZ_STRICT="1", **{row.env: value})
+        assert is_rejected(done), (row.env, value, done.stderr)
+        assert done.stderr.startswith(f"hz: {row.env}: ") and done.stderr.endswith("giving up\n")
+
+
+def legal_value(row: Row, draw: Draw) -> str:
+    """The default, or any; of numbers the ends and what lies between, as often near the lower."""
+    if draw.random() < 0.3:
+        return row.default
+    if row.words or (row.may_be_auto and draw.random() < 0.2):
+        return draw.choice(row.words or ["auto"])
+    if row.is_power:
+        powers = [2**n for n in range(63) if row.low <= 2**n <= row.high]
+        return str(draw.choice([0, *powers] if row.low == 0 else powers))
+    drawn = round(math.exp(draw.uniform(math.log(row.low + 1), math.log(row.high + 1)))) - 1
+    return str(draw.choice([row.low, row.high, drawn, drawn, drawn]))
+
+
+def legal(rows: list[Row], draw: Draw) -> dict[str, str]:
+    """A configuration whose values go together, as params.h says of pairs."""
+    while True:
+        values = {row.env: legal_value(row, draw) for row in rows}
+        number = {name: int(text) for name, text in values.items() if text.isdigit()}
+        most = number["HZ_MAGAZINE_CAP"]
+        if (
+            max(number["HZ_REFILL_BATCH"], number["HZ_FLUSH_BATCH"]) <= most
+            and number["HZ_MAGAZINE_BYTES"] <= number["HZ_THREAD_CACHE_BYTES"]
+        ):
+            return values
+
+
+@pytest.mark.slow
+def test_legal_configurations_are_in_effect_and_hold(holds: Preload, rows: list[Row]) -> None:
+    draw = Draw(SEED)
+    for number in range(6 * MORE):
+        values = legal(rows, draw)
+        assert all(row.allows(values[row.env]) for row in rows)
+        short = {"TEST_SEED": str(SEED + number), "TEST_STEPS": "1500", "TEST_ROUNDS": "2"}
+        switches = {"HZ_STRICT": "1", "HZ_CONFIRM": "1", "TEST_ALLOCATOR": "libhz.so"}
+        config = config_of(holds("fuzz_shadow", **values, **switches, **short).stderr)
+        for row in rows:
+            assert values[row.env] in (str(config[row.name]), "auto"), values
 
 
 # --- what it says ---------------------------------------------------------------------------------
@@ -185,11 +312,8 @@ def test_the_confirmation_is_one_line_in_one_write(
     libhz: Path, plain_environment: dict[str, str]
 ) -> None:
     reader, writer = os.pipe2(os.O_DIRECT)  # packets: a read gives what one write gave
-    process = subprocess.Popen(
-        ["true"],
-        env={**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONFIRM": "1"},
-        stderr=writer,
-    )
+    environment = {**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONFIRM": "1"}
+    process = subprocess.Popen(["true"], env=environment, stderr=writer)
     os.close(writer)
     packets = []
     while packet := os.read(reader, 65536):
@@ -202,46 +326,35 @@ def test_the_confirmation_is_one_line_in_one_write(
     assert (read["schema"], read["pid"], read["frozen"]) == (1, process.pid, False)
 
 
-def test_nothing_is_said_unless_asked(preload: Preload) -> None:
+def test_a_process_confirms_once_and_a_fork_does_not_and_nothing_is_said_unless_asked(
+    preload: Preload,
+) -> None:
+    done = preload("bash", "-c", "(:); (:); echo $(:) ran", HZ_CONFIRM="1")
+    assert runs(done) and confirmed(done.stderr)["schema"] == 1
     assert preload("true").stderr == ""
 
 
-def test_a_threaded_process_confirms_once_and_a_fork_does_not(preload: Preload) -> None:
-    done = preload("bash", "-c", "(:); (:); echo $(:) ran", HZ_CONFIRM="1")
-    assert done.stdout == "ran\n"
-    assert confirmed(done.stderr)["schema"] == 1
-
-
-def test_statistics_are_written_at_exit(preload: Preload, tmp_path: Path) -> None:
-    preload("bash", "-c", "x=$(seq 10000)", HZ_STATS=str(tmp_path / "stats.json"))
-    read = json.loads((tmp_path / "stats.json").read_text())
-    assert set(read) == {"version", "frozen", "config", "counters", "memory"}
-    assert read["counters"]["refills"] > 0
-
-
-def test_each_child_process_writes_statistics_of_its_own(preload: Preload, tmp_path: Path) -> None:
+def test_each_process_writes_statistics_of_its_own_at_exit(
+    preload: Preload, tmp_path: Path
+) -> None:
     script = "import os, subprocess; print(os.getpid()); subprocess.run(['true'])"
     done = preload("/usr/bin/python3", "-c", script, HZ_STATS=str(tmp_path / "stats-%p.json"))
-    files = {path.name for path in tmp_path.glob("stats-*.json")}
-    assert f"stats-{done.stdout.strip()}.json" in files
-    assert len(files) == 2
+    files = list(tmp_path.glob("stats-*.json"))
+    own = tmp_path / f"stats-{done.stdout.strip()}.json"
+    assert own in files and len(files) == 2
+    read = json.loads(own.read_text())
+    assert set(read) == {"version", "frozen", "config", "counters", "memory"}
+    assert read["counters"]["refills"] > 0
 
 
 def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(
     preload: Preload, tmp_path: Path
 ) -> None:
-    path = str(tmp_path / "missing" / "stats.json")
-    # Not echo: the programs of coreutils close stderr before they end.
-    done = preload("bash", "-c", "echo ran", HZ_STATS=path)
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "HZ_STATS" in done.stderr and path in done.stderr
-
-
-def test_statistics_wait_for_no_reader_of_a_pipe(preload: Preload, tmp_path: Path) -> None:
+    """Nor do they wait for the reader of a pipe. Echo would close stderr before it ends."""
     os.mkfifo(tmp_path / "pipe")
-    done = preload("timeout", "20", "bash", "-c", "echo ran", HZ_STATS=str(tmp_path / "pipe"))
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "HZ_STATS: cannot write" in done.stderr
+    for path in (tmp_path / "missing" / "stats.json", tmp_path / "pipe"):
+        done = preload("timeout", "20", "bash", "-c", "echo ran", HZ_STATS=str(path))
+        assert runs(done) and f"HZ_STATS: cannot write {path}" in done.stderr
 
 
 def test_a_limit_of_file_sizes_does_not_end_a_program_when_hz_writes(
@@ -249,33 +362,21 @@ def test_a_limit_of_file_sizes_does_not_end_a_program_when_hz_writes(
 ) -> None:
     file = tmp_path / "file"
     limited = f"ulimit -f 0; exec 2>{file}; exec bash -c 'echo ran'"
-    done = preload("bash", "-c", limited, HZ_CONFIRM="1", HZ_STATS=str(tmp_path / "stats.json"))
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert file.read_text() == (tmp_path / "stats.json").read_text() == ""
+    assert runs(preload("bash", "-c", limited, HZ_CONFIRM="1", HZ_STATS=str(tmp_path / "stats")))
+    assert file.read_text() == (tmp_path / "stats").read_text() == ""
 
 
 def test_statistics_never_follow_a_symbolic_link(preload: Preload, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("precious")
     (tmp_path / "stats.json").symlink_to(target)
-    done = preload("true", HZ_STATS=str(tmp_path / "stats.json"))
-    assert done.returncode == 0
+    assert preload("true", HZ_STATS=str(tmp_path / "stats.json")).returncode == 0
     assert target.read_text() == "precious"
 
 
 # --- privileged processes -------------------------------------------------------------------------
 
-# For every variable of hz: a legal value that is not the default, others that are not legal, odd
-# ones. `{place}` is a directory that every user may write to.
-WORDS_NOT_DEFAULT = {
-    "HZ_MAGAZINE_GROWTH": "full",
-    "HZ_DOUBLE_FREE": "at_call",
-    "HZ_HARDENING": "full",
-    "HZ_REMOTE_GROUPING": "none",
-    "HZ_DEPOT_LOCK": "spin",
-    "HZ_THP": "on",
-    "HZ_PREFAULT": "on",
-}
+# `{place}` is a directory that every user may write to.
 SERVICES = {
     "HZ_STRICT": "1",
     "HZ_CONFIRM": "1",
@@ -284,8 +385,6 @@ SERVICES = {
     "HZ_MAGAZIN_CAP": "8",
 }
 ODD = ["", "-1", "99999999999999999999", "8%s%n", "nonsense", "z" * 5000, "{place}/stats.json"]
-
-AsNobody = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -299,13 +398,13 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def as_nobody(core_tests: Path, place: Path, plain_environment: dict[str, str]) -> AsNobody:
+def as_nobody(core_tests: Path, place: Path, plain_environment: dict[str, str]) -> Preload:
     """Runs a set-user-id copy of `says`, linked to hz: the loader itself drops LD_PRELOAD there."""
     program = place / "says"
     shutil.copy(core_tests / "tests" / "says", program)
     program.chmod(0o4755)
 
-    def run(asked: dict[str, str], *before: str) -> subprocess.CompletedProcess[str]:
+    def run(asked: dict[str, str], *before: str) -> Done:
         rights = {} if before else {"user": 65534, "group": 65534}
         variables = {k: v.replace("{place}", str(place)) for k, v in asked.items()}
         return subprocess.run(
@@ -321,23 +420,22 @@ def as_nobody(core_tests: Path, place: Path, plain_environment: dict[str, str]) 
 
 
 @pytest.fixture
-def variables(core_tests: Path, plain_environment: dict[str, str]) -> dict[str, str]:
-    """Every variable of hz, with a value that would change something."""
-    says = [core_tests / "tests" / "says", "--table"]
-    table = subprocess.run(says, env=plain_environment, capture_output=True, text=True, check=True)
-    rows = [json.loads(line) for line in table.stdout.splitlines()]
-    numbers = {
-        row["env"]: str(row["high"] if row["default"] in (str(row["low"]), "auto") else row["low"])
+def variables(rows: list[Row]) -> dict[str, str]:
+    """Every variable of hz, with a legal value that is not the default."""
+    others = {
+        row.env: next(
+            value
+            for value in (*row.words, str(row.high), str(row.low))
+            if value != row.default and row.allows(value)
+        )
         for row in rows
-        if not row["choices"]
     }
-    assert {row["env"] for row in rows} == numbers.keys() | WORDS_NOT_DEFAULT.keys()
-    return {**numbers, **WORDS_NOT_DEFAULT, **SERVICES}
+    return {**others, **SERVICES}
 
 
 @only_root
 def test_a_set_user_id_process_reads_no_variable(
-    as_nobody: AsNobody, variables: dict[str, str], place: Path
+    as_nobody: Preload, variables: dict[str, str], place: Path
 ) -> None:
     assert len(variables) >= 25
     plain = as_nobody({})
@@ -354,7 +452,7 @@ def test_a_set_user_id_process_reads_no_variable(
 
 @only_root
 def test_without_the_bit_the_same_program_would_read_them(
-    as_nobody: AsNobody, variables: dict[str, str], place: Path
+    as_nobody: Preload, variables: dict[str, str], place: Path
 ) -> None:
     (place / "says").chmod(0o755)
     plain = as_nobody({})
@@ -366,7 +464,7 @@ def test_without_the_bit_the_same_program_would_read_them(
 
 @only_root
 def test_a_set_user_id_process_opens_no_other_file_for_a_variable(
-    as_nobody: AsNobody, variables: dict[str, str]
+    as_nobody: Preload, variables: dict[str, str]
 ) -> None:
     assert shutil.which("strace"), "strace is not installed"
     strace = ["strace", "-f", "-u", "nobody", "-e", "trace=%file,connect"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+Preload = Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 OWN = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS}
 """What a thread gets for what it does itself."""
@@ -56,23 +56,6 @@ def threads_of_a_pool(done: subprocess.CompletedProcess[str]) -> tuple[int, ...]
     return tuple(map(int, done.stdout.split()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["rest", "rest_limits"])
-def test_a_background_thread_gives_back_what_a_burst_left_and_breaks_nothing(
-    name: str, core_tests: Path, preload: Preload
-) -> None:
-    done = preload(core_tests / "tests" / name, **SOON)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_background_thread_returns_memory_only_while_the_program_rests(
-    core_tests: Path,
-) -> None:
-    words = [str(core_tests / "tests" / "rest_inside")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 MAKERS = {
     "by default": ({}, (1, 5)),
     "under hardening": ({"HZ_HARDENING": "full"}, (1, 5)),
@@ -98,18 +81,16 @@ BESIDE = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "checks"), BESIDE.values(), ids=BESIDE.keys())
 def test_the_background_thread_lives_beside_other_preloaded_libraries(
-    first: str, second: str, checks: str, core_tests: Path, preload: Preload
+    first: str, second: str, checks: str, core_tests: Path, holds: Holds
 ) -> None:
     both = f"{core_tests / first}:{core_tests / second}"
-    done = preload(core_tests / "tests" / "rest", checks, **SOON, LD_PRELOAD=both)
-    assert done.returncode == 0, done.stdout + done.stderr
+    holds("rest", checks, **SOON, LD_PRELOAD=both)
 
 
 def test_a_program_with_a_malloc_of_its_own_gets_no_background_thread(
-    core_tests: Path, preload: Preload
+    holds: Holds,
 ) -> None:
-    done = preload(core_tests / "tests" / "own_malloc")
-    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert holds("own_malloc").stdout == "2\n"
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")

@@ -15,7 +15,6 @@ from typing import Any
 
 from tests.soak.running import built, run
 from tests.soak.stages import STAGES, Settings, Stage
-from tests.soak.suites import NEEDED, PLACE, programs, suites
 
 SEED = 20261123
 SEEDS_A_RUN = 1_000_000  # a run may draw that many without meeting those of the next
@@ -68,33 +67,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("soak-results"))
     parser.add_argument("--minutes", type=float, default=60, help="for each stage")
     parser.add_argument("--stage", action="append", choices=sorted(STAGES), help="only this one")
-    parser.add_argument(
-        "--suites",
-        type=Path,
-        nargs="?",
-        const=PLACE,
-        help=f"only the programs of public suites that you have built there ({PLACE})",
-    )
     return parser.parse_args()
 
 
 def main() -> int:
     asked = arguments()
-    if asked.suites is not None and not programs(asked.suites):
-        print(NEEDED.format(place=asked.suites), file=sys.stderr)
-        return 2
     out = asked.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     results = out / "RESULTS.jsonl"
     lines = results.read_text().splitlines() if results.exists() else []
     done = {json.loads(line)["stage"] for line in lines}
-    chosen = asked.stage or ([] if asked.suites is not None else list(STAGES))
     try:
-        for name in chosen:
+        for name in asked.stage or STAGES:
             if name not in done:
                 keep(soak(name, STAGES[name], out, 60 * asked.minutes), results)
-        if asked.suites is not None and "suites" not in done:
-            keep(suites(asked.suites.resolve(), out), results)
     except KeyboardInterrupt:
         return 130
     return int(any(json.loads(line)["failed"] for line in results.read_text().splitlines()))

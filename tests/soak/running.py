@@ -15,16 +15,14 @@ ROOT = Path(__file__).parents[2]
 TOOK_TOO_LONG = 124
 
 
-def run(
-    words: list[str], settings: Settings, log: Path, seconds: float, folder: Path = ROOT
-) -> int:
+def run(words: list[str], settings: Settings, log: Path, seconds: float) -> int:
     """One run; whatever it has started is gone afterwards."""
     plain = {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
     with log.open("wb") as out:
         process = subprocess.Popen(
             words,
             env={**plain, **settings},
-            cwd=folder,
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
