@@ -17,10 +17,10 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18496, "modules": 128, "functions": 1689, "classes": 264, "docstrings": 4627},
-    "tests": {"code": 20942},
+    "tests": {"code": 20409},
     "experiments": {"code": 4903},
     "core in C": {"code": 19373},
-    "tests in C": {"code": 10068},
+    "tests in C": {"code": 10067},
     "guides": {"words": 14550},
     "experiments' pages": {"words": 15049},
 }
