@@ -9,12 +9,11 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
@@ -41,46 +40,29 @@ Tell = Callable[[int], None]
 # ---- a child that is killed ----------------------------------------------------------------------
 
 
-@contextmanager
-def working(work: Callable[[Tell], None]) -> Iterator[tuple[int, Iterator[int]]]:
-    """Lets a forked process work; gives its number, and what it tells meanwhile."""
+def killed(work: Callable[[Tell], None], after: int) -> int:
+    """Lets a forked process work, and kills it once it has told so often, wherever it then is.
+
+    Gives the last that it told. One that ends before is not killed.
+    """
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _work(work, writing)
+    pid, last = os.fork(), 0
+    if pid == 0:  # it must never come back into the tests
+        try:
+            work(lambda number: os.write(writing, b"%d\n" % number) and None)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as file:
-            yield pid, (int(line) for line in file if line.endswith(b"\n"))
+            for number, line in enumerate(file, start=1):
+                last = int(line) if line.endswith(b"\n") else last
+                if number == after:
+                    os.kill(pid, signal.SIGKILL)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _work(work: Callable[[Tell], None], writing: int) -> NoReturn:
-    """Works in the child, which must never come back into the tests."""
-
-    def tell(number: int) -> None:
-        os.write(writing, b"%d\n" % number)
-
-    try:
-        work(tell)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(0)
-
-
-def killed(work: Callable[[Tell], None], after: int) -> int:
-    """Kills a process once it has told so often, wherever it then is; gives the last it told.
-
-    One that ends before is not killed.
-    """
-    last = 0
-    with working(work) as (pid, told):
-        for number, said in enumerate(told, start=1):
-            last = said
-            if number == after:
-                os.kill(pid, signal.SIGKILL)
     return last
 
 

@@ -22,11 +22,12 @@ from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import live
+from hztune.blocks import Status
 from hztune.errors import HztuneError
 from hztune.measure import Arm, Turn
 from hztune.measure.identity import Fault
 from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
-from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
+from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH
 from hztune.measure.scope import freezer
 from hztune.measure.server import (
     answers,
@@ -135,11 +136,6 @@ class AlternateExecutor(WholeExecutor):
         """Whether so many can live at once, as far as the control's memory tells."""
         most_kb = MEMORY_SHARE * self.memory_mb * 1024
         return not self.memory_mb or arms * self.control_kb <= most_kb
-
-    def give_networks(self) -> Program:
-        """Gives each copy of a server, and its load, a network of its own; returns the server."""
-        self.program = replace(self.program, has_network=True)
-        return self.program
 
     def try_out(
         self,
@@ -406,9 +402,10 @@ class _Playing:
 
 def together(server: Run, load: Run) -> Run:
     """The run of a unit: the server's memory and allocator, the load's time and output."""
-    fault = load.fault and replace(load.fault, detail=f"--load: {load.fault.detail}")
-    if fault is not None and fault.status != "hang":
-        fault = replace(fault, status="failed")
+    fault = None
+    if load.fault is not None:
+        status: Status = "hang" if load.fault.status == "hang" else "failed"
+        fault = Fault(status, f"--load: {load.fault.detail}")
     server_ns = max(0, load.server_cpu_ns)
     return replace(
         server,

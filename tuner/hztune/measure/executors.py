@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -98,7 +99,7 @@ class ProgramExecutor(Executor):
         if reason := self._against_turns(said):
             return self._by_runs(reason)
         if said:
-            program = self._turns.give_networks()
+            program = self._turns.program = replace(program, has_network=True)
         with timed_window():
             started = time.monotonic()
             finding = Tryout(self._turns, program, control).finding()
@@ -172,7 +173,9 @@ def executor_for(
         timeout_s: Seconds after which such a run hangs.
     """
     refuse_mixture([each for each in targets if isinstance(each, WorkloadSpec)])
-    memory_mb = _memory_mb(machine)
+    memory_mb = machine.memory_gib * 1024  # or that of its control group; 0: unknown
+    if machine.memory_limit_kb is not None:
+        memory_mb = min(memory_mb or machine.memory_limit_kb, machine.memory_limit_kb // 1024)
 
     def made(target: Program | WorkloadSpec, sink: Sink | None) -> Executor:
         if isinstance(target, Program):
@@ -215,11 +218,3 @@ def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:
             f"{unsteady} is measured by whole runs and the others by turns, so that they cannot "
             "be tuned for together; leave it out, or tune for it alone"
         )
-
-
-def _memory_mb(machine: Machine) -> int:
-    """Memory of the machine, or of its control group, MiB; 0: unknown."""
-    total_mb = machine.memory_gib * 1024
-    if machine.memory_limit_kb is not None:
-        total_mb = min(total_mb or machine.memory_limit_kb, machine.memory_limit_kb // 1024)
-    return total_mb
