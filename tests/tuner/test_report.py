@@ -37,7 +37,7 @@ from hztune.result.summary import summary_lines
 from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
 from hztune.study.bench import Budget, Workbench
-from hztune.study.ledger import Ledger, interval_of
+from hztune.study.ledger import ArmRecord, Ledger, interval_of
 from hztune.study.proof import Proof
 from hztune.study.search import Search
 from hztune.tune import session
@@ -293,8 +293,11 @@ def test_a_finalist_that_was_refused_is_named_so(found: Figures) -> None:
     assert (label, is_proved) == ("finalist 7", False)
     assert "its gain is below what this budget can prove" in fate
     assert charts.fate_of(told, found.winner, 1) == ("the profile", "proved", True)
-    strips, _ = charts.proof_strips(found, "the default of hz")
-    assert [strip.kind for strip in strips].count("gain") == 1
+    fresh = {**found.ledger.fresh_by_arm, arm.key: ArmRecord(arm)}
+    told = replace(told, ledger=replace(found.ledger, fresh_by_arm=fresh))
+    _, *strips = charts.proof_strips(told, "the default of hz")[0]
+    proved = [(strip.kind == "gain", "not proved" in strip.note) for strip in strips]
+    assert proved == [(True, False), (False, True)]
 
 
 # ---- in words ------------------------------------------------------------------------------------
