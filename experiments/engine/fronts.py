@@ -15,9 +15,9 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from studies import recorded, share
 
 from hztune.measure import Arm
 from hztune.progress import Quiet
-from hztune.stats.intervals import Interval
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import (
     CALIBRATED_BY,
@@ -48,34 +47,16 @@ SCATTER = 0.01
 """Of the log peak memory of equal processes."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What some proofs came to; counts of several parts add up.
-
-    Attributes:
-        proofs: Each told twice.
-        false_claims: Proofs of equals in which a member claims speed or memory.
-        speeds: Intervals of speed, in both tellings.
-        speeds_covered: Those that hold the true ratio.
-        memories: Intervals of memory.
-        memories_covered: Those that hold the true ratio.
-        faster: Proofs that claim the gain.
-        smaller: Proofs that claim the saving.
-    """
-
-    proofs: int = 0
-    false_claims: int = 0
-    speeds: int = 0
-    speeds_covered: int = 0
-    memories: int = 0
-    memories_covered: int = 0
-    faster: int = 0
-    smaller: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        """What both parts came to."""
-        names = [field.name for field in fields(self)]
-        return Counts(*(getattr(self, name) + getattr(other, name) for name in names))
+COUNTED = {
+    "proofs": "each told twice",
+    "false_claims": "proofs of equals in which a member claims speed or memory",
+    "speeds": "intervals of speed, in both tellings",
+    "speeds_covered": "those that hold the true ratio",
+    "memories": "intervals of memory",
+    "memories_covered": "those that hold the true ratio",
+    "faster": "proofs that claim the gain",
+    "smaller": "proofs that claim the saving",
+}
 
 
 def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> list[Proof]:
@@ -96,26 +77,21 @@ def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> 
     return prove_front(bench, CONTROL, MEMBERS, PROVED_BY)
 
 
-def counted(members: Sequence[Proof], truths: dict[Arm, Truth]) -> Counts:
+def counted(members: Sequence[Proof], truths: dict[Arm, Truth]) -> Counter[str]:
     """How many intervals there are, and how many hold the truth."""
-
-    def held(found: Iterator[tuple[Interval | None, float]]) -> tuple[int, int]:
-        known = [(each, truth) for each, truth in found if each and math.isfinite(each.half_width)]
-        return len(known), sum(each.low <= truth <= each.high for each, truth in known)
-
-    each = [(member, truths.get(member.arm, Truth())) for member in members]
-    speeds = held((member.interval, truth.log_ratio) for member, truth in each)
-    usual_kb = Truth().rss_kb
-    memories = held((one.memory, math.log(truth.rss_kb / usual_kb)) for one, truth in each)
-    return Counts(
-        speeds=speeds[0],
-        speeds_covered=speeds[1],
-        memories=memories[0],
-        memories_covered=memories[1],
-    )
+    found, usual_kb = Counter[str](), Truth().rss_kb
+    for member in members:
+        true = truths.get(member.arm, Truth())
+        memory = math.log(true.rss_kb / usual_kb)
+        both = ("speeds", member.interval, true.log_ratio), ("memories", member.memory, memory)
+        for key, each, truth in both:
+            if each and math.isfinite(each.half_width):
+                found[key] += 1
+                found[f"{key}_covered"] += each.low <= truth <= each.high
+    return found
 
 
-def told_twice(seed: int, path: Path, budget_s: float, gain: float, saving: float) -> Counts:
+def told_twice(seed: int, path: Path, budget_s: float, gain: float, saving: float) -> Counter[str]:
     """One proof of equals, and the same one where two members are better."""
     equals = proved(path, seed, budget_s, {})
     claimed = any(member.is_faster or member.is_saving for member in equals)
@@ -124,22 +100,18 @@ def told_twice(seed: int, path: Path, budget_s: float, gain: float, saving: floa
         MEMBERS[1]: Truth(rss_kb=round(Truth().rss_kb * math.exp(-saving))),
     }
     better = proved(path, seed, budget_s, truths)
-    found = Counts(1, claimed, faster=better[0].is_faster, smaller=better[1].is_saving)
+    found = Counter(proofs=1, false_claims=claimed)
+    found.update(faster=better[0].is_faster, smaller=better[1].is_saving)
     return found + counted(equals, {}) + counted(better, truths)
 
 
-def row(name: str, found: Counts) -> str:
-    """A line of the table."""
-    cells = (
-        name,
-        str(found.proofs),
-        share(found.false_claims, found.proofs),
-        share(found.speeds_covered, found.speeds),
-        share(found.memories_covered, found.memories),
-        share(found.faster, found.proofs),
-        share(found.smaller, found.proofs),
-    )
-    return f"| {' | '.join(cells)} |"
+SHARES = {
+    "false claims": ("false_claims", "proofs"),
+    "speed covered": ("speeds_covered", "speeds"),
+    "memory covered": ("memories_covered", "memories"),
+    "gain claimed": ("faster", "proofs"),
+    "saving claimed": ("smaller", "proofs"),
+}
 
 
 def main() -> None:
@@ -152,27 +124,18 @@ def main() -> None:
     parser.add_argument("--saving", type=float, default=0.02, help="log saving of the second")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
+    told = {"budget_s": options.budget, "gain": options.gain, "saving": options.saving}
     found = {}
     with ProcessPoolExecutor(options.jobs) as pool:
         for path in options.files:
-            one = partial(
-                told_twice,
-                path=path,
-                budget_s=options.budget,
-                gain=options.gain,
-                saving=options.saving,
-            )
-            parts = pool.map(one, range(options.count), chunksize=8)
-            found[path.stem] = sum(parts, Counts())
-    print(
-        "| noise | proofs | false claims | speed covered | memory covered | gain claimed "
-        "| saving claimed |\n|---|---|---|---|---|---|---|",
-        file=sys.stderr,
-    )
-    for name, each in (*found.items(), ("all", sum(found.values(), Counts()))):
-        print(row(name, each), file=sys.stderr)
-    counts = {name: asdict(each) for name, each in found.items()}
-    told = {"budget_s": options.budget, "gain": options.gain, "saving": options.saving}
+            parts = pool.map(partial(told_twice, path=path, **told), range(options.count))
+            found[path.stem] = sum(parts, Counter[str]())
+    print(f"| noise | proofs | {' | '.join(SHARES)} |\n{'|---' * 7}|", file=sys.stderr)
+    for name, each in (*found.items(), ("all", sum(found.values(), Counter[str]()))):
+        cells = [name, str(each["proofs"])]
+        cells += [share(each[part], each[whole]) for part, whole in SHARES.values()]
+        print(f"| {' | '.join(cells)} |", file=sys.stderr)
+    counts = {name: {key: each[key] for key in COUNTED} for name, each in found.items()}
     json.dump({"schema": 1, **told, "counts": counts}, sys.stdout, indent=1)
     print()
 

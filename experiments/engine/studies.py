@@ -22,7 +22,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -55,56 +55,35 @@ MOST_WIDTH = 1.5
 WINNER = "winner"
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What some studies on one recording came to; counts of several parts add up.
+COUNTED = {
+    "studies": "each told twice",
+    "false_claims": "a gain was claimed where all are equal",
+    "misplaced": "of a configuration that has none, where others have one",
+    "finalists": "finalists of equals that went into a proof",
+    "found": "the gain was claimed where there is one",
+    "useless": "parameters of profiles with a gain that add nothing",
+    "carried": "parameters of profiles with a gain",
+    "intervals": "intervals from fresh pairs, those of finalists that were refused among them",
+    "covered": "those that hold the true ratio",
+    "flattering": "those whose middle is above it",
+    "emitted": "intervals that a profile would carry with a gain",
+    "emitted_covered": "those that hold the true ratio",
+    "wide": "intervals more than MOST_WIDTH times as wide as Student's from as many pairs",
+    "widest": "the greatest such factor",
+    "widths": "sum of these factors",
+    "detectable": "sum of the stated least gains, log units",
+}
+Counts = Mapping[str, float]
+"""What some studies on one recording came to, by the keys of COUNTED."""
 
-    Attributes:
-        noise: Name of the recording.
-        studies: Each told twice.
-        false_claims: A gain was claimed where all are equal.
-        misplaced: Of a configuration that has none, where others have one.
-        finalists: Finalists of equals that went into a proof.
-        found: The gain was claimed where there is one.
-        useless: Parameters of profiles with a gain that add nothing.
-        carried: Parameters of profiles with a gain.
-        intervals: Intervals from fresh pairs, those of finalists that were refused among them.
-        covered: Those that hold the true ratio.
-        flattering: Those whose middle is above it.
-        emitted: Intervals that a profile would carry with a gain.
-        emitted_covered: Those that hold the true ratio.
-        wide: Intervals more than MOST_WIDTH times as wide as Student's from as many pairs.
-        widest: The greatest such factor.
-        widths: Sum of these factors.
-        detectable: Sum of the stated least gains, log units.
-    """
 
-    noise: str
-    studies: int = 0
-    false_claims: int = 0
-    misplaced: int = 0
-    finalists: int = 0
-    found: int = 0
-    useless: int = 0
-    carried: int = 0
-    intervals: int = 0
-    covered: int = 0
-    flattering: int = 0
-    emitted: int = 0
-    emitted_covered: int = 0
-    wide: int = 0
-    widest: float = 0.0
-    widths: float = 0.0
-    detectable: float = 0.0
-
-    def __add__(self, other: Counts) -> Counts:
-        """What both parts came to."""
-        sums = {
-            field.name: getattr(self, field.name) + getattr(other, field.name)
-            for field in fields(self)
-            if field.name not in ("noise", "widest")
-        }
-        return Counts(noise=self.noise, widest=max(self.widest, other.widest), **sums)
+def summed(parts: Iterable[Counts]) -> dict[str, float]:
+    """What all parts came to."""
+    every = [*parts]
+    return {
+        key: (max if key == "widest" else sum)([0, *(part.get(key, 0) for part in every)])
+        for key in COUNTED
+    }
 
 
 # ---- one study -----------------------------------------------------------------------------------
@@ -209,9 +188,9 @@ def told(
     return whole, whole.run()
 
 
-def judged(name: str, whole: Story, decision: Decision, landscape: Known) -> Counts:
+def judged(whole: Story, decision: Decision, landscape: Known) -> Counts:
     """What one telling came to."""
-    truth = landscape(decision.arm).log_ratio
+    truth, held = landscape(decision.arm).log_ratio, decision.interval
     claimed = decision.verdict == "improved"
     known = [(proof.interval, proof.arm) for proof in decision.proofs if proof.interval]
     truths = [landscape(arm).log_ratio for _, arm in known]
@@ -221,24 +200,22 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Known) -> Cou
         for interval, arm in known
         if math.isfinite(interval.half_width)
     ]
-    held = decision.interval
-    return Counts(
-        noise=name,
-        false_claims=int(claimed and not landscape.has_gain),
-        misplaced=int(claimed and landscape.has_gain and truth <= 0.0),
-        finalists=0 if landscape.has_gain else len(whole.proofs),
-        found=int(claimed and truth > 0.0),
-        useless=_useless(decision.arm, landscape) if claimed else 0,
-        carried=len(decision.arm.params) if claimed else 0,
-        intervals=len(known),
-        covered=sum(i.low <= t <= i.high for (i, _), t in zip(known, truths, strict=True)),
-        flattering=sum(i.estimate > t for (i, _), t in zip(known, truths, strict=True)),
-        emitted=int(claimed),
-        emitted_covered=int(claimed and held is not None and held.low <= truth <= held.high),
-        wide=sum(width > MOST_WIDTH for width in widths),
-        widest=max(widths, default=0.0),
-        widths=sum(widths),
-    )
+    return {
+        "false_claims": claimed and not landscape.has_gain,
+        "misplaced": claimed and landscape.has_gain and truth <= 0.0,
+        "finalists": 0 if landscape.has_gain else len(whole.proofs),
+        "found": claimed and truth > 0.0,
+        "useless": _useless(decision.arm, landscape) if claimed else 0,
+        "carried": len(decision.arm.params) if claimed else 0,
+        "intervals": len(known),
+        "covered": sum(i.low <= t <= i.high for (i, _), t in zip(known, truths, strict=True)),
+        "flattering": sum(i.estimate > t for (i, _), t in zip(known, truths, strict=True)),
+        "emitted": claimed,
+        "emitted_covered": claimed and held is not None and held.low <= truth <= held.high,
+        "wide": sum(width > MOST_WIDTH for width in widths),
+        "widest": max(widths, default=0.0),
+        "widths": sum(widths),
+    }
 
 
 def _useless(arm: Arm, landscape: Known) -> int:
@@ -274,15 +251,15 @@ def told_twice(
     whole, decision = told(noise, EQUAL, seed, budget_s, off_by=off_by)
     assert whole.calibration is not None  # a study is never stopped here
     least = whole.calibration.detectable
-    counts = Counts(name, studies=1, detectable=least) + judged(name, whole, decision, EQUAL)
+    counts = [{"studies": 1, "detectable": least}, judged(whole, decision, EQUAL)]
     if gain == 0.0:
-        return counts
+        return summed(counts)
     clock = VirtualClock()
     better: Known = one_winner(seed, gain * least)
     if truth != WINNER:
         better = odd_truth(truth, seed, gain * least, clock, budget_s)
     again = told(noise, better, seed, budget_s, off_by=off_by, clock=clock)
-    return counts + judged(name, *again, better)
+    return summed([*counts, judged(*again, better)])
 
 
 # ---- many studies --------------------------------------------------------------------------------
@@ -321,42 +298,26 @@ def as_block(number: int, rounds: Sequence[Sequence[float]]) -> Block:
 
 def study_number(
     number: int, sources: Sequence[Path | str], budget_s: float, gain: float, truth: str
-) -> Counts:
-    """One study; recordings and odd noises take turns."""
+) -> tuple[str, Counts]:
+    """One study, with the name of its noise; recordings and odd noises take turns."""
     source = sources[number % len(sources)]
-    if isinstance(source, str):
-        return told_twice(source, odd.QUIET, number, budget_s, gain, truth)
-    return told_twice(source.stem, recorded(source), number, budget_s, gain, truth)
+    name = source if isinstance(source, str) else source.stem
+    noise = odd.QUIET if isinstance(source, str) else recorded(source)
+    return name, told_twice(name, noise, number, budget_s, gain, truth)
 
 
-def many(
-    numbers: range,
-    sources: Sequence[Path | str],
-    budget_s: float,
-    jobs: int,
-    gain: float = 1.0,
-    truth: str = WINNER,
-) -> list[Counts]:
-    """The studies with these numbers, by recording or name of noise; see `told_twice`."""
-    one = partial(study_number, sources=sources, budget_s=budget_s, gain=gain, truth=truth)
-    if jobs == 1:
-        return added(map(one, numbers))
-    with ProcessPoolExecutor(jobs) as pool:
-        return added(pool.map(one, numbers, chunksize=4))
-
-
-def added(parts: Iterable[Counts]) -> list[Counts]:
-    """Parts by recording, in order of name."""
-    found: dict[str, Counts] = {}
-    for part in parts:
-        found[part.noise] = found.get(part.noise, Counts(part.noise)) + part
-    return [found[name] for name in sorted(found)]
+def added(parts: Iterable[tuple[str, Counts]]) -> dict[str, Counts]:
+    """Parts by recording or name of noise, in order of name."""
+    found: dict[str, list[Counts]] = {}
+    for name, part in parts:
+        found.setdefault(name, []).append(part)
+    return {name: summed(found[name]) for name in sorted(found)}
 
 
 # ---- what is said --------------------------------------------------------------------------------
 
 
-def wilson(hits: int, of: int) -> tuple[float, float]:
+def wilson(hits: float, of: float) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson, J. Am. Stat. Assoc. 22, 1927)."""
     if of == 0:
         return 0.0, 1.0
@@ -367,7 +328,7 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
-def share(hits: int, of: int) -> str:
+def share(hits: float, of: float) -> str:
     """A share with its interval, for the table."""
     if of == 0:
         return "none"
@@ -381,27 +342,27 @@ HEADS = (
 )  # fmt: skip
 
 
-def row(counts: Counts) -> list[str]:
+def row(name: str, counts: Counts) -> list[str]:
     """A line of the table."""
+    studies, intervals = (max(1, counts[key]) for key in ("studies", "intervals"))
     return [
-        counts.noise,
-        str(counts.studies),
-        f"{math.expm1(counts.detectable / max(1, counts.studies)):.1%}",
-        share(counts.false_claims, counts.studies),
-        share(counts.covered, counts.intervals),
-        share(counts.emitted_covered, counts.emitted),
-        f"{counts.widths / max(1, counts.intervals):.2f}x",
-        f"{counts.widest:.2f}x",
-        share(counts.found, counts.studies),
-        share(counts.useless, counts.carried),
+        name,
+        f"{counts['studies']:g}",
+        f"{math.expm1(counts['detectable'] / studies):.1%}",
+        share(counts["false_claims"], counts["studies"]),
+        share(counts["covered"], counts["intervals"]),
+        share(counts["emitted_covered"], counts["emitted"]),
+        f"{counts['widths'] / intervals:.2f}x",
+        f"{counts['widest']:.2f}x",
+        share(counts["found"], counts["studies"]),
+        share(counts["useless"], counts["carried"]),
     ]
 
 
-def table(found: Sequence[Counts]) -> str:
+def table(found: Mapping[str, Counts]) -> str:
     """Every recording, and all together."""
-    total = sum(found, Counts("all"))
-    lines = [HEADS, ["---"] * len(HEADS), *map(row, [*found, total])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = [row(*each) for each in {**found, "all": summed(found.values())}.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (HEADS, ["---"] * len(HEADS), *rows))
 
 
 def main() -> None:
@@ -423,17 +384,20 @@ def main() -> None:
     options = parser.parse_args()
     if options.add:
         parts: list[dict[str, Any]] = [json.loads(path.read_text()) for path in options.files]
-        found = added(Counts(**each) for part in parts for each in part["counts"])
+        found = added((each.pop("noise"), each) for part in parts for each in part["counts"])
         budget_s = parts[0]["budget_s"]
     else:
         numbers = range(options.first, options.first + options.count)
         sources = [options.odd] if options.odd else options.files
         if not sources:
             parser.error("name recordings, or --odd NAME")
-        found = many(numbers, sources, options.budget, options.jobs, options.gain, options.truth)
+        asked = {"budget_s": options.budget, "gain": options.gain, "truth": options.truth}
+        one = partial(study_number, sources=sources, **asked)
+        with ProcessPoolExecutor(options.jobs) as pool:
+            found = added(pool.map(one, numbers, chunksize=4))
         budget_s = options.budget
     print(table(found), file=sys.stderr)
-    counts = [asdict(each) for each in found]
+    counts = [{"noise": name, **each} for name, each in found.items()]
     json.dump({"schema": 1, "budget_s": budget_s, "counts": counts}, sys.stdout, indent=1)
     print()
 
