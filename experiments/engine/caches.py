@@ -22,17 +22,25 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
 
-from programs import HERE, add_places, examined, keep, kept, make, program_of, require_place
+from programs import (
+    HERE,
+    add_places,
+    examined,
+    executor_of,
+    keep,
+    kept,
+    make,
+    program_of,
+    require_place,
+)
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
-from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.executors import program_identity
 from hztune.measure.whole import RunExecutor
 
 sys.path.insert(0, str(HERE.parent / "programs"))
 
-from cases import CASES, Case, environment, missing  # the table of programs
+from cases import BY_NAME, Case, environment, missing  # the table of programs
 
 RESULTS = HERE / "caches.json"
 PROGRAMS = ("lua", "dicts", "sqlite")
@@ -76,11 +84,8 @@ def measure(
 ) -> Iterator[Shared]:
     """Measures one program under all allocators, by turns and by runs."""
     began, program = time.monotonic(), program_of(case, work)
-    with environment(case):  # the identity holds the variables that all processes get
-        identity = program_identity(program)
-    memory_mb = int(Machine.here().memory_gib * 1024)
-    turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
-    whole = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+    turns = executor_of(AlternateExecutor, case, program)
+    whole = executor_of(RunExecutor, case, program)
     found = {each.allocator: each for each in before}
     by_turns = [[*found[arm.allocator].turns] if found else [] for arm in ARMS[1:]]
     by_runs = [[*found[arm.allocator].runs] if found else [] for arm in ARMS[1:]]
@@ -153,7 +158,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if left:
             make(Path(folder))
         for name in left:
-            case = next(case for case in CASES if case.name == name)
+            case = BY_NAME[name]
             if lacking := missing(case):
                 print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
                 continue

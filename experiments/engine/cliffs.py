@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from statistics import median
+from typing import NamedTuple
 
 import odd
 from studies import Landscape, hz_space, share, told
@@ -36,21 +37,13 @@ WOBBLE = 0.01
 _POWERS = (16, 32, 64, 128, 256, 512, 1024)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What one study came to.
+class Ended(NamedTuple):
+    """What one study came to."""
 
-    Attributes:
-        tried: Whether it measured the value that gains.
-        found: Whether it proved a configuration with it.
-        false: Whether it claimed a gain for a configuration that has none.
-        floor: Its noise floor, log units.
-    """
-
-    tried: bool
-    found: bool
-    false: bool
-    floor: float
+    tried: bool  # whether it measured the value that gains
+    found: bool  # whether it proved a configuration with it
+    false: bool  # whether it claimed a gain for a configuration that has none
+    floor: float  # its noise floor, log units
 
 
 def space_with(slots: Sequence[Value]) -> Space:
@@ -138,22 +131,15 @@ def ended(
 def main() -> None:
     """Tells the studies that were asked for, and prints a row of a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--gain", type=float, default=25.0, help="percent; 0: no value gains over 1 %%"
-    )
-    parser.add_argument("--budget", type=float, default=90.0, help="seconds of a study")
-    parser.add_argument("--first", type=int, default=0, help="number of the first study")
-    parser.add_argument("--count", type=int, default=40, help="studies")
-    parser.add_argument("--axis", help="the parameter that gains; any without")
-    parser.add_argument(
-        "--slots", type=int, nargs="+", default=_POWERS, help="values of depot_slots"
-    )
-    parser.add_argument(
-        "--near", action="store_true", help="screen near the defaults only, as once"
-    )
-    parser.add_argument(
-        "--inner", action="store_true", help="it gains where the screening does not look"
-    )
+    add = parser.add_argument
+    add("--gain", type=float, default=25.0, help="percent; 0: no value gains over 1 %%")
+    add("--budget", type=float, default=90.0, help="seconds of a study")
+    add("--first", type=int, default=0, help="number of the first study")
+    add("--count", type=int, default=40, help="studies")
+    add("--axis", help="the parameter that gains; any without")
+    add("--slots", type=int, nargs="+", default=_POWERS, help="values of depot_slots")
+    add("--near", action="store_true", help="screen near the defaults only, as once")
+    add("--inner", action="store_true", help="it gains where the screening does not look")
     options = parser.parse_args()
     if options.near:
         SparseSampler.ends = SparseSampler.anywhere = 0.0

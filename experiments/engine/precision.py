@@ -17,8 +17,8 @@ import json
 import math
 import os
 import sys
-from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from hztune.machine import Machine
 from hztune.measure import Arm
@@ -36,27 +36,11 @@ CELLS = {
 }
 
 
-@dataclass(frozen=True)
-class Precision:
-    """What one cell came to; deviations are of log ratios for one measured second."""
+def measure(cell: str, repeats: int, pairs: int) -> dict[str, Any]:
+    """Measures a cell: in each repeat some pairs of fresh processes share one counted second.
 
-    cell: str
-    repeats: int
-    pairs: int
-    turn_ms: float
-    deviation: float
-    of_turns: float
-    of_processes: float
-    warmup_per_counted: float
-    measuring_share: float
-    disturbed_share: float
-    load_average: float
-    farthest: float
-    log_ratios: tuple[float, ...]
-
-
-def measure(cell: str, repeats: int, pairs: int) -> Precision:
-    """Measures a cell: in each repeat some pairs of fresh processes share one counted second."""
+    Deviations are of log ratios for one measured second.
+    """
     name, overrides, threads = CELLS[cell]
     spec = WorkloadSpec.from_text(name, overrides, threads)
     tempo = tempo_for(spec)
@@ -73,21 +57,28 @@ def measure(cell: str, repeats: int, pairs: int) -> Precision:
     variance = fmean(one**2 for one in seconds)
     within = fmean(one.turn_variance for one in ratios if not math.isnan(one.turn_variance)) / pairs
     spent = executor.accounting
-    return Precision(
-        cell=cell,
-        repeats=repeats,
-        pairs=pairs,
-        turn_ms=tempo.turn_ms,
-        deviation=math.sqrt(variance),
-        of_turns=math.sqrt(within),
-        of_processes=math.sqrt(max(0.0, variance - within)),
-        warmup_per_counted=spent.warmup_s / spent.measured_s,
-        measuring_share=(spent.measured_s + spent.warmup_s) / spent.wall_s,
-        disturbed_share=spent.disturbed / spent.turns,
-        load_average=os.getloadavg()[0],
-        farthest=max(abs(one) for one in seconds),
-        log_ratios=tuple(seconds),
-    )
+    return {
+        "cell": cell,
+        "repeats": repeats,
+        "pairs": pairs,
+        "turn_ms": tempo.turn_ms,
+        "deviation": math.sqrt(variance),
+        "of_turns": math.sqrt(within),
+        "of_processes": math.sqrt(max(0.0, variance - within)),
+        "warmup_per_counted": spent.warmup_s / spent.measured_s,
+        "measuring_share": (spent.measured_s + spent.warmup_s) / spent.wall_s,
+        "disturbed_share": spent.disturbed / spent.turns,
+        "load_average": os.getloadavg()[0],
+        "farthest": max(abs(one) for one in seconds),
+        "log_ratios": tuple(seconds),
+    }
+
+
+ROW = (
+    "| {cell} | {pairs} | {turn_ms:g} ms | {deviation:.3f} | {of_turns:.3f} | {of_processes:.3f} "
+    "| {farthest:.2f} | {warmup_per_counted:.2f} s | {measuring_share:.0%} "
+    "| {disturbed_share:.0%} | {load_average:.1f} |"
+)
 
 
 def main() -> None:
@@ -103,14 +94,8 @@ def main() -> None:
     results = []
     for cell in options.cell or CELLS:
         found = measure(cell, options.repeats, options.pairs)
-        results.append(dataclasses.asdict(found))
-        print(
-            f"| {cell} | {found.pairs} | {found.turn_ms:g} ms | {found.deviation:.3f} "
-            f"| {found.of_turns:.3f} | {found.of_processes:.3f} | {found.farthest:.2f} "
-            f"| {found.warmup_per_counted:.2f} s | {found.measuring_share:.0%} "
-            f"| {found.disturbed_share:.0%} | {found.load_average:.1f} |",
-            file=sys.stderr,
-        )
+        results.append(found)
+        print(ROW.format_map(found), file=sys.stderr)
     json.dump(
         {"schema": 1, "machine": dataclasses.asdict(Machine.here()), "cells": results}, sys.stdout
     )

@@ -40,9 +40,10 @@ from hztune.stats.ratios import pair_ratio
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "programs"))
 
-from cases import CASES, Case, build, environment, missing  # noqa: E402  # the table of programs
+from cases import BY_NAME, CASES, Case, build, environment, missing  # noqa: E402  # the programs
 
 Kept = TypeVar("Kept")
+Whole = TypeVar("Whole", bound=WholeExecutor)
 
 RESULTS = HERE / "programs.json"
 SCHEMA = 1
@@ -135,6 +136,14 @@ def program_of(case: Case, work: Path) -> Program:
 # ---- measuring -----------------------------------------------------------------------------------
 
 
+def executor_of(kind: type[Whole], case: Case, program: Program) -> Whole:
+    """What measures a program by turns or by runs."""
+    with environment(case):  # the identity holds the variables that all processes get
+        identity = program_identity(program)
+    memory_mb = int(Machine.here().memory_gib * 1024)
+    return kind(program, seed=1, identity=identity, memory_mb=memory_mb)
+
+
 def examined(turns: AlternateExecutor, program: Program) -> Finding:
     """What hztune finds out before it measures by turns; sets the pace and how speed is read."""
     finding = Tryout(turns, program, CONTROL).finding()
@@ -158,12 +167,8 @@ def _seconds(block: Block) -> float:
 def measure(case: Case, work: Path, load: str, pairs: int) -> Cell:
     """Measures one cell: a pair by turns and a pair by runs, as often as asked."""
     program = program_of(case, work)
-    machine = Machine.here()
-    with environment(case):  # the identity holds the variables that all processes get
-        identity = program_identity(program)
-    memory_mb = int(machine.memory_gib * 1024)
-    turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
-    runs = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+    turns = executor_of(AlternateExecutor, case, program)
+    runs = executor_of(RunExecutor, case, program)
     both: list[tuple[tuple[float, float], tuple[float, float]]] = []
     with environment(case), Child(BUSY) if load == "busy" else nullcontext():
         finding = examined(turns, program)
@@ -293,7 +298,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if left:
             make(Path(folder))
         for name, load in left:
-            case = next(case for case in CASES if case.name == name)
+            case = BY_NAME[name]
             if lacking := missing(case):
                 print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
                 continue

@@ -34,13 +34,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from programs import examined, program_of
+from programs import examined, executor_of, program_of
 
 from hztune.blocks import Block
 from hztune.machine import Machine
 from hztune.measure import Arm, Around, Executor, Remembered, Role
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.executors import executor_for, program_identity
+from hztune.measure.executors import executor_for
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy
@@ -52,7 +52,7 @@ from hztune.workload import WorkloadSpec
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "programs"))
 
-from cases import CASES, environment, missing  # noqa: E402  # the table of programs
+from cases import BY_NAME, environment, missing  # noqa: E402  # the table of programs
 
 SPACE = HERE / "space.toml"
 WORKLOADS = {
@@ -286,13 +286,12 @@ def subject_of(name: str, machine: Machine) -> Iterator[Subject]:
         spec, executor = by_turns(name, 1, machine)
         yield Subject(spec.label, spec.threads, executor)
         return
-    case = next(each for each in CASES if each.name == name)
+    case = BY_NAME[name]
     if lacking := missing(case):
         raise SystemExit(f"record.py: {'; '.join(lacking)}")
     with tempfile.TemporaryDirectory(prefix="hztune-record-") as folder, environment(case):
         program = program_of(case, Path(folder))
-        identity, memory_mb = program_identity(program), int(machine.memory_gib * 1024)
-        turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+        turns = executor_of(AlternateExecutor, case, program)
         if reason := examined(turns, program).reason:
             raise SystemExit(f"record.py: {name}: {reason}")
         yield Subject(name, 1, turns, (RUNS, NOISE_RUNS))

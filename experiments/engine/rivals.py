@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Protocol
@@ -97,86 +98,96 @@ class Chance:
         """Learns nothing."""
 
 
-class Tpe:
-    """Optuna's TPE with its defaults, with the constant liar for several at a time."""
+class Asking:
+    """A package that is asked again until what it suggests is legal."""
 
     def __init__(self, space: Space, seed: int) -> None:
-        """Makes a study."""
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        self._space, self._open = space, list[tuple[ConfigDict, optuna.Trial]]()
-        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        """Begins with nothing asked."""
+        self._space, self._seed, self._open = space, seed, list[tuple[ConfigDict, Any]]()
 
     def ask(self, count: int) -> list[ConfigDict]:
-        """What TPE suggests and is legal."""
+        """What is suggested and legal."""
         while len(self._open) < count:
-            trial = self._study.ask()
-
-            def choose(dimension: Dimension, trial: optuna.Trial = trial) -> int:
-                most = len(dimension.values) - 1
-                if dimension.is_ordered:
-                    return trial.suggest_int(dimension.name, 0, most)
-                return int(trial.suggest_categorical(dimension.name, list(range(most + 1))))
-
-            config = self._space.decode(choose)
+            config, asked = self.suggested()
             if self._space.objection(config) is None:
-                self._open.append((config, trial))
+                self._open.append((config, asked))
             else:
-                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                self.ended(asked, None)
         return [config for config, _ in self._open]
 
     def tell(self, config: ConfigDict, log_ratio: float) -> None:
-        """Ends the first open trial of that configuration."""
+        """Ends the first open suggestion of that configuration."""
         place = next(n for n, (known, _) in enumerate(self._open) if known == config)
-        self._study.tell(self._open.pop(place)[1], log_ratio)
+        self.ended(self._open.pop(place)[1], log_ratio)
+
+    def suggested(self) -> tuple[ConfigDict, Any]:
+        """A configuration, and what the package knows it by."""
+        raise NotImplementedError
+
+    def ended(self, asked: Any, log_ratio: float | None) -> None:
+        """Tells the package; None: it was not legal."""
+        raise NotImplementedError
 
 
-class Smac:
+class Tpe(Asking):
+    """Optuna's TPE with its defaults, with the constant liar for several at a time."""
+
+    @cached_property
+    def _study(self) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=self._seed, constant_liar=True)
+        return optuna.create_study(direction="maximize", sampler=sampler)
+
+    def suggested(self) -> tuple[ConfigDict, Any]:
+        """What TPE suggests."""
+        trial = self._study.ask()
+
+        def choose(dimension: Dimension) -> int:
+            most = len(dimension.values) - 1
+            if dimension.is_ordered:
+                return trial.suggest_int(dimension.name, 0, most)
+            return int(trial.suggest_categorical(dimension.name, list(range(most + 1))))
+
+        return self._space.decode(choose), trial
+
+    def ended(self, asked: Any, log_ratio: float | None) -> None:
+        """What is not legal fails."""
+        failed = optuna.trial.TrialState.FAIL if log_ratio is None else None
+        self._study.tell(asked, log_ratio, state=failed)
+
+
+class Smac(Asking):
     """SMAC3's facade for hyperparameters, with its defaults."""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        """Makes a scenario."""
+    @cached_property
+    def _smac(self) -> Any:
         from ConfigSpace import Categorical, ConfigurationSpace, Integer
         from smac import HyperparameterOptimizationFacade, Scenario
 
-        cube = ConfigurationSpace(seed=seed)
-        for dimension in space.dimensions:
+        cube = ConfigurationSpace(seed=self._seed)
+        for dimension in self._space.dimensions:
             most = len(dimension.values) - 1
             cube.add(
                 Integer(dimension.name, (0, most))
                 if dimension.is_ordered and most > 0
                 else Categorical(dimension.name, list(range(most + 1)))
             )
-        folder = Path(mkdtemp())
-        scenario = Scenario(
-            cube, output_directory=folder, n_trials=10_000, deterministic=True, seed=seed
-        )
-        self._smac = HyperparameterOptimizationFacade(
+        folder, own = Path(mkdtemp()), {"deterministic": True, "seed": self._seed}
+        scenario = Scenario(cube, output_directory=folder, n_trials=10_000, **own)
+        return HyperparameterOptimizationFacade(
             scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False
         )
-        self._space, self._open = space, list[tuple[ConfigDict, Any]]()
 
-    def ask(self, count: int) -> list[ConfigDict]:
-        """What SMAC suggests and is legal; what is not is told as a great loss."""
+    def suggested(self) -> tuple[ConfigDict, Any]:
+        """What SMAC suggests."""
+        asked = self._smac.ask()
+        return self._space.decode(lambda each: int(asked.config[each.name])), asked
+
+    def ended(self, asked: Any, log_ratio: float | None) -> None:
+        """What is not legal is a great loss."""
         from smac.runhistory.dataclasses import TrialValue
 
-        while len(self._open) < count:
-            asked = self._smac.ask()
-            config = self._space.decode(
-                lambda dimension, asked=asked: int(asked.config[dimension.name])  # type: ignore[misc]
-            )
-            if self._space.objection(config) is None:
-                self._open.append((config, asked))
-            else:
-                self._smac.tell(asked, TrialValue(cost=1.0))
-        return [config for config, _ in self._open]
-
-    def tell(self, config: ConfigDict, log_ratio: float) -> None:
-        """Ends the first open trial of that configuration."""
-        from smac.runhistory.dataclasses import TrialValue
-
-        place = next(n for n, (known, _) in enumerate(self._open) if known == config)
-        self._smac.tell(self._open.pop(place)[1], TrialValue(cost=-log_ratio))
+        self._smac.tell(asked, TrialValue(cost=1.0 if log_ratio is None else -log_ratio))
 
 
 class Presets:

@@ -40,7 +40,7 @@ from hztune.measure.program import OPEN, Program
 sys.path.insert(0, str(HERE.parent / "programs"))
 
 import inputs
-from cases import CASES, Case, environment  # the table of programs
+from cases import BY_NAME, Case, environment  # the table of programs
 
 RESULTS = HERE / "slowed.json"
 BLOCKS = 120
@@ -100,7 +100,7 @@ def arm_of(percent: int) -> Arm:
 
 def case_of(name: str) -> Case:
     """The case of a name; `-jobs` says that it does the same job again and again."""
-    return next(case for case in CASES if case.name == name.removesuffix("-jobs"))
+    return BY_NAME[name.removesuffix("-jobs")]
 
 
 def words_of(name: str, case: Case, work: Path, percent: int) -> list[str]:

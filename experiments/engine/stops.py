@@ -30,13 +30,11 @@ from statistics import fmean, stdev
 from unittest import mock
 
 import programs
-from cases import CASES, Case, environment
+from cases import BY_NAME, Case, environment
 
 from hztune import artifacts
-from hztune.machine import Machine
 from hztune.measure import alternate
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.executors import program_identity
 from hztune.measure.scope import freezer
 
 RESULTS = programs.HERE / "stops.json"
@@ -119,11 +117,9 @@ class Stopped:
 def measure(case: Case, work: Path, pairs: int) -> Stopped:
     """Measures one program beside itself: by freezers, by signals, and so on."""
     program = programs.program_of(case, work)
-    memory_mb = int(Machine.here().memory_gib * 1024)
+    turns = programs.executor_of(AlternateExecutor, case, program)
     frozen, signalled = [], []
     with environment(case):
-        identity = program_identity(program)
-        turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
         if reason := programs.examined(turns, program).reason:
             raise SystemExit(f"stops.py: {case.name}: {reason}")
         for number in range(pairs):
@@ -158,8 +154,7 @@ def of_programs(asked: argparse.Namespace) -> Iterator[str]:
         if left:
             programs.make(Path(folder))
         for name in left:
-            case = next(case for case in CASES if case.name == name)
-            found.append(measure(case, Path(folder), asked.pairs))
+            found.append(measure(BY_NAME[name], Path(folder), asked.pairs))
             programs.keep(asked.results, "stopped", found)
     yield from precision(found)
 
