@@ -90,7 +90,8 @@ def markdown_of(readings: Sequence[ExperimentReading], *, rows: bool) -> str:
     text = table.lines(head, [each.cells() for each in readings])
     for each in readings:
         if rows and each.standings:
-            text += ["", f"### {each.name}", "", table.as_markdown(each.standings), "", *each.values()]
+            shown = table.as_markdown(each.standings)
+            text += ["", f"### {each.name}", "", shown, "", *each.values()]
     return "\n".join(text)
 
 
