@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18496, "modules": 128, "functions": 1689, "classes": 264, "docstrings": 4627},
+    "tuner": {"code": 18496, "modules": 126, "functions": 1682, "classes": 261, "docstrings": 4625},
     "tests": {"code": 20409},
-    "experiments": {"code": 4903},
+    "experiments": {"code": 4842},
     "core in C": {"code": 19373},
     "tests in C": {"code": 10067},
     "guides": {"words": 14550},
-    "experiments' pages": {"words": 15049},
+    "experiments' pages": {"words": 15045},
 }
 
 
