@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from msgspec import structs
 
@@ -93,10 +93,10 @@ class Metric:
             if not done.ok:
                 return Fault("bad_output", f"--metric-cmd {done.describe()}")
             return _rate_of(done.stdout, self.better)
-        found = re.findall(self.regex, stdout)
+        found = [match[1] or "" for match in re.finditer(self.regex, stdout)]
         if not found:
             return Fault("bad_output", f"nothing it printed matches --metric-regex {self.regex!r}")
-        return _rate_of(found[-1] if isinstance(found[-1], str) else found[-1][0], self.better)
+        return _rate_of(found[-1], self.better)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,9 +443,18 @@ def _rate_of(text: str, better: Better) -> float | Fault:
     return value if better == "higher" else 1.0 / value
 
 
+def object_in(text: str | None) -> dict[str, Any]:
+    """What hz-bench printed; empty where that is no object."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
 def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """The counters of hz-bench, and facts of its counted window and of its rest."""
-    result = json.loads(stdout)
+    result = object_in(stdout)
     facts = {name: result[name] for name in ("ops", "minor_faults")}
     if rest := result.get("rss_idle_kb"):
         facts["rss_idle_kb"] = rest["at_the_end"]
@@ -454,10 +463,7 @@ def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 def _bench_own_kb(stdout: str) -> int:
     """The memory that hz-bench keeps for itself, KiB; 0 where it printed no result."""
-    try:
-        return int(json.loads(stdout)["own_kb"])
-    except (ValueError, KeyError, TypeError):
-        return 0
+    return int(object_in(stdout).get("own_kb", 0))
 
 
 def _bench_rate(wall_s: float, stdout: str, *, of_p99: bool = False) -> float | Fault:
@@ -465,14 +471,13 @@ def _bench_rate(wall_s: float, stdout: str, *, of_p99: bool = False) -> float | 
 
     Or one over the nanoseconds that 99 of 100 mallocs, and of 100 frees, keep to.
     """
-    try:
-        found = json.loads(stdout)
-        if not of_p99:
-            return _rate_of(str(found["ops_per_s"]), "higher")
-        slowest = max(found["latency"][call]["p99_ns"] for call in ("malloc", "free"))
+    found = object_in(stdout)
+    if of_p99 and (told := found.get("latency")):
+        slowest = max(told[call]["p99_ns"] for call in ("malloc", "free"))
         return _rate_of(str(slowest), "lower")
-    except (ValueError, KeyError, TypeError):
-        return Fault("bad_output", f"hz-bench printed no {'latencies' if of_p99 else 'result'}")
+    if not of_p99 and "ops_per_s" in found:
+        return _rate_of(str(found["ops_per_s"]), "higher")
+    return Fault("bad_output", f"hz-bench printed no {'latencies' if of_p99 else 'result'}")
 
 
 _bench_p99 = partial(_bench_rate, of_p99=True)

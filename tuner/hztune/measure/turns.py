@@ -22,6 +22,7 @@ from hztune.measure import Accounting, Outcome, Turn
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.launch import ending_fault
+from hztune.measure.program import object_in
 from hztune.measure.whole import SEEDS, BlockExecutor, Part
 from hztune.process import Child
 from hztune.store import Evidence, Sink
@@ -108,6 +109,7 @@ class TurnExecutor(BlockExecutor):
             return 0.0
         turns: list[Turn] = []
         launched_ns, watch = time.monotonic_ns(), Watch(is_of_turns=True)
+        rule = DisturbanceRule(self.spec.threads, len(os.sched_getaffinity(0)))
         silent = {index for index, part in enumerate(parts) if part.fault is None}
         command = self._command(parts, rounds, rng)
         with Child(command, env=self.identity.base, stdin=None) as child:
@@ -117,7 +119,10 @@ class TurnExecutor(BlockExecutor):
                     case "start":
                         parts[index].pid = event["pid"]
                     case "turn":
-                        turns.append(self._turn(index, parts[index], event, watch.passed()))
+                        turn, evidence = _turn(event, watch.passed(), rule)
+                        turns.append(turn)
+                        parts[index].turns.append(turn)
+                        self.sink.turn(index, parts[index].pid, turn, evidence)
                     case "rounds":
                         more = repeats(rounds, event["done"], turns)
                         child.send(f"more {more}" if more else "quit")
@@ -150,29 +155,9 @@ class TurnExecutor(BlockExecutor):
                     words += ["--env", f"{name}={value}"]
         return [*words, "--", *self.spec.command(rng.randrange(SEEDS))]
 
-    def _turn(
-        self, index: int, part: Part, event: Mapping[str, Any], passed: Mapping[str, int]
-    ) -> Turn:
-        evidence = Evidence(
-            cpu_ns=event["cpu_ns"],
-            involuntary=event["involuntary"],
-            steal_ticks=event["steal_ticks"],
-            pressure_us=event["psi_us"],
-            rss_kb=event["rss_kb"],
-            **passed,
-        )
-        rule = DisturbanceRule(self.spec.threads, len(os.sched_getaffinity(0)))
-        told = {name: event[name] for name in ("round", "position", "start_ns", "ops")}
-        counted_ns = event["counted_ns"]
-        disturbed = rule.causes(evidence, counted_ns)
-        turn = Turn(counted_ns=counted_ns, disturbed=disturbed, **told)
-        part.turns.append(turn)
-        self.sink.turn(index, part.pid, turn, evidence)
-        return turn
-
     def _end(self, part: Part, event: Mapping[str, Any]) -> None:
         """Takes what a process said when it ended; without a result, or in one, it may be wrong."""
-        result = _object_in(event.get("result"))
+        result = object_in(event.get("result"))
         known = {"ops": result.get("ops"), "minor_faults": event.get("minor_faults")}
         part.facts = {name: value for name, value in known.items() if value is not None}
         part.counters = (result.get("hz") or {}).get("counters", {})
@@ -191,10 +176,17 @@ class TurnExecutor(BlockExecutor):
             part.fault = self.identity.judge(part.arm, result["allocator"]["path"], said)
 
 
-def _object_in(text: str | None) -> Mapping[str, Any]:
-    """What hz-bench printed; empty where that is no object."""
-    try:
-        found = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {}
+def _turn(
+    event: Mapping[str, Any], passed: Mapping[str, int], rule: DisturbanceRule
+) -> tuple[Turn, Evidence]:
+    """A turn as hz-turns tells of it, with what was seen meanwhile."""
+    evidence = Evidence(
+        cpu_ns=event["cpu_ns"],
+        involuntary=event["involuntary"],
+        steal_ticks=event["steal_ticks"],
+        pressure_us=event["psi_us"],
+        rss_kb=event["rss_kb"],
+        **passed,
+    )
+    told = {name: event[name] for name in ("round", "position", "start_ns", "counted_ns", "ops")}
+    return Turn(disturbed=rule.causes(evidence, event["counted_ns"]), **told), evidence

@@ -112,9 +112,8 @@ class BlockExecutor(Executor):
         parts = []
         for arm in arms:
             found = self.identity.prepare(arm)
-            refused = found if isinstance(found, Fault) else None
-            changes = found if isinstance(found, dict) else {}
-            parts.append(Part(arm, arm == arms[0], changes, refused))
+            changes, fault = ({}, found) if isinstance(found, Fault) else (found, None)
+            parts.append(Part(arm, arm == arms[0], changes, fault))
         return parts
 
     def _padded(self, part: Part, rng: random.Random) -> dict[str, str]:
