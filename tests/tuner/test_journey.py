@@ -170,7 +170,7 @@ STATIONS: dict[str, tuple[str, str]] = {
     "core/src": (r"\bhz_cfg\.{0}\b|\bhz_live\({0}\)", "int64_t x = hz_cfg.{0};"),
     "search_spaces/hz.toml": (r"(?m)^\[parameters\.{0}\]$|^{0} = ", "[parameters.{0}]"),
     "core/README.md": (r"\| `{0}` \|", "| `{0}` | 4 |"),
-    "tests/core/test_liveness.py": (r'"{0}"', 'CLAIM = "{0}"'),
+    "tests/core/test_liveness.py": (r"(?m)^{0} [a-z]", "\n{0} sets something"),
 }
 """Where a row must be found: a file or folder, by which text, and such a text."""
 
