@@ -350,8 +350,18 @@ def test_a_gain_is_told_with_the_memory_that_it_costs(make_profile: MakeProfile)
     assert said("verdict", make_profile(memory=seen)).endswith(", for 57 % more peak memory")
 
 
+def hyperfine(found: Figures) -> str:
+    """The commands of the page."""
+    sentences = report.templates().get_template("words.html").module
+    commands = (
+        sentences.hyperfine(found.result.profile, each)  # type: ignore[attr-defined]
+        for each in words.hyperfine_targets(found)
+    )
+    return html.unescape("\n".join(commands))
+
+
 def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Figures) -> None:
-    told = shlex.split(words.hyperfine_commands(found))
+    told = shlex.split(hyperfine(found))
     default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
     assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
     assert re.search(r"remote@medium --remote 50 --threads 2 --ops [125]0+$", default)
@@ -361,15 +371,12 @@ def test_a_study_is_repeated_by_its_own_command_or_by_none(found: Figures) -> No
     server = WorkloadId("program", "server", "", {}, "d" * 64)
     made = structs.replace(found.result.profile, workload=server, threads=0)
     bare = replace(found, result=replace(found.result, profile=made), command=())
-    assert (words.program_words(bare), words.hyperfine_commands(bare)) == ("", "")
+    assert (words.program_words(bare), hyperfine(bare)) == ("", "")
     asked = replace(bare, command=("--allocator", "any", "--", "./web", "a b", "$x"))
     assert words.program_words(asked) == "./web 'a b' '$x'"
-    assert words.hyperfine_commands(asked).count("./web 'a b' '\\$x'\"") == 2
+    assert hyperfine(asked).count("./web 'a b' '\\$x'\"") == 2
     latency = structs.replace(made, claim=structs.replace(made.claim, metric="p99_ns"))
-    assert (
-        words.hyperfine_commands(replace(asked, result=replace(found.result, profile=latency)))
-        == ""
-    )
+    assert hyperfine(replace(asked, result=replace(found.result, profile=latency))) == ""
 
 
 # ---- other ends ----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.params import Value
-from hztune.profile import Profile
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
 from hztune.result.figures import Figures
@@ -103,45 +102,23 @@ def program_words(found: Figures) -> str:
     return shlex.join(words[words.index("--") + 1 :]) if "--" in words else ""
 
 
-def hyperfine_commands(found: Figures) -> str:
-    """A command for each workload where whole runs can show a gain, a second or so long."""
+def hyperfine_targets(found: Figures) -> list[str]:
+    """Commands of a second or so, one for each workload whose gain whole runs can show.
+
+    Each as it stands between double quotes of a shell.
+    """
     profile, program = found.result.profile, program_words(found)
     is_speed = profile.claim.metric in (METRICS["throughput"], "wall_s")
     if not (profile.makes_a_claim and is_speed) or "--input" in found.command:
-        return ""
+        return []
     if program:
-        return hyperfine_command(profile, re.sub(r'([\\"$`])', r"\\\1", program))
+        return [re.sub(r'([\\"$`])', r"\\\1", program)]
     if profile.workload.kind != "bench":
-        return ""
+        return []
     told = []
     for each, speed in zip(profile.workloads, found.control_speeds, strict=False):
         params = "".join(f" --{name} {value}" for name, value in each.params.items())
         name = shlex.quote(each.name if trace_file.is_trace(each.name) else each.text)
         target = f"$(hztune paths --bench) {name}{params} --threads {profile.threads}"
-        told.append(hyperfine_command(profile, f"{target} --ops {round_ops(speed)}"))
-    return "\n\n".join(told)
-
-
-def hyperfine_command(profile: Profile, target: str) -> str:
-    """The hyperfine command that compares control and profile by whole runs of a command.
-
-    `target`: What is run, as it stands between double quotes of a shell.
-    """
-    own = profile.allocator.name
-    control = profile.objective.control or own
-    library = _preload(own, profile.allocator.soname)
-    default = library if control == own else _preload(control, f"lib{control}.so")
-    settings = "".join(f"{name}={value} " for name, value in profile.environment.items())
-    return (
-        "hyperfine -N --warmup 1 --runs 10 \\\n"
-        f'  -n default "env {default}{target}" \\\n'
-        f'  -n tuned "env {library}{settings}{target}"'
-    )
-
-
-def _preload(allocator: str, soname: str) -> str:
-    if allocator in ("none", "glibc") or allocator.startswith("inside:"):
-        return ""
-    if allocator == "hz":
-        return "LD_PRELOAD=$(hztune paths --lib) "
-    return f"LD_PRELOAD={soname}:$(hztune paths --deepbind) "
+        told.append(f"{target} --ops {round_ops(speed)}")
+    return told
