@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,23 +101,14 @@ def _damaged(path: Path, line: int) -> HztuneError:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a results directory holds of its study.
+    """What a results directory holds of its study."""
 
-    Attributes:
-        path: The log.
-        lines: Its lines.
-        identity: What makes the study this one, by name.
-        machine: Where it was begun.
-        created: When, ISO 8601.
-        ending: What came out of it; None: it has not ended.
-    """
-
-    path: Path
+    path: Path  # the log
     lines: list[bytes]
-    identity: Mapping[str, str]
-    machine: Machine
-    created: str
-    ending: Mapping[str, Any] | None
+    identity: Mapping[str, str]  # what makes the study this one, by name
+    machine: Machine  # where it was begun
+    created: str  # when, ISO 8601
+    ending: Mapping[str, Any] | None  # what came out of it; None: it has not ended
 
     @classmethod
     def of(cls, path: Path) -> Recording | None:
@@ -131,14 +122,14 @@ class Recording:
         if not lines:
             return None
         try:
-            head = _row(lines[0])
-        except msgspec.ValidationError:
+            head = _row(lines[0], path, 0)
+        except HztuneError:
             head = None
         if not isinstance(head, rows.StudyRow):
             raise UsageError(
                 f"{path} holds no study of schema {SCHEMA}; report it with the hztune that began it"
             )
-        last = _row(lines[-1])
+        last = _row(lines[-1], path, len(lines) - 1)
         ending = last.ending if isinstance(last, rows.EndRow) else None
         return cls(path, lines, head.identity, head.machine, head.created, ending)
 
@@ -146,18 +137,16 @@ class Recording:
     def blocks(self) -> tuple[Block, ...]:
         """Every complete block, in order."""
         with gc_frozen():
-            return tuple(rows.blocks_of(self._rows()))
-
-    def _rows(self) -> Iterator[AnyRow]:
-        for number, line in enumerate(self.lines):
-            try:
-                yield _row(line)
-            except msgspec.ValidationError:
-                raise _damaged(self.path, number) from None
+            return tuple(
+                rows.blocks_of(_row(line, self.path, n) for n, line in enumerate(self.lines))
+            )
 
 
-def _row(line: bytes) -> AnyRow:
-    found: AnyRow = _ROW.decode(line[:-_END_BYTES] + b"}")
+def _row(line: bytes, path: Path, number: int) -> AnyRow:
+    try:
+        found: AnyRow = _ROW.decode(line[:-_END_BYTES] + b"}")
+    except msgspec.ValidationError:
+        raise _damaged(path, number) from None
     return found
 
 

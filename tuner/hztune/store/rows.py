@@ -12,59 +12,49 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Status, Turn, joined
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.rests import Rested
 
-NotNegative = Annotated[int, Meta(ge=0)]
 Columns = dict[str, list[Any]]
 """By name, as many values each, of one type; None where a sample has no such value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a block is going to be.
+    """What a block is going to be."""
 
-    Attributes:
-        number: Of the block.
-        role: What it is for.
-        arms: The control first; the same arm may stand twice.
-        rounds: Turns that each arm shall get.
-        workload: On which of several workloads, or on which of the panel; "" where there is one
-            only.
-        part: Its number among them, from 0.
-        parts: How many there are; the block is complete when it was measured on all.
-        machine: What tells the machine that measured it; "": that of the sink.
-    """
-
-    number: int
-    role: Role
-    arms: tuple[Arm, ...]
-    rounds: int
+    number: int  # of the block
+    role: Role  # what it is for
+    arms: tuple[Arm, ...]  # the control first; the same arm may stand twice
+    rounds: int  # turns that each arm shall get
+    # on which of several workloads, or on which of the panel; "" where there is one only
     workload: str = ""
-    part: int = 0
-    parts: int = 1
-    machine: str = ""
+    part: int = 0  # its number among them, from 0
+    parts: int = 1  # how many there are; the block is complete when it was measured on all
+    machine: str = ""  # what tells the machine that measured it; "": that of the sink
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen of the machine and the process during a turn; the fields of `TurnRow`."""
+    """What was seen of the machine and the process during a turn."""
 
-    cpu_ns: int = 0
-    involuntary: int = 0
-    steal_ticks: int = 0
-    pressure_us: int = 0
-    suspended_ns: int = 0
-    throttled_us: int = 0
+    cpu_ns: int = 0  # CPU time that the process used in it
+    involuntary: int = 0  # context switches that its threads did not ask for
+    steal_ticks: int = 0  # ticks (10 ms) that the hypervisor took from the machine
+    pressure_us: int = 0  # time that anything on the machine waited for a CPU
+    suspended_ns: int = 0  # time that the machine slept
+    throttled_us: int = 0  # time that a quota kept CPUs from the control group, over the CPUs
+    # CPU time of all other processes on the machine, as far as its ticks (10 ms) show; 0 where it
+    # is not read
     others_us: int = 0
-    rss_kb: int = 0
+    rss_kb: int = 0  # resident memory at its end, KiB
 
 
 class Sink:
@@ -90,23 +80,17 @@ class Nowhere(Sink):
 class Row(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """What every row has: its number, from 0 without a gap, and a short name of the study."""
 
-    seq: NotNegative
+    seq: int
     study: str
 
 
 class StudyRow(Row, tag="study", frozen=True):
-    """The first row.
-
-    Attributes:
-        identity: What makes the study this one, by name.
-        machine: Where it was begun.
-        created: When, ISO 8601.
-    """
+    """The first row."""
 
     schema: Literal[1]
-    identity: dict[str, str]
-    machine: Machine
-    created: str
+    identity: dict[str, str]  # what makes the study this one, by name
+    machine: Machine  # where it was begun
+    created: str  # when, ISO 8601
 
 
 class EndRow(Row, tag="end", frozen=True):
@@ -117,7 +101,7 @@ class EndRow(Row, tag="end", frozen=True):
 
 class _BlockPart(Row, frozen=True):
     machine: str
-    pair: NotNegative
+    pair: int
     role: Role
 
 
@@ -125,41 +109,28 @@ class BlockRow(_BlockPart, tag="block", frozen=True):
     """A block begins; `arms` has their keys, the rest is as in `Plan`."""
 
     arms: list[str]
-    rounds: NotNegative
+    rounds: int
     workload: str
-    part: NotNegative
-    parts: Annotated[int, Meta(ge=1)]
+    part: int
+    parts: int
     proof: ProofPlan | None
 
 
 class _ArmPart(_BlockPart, frozen=True):
-    index: NotNegative
+    index: int
     arm: str
     allocator: str
     params: dict[str, Value]
-    pid: NotNegative
+    pid: int
 
 
 class TurnRow(_ArmPart, tag="turn", frozen=True):
-    """A turn, see `blocks.Turn`, and what was seen of the machine and the process meanwhile.
+    """A turn, see `blocks.Turn`, and its `Evidence`."""
 
-    Attributes:
-        cpu_ns: CPU time that the process used in it.
-        involuntary: Context switches that its threads did not ask for.
-        steal_ticks: Ticks (10 ms) that the hypervisor took from the machine.
-        pressure_us: Time that anything on the machine waited for a CPU, microseconds.
-        suspended_ns: Time that the machine slept.
-        throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
-            the CPUs.
-        others_us: CPU time of all other processes on the machine, microseconds, as far as its ticks
-            (10 ms) show; 0 where it is not read.
-        rss_kb: Resident memory at its end, KiB.
-    """
-
-    turn: NotNegative
-    position: NotNegative
-    start_ns: NotNegative
-    counted_ns: Annotated[int, Meta(gt=0)]
+    turn: int
+    position: int
+    start_ns: int
+    counted_ns: int
     ops: int | float
     disturbed: str
     cpu_ns: int
@@ -178,8 +149,8 @@ class OutcomeRow(_ArmPart, tag="outcome", frozen=True):
     status: Status
     detail: str
     ops_per_s: float
-    rss_peak_kb: NotNegative
-    live_kb: NotNegative
+    rss_peak_kb: int
+    live_kb: int
     counters: dict[str, int]
     facts: dict[str, int]
     rested: Rested | None
@@ -200,18 +171,15 @@ def blocks_of(rows: Iterable[AnyRow]) -> Iterator[Block]:
 
     A block on several workloads is complete when all of them stand one after another.
     """
-    waiting: list[Block] = []
-    workloads: list[str] = []
+    waiting: list[tuple[Block, str]] = []
     for head, block in _measured(rows):
-        if head.part != len(waiting) or (waiting and waiting[0].number != block.number):
-            waiting, workloads = [], []
-        if head.part != len(waiting):
-            continue
-        waiting.append(block)
-        workloads.append(head.workload)
+        if head.part != len(waiting) or (waiting and waiting[0][0].number != block.number):
+            waiting = []
+        if head.part == len(waiting):
+            waiting.append((block, head.workload))
         if len(waiting) == head.parts:
-            yield joined(waiting, workloads)
-            waiting, workloads = [], []
+            yield joined([each for each, _ in waiting], [workload for _, workload in waiting])
+            waiting = []
 
 
 def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
@@ -222,9 +190,7 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
         if isinstance(row, TurnRow):
             turns[row.index].append(Turn(*_TURN(row)))
         elif isinstance(row, BlockRow):
-            turns.clear()
-            outcomes.clear()
-            head = row
+            head, turns, outcomes = row, defaultdict(list), {}
         elif isinstance(row, OutcomeRow):
             arm, known = Arm.of(row.allocator, row.params), zip(OUTCOME, _OUTCOME(row), strict=True)
             outcomes[row.index] = Outcome(arm, turns=tuple(turns[row.index]), **dict(known))
