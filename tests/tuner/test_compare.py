@@ -392,18 +392,18 @@ def test_words_of_a_command_line_become_contenders(
     assert found[3].arm == Arm.of("hz", make_profile().params)
 
 
-REFUSED = {
-    "an unknown allocator": ("jemaloc", "did you mean jemalloc"),
-    "an unknown parameter": ("hz:shard=4", "shards"),
-    "a parameter out of range": ("hz:shards=3", "shards"),
-    "a parameter without value": ("hz:shards", "KEY=VALUE"),
-    "a profile that is not there": ("absent.json", "absent.json"),
-    "a library that is not there": ("own=/absent/lib.so", "no such file"),
-    "a library whose name has a space": ("a b=/lib.so", "^the name of a contender 'a b': legal"),
-}
-
-
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jemaloc", "did you mean jemalloc"),
+        ("hz:shard=4", "shards"),
+        ("hz:shards=3", "shards"),
+        ("hz:shards", "KEY=VALUE"),
+        ("absent.json", "absent.json"),
+        ("own=/absent/lib.so", "no such file"),
+        ("a b=/lib.so", "^the name of a contender 'a b': legal"),
+    ],
+)
 def test_what_cannot_take_part_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         field.parse(["default", text])
@@ -536,10 +536,3 @@ def test_real_allocators_are_compared_and_proved(
     assert "refills" in standing.of("default").counters
     assert set(standing.of("glibc").counters) == {"ops", "minor_faults"}
     assert all(each.speed and each.rss_mb > 0 for each in standing.all)
-
-
-def test_what_fails_in_half_of_the_pairs_is_named_with_its_count() -> None:
-    assert measured(failing("b")).failing == [
-        f"larson T={n}: b failed in each of 6 pairs (crash: the landscape says crash)"
-        for n in (2, 8)
-    ]

@@ -19,21 +19,13 @@ from hztune.quota import memory_text
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One parameter.
-
-    Attributes:
-        name: Of the parameter.
-        asked: What the profile says; the default where it says nothing.
-        found: What the process has, or was asked for; None: it cannot be known.
-        is_effective: Whether `found` was read from the process itself.
-        agrees: Whether it is what the profile means.
-    """
+    """One parameter."""
 
     name: str
-    asked: Value
-    found: Value | None
-    is_effective: bool
-    agrees: bool
+    asked: Value  # what the profile says; the default where it says nothing
+    found: Value | None  # what the process has, or was asked for; None: it cannot be known
+    is_effective: bool  # whether `found` was read from the process itself
+    agrees: bool  # whether it is what the profile means
 
     @property
     def evidence(self) -> str:
@@ -45,23 +37,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found.
-
-    Attributes:
-        pid: The process.
-        program: Its file.
-        provider: The file that gives it malloc.
-        rows: The profile's parameters, and whatever else is not as the profile means it.
-        faults: Why the profile is not in effect, one sentence each; none: it is.
-        remarks: What does not contradict it but should be known.
-    """
+    """What was found."""
 
     pid: int
-    program: str
-    provider: str
-    rows: tuple[Reading, ...]
-    faults: tuple[str, ...]
-    remarks: tuple[str, ...]
+    program: str  # its file
+    provider: str  # the file that gives it malloc
+    rows: tuple[Reading, ...]  # the profile's parameters, and what else is not as it means it
+    faults: tuple[str, ...]  # why the profile is not in effect, one sentence each; none: it is
+    remarks: tuple[str, ...]  # what does not contradict it but should be known
 
     @property
     def in_effect(self) -> bool:
@@ -148,25 +131,18 @@ def _rows(
     return tuple(rows)
 
 
-def _other_container(tuned: Profile, pid: int) -> tuple[str, ...]:
-    """That a process may use another amount of memory than there was where the claim was proved."""
-    quota = tuned.objective.quota
-    proved_kb = quota.memory_kb if quota is not None else None
-    here = memory_text(limit[0] >> 10) if (limit := group_limit(str(pid))) else ""
-    there = memory_text(proved_kb) if proved_kb is not None else ""
-    if here == there or (quota is None and not here):
-        return ()
-    return (
-        f"its control group may use {here or 'all'} of memory, and the profile was proved with "
-        f"{there or 'no limit'}",
-    )
-
-
 def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, ...]:
     """Another build of the library, and children that run on something else."""
     others = live.strangers(running.pid, running.provider)
     told = [insides.sentence(found)] if tuned.adapter.is_inside else []
-    told += _other_container(tuned, running.pid)
+    quota, limit = tuned.objective.quota, group_limit(str(running.pid))
+    here = memory_text(limit[0] >> 10) if limit else ""
+    there = memory_text(quota.memory_kb) if quota and quota.memory_kb is not None else ""
+    if here != there and (quota is not None or here):
+        told.append(
+            f"its control group may use {here or 'all'} of memory, and the profile was proved with "
+            f"{there or 'no limit'}"
+        )
     told += machine_diff.of_library(tuned, found)
     told += [f"its child {o.pid} ({o.program}) has malloc from {o.provider}" for o in others]
     if running.environment is None:
