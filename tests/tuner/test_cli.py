@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from hztune import api, arguments, cli, export, params, profile
-from hztune.caution import Caution
 from hztune.cli import tune as cli_tune
 from hztune.doctor import Check, Fitness
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.profile import TERM_DAYS, Profile
+from hztune.profile import TERM_DAYS, Caution, Profile
 from hztune.progress import Plain
 from hztune.rests import DEFAULT_IDLE_S
 from hztune.tune.request import DEFAULT_BUDGET_S

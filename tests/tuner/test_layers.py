@@ -30,7 +30,7 @@ PYTHON_LEVELS = [frozenset(row.split()) for row in (
     "study",
     "attach doctor machine_diff measure progress recordings space stats store",
     "sparse",
-    "allocator blocks caution profile workload",
+    "allocator blocks profile workload",
     "machine params quota rests trace_file",
     "schema",
     "files gc_freeze interrupt process scratch",

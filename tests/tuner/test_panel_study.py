@@ -12,11 +12,10 @@ from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualCloc
 
 from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
-from hztune.caution import Caution
 from hztune.export import provenance
 from hztune.machine import Machine
 from hztune.measure import Around, WorkloadSink
-from hztune.profile import Profile
+from hztune.profile import Caution, Profile
 from hztune.progress import Quiet
 from hztune.result import Decision, Result, ending, read
 from hztune.result.summary import summary_json, summary_lines

@@ -22,7 +22,6 @@ from hztune import allocator, files, schema
 from hztune.allocator import Adapter, Installed
 from hztune.arguments import LIMIT
 from hztune.blocks import Arm, Ratio
-from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.quota import MOST_MEMORY_KB, Quota
@@ -66,6 +65,12 @@ TERM_DAYS = 90
 """Days after which a profile should be measured again, if it does not say otherwise."""
 MOST_TERM_DAYS = 36500
 MOST_SEED = 2**63 - 1
+
+Trouble = Literal["speed", "memory", "failure", "known", "trace"]
+"""Less speed, more memory, a process that failed: measured. `known`: not measured here. `trace`: it
+was proved on a trace, and not on the program."""
+_MANY_TIMES = 0.5
+"""Times of speed below which a loss is told as a factor."""
 
 _Metric = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}\Z")]
 _Threads = Annotated[int, Meta(ge=0, le=65536)]
@@ -190,6 +195,45 @@ class Share(Schema, frozen=True):
     ratio: Times | None
     ci_low: Times | None
     ci_high: Times | None
+
+
+class Caution(Schema, frozen=True):
+    """What a profile may do to programs that it was not tuned for."""
+
+    what: Trouble
+    on: Text  # the kind of programs ("programs with large blocks"); or the whole sentence
+    workload: Text = ""  # of the panel, on which it was seen; "" for a known risk
+    params: dict[Word, Setting] = field(default_factory=dict)  # that do it; empty: not found
+    ratio: Times | None = None  # speed or peak memory, tuned / default, with its 95 % interval
+    ci_low: Times | None = None
+    ci_high: Times | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what does not fit together."""
+        measured = [each for each in (self.ci_low, self.ratio, self.ci_high) if each is not None]
+        if len(measured) != 3 * (self.what in ("speed", "memory")):
+            raise ValueError("a warning lacks its ratio, or has one that is not of its kind")
+        if measured != sorted(measured) or self.ratio == 0:
+            raise ValueError("the ratio of a warning lies outside its interval, or is 0")
+        if self.what == "known" and not self.params:
+            raise ValueError("a known risk is one of parameters, and names none")
+
+    @property
+    def text(self) -> str:
+        """In words: "on programs with large blocks: 33 times slower (max_dirty_bytes=0)"."""
+        cause = " ".join(f"{name}={value}" for name, value in self.params.items())
+        if self.what == "known":
+            return f"known risk of {cause}: {self.on}"
+        if self.what == "trace":
+            return self.on
+        effect = "a process failed"
+        if self.what == "memory" and self.ratio:
+            effect = f"{self.ratio:.1f} times the memory"
+        elif self.ratio and self.ratio < _MANY_TIMES:
+            effect = f"{1.0 / self.ratio:.0f} times slower"
+        elif self.ratio:
+            effect = f"{100.0 * (1.0 - self.ratio):.0f} % slower"
+        return f"on {self.on}: {effect}" + (f" ({cause})" if cause else "")
 
 
 class SearchInfo(Schema, frozen=True):

@@ -19,8 +19,7 @@ import msgspec
 from hztune import profile as profiles
 from hztune import schema
 from hztune.blocks import Arm, fixed
-from hztune.caution import Caution
-from hztune.profile import Claim, MemoryClaim, Profile, Share, Verdict
+from hztune.profile import Caution, Claim, MemoryClaim, Profile, Share, Verdict
 from hztune.rests import MemoryKind
 from hztune.result.kept import KeptMemory
 from hztune.stats.intervals import Interval

@@ -24,11 +24,11 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.caution import Caution
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
 from hztune.measure import Accounting, Around, Role, WorkloadSink
 from hztune.measure.executors import executor_for
+from hztune.profile import Caution
 from hztune.stats.intervals import (
     Interval,
     critical_values,

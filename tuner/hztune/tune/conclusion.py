@@ -12,12 +12,12 @@ from pathlib import Path
 
 from hztune import profile, version
 from hztune.blocks import Arm, Outcome
-from hztune.caution import Caution
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import (
     LIMIT_ROOM,
     AllocatorId,
+    Caution,
     MachineId,
     MemoryClaim,
     Objective,
