@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18496, "modules": 126, "functions": 1682, "classes": 261, "docstrings": 4625},
+    "tuner": {"code": 18455, "modules": 126, "functions": 1679, "classes": 261, "docstrings": 4555},
     "tests": {"code": 20409},
     "experiments": {"code": 4842},
     "core in C": {"code": 19373},
