@@ -95,11 +95,7 @@ CHECK("the arena goes on behind what others have mapped")
 /* Lets the process map `bytes` more. */
 static void leave(size_t bytes)
 {
-    size_t pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    require(file != NULL && fscanf(file, "%zu", &pages) == 1, "cannot read /proc/self/statm");
-    (void)fclose(file);
-    const size_t most = pages * (size_t)sysconf(_SC_PAGESIZE) + bytes;
+    const size_t most = mapped_bytes() + bytes;
     require(setrlimit(RLIMIT_AS, &(struct rlimit){most, most}) == 0, "setrlimit failed");
 }
 

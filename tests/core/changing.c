@@ -7,44 +7,35 @@
 #include <hz/hz.h>
 #include <hz/params.h>
 
-#include <dirent.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-enum { MESSAGE = 300, PAUSE_US = 1000, WAITS = 20000, SIZE = 512, BLOCKS = 64, CHANGES = 2000 };
+enum { MESSAGE = 300, SIZE = 512, BLOCKS = 64, CHANGES = 2000 };
 
 static char message[MESSAGE];
 
-static hz_set_status set(const char *name, const char *value)
-{
-    message[0] = '\0';
-    return hz_set(name, value, message, sizeof message);
-}
-
-static const char *got(const char *name)
-{
-    static char text[MESSAGE];
-    require(hz_get(name, text, sizeof text) == HZ_SET_DONE, "%s: %s", name, text);
-    return text;
-}
-
 static void require_set(const char *name, const char *value)
 {
-    require(set(name, value) == HZ_SET_DONE, "%s=%s: %s", name, value, message);
+    const hz_set_status status = hz_set(name, value, message, sizeof message);
+    require(status == HZ_SET_DONE, "%s=%s: %s", name, value, message);
+}
+
+static void require_got(const char *name, const char *value)
+{
+    require(hz_get(name, message, sizeof message) == HZ_SET_DONE, "%s: %s", name, message);
+    require(strcmp(message, value) == 0, "%s is %s, not %s", name, message, value);
 }
 
 static void require_refused(hz_set_status why, const char *name, const char *value,
                             const char *said)
 {
-    const hz_set_status status = set(name, value);
-    require(status == why, "%s=%s: status %d: %s", name, value, (int)status, message);
-    require(strstr(message, said) != NULL, "%s=%s: it says: %s", name, value, message);
+    const hz_set_status status = hz_set(name, value, message, sizeof message);
+    require(status == why && strstr(message, said) != NULL, "%s=%s: status %d, it says: %s", name,
+            value, (int)status, message);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -57,35 +48,25 @@ CHECK("each parameter changes if its row says so")
         snprintf(text, sizeof text, "%lld", (long long)param->high);
         if (param->is_live) {
             require_set(param->name, text);
-            require(strcmp(got(param->name), text) == 0, "%s is %s", param->name, got(param->name));
+            require_got(param->name, text);
         } else {
             require_refused(HZ_SET_FIXED, param->name, param->default_text, param->env);
         }
     }
 }
 
-CHECK("a wrong value is refused with what is legal")
+CHECK("a wrong value or name is refused with what is legal")
 {
     require_refused(HZ_SET_ILLEGAL, "decay_ms", "60001",
                     "decay_ms is \"60001\"; legal is a whole number from 0 to 60000 (ms)");
     require_refused(HZ_SET_ILLEGAL, "decay_ms", "", "a whole number");
     require_refused(HZ_SET_ILLEGAL, "max_dirty_bytes", "3", "a power of two");
-    require(strcmp(got("decay_ms"), "100") == 0, "decay_ms is %s", got("decay_ms"));
-}
-
-CHECK("a name of no parameter is refused")
-{
-    char text[MESSAGE];
+    require_got("decay_ms", "100");
     require_refused(HZ_SET_UNKNOWN, "decay", "0", "decay is no parameter of hz");
-    require(hz_get("decay", text, sizeof text) == HZ_SET_UNKNOWN, "hz_get knows it");
-    require(strstr(text, "no parameter") != NULL, "hz_get says: %s", text);
-}
-
-CHECK("a value that does not fit another one is refused")
-{
+    require(hz_get("decay", message, sizeof message) == HZ_SET_UNKNOWN, "hz_get knows it");
+    require(strstr(message, "no parameter") != NULL, "hz_get says: %s", message);
     require_refused(HZ_SET_UNFIT, "thread_cache_bytes", "65536", "magazine_bytes");
-    require(strcmp(got("thread_cache_bytes"), "8388608") == 0, "it is %s",
-            got("thread_cache_bytes"));
+    require_got("thread_cache_bytes", "8388608");
 }
 
 CHECK("a message fits any buffer")
@@ -107,8 +88,7 @@ static void *allocate_until_it_is_over(void *seed)
     while (!atomic_load(&over)) {
         const uint64_t random = random_next(&state);
         hz_free(blocks[random % BLOCKS]);
-        const size_t size = (random >> 32) % (random & 64 ? 600000 : 4000);
-        blocks[random % BLOCKS] = hz_malloc(size);
+        blocks[random % BLOCKS] = hz_malloc((random >> 32) % (random & 64 ? 600000 : 4000));
     }
     for (int i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
     return NULL;
@@ -126,10 +106,10 @@ static void *change_all(void *seed)
     for (int i = 0; i < CHANGES; i++) {
         const uint64_t random = random_next(&state);
         const char *const *row = values[random % COUNT(values)];
-        char why[MESSAGE], text[MESSAGE];
+        char why[MESSAGE];
         require(hz_set(row[0], row[1 + (random >> 32) % 2], why, sizeof why) == HZ_SET_DONE, "%s",
                 why);
-        require(hz_get(row[0], text, sizeof text) == HZ_SET_DONE, "%s", text);
+        require(hz_get(row[0], why, sizeof why) == HZ_SET_DONE, "%s", why);
         if (i % 64 == 0) (void)hz_trim();
     }
     return NULL;
@@ -137,53 +117,49 @@ static void *change_all(void *seed)
 
 CHECK_IN(60, "threads may change everything while others allocate")
 {
-    pthread_t allocating[2], changing[2];
-    for (uintptr_t i = 0; i < 2; i++) {
-        allocating[i] = thread_start(allocate_until_it_is_over, (void *)(i + 1));
-        changing[i] = thread_start(change_all, (void *)(i + 1));
-    }
-    for (int i = 0; i < 2; i++) (void)thread_end(changing[i]);
+    crowd allocating, changing;
+    crowd_start(&allocating, 2, allocate_until_it_is_over);
+    crowd_start(&changing, 2, change_all);
+    crowd_end(&changing);
     atomic_store(&over, true);
-    for (int i = 0; i < 2; i++) (void)thread_end(allocating[i]);
+    crowd_end(&allocating);
 }
 
-static void require_child_changes(void)
+static void change_in_child(void)
 {
-    const pid_t child = fork();
-    if (child == 0) {
-        require_set("span_cache", "5");
-        hz_free(hz_malloc(SIZE));
-        _exit(0);
-    }
-    require_child_ends(child);
+    require_set("span_cache", "5");
+    hz_free(hz_malloc(SIZE));
 }
 
-CHECK_IN(60, "a child of a fork in a change can change")
+static void have_what_the_parent_has(void)
 {
-    enum { FORKS = 100 };
-    const pthread_t changing = thread_start(change_all, (void *)1);
-    for (int i = 0; i < FORKS; i++) require_child_changes();
-    (void)thread_end(changing);
+    require_got("decay_ms", "17");
 }
 
-CHECK("a child begins with what its parent has")
+CHECK_IN(60, "a child of a fork in a change can change, and begins with what its parent has")
 {
+    crowd changing;
+    crowd_start(&changing, 1, change_all);
+    for (int i = 0; i < 100; i++) require_of_child(change_in_child);
+    crowd_end(&changing);
     require_set("decay_ms", "17");
-    const pid_t child = fork();
-    if (child == 0) _exit(strcmp(got("decay_ms"), "17") == 0 ? 0 : 1);
-    require_child_ends(child);
+    require_of_child(have_what_the_parent_has);
 }
 
-/* ---- the background thread ------------------------------------------------------------------ */
-
-
+/* For ever if they do not come or go. */
 static void wait_for_threads(size_t count)
 {
-    for (int i = 0; i < WAITS && threads_now() != count; i++) usleep(PAUSE_US);
-    require(threads_now() == count, "there are %zu threads, not %zu", threads_now(), count);
+    while (threads_now() != count) usleep(1000);
 }
 
-CHECK("the background thread comes and goes")
+static void have_a_background_thread_of_its_own(void)
+{
+    require(threads_now() == 1, "the child has a thread already");
+    require_set("background_period_us", "128");
+    wait_for_threads(2);
+}
+
+CHECK("the background thread comes and goes, and a child can start one of its own")
 {
     for (int i = 0; i < 3; i++) {
         require_set("background_period_us", "64");
@@ -191,41 +167,24 @@ CHECK("the background thread comes and goes")
         require_set("background_period_us", "0");
         wait_for_threads(1);
     }
-}
-
-CHECK("a child can start a background thread of its own")
-{
     require_set("background_period_us", "64");
     wait_for_threads(2);
-    const pid_t child = fork();
-    if (child == 0) {
-        require(threads_now() == 1, "the child has a thread already");
-        require_set("background_period_us", "128");
-        wait_for_threads(2);
-        _exit(0);
-    }
-    require_child_ends(child);
+    require_of_child(have_a_background_thread_of_its_own);
 }
-
-/* ---- trim ----------------------------------------------------------------------------------- */
 
 static pthread_barrier_t turn;
 static size_t kept_before, kept_after;
 
-static void fill_magazines(size_t size)
-{
-    static _Thread_local void *blocks[BLOCKS];
-    for (int i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(size);
-    for (int i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
-}
-
+/* The last free is of a class that was never used: its magazine is empty. */
 static void *keep_blocks_and_call_again(void *unused)
 {
-    fill_magazines(SIZE);
+    void *blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(SIZE);
+    for (int i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
     kept_before = hz_magazine_count(hz_heap_mine, hz_class_of(SIZE));
     pthread_barrier_wait(&turn);
     pthread_barrier_wait(&turn); /* the trim */
-    hz_free(hz_malloc(100000));  /* of a class that was never used: its magazine is empty */
+    hz_free(hz_malloc(100000));
     kept_after = hz_magazine_count(hz_heap_mine, hz_class_of(SIZE));
     return unused;
 }
@@ -267,11 +226,11 @@ CHECK("a hook gets the messages")
 
 static bool give_the_reserve(size_t size)
 {
+    const bool has_one = reserve != NULL;
     wanted = size;
-    if (reserve == NULL) return false;
     hz_free(reserve);
     reserve = NULL;
-    return true;
+    return has_one;
 }
 
 CHECK("a hook may free memory when there is none")
@@ -279,8 +238,7 @@ CHECK("a hook may free memory when there is none")
     enum { MANY = 64 << 20 };
     reserve = hz_malloc(2 * (size_t)MANY);
     require(reserve != NULL, "there is no memory at all");
-    const struct rlimit limit = {1, 1};
-    require(setrlimit(RLIMIT_AS, &limit) == 0, "there is no limit");
+    require(setrlimit(RLIMIT_AS, &(struct rlimit){1, 1}) == 0, "there is no limit");
     require(hz_malloc(MANY) == NULL, "memory is left");
     (void)hz_on_out_of_memory(give_the_reserve);
     require(hz_malloc(MANY) != NULL, "the reserve is of no use");

@@ -276,6 +276,27 @@ uint64_t number_chosen(const char *variable, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
+static int is_set(const char *variable, const char *word)
+{
+    const char *value = getenv(variable);
+    return value != NULL && strcmp(value, word) == 0;
+}
+
+int is_full(void)
+{
+    return is_set("HZ_HARDENING", "full");
+}
+
+int is_hardened(void)
+{
+    return is_full() || is_set("HZ_HARDENING", "light");
+}
+
+int is_at_call(void)
+{
+    return is_set("HZ_DOUBLE_FREE", "at_call");
+}
+
 uint64_t seed_chosen(uint64_t otherwise)
 {
     const uint64_t seed = number_chosen("TEST_SEED", otherwise);

@@ -120,6 +120,11 @@ uint64_t seed_chosen(uint64_t otherwise);
 /* A whole number from the environment, or `otherwise`. */
 uint64_t number_chosen(const char *variable, uint64_t otherwise);
 
+/* What HZ_HARDENING and HZ_DOUBLE_FREE say: `full`, `light` or `full`, and `at_call`. */
+int is_full(void);
+int is_hardened(void);
+int is_at_call(void);
+
 /* Resident bytes of this process's own memory (not of mapped files), bytes of all that is mapped,
  * and how many mappings and threads it has. */
 size_t resident_bytes(void);

@@ -21,22 +21,6 @@ enum { MIB = 1 << 20 };
 
 static const size_t sizes[] = {1, 8, 24, 100, 1000, 4096, 20000};
 
-static bool is_set(const char *name, const char *word)
-{
-    const char *value = getenv(name);
-    return value != NULL && strcmp(value, word) == 0;
-}
-
-static bool is_full(void)
-{
-    return is_set("HZ_HARDENING", "full");
-}
-
-static bool is_hardened(void)
-{
-    return is_full() || is_set("HZ_HARDENING", "light");
-}
-
 static void *fresh(size_t size)
 {
     unsigned char *block = malloc(size);

@@ -8,7 +8,6 @@
  * the allocator's own instructions. Whatever happens once (start-up, first refill, exit) falls out
  * of a difference of two ROUNDS.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,18 +43,6 @@ static void run(size_t size, size_t depth, size_t rounds)
     }
 }
 
-static size_t number(const char *text, size_t low, size_t high)
-{
-    char *end = NULL;
-    errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || value < low || value > high) {
-        fprintf(stderr, "pair: got '%s', a number from %zu to %zu is needed\n", text, low, high);
-        exit(2);
-    }
-    return (size_t)value;
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 5 || (strcmp(argv[1], "call") != 0 && strcmp(argv[1], "none") != 0)) {
@@ -65,6 +52,8 @@ int main(int argc, char **argv)
     const int call = strcmp(argv[1], "call") == 0;
     allocate = call ? malloc : allocate_nothing;
     release = call ? free : release_nothing;
-    run(number(argv[2], 0, 1u << 30), number(argv[3], 1, DEPTH_MAX), number(argv[4], 0, 1u << 30));
+    const size_t depth = strtoull(argv[3], NULL, 10);
+    if (depth > DEPTH_MAX) return 2;
+    run(strtoull(argv[2], NULL, 10), depth, strtoull(argv[4], NULL, 10));
     return 0;
 }

@@ -381,76 +381,78 @@ static void watch(void)
     meanwhile = let_another_thread_allocate;
 }
 
-CHECK("no free of a small block returns memory under a lock")
+static void *lone, *two[2];
+static void *small[SPAN_BLOCKS];
+
+static void give_small(void)
 {
-    static void *small[SPAN_BLOCKS];
-    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
-    burst();
-    watch();
     give_all(small, SPAN_BLOCKS);
-    require(watched > 0, "nothing went back");
 }
 
-CHECK("no free of a large block returns memory under a lock")
+static void give_large(void)
 {
-    void *block = take(MIB);
-    burst();
-    watch();
-    give(block);
-    require(watched > 0, "nothing went back");
+    give(lone);
 }
 
-CHECK("no block that shrinks returns memory under a lock")
+static void shrink(void)
 {
-    void *block = take(100 * (size_t)MIB);
-    burst();
-    watch();
-    (void)resize(block, 2 * MIB);
-    require(watched > 0, "nothing went back");
+    (void)resize(lone, 2 * MIB);
 }
 
 /* A second block lies behind the first one, which therefore cannot grow in place. */
-CHECK("no block that moves returns memory under a lock")
+static void move(void)
 {
-    void *two[2];
-    take_all(two, 2, MIB);
-    burst();
-    watch();
     require(resize(two[0], 2 * MIB) != two[0], "it grew in place");
-    require(watched > 0, "nothing went back");
 }
 
-CHECK("no decay returns memory under a lock")
+static void trim(void)
 {
-    static void *small[SPAN_BLOCKS];
-    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
-    give_all(small, SPAN_BLOCKS);
+    (void)hz_trim();
+}
+
+static void decay_again_and_again(void)
+{
+    give_small();
     for (int look = 0; look < 20; look++) {
         watch();
         let_decay();
     }
-    require(watched > 1, "nothing went back");
 }
 
-CHECK("no trim returns memory under a lock")
+static void require_watched(void (*act)(void))
 {
+    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
+    take_all(two, 2, MIB);
+    lone = take(act == shrink ? 100 * (size_t)MIB : MIB);
     burst();
     watch();
-    (void)hz_trim();
-    require(watched > 0, "nothing went back");
+    act();
+    require(watched > (act == decay_again_and_again), "nothing went back");
+    _exit(0);
+}
+
+CHECK("no free returns memory under a lock")
+{
+    void (*const acts[])(void) = {give_small, give_large, shrink,
+                                  move,       trim,       decay_again_and_again};
+    for (size_t i = 0; i < COUNT(acts); i++) {
+        const pid_t child = fork();
+        if (child == 0) require_watched(acts[i]);
+        require_child_ends(child);
+    }
 }
 
 /* ---- beside a fork -------------------------------------------------------------------------- */
 
+static void trim_in_child(void)
+{
+    require(dirty_bytes() == (size_t)BURST * MIB, "the child has %zu bytes", dirty_bytes());
+    require(hz_trim() && dirty_bytes() == 0, "in the child %zu bytes stay", dirty_bytes());
+}
+
 static void *fork_and_trim(void *unused)
 {
-    const pid_t child = fork();
-    if (child == 0) {
-        require(dirty_bytes() == (size_t)BURST * MIB, "the child has %zu bytes", dirty_bytes());
-        require(hz_trim() && dirty_bytes() == 0, "in the child %zu bytes stay", dirty_bytes());
-        _exit(0);
-    }
-    require_child_ends(child);
+    require_of_child(trim_in_child);
     return unused;
 }
 

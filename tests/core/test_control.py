@@ -92,9 +92,13 @@ def start(libhz: Path, plain_environment: dict[str, str]) -> Iterator[Start]:
         program.communicate(timeout=DEADLINE_S)
 
 
-def ready(program: Program) -> Program:
+def line(program: Program) -> str:
     assert program.stdout is not None
-    assert program.stdout.readline() == "ready\n"
+    return program.stdout.readline().strip()
+
+
+def ready(program: Program) -> Program:
+    assert line(program) == "ready"
     return program
 
 
@@ -140,13 +144,16 @@ def ask(pid: int, *lines: str) -> dict[str, Any]:
     return ask_at(name, key, *lines)
 
 
-def test_a_process_tells_what_it_has(start: Start) -> None:
-    program = ready(start(WAIT, HZ_DECAY_MS="7"))
-    said = ask(program.pid, "stats")
-    assert (said["pid"], said["allocator"]) == (program.pid, "hz")
-    assert said["stats"]["config"]["decay_ms"] == 7
-    assert said["stats"]["memory"]["held_bytes"] >= said["stats"]["memory"]["live_bytes"] > 0
-    assert program.pid in {each["thread"] for each in said["threads"]}
+def test_a_process_tells_what_it_has_and_a_trim_returns_what_is_free(start: Start) -> None:
+    pid = ready(start(HOLD, HZ_DECAY_MS="60000")).pid
+    said = ask(pid, "stats")
+    assert (said["pid"], said["allocator"]) == (pid, "hz")
+    assert said["stats"]["config"]["decay_ms"] == 60000
+    memory = said["stats"]["memory"]
+    assert memory["held_bytes"] >= memory["live_bytes"] > 0
+    assert pid in {each["thread"] for each in said["threads"]}
+    said = ask(pid, "trim")
+    assert said["before"]["held_bytes"] - said["after"]["held_bytes"] >= 32 * MIB
 
 
 def test_a_change_acts_without_a_call_of_the_program(start: Start) -> None:
@@ -155,11 +162,6 @@ def test_a_change_acts_without_a_call_of_the_program(start: Start) -> None:
     said = ask(program.pid, "set", "decay_ms=0", "span_cache=3")
     assert (said["config"]["decay_ms"], said["config"]["span_cache"]) == (0, 3)
     assert ask(program.pid, "stats")["stats"]["memory"]["free_bytes"] < MIB
-
-
-def test_a_trim_returns_what_is_free(start: Start) -> None:
-    said = ask(ready(start(HOLD, HZ_DECAY_MS="60000")).pid, "trim")
-    assert said["before"]["held_bytes"] - said["after"]["held_bytes"] >= 32 * MIB
 
 
 @pytest.mark.parametrize(
@@ -188,8 +190,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(
 
 def test_without_the_variable_there_is_neither_a_thread_nor_a_socket(start: Start) -> None:
     program = start(f"{COUNT}; {WAIT}", HZ_CONTROL="0")
-    assert program.stdout is not None
-    assert program.stdout.readline() == "1\n"
+    assert line(program) == "1"
     assert address_of(ready(program).pid) is None
 
 
@@ -213,8 +214,7 @@ def test_a_program_that_closes_all_descriptors_still_answers(start: Start) -> No
 
 def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start: Start) -> None:
     program = start(FORK)
-    assert program.stdout is not None
-    child = int(program.stdout.readline())
+    child = int(line(program))
     assert ask(program.pid, "set", "decay_ms=3")["config"]["decay_ms"] == 3
     assert address_of(child) is None
     os.kill(child, 9)

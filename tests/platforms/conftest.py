@@ -11,8 +11,8 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -27,25 +27,15 @@ TARGETS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Platform:
-    """What programs for another machine, or another C library, need.
-
-    Attributes:
-        name: As a reader knows it.
-        needs: Programs that must be installed.
-        packages: Debian's packages that have them.
-        defines: Definitions for CMake.
-        emulator: The program that runs what is built for it; "" where this machine does.
-        variables: For the emulator.
-    """
+class Platform(NamedTuple):
+    """What programs for another machine, or another C library, need."""
 
     name: str
-    needs: tuple[str, ...]
-    packages: str
-    defines: dict[str, str]
-    emulator: str = ""
-    variables: dict[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...]  # programs that must be installed
+    packages: str  # Debian's packages that have them
+    defines: dict[str, str]  # for CMake
+    emulator: str = ""  # "" where this machine runs what is built
+    variables: tuple[tuple[str, str], ...] = ()  # for the emulator
 
 
 AARCH64 = Platform(
@@ -59,7 +49,7 @@ AARCH64 = Platform(
         "CMAKE_CXX_COMPILER": "aarch64-linux-gnu-g++",
     },
     "qemu-aarch64",
-    {"QEMU_LD_PREFIX": "/usr/aarch64-linux-gnu"},
+    (("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu"),),
 )
 MUSL = Platform("x86-64 with musl", ("musl-gcc",), "musl-tools", {"CMAKE_C_COMPILER": "musl-gcc"})
 OLDEST = Platform("the first x86-64", ("qemu-x86_64",), "qemu-user", {}, "qemu-x86_64")
@@ -110,7 +100,7 @@ class Built:
         limit = EMULATED_BYTES if self.is_emulated and is_limited else resource.RLIM_INFINITY
         return subprocess.run(
             ["prlimit", f"--as={limit}", *words],
-            env={**plain, **self.platform.variables, **variables},
+            env={**plain, **dict(self.platform.variables), **variables},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
