@@ -17,10 +17,10 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18455, "modules": 126, "functions": 1679, "classes": 261, "docstrings": 4555},
-    "tests": {"code": 20409},
+    "tests": {"code": 20400},
     "experiments": {"code": 4842},
     "core in C": {"code": 19373},
-    "tests in C": {"code": 10067},
+    "tests in C": {"code": 10009},
     "guides": {"words": 14550},
     "experiments' pages": {"words": 15045},
 }
