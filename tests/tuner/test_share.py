@@ -12,17 +12,12 @@ import pytest
 # What stands on the command line up to the cursor, and some of what bash then offers.
 COMPLETED = {
     "a command": ("hztune ", {"tune", "doctor"}),
-    "an option of tune, which is not named": ("hztune --work", {"--workload"}),
     "an option behind others": ("hztune -w larson --thr", {"--threads"}),
     "a choice": ("hztune tune --objective ", {"throughput", "p99"}),
-    "a workload": ("hztune compare hz glibc -w lar", {"larson"}),
     "a further workload": ("hztune -w larson,rem", {"larson,remote"}),
-    "an allocator": ("hztune --allocator jem", {"jemalloc"}),
     "a contender": ("hztune compare none jem", {"jemalloc", "FILES"}),
     "an allocator whose parameters are shown": ("hztune params --allocator mim", {"mimalloc"}),
-    "a parameter of a process": ("hztune set --pid 1 dec", {"decay_ms="}),
     "a form of a profile": ("hztune export x --format sys", {"systemd"}),
-    "a program": ("hztune -- ./pro", {"FILES"}),
     "a program under a profile": ("hztune run profile.json -- ", {"FILES"}),
 }
 
