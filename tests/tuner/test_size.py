@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18455, "modules": 126, "functions": 1679, "classes": 261, "docstrings": 4555},
-    "tests": {"code": 20400},
-    "experiments": {"code": 4842},
+    "tuner": {"code": 18445, "modules": 125, "functions": 1677, "classes": 261, "docstrings": 4545},
+    "tests": {"code": 20395},
+    "experiments": {"code": 4832},
     "core in C": {"code": 19373},
     "tests in C": {"code": 10009},
     "guides": {"words": 14550},
