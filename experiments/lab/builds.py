@@ -69,21 +69,16 @@ def _built(kind: str, config: Mapping[str, Value]) -> Path:
     options += [f"-D{name}=OFF" for name in _OFF.get(kind, ())]
     build.mkdir(parents=True, exist_ok=True)
     if header:
-        options.append(f"-D{HEADER}={build / 'hz_config.h'}")
-        _write_if_changed(build / "hz_config.h", header)
+        path = build / "hz_config.h"
+        options.append(f"-D{HEADER}={path}")
+        if not path.exists() or path.read_text(encoding="utf-8") != header:  # else its time stays
+            files.write_whole(path, header)
     target = "hz-bench" if INSIDE in BUILDS[kind] else "hz_shared"
-    _cmake("-S", str(source), "-B", str(build), *options)
-    _cmake("--build", str(build), "--target", target, "--parallel", "2")
+    for words in (
+        ("-S", str(source), "-B", str(build), *options),
+        ("--build", str(build), "--target", target, "--parallel", "2"),
+    ):
+        done = process.run(["cmake", *words], deadline_s=_DEADLINE_S)
+        if not done.ok:
+            raise HztuneError(f"cmake {' '.join(words[:2])} {done.describe()}")
     return build
-
-
-def _write_if_changed(path: Path, text: str) -> None:
-    """Writes a file, but leaves its time alone when it stands there already."""
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        files.write_whole(path, text)
-
-
-def _cmake(*words: str) -> None:
-    done = process.run(["cmake", *words], deadline_s=_DEADLINE_S)
-    if not done.ok:
-        raise HztuneError(f"cmake {' '.join(words[:2])} {done.describe()}")

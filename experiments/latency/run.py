@@ -62,27 +62,14 @@ def measure(words: Sequence[str], name: str, library: str) -> dict[str, float]:
     return figures
 
 
-def others(results: Path, shapes: Sequence[str]) -> list[Row]:
-    """The runs that are there already, of other shapes."""
-    if not results.exists():
-        return []
-    runs: list[Row] = json.loads(results.read_text())["runs"]
-    return [row for row in runs if row["shape"] not in shapes]
-
-
-def turned(libraries: Sequence[tuple[str, str]], by: int) -> list[tuple[str, str]]:
-    """The allocators in the order of a round."""
-    first = by % len(libraries)
-    return [*libraries[first:], *libraries[:first]]
-
-
 def measure_all(asked: argparse.Namespace, program: Path) -> Iterator[Row]:
     """Runs all rounds; yields the figures of each run."""
     libraries = [*asked.library, *(() if asked.without_glibc else (GLIBC,))]
     before = REALTIME if asked.realtime else ()
     for number in range(asked.rounds):
+        first = number % len(libraries)
         for shape in asked.shape or SHAPES:
-            for name, library in turned(libraries, number):
+            for name, library in [*libraries[first:], *libraries[:first]]:
                 words = [*before, str(program), shape, str(asked.calls)]
                 figures = measure(words, name, library)
                 yield {"round": number, "shape": shape, "allocator": name, **figures}
@@ -102,16 +89,13 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     yield "| | " + " | ".join(shapes) + " |"
     yield "|---" * (len(shapes) + 1) + "|"
     for name in sorted(names):
-        yield f"| {name} | " + " | ".join(cell(rows, name, shape) for shape in shapes) + " |"
-
-
-def cell(rows: Sequence[Row], name: str, shape: str) -> str:
-    """One median with its ends."""
-    found = [row for row in rows if (row["allocator"], row["shape"]) == (name, shape)]
-    values = [row[FIGURE] / 1000 for row in found]
-    if not values:
-        return ""
-    return f"{statistics.median(values):.0f} [{min(values):.0f}, {max(values):.0f}]"
+        cells = []
+        for shape in shapes:
+            found = [row for row in rows if (row["allocator"], row["shape"]) == (name, shape)]
+            us = [row[FIGURE] / 1000 for row in found]
+            ends = f"{statistics.median(us):.0f} [{min(us):.0f}, {max(us):.0f}]" if us else ""
+            cells.append(ends)
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def library(text: str) -> tuple[str, str]:
@@ -146,7 +130,8 @@ def main() -> int:
         return 0
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     held = {"schema": 1, "measured": now, "machine": machine(), "realtime": asked.realtime}
-    rows = others(asked.results, asked.shape or SHAPES)
+    there = json.loads(asked.results.read_text())["runs"] if asked.results.exists() else []
+    rows: list[Row] = [row for row in there if row["shape"] not in (asked.shape or SHAPES)]
     with tempfile.TemporaryDirectory(prefix="hztune-latency-") as folder:
         for row in measure_all(asked, build(Path(folder))):
             rows.append(row)
