@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import groupby
 from typing import Any
 
@@ -211,3 +212,14 @@ def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: 
     kinds = [call.kind for call in witness("burst-idle", *work, *of_one_size)]
     halves = [(kind, len(list(calls))) for kind, calls in groupby(kinds)]
     assert halves == [("malloc", 404), ("free", 404)] * 4, "three bursts, and the last one"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["larson --slots 20", "remote --ws 20 --mailbox 2", "rptest --blocks 20", "sh8 --kept 5"],
+)
+def test_everything_is_freed_in_the_end(witness: Witness, line: str) -> None:
+    of_one_size = ("--min_size", MARKED, "--max_size", MARKED)
+    calls = witness(*line.split(), *of_one_size, "--threads", 3, "--ops", 3000)
+    kinds = Counter(call.kind for call in calls)
+    assert kinds["malloc"] == kinds["free"] > 100
