@@ -17,6 +17,7 @@ NAMES = [
     *("threads", "burst-idle", "kv", "app"),
 ]
 NOT_STEADY = {"burst-idle"}
+ONE_SIZE = ("--min_size", MARKED, "--max_size", MARKED)
 TWO_THREADS_AT_LEAST = {"pipeline", "xmalloc", "sh8"}
 OPS = {"threads": 200, "cache-scratch": 5000, "cache-thrash": 5000, "sh6": 5000, "sh8": 5000}
 HURRY = {"burst-idle": ("--idle", 0), "alloctest": ("--items", 500), "larson": ("--slots", 500)}
@@ -158,10 +159,9 @@ def test_app_has_the_sizes_of_applications(programs: Programs) -> None:
 def test_uniform_sizes_fill_their_octaves_evenly(programs: Programs) -> None:
     octaves = programs.result("larson", "--threads", 1, "--min-size", 64, "--max-size", 1023,
                               "--ops", 100000)["requests"]["octaves"]  # fmt: skip
-    total = sum(octaves.values())
     assert [*octaves] == ["64", "128", "256", "512"]
     for least, count in octaves.items():
-        assert count / total == pytest.approx(int(least) / 960, abs=0.01)
+        assert count / sum(octaves.values()) == pytest.approx(int(least) / 960, abs=0.01)
 
 
 def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs: Programs) -> None:
@@ -195,8 +195,7 @@ def test_latencies_are_ordered_and_cover_every_call(programs: Programs) -> None:
     for call in ("malloc", "free"):
         times = result["latency"][call]
         assert times["count"] == 50000
-        keys = ("p50_ns", "p99_ns", "p999_ns", "p9999_ns", "max_ns")
-        values = [times[key] for key in keys]
+        values = [times[key] for key in ("p50_ns", "p99_ns", "p999_ns", "p9999_ns", "max_ns")]
         assert [1, *values] == sorted([1, *values])
 
 
@@ -207,19 +206,16 @@ def test_hz_reports_its_configuration_and_counters(programs: Programs, preload: 
 
 
 def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: Witness) -> None:
-    of_one_size = ("--min_size", MARKED, "--max_size", MARKED)
     work = ("--threads", 4, "--blocks", 400, "--ops", 3 * 2 * 404, "--idle", 0)
-    kinds = [call.kind for call in witness("burst-idle", *work, *of_one_size)]
+    kinds = [call.kind for call in witness("burst-idle", *work, *ONE_SIZE)]
     halves = [(kind, len(list(calls))) for kind, calls in groupby(kinds)]
     assert halves == [("malloc", 404), ("free", 404)] * 4, "three bursts, and the last one"
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["larson --slots 20", "remote --ws 20 --mailbox 2", "rptest --blocks 20", "sh8 --kept 5"],
+    "line", ["larson --slots 20", "remote --ws 20 --mailbox 2", "sh8 --kept 5"]
 )
 def test_everything_is_freed_in_the_end(witness: Witness, line: str) -> None:
-    of_one_size = ("--min_size", MARKED, "--max_size", MARKED)
-    calls = witness(*line.split(), *of_one_size, "--threads", 3, "--ops", 3000)
+    calls = witness(*line.split(), *ONE_SIZE, "--threads", 3, "--ops", 3000)
     kinds = Counter(call.kind for call in calls)
     assert kinds["malloc"] == kinds["free"] > 100
