@@ -189,23 +189,16 @@ def test_a_bad_arm_is_typed_and_the_good_one_goes_on(
     assert gone(of(events, "start", "bad")[0]["pid"])
 
 
-def test_a_flood_on_stderr_blocks_nothing_and_only_its_end_is_kept(mischief: Programs) -> None:
+def test_a_flood_blocks_nothing_and_only_its_end_is_kept(mischief: Programs) -> None:
     events = play(
-        mischief, "--rounds", 4, "--arm", "wet", "--env", "HZ_MISCHIEF=flood",
+        mischief, "--rounds", 4, "--arm", "err", "--env", "HZ_MISCHIEF=flood",
+        "--arm", "out", "--env", "HZ_MISCHIEF=drown",
         "--", mischief.bench_path, "misbehave", "--threads", 1,
     )  # fmt: skip
-    (last,) = of(events, "exit")
-    assert last["status"] == "ok"
-    assert last["stderr_tail"] == "x" * 64 * 1024
-    assert len(of(events, "turn")) == 4
-
-
-def test_output_that_is_no_result_is_given_as_none(mischief: Programs) -> None:
-    events = play(
-        mischief, "--rounds", 2, "--arm", "wet", "--env", "HZ_MISCHIEF=drown",
-        "--", mischief.bench_path, "misbehave", "--threads", 1,
-    )  # fmt: skip
-    assert of(events, "exit")[0]["result"] is None
+    (err,), (out,) = of(events, "exit", "err"), of(events, "exit", "out")
+    assert (err["status"], err["stderr_tail"]) == ("ok", "x" * 64 * 1024)
+    assert out["result"] is None, "it is no whole result"
+    assert len(of(events, "turn")) == 8
 
 
 def test_what_is_neither_json_nor_text_never_breaks_an_event(programs: Programs) -> None:
