@@ -354,7 +354,6 @@ def test_a_byte_that_changed_is_noticed_wherever_it_stands(programs: Programs, s
         words = refusal(programs, sound, "--ops", 1)
         assert "damaged" in words or "of version" in words, at
         sound.write_bytes(whole)
-    assert programs.bench(f"trace:{sound}", "--ops", 1).returncode == 0
 
 
 def test_a_trace_that_was_cut_says_so(programs: Programs, sound: Path) -> None:

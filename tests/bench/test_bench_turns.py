@@ -195,9 +195,9 @@ def test_a_flood_blocks_nothing_and_only_its_end_is_kept(mischief: Programs) -> 
         "--arm", "out", "--env", "HZ_MISCHIEF=drown",
         "--", mischief.bench_path, "misbehave", "--threads", 1,
     )  # fmt: skip
-    (err,), (out,) = of(events, "exit", "err"), of(events, "exit", "out")
-    assert (err["status"], err["stderr_tail"]) == ("ok", "x" * 64 * 1024)
-    assert out["result"] is None, "it is no whole result"
+    ends = {each["arm"]: each for each in of(events, "exit")}
+    assert (ends["err"]["status"], ends["err"]["stderr_tail"]) == ("ok", "x" * 64 * 1024)
+    assert ends["out"]["result"] is None, "it is no whole result"
     assert len(of(events, "turn")) == 8
 
 

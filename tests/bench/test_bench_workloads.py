@@ -133,7 +133,6 @@ def test_live_bytes_of_remote_are_bounded_by_slots_and_mailboxes(programs: Progr
 def test_live_bytes_of_larson_are_its_slots(programs: Programs) -> None:
     result = programs.result("larson", "--threads", 4, "--slots", 5000, "--ops", 200000)
     assert result["live_peak_kb"] * 1024 == pytest.approx(4 * 5000 * (8 + 1024) / 2, rel=0.03)
-    assert result["rss_peak_kb"] > result["live_peak_kb"]
 
 
 @pytest.mark.parametrize(
