@@ -403,6 +403,19 @@ def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> Non
     assert text.count("hyperfine -N") == 2
 
 
+def test_a_study_that_ended_before_it_knew_its_noise_tells_none(
+    found: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Claim("ops_per_s", None, None, None, 0, "not_enough_data")
+    made = structs.replace(found.result.profile, claim=claim, params={})
+    account = replace(found.result.account, noise_floor=None, attempts=())
+    result = replace(found.result, profile=made, account=account)
+    monkeypatch.setattr(figures, "read", lambda folder: replace(found, result=result))
+    text = text_of(Path())
+    assert "The budget was too small for a study" in text and "against itself" in text
+    assert "noise floor" not in text.replace("grey band is the noise floor", "")
+
+
 def test_a_study_that_has_not_ended_has_no_page(make_results: MakeResults) -> None:
     with pytest.raises(UsageError, match=r"holds no study that has ended .*--resume"):
         report.render(make_results(spin_wins, stop_at=40.0))

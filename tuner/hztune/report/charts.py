@@ -80,7 +80,7 @@ def proof_strips(found: Figures, control: str) -> tuple[list[Strip], list[tuple[
     strips, lines = list[Strip](), {}
     pairs = [pair.log_ratio for pair in found.ledger.own_calibration]
     if len(pairs) > 1:
-        note = f"noise floor {change(found.floor, sign=False)}"
+        note = f"noise floor {change(found.floor, sign=False)}" if found.floor else ""
         strips.append(Strip(f"{control} against itself", note, pairs, None, "neutral"))
     for number, record in enumerate(found.ledger.fresh_by_arm.values(), start=1):
         interval = found.judged.get(record.arm)
