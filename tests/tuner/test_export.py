@@ -32,11 +32,9 @@ CASES = [
     if form.name != "json" and (not form.allocators or allocator in form.allocators)
 ]
 PACKAGES = {
-    "jemalloc": "libjemalloc2",
-    "mimalloc": "libmimalloc2.0",
-    "tcmalloc": "libtcmalloc-minimal4",
-    "tbb": "libtbbmalloc2",
-}
+    "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0",
+    "tcmalloc": "libtcmalloc-minimal4", "tbb": "libtbbmalloc2",
+}  # fmt: skip
 IN_IMAGE = Path("/usr/local/lib/libhz.so")
 
 

@@ -20,17 +20,8 @@ MakeProfile = Callable[..., Profile]
 MakeResult = Callable[..., Result]
 
 ACCOUNT = Account(
-    why="on fresh pairs",
-    failures={},
-    attempts=(),
-    noise_floor=0.052,
-    detectable=0.113,
-    findable=0.174,
-    wall_s=60.0,
-    measured_share=0.9,
-    warmup_share=0.2,
-    turns=100,
-    disturbed=1,
+    why="on fresh pairs", failures={}, attempts=(), noise_floor=0.052, detectable=0.113,
+    findable=0.174, wall_s=60.0, measured_share=0.9, warmup_share=0.2, turns=100, disturbed=1,
     changes=(
         CounterChange("spans_made", 1200, 330, 12.0, 3.0),
         CounterChange("minor_faults", 900, 300, 9.0, 3.0),
@@ -38,7 +29,7 @@ ACCOUNT = Account(
     ),
     rss_ratio=1.2,
     as_they_come={},
-)
+)  # fmt: skip
 
 
 @pytest.fixture
