@@ -44,6 +44,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SPEED = {"a": 1.0, "b": 0.5, "c": 0.8}
 SIDES = tuple(Contender(name, Arm(name)) for name in SPEED)
 SILENT = ModelNoise(within=0.0, between=0.0, common=0.05)
+CREATED = "2026-01-31T12:00:00Z"
 SPECS = [WorkloadSpec("larson", "", (), threads) for threads in (2, 8)]
 
 
@@ -60,14 +61,10 @@ def failing(*names: str) -> Landscape:
 def measured(landscape: Landscape = as_named, noise: ModelNoise = SILENT) -> Comparison:
     """A record with two rows."""
     rows = tuple(
-        Measured(spec, row(ReplayExecutor(landscape, noise, seed=n), SIDES, 6), comparison_day())
+        Measured(spec, row(ReplayExecutor(landscape, noise, seed=n), SIDES, 6), CREATED)
         for n, spec in enumerate(SPECS)
     )
     return Comparison(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), rows)
-
-
-def comparison_day() -> str:
-    return "2026-01-31T12:00:00Z"
 
 
 # ---- estimates -----------------------------------------------------------------------------------
@@ -368,7 +365,7 @@ def test_a_record_never_says_where_a_library_was(tmp_path: Path) -> None:
     sides = tuple(field.from_file(name, library) for name in ("own", "own2"))
     why = f"malloc comes from {library}, not {library}x"
     failed = tuple(Outcome(side.arm, "wrong_allocator", why) for side in sides)
-    rows = (Measured(SPECS[0], (Block(0, "explore", failed),), comparison_day()),)
+    rows = (Measured(SPECS[0], (Block(0, "explore", failed),), CREATED),)
     text = comparison.dumps(Comparison(sides, (), (), rows))
     assert str(tmp_path) not in text
     assert "malloc comes from liballoc.so" in text and sides[0].sha256 in text

@@ -328,9 +328,6 @@ compare none glibc -- | no program after --
 compare none glibc sort | put -- before it
 compare none glibc -- no-such-program | no program 'no-such-
 compare none glibc -- /sbin/ldconfig | static program
-compare none glbc -- true | did you mean glibc
-compare none absent/profile.json -- true | absent/profile.json
-compare none own=/absent/lib.so -- true | no such file
 compare none -- true | two contenders
 compare none glibc -w larson -- true | exclude each other
 compare none glibc --command a=true -- true | exclude each
@@ -370,9 +367,7 @@ compare none glibc --command a=true --command a=false | gives the name 'a' twice
 compare none glibc -- {} | no program 'none'; where the program
 compare A=true A=false -- {} | two contenders are called 'A'
 compare true false --command a={} --command b=true | must begin every --command or none
-compare none glibc --cpus nan -- true | '--cpus': 'nan' is not a number; legal is one such as
 compare none glibc none --no-worse 2% -- true | there are 3; give the base
-compare none glibc --no-worse 2 -- true | --no-worse '2': legal
 compare none glibc --no-worse '' -- true | --no-worse is empty
 compare none glibc --junit x.xml -- true | --no-worse 2%
 compare none glibc --json --markdown -- true | exclude each other
@@ -381,7 +376,6 @@ compare none glibc --out there -- true | choose another
 compare none glibc --resume --out absent -- true | no comparison to resume in 'absent'
 compare none glibc --resume -- true | give it with --out DIR
 tune -- {} | stands for the contenders
-tune --command a=true -- true | exclude each other
 tune --command a=true --workload larson | not for a program of your own
 tune --command a=true --server x --load y --ready-port 1 | exclude each other
 """
