@@ -1,6 +1,7 @@
 /*
- * malloc, free and their kin: what makes libhz.so and libhz.a a drop-in. Everything here is a thin
- * name for a function of hz.h. override_new.c has C++'s operators, extensions.c what glibc adds.
+ * The kin of malloc and free: what makes libhz.so and libhz.a a drop-in, each a thin name for a
+ * function of hz.h. malloc and free themselves stand in alloc.c and free.c (HZ_DROP_IN_NAME), C++'s
+ * operators in override_new.c, what glibc adds in extensions.c.
  */
 #include <hz/hz.h>
 

@@ -1,9 +1,8 @@
 """Every parameter reaches every station, from the table to the running library and back.
 
-The stations are those of the table in core/README.md, "The life of a parameter". Walked here: the
-start value (4: by the header, and frozen), the environment (5) and the profile (10). Looked for in
-the tree: the effect (6), the search (8), the documentation (11) and the liveness test (12). The
-others are made from the row itself. A row that was added but is not reachable somewhere fails here,
+Walked here: the start value (by the header, and frozen), the environment and the profile. Looked
+for in the tree: the effect, the search, the documentation and the liveness test. The others are
+made from the row itself. A row that was added but is not reachable somewhere fails here,
 at the stations that it misses; the last tests prove that.
 """
 

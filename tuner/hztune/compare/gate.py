@@ -1,7 +1,7 @@
 """A gate: has the second contender lost more than it may? A test of non-inferiority.
 
 The number of pairs is planned before any ratio is known, from how long runs take, and the log
-ratios have the planned interval of `stats.sequential`: three looks, nearly all of the error at the
+ratios have the planned interval of `stats.intervals`: three looks, nearly all of the error at the
 last one, or at the moment at which time is up. "No worse": the 95 % interval excludes a greater
 loss than the margin. "Worse": it excludes that the loss is no greater. Between the two nothing is
 said: a pipeline must not read silence as consent.

@@ -1,6 +1,6 @@
-"""The two distributions that the estimates need, without a dependency on scipy.
+"""Intervals that stay valid when one looks at the data several times before one stops.
 
-Intervals that stay valid when one looks at the data several times before one stops.
+The two distributions that they need are here, too, without a dependency on scipy.
 
 Group-sequential error spending (Lan & DeMets, Biometrika 70, 1983): at look k a part of alpha is
 spent, and the critical value is solved from the joint law of all looks by the recursive integration

@@ -1,6 +1,6 @@
-"""Time: a clock that tests can replace, and a budget that every phase asks.
+"""The workbench: where every phase of a study has its blocks measured, entered and reported.
 
-The workbench: where every phase of a study has its blocks measured, entered and reported.
+Its budget, which every phase asks, has a clock that tests can replace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the time of a study is divided: written here, and nowhere else.
+"""Calibration: the default against itself first; and how the time of a study is divided.
 
 A budget is one number of seconds. Some of it stands beside the phases: the panel's part, and that
 of the program behind a trace. The phases share the rest, one after another, and each ends by a
@@ -17,8 +17,6 @@ a least, too, and the leasts come before the shares.
    configurations beside the default as far as its time goes, and claims nothing. That is asked
    before the first block, by what one run has shown, and after each block of the calibration,
    which shows what blocks really take.
-
-Calibration: the default against itself, before anything else is believed.
 """
 
 from __future__ import annotations
@@ -203,7 +201,9 @@ class Calibration:
     rounds: int  # that suit them
     pairs: int  # fresh ones, in the proof's own part of the budget
     floor: float  # half-width of the interval of an A/A comparison of that size
-    detectable: float  # least gain of a finalist that it proves with 90 % probability
+    # least gain of a finalist that its proof claims with 90 %, by the formula; three simulated
+    # studies in four prove it
+    detectable: float
     apart: float | None = None  # between the two speeds of the default; None: it has one
 
     @property

@@ -1,6 +1,6 @@
-"""Optuna's samplers by name: the sparse one of hztune, Optuna's own, and the user's.
+"""Proposing: every measurement of the search is a trial of an Optuna study, one an allocator.
 
-Proposing: every measurement of the search is a trial of an Optuna study, one study an allocator.
+Samplers by name: the sparse one of hztune, Optuna's own, and the user's.
 
 A configuration that is measured again is another trial: so a trial never has to change, and the
 study of a search that goes on is made by telling it the blocks of its ledger. The parameters of a
