@@ -165,7 +165,7 @@ typedef struct hz_magazine_cold {
     uint32_t grown;    /* blocks it may hold by now */
     bool was_full;     /* whether it last ran full; else it ran empty */
     bool has_freed;    /* of a class of long blocks: whether the thread has ever freed one */
-    uint32_t streak;   /* how often in a row it did */
+    uint32_t streak;   /* how often in a row it ran so */
     uint32_t given;    /* blocks that flushes of it gave up and no refill has taken since */
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* mean time between two such moments */

@@ -1,7 +1,7 @@
 """Measuring without processes: a landscape says how fast an arm is, a noise what one would see.
 
 For tests and for simulating thousands of studies: no clock but a virtual one, no files, and the
-same seed gives the same numbers. The noise has the three parts that real turns have (MEASURING.md):
+same seed gives the same numbers. The noise has the three parts that real turns have:
 one that all arms of a round share, one of the process, which turns cannot average away, and one of
 the turn; it is drawn from a model or resampled from recorded A/A blocks.
 """

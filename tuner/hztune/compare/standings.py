@@ -131,7 +131,7 @@ def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
     """The mean of independent log ratios with its interval; None when there are none.
 
     The standard errors add up in squares, the degrees of freedom after Welch and Satterthwaite
-    (Biometrics Bulletin 2, 1946); see `stats.pooled_mean`.
+    (Biometrics Bulletin 2, 1946); see `stats.noise.pooled_mean`.
     """
     known = [each for each in intervals if math.isfinite(each.half_width)]
     return pooled_mean(known, ALPHA) if known else None

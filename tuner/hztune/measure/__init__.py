@@ -198,7 +198,7 @@ class SeveralExecutor(Executor):
     """Measures every block on several workloads, the same arms everywhere.
 
     What is compared stays what it was, arms measured at the same moment on the same workload; only
-    their ratios are joined afterwards (see `blocks.joined` and `stats.pair_ratio`).
+    their ratios are joined afterwards (see `blocks.joined` and `stats.ratios.pair_ratio`).
     """
 
     def __init__(self, parts: Sequence[tuple[str, MakePart]], sink: Sink | None = None) -> None:
