@@ -46,8 +46,7 @@ __all__ = [
 _MUCH_FOR_HOOKS = 1 / 3
 """Share of the time in commands that are not measured, above which the user is told."""
 
-MakePart = Callable[[Sink], "Executor"]
-"""Makes the executor of one workload, given where it puts what it measures."""
+MakePart = Callable[[Sink], "Executor"]  # makes the executor of one workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Accounting:
 
     @classmethod
     def of(cls, turns: Sequence[Turn], warmup_s: float, wall_s: float) -> Accounting:
-        """Accounts for what was measured in turns."""
         disturbed = sum(bool(turn.disturbed) for turn in turns)
         measured_s = sum(turn.counted_ns for turn in turns) * 1e-9
         return cls(measured_s, warmup_s, wall_s, len(turns), disturbed)
@@ -80,11 +78,9 @@ class Accounting:
         )
 
     def __add__(self, other: Accounting) -> Accounting:
-        """Returns the sum, field by field."""
         return Accounting(*map(operator.add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Accounting) -> Accounting:
-        """Returns what was added to an earlier one, field by field."""
         return Accounting(*map(operator.sub, astuple(self), astuple(other)))
 
 
@@ -99,10 +95,8 @@ class Executor(Protocol):
         Args:
             arms: The control first. The same arm may stand twice (A/A): each gets a process of its
                 own.
-            role: What the block is for; it is written to every sample.
             rounds: Turns (or runs) that each arm gets, at least 1; disturbed ones are repeated
                 beyond it.
-            number: Of the block in its study.
 
         Returns:
             One outcome for each arm, in the order of `arms`. A failing arm never raises: its
@@ -121,10 +115,7 @@ class Executor(Protocol):
         return self._accounting
 
     def prepare(self, control: Arm) -> None:
-        """Finds out how arms are measured, and what a block costs, before the first one.
-
-        What is known by then costs nothing; `measure` does the rest where this was not called.
-        """
+        """Finds out how arms are measured, and what a block costs; else `measure` does, first."""
         return None
 
     def recall(self, blocks: Sequence[Block]) -> None:
@@ -137,10 +128,7 @@ class Executor(Protocol):
         return ()
 
     def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> list[Block]:
-        """Begins a block as `measure` does; returns the blocks that are there now, of any number.
-
-        Here only one is measured at a time: that one.
-        """
+        """Begins a block as `measure` does; returns the blocks there are now: here, that one."""
         return [self.measure(arms, role=role, rounds=rounds, number=number)]
 
     def collect(self) -> list[Block]:
@@ -171,8 +159,7 @@ class Around(Executor):
 class Remembered(Around):
     """An executor that has some of its blocks already, from before it was stopped.
 
-    What asks for blocks in the order of their numbers, and decides by what they showed and by how
-    long they took, comes to where it stood, and goes on from there.
+    What asks for blocks in order, and decides by what they showed, comes to where it stood.
     """
 
     def __init__(self, inner: Executor, blocks: Iterable[Block]) -> None:
@@ -202,7 +189,6 @@ class SeveralExecutor(Executor):
     """
 
     def __init__(self, parts: Sequence[tuple[str, MakePart]], sink: Sink | None = None) -> None:
-        """Takes what each workload is called, and what makes its executor."""
         self._names = [name for name, _ in parts]
         self._executors = [
             make(WorkloadSink(sink or Nowhere(), name, index, len(parts)))

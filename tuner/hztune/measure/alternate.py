@@ -1,9 +1,9 @@
 """Whole programs by turns: all arms alive at once, each going on while the others stand still.
 
-They share the CPU, so that whatever makes it slow for a while makes all of them slow alike: a
-second by turns is worth dozens of seconds by runs. Only a program that is busy with itself can be
-measured so; see `measure.examine`. hz-alternate conducts; the protocol stands in
-core/bench/alternate.h. A stint is one run of one unit, with the time that its turns took.
+They share the CPU, so that whatever slows it slows all of them alike: a second by turns is worth
+dozens of seconds by runs. Only a program that is busy with itself can be measured so; see
+`measure.examine`. hz-alternate conducts; the protocol stands in core/bench/alternate.h. A stint is
+one run of one unit, with the time that its turns took.
 """
 
 from __future__ import annotations
@@ -42,20 +42,16 @@ from hztune.process import Child
 from hztune.scratch import scratch_folder
 from hztune.store import Evidence
 
-BY_TURNS = "by_turns"
-"""The fact of an outcome that its runs were measured by turns."""
+BY_TURNS = "by_turns"  # the fact of an outcome that its runs were measured by turns
 
 _STALL_S = 120.0
 _STOP_S = 5.0
 _PAUSE_S = 0.02
-_LAST_WORDS_S = 1.0
-"""Patience with a server whose load has failed."""
+_LAST_WORDS_S = 1.0  # seconds to wait for a server whose load has failed
 
-_BUSY = 0.1
-"""Share of a server's CPU time above which a process of it does a part of its work."""
+_BUSY = 0.1  # share of a server's CPU time above which a process does a part of its work
 
-_MOST = 0.5
-"""Share of a server's CPU time that processes must have used which tell of its threads."""
+_MOST = 0.5  # share of a server's CPU time that the processes must have used that are looked at
 
 _FAULTS = {
     "stopped": STOPPED,
@@ -74,8 +70,6 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """One run of a unit by turns."""
-
     unit: int  # its number
     number: int  # of the run, from 0
     position: int  # its place in the first of its rounds
@@ -101,8 +95,6 @@ class Stint:
 
 @dataclass(frozen=True, slots=True)
 class NumberReading:
-    """How the speed of a run by turns is read."""
-
     # whether the program's own number counts the time that it stood still as if it had worked; it
     # is then corrected
     counts_standing: bool = False
@@ -110,14 +102,13 @@ class NumberReading:
     per_server_cpu: bool = False
 
     def rate(self, told: float, stint: Stint) -> float:
-        """The rate of a run from what its time, or what it printed, tells of it."""
         run = stint.run
         counted_s = stint.alive_s if self.counts_standing else run.wall_s
         return told * counted_s / (run.server_cpu_ns * 1e-9 if self.per_server_cpu else run.wall_s)
 
 
 Met = Callable[[int, int], "AbstractContextManager[object]"]
-"""Told of each unit that has begun a run, and of its hz-launch; what it gives lasts for the run."""
+"""Told of each unit that began a run, and of its hz-launch; what it gives lasts for the run."""
 
 
 def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
@@ -126,8 +117,6 @@ def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
 
 
 class AlternateExecutor(WholeExecutor):
-    """Measures arms on one program by turns."""
-
     facts = MappingProxyType({BY_TURNS: 1})
     pace = Pace(turn_ms=10.0, cpu=None)  # how they alternate
     reading = NumberReading()  # how a run's speed is read
@@ -155,7 +144,6 @@ class AlternateExecutor(WholeExecutor):
         return [stint for _, stint in found], faults[0] if faults else None
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
-        """Plays all rounds: one after the other where something is to be done between them."""
         program = self.program
         is_apart = program.prepare or program.cleanup or program.service
         runs = 1 if is_apart else rounds
@@ -206,8 +194,8 @@ class AlternateExecutor(WholeExecutor):
 def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, Stint]]:
     """Runs without the time that other programs of the machine took from their turns.
 
-    That is known of the first thread of a process. So it holds where no run of the block had more:
-    all runs that are compared are treated alike.
+    That is known of the first thread of a process alone, so it is done only where no run of the
+    block had more: runs that are compared are treated alike.
     """
     if any(stint.threads > 1 or stint.processes > 1 for _, stint in stints):
         return [*stints]
@@ -223,10 +211,7 @@ def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, St
 def take_turns(
     units: Sequence[Unit], pace: Pace, *, runs: int = 1, met: Met = nothing_met
 ) -> Iterator[Stint]:
-    """Runs units of one block by turns and yields each of their runs as soon as it has ended.
-
-    A unit that fails has no further runs.
-    """
+    """Runs units of one block by turns; yields each run as it ends. One that fails has no more."""
     with scratch_folder() as made, ExitStack() as stack:
         folder = made if any(unit.program.reads_output for unit in units) else None
         freezers = [stack.enter_context(freezer()) for _ in units]
@@ -264,7 +249,6 @@ def _command(
     runs: int,
     folder: Path | None,
 ) -> list[str]:
-    """The command; a unit is named by its index."""
     words = [str(artifacts.alternate()), "--seed", str(units[0].seed), "--runs", str(runs)]
     words += ["--turn-ms", f"{pace.turn_ms:g}"]
     words += ["--timeout-ms", str(round(1e3 * units[0].limit_s))]
@@ -328,7 +312,6 @@ class _Playing:
     """One unit, as far as it has come: what is seen of its run, and its server, if it has one."""
 
     def __init__(self, number: int, unit: Unit, pids: set[int], met: Met) -> None:
-        """Takes note of a server's processes in `pids`; see `swept`."""
         self.unit, self.loads = unit, list[Stint]()
         self._number, self._pids, self._met = number, pids, met
         self._watcher, self._watched = Watcher(unit.look), ExitStack()
@@ -338,14 +321,12 @@ class _Playing:
         self._after: Mapping[tuple[int, int], int] = {}
 
     def began(self, event: Mapping[str, Any]) -> None:
-        """The program was started, behind a hz-launch."""
         self._pid, self._program_pid = event["pid"], event["program_pid"]
         watching_it = watching(self._pid, self.unit.look, ())
         self._watcher = self._watched.enter_context(watching_it)
         self._watched.enter_context(self._met(self._number, self._pid))
 
     def seen(self) -> Watcher:
-        """The program has ended; returns what was seen of it."""
         self._watched.close()
         return self._watcher
 
@@ -419,7 +400,6 @@ def together(server: Run, load: Run) -> Run:
 
 
 def _thread_cpu_ns(launcher: int) -> dict[tuple[int, int], int]:
-    """The CPU time of each thread below hz-launch, by process and thread."""
     used = {}
     for pid in live.descendants(launcher):
         with contextlib.suppress(OSError):

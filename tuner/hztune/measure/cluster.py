@@ -28,26 +28,21 @@ from hztune.measure.program import Program
 from hztune.store import Evidence, Plan, Sink
 from hztune.workload import WorkloadSpec
 
-Client = Any
-"""A `distributed.Client`: Dask is installed only where it is used."""
+Client = Any  # a `distributed.Client`: Dask is installed only where it is used
 
 ALLOWED = "HZTUNE_ALLOW"
 _LOOK_S, _AGAIN_S = 2.0, 0.2
-_PATIENCE_S = 60.0
-"""Seconds without any worker of the kind that is needed, after which a study ends."""
+_PATIENCE_S = 60.0  # seconds without a worker of the right kind, after which a study ends
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a study measures; see `executor_for`."""
-
     targets: tuple[Program | WorkloadSpec, ...]
     seed: int
     processes: int
 
     @property
     def key(self) -> str:
-        """What tells it from others."""
         return f"{[getattr(each, 'argv', each.label) for each in self.targets]} {self.seed}"
 
     def refuse_strangers(self) -> None:
@@ -71,8 +66,6 @@ class Target:
 
 
 class Job(NamedTuple):
-    """A block as a value; see `Executor.measure`."""
-
     target: Target
     arms: tuple[Arm, ...]
     role: Role
@@ -89,7 +82,6 @@ class Costs(NamedTuple):
 
 
 def costs_of(executor: Executor) -> Costs:
-    """What an executor says that blocks cost."""
     one, more, longer = executor.cost(2, 1), executor.cost(3, 1), executor.cost(2, 11)
     round_s = (longer - one) / 20.0
     arm_s = max(0.0, more - one - round_s)
@@ -104,14 +96,14 @@ Answered = tuple[Block, Accounting, Costs]
 
 _latest: tuple[str, Executor] | None = None
 _measuring = Lock()
-"""Of a worker that was given several threads: blocks beside each other would disturb each other."""
+"""Blocks beside each other, in a worker of several threads, would disturb each other."""
 
 
 def forget_settings_of_dask() -> None:
     """Takes from this process's environment what Dask's nanny sets for every worker.
 
-    It is no setting of the user's: MALLOC_TRIM_THRESHOLD_ would reach the control, and
-    OMP_NUM_THREADS a program. Where a user has set another value, the nanny keeps that.
+    MALLOC_TRIM_THRESHOLD_ would reach the control, and OMP_NUM_THREADS a program. Where a user has
+    set another value, the nanny keeps that.
     """
     import dask
 
@@ -134,7 +126,6 @@ def kept_executor(target: Target) -> Executor:
 
 
 def prepared(target: Target, control: Arm) -> Costs:
-    """Runs in a worker: finds out what blocks cost there."""
     target.refuse_strangers()
     with _measuring:
         executor = kept_executor(target)
@@ -143,7 +134,6 @@ def prepared(target: Target, control: Arm) -> Costs:
 
 
 def measured(job: Job) -> Answered:
-    """Runs in a worker: measures a block."""
     job.target.refuse_strangers()
     with _measuring:
         executor = kept_executor(job.target)
@@ -162,7 +152,6 @@ class ClusterExecutor(Executor):
     def __init__(
         self, client: Client, target: Target, control: Arm, sink: Sink, machine: Machine
     ) -> None:
-        """Takes a cluster, and the machine of those of its workers that calibrate and prove."""
         self._client, self._target, self._sink = client, target, sink
         self.flying: dict[Any, Job] = {}  # what is being measured for the search
         self.machine = machine
@@ -186,7 +175,6 @@ class ClusterExecutor(Executor):
         return self.collect() if len(self.flying) >= len(machines_of(self._client)) else []
 
     def collect(self) -> list[Block]:
-        """Waits for at least one block, and returns those that are there; none: none is awaited."""
         from distributed import wait
 
         landed: list[Block] = []
@@ -206,7 +194,6 @@ class ClusterExecutor(Executor):
         return landed
 
     def _finished(self, function: Callable[..., Any], *given: Any) -> Any:
-        """What a worker of the home machine answers; another is asked where one is lost."""
         while True:
             workers = self._require_worker(at_home=True)
             future = self._client.submit(function, *given, pure=False, workers=workers)
@@ -217,7 +204,6 @@ class ClusterExecutor(Executor):
             future.cancel()
 
     def _require_worker(self, *, at_home: bool) -> list[str]:
-        """The workers that may be asked, as soon as there is one."""
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             there = machines_of(self._client)

@@ -30,8 +30,6 @@ _FEWEST_TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class DisturbanceRule:
-    """Judges turns, each by itself."""
-
     threads: int  # of the workload
     cores: int  # CPUs that they may use
 
@@ -49,9 +47,9 @@ class DisturbanceRule:
     def _is_pressed(self, evidence: Evidence, length_ns: int, taken_ns: float) -> bool:
         """Whether a thread waited for a CPU, and not because of the process's other threads.
 
-        Threads for which there are not enough CPUs wait for each other all the time. With those it
-        takes another program that had as much of the CPUs as steal may not have. Where there are
-        enough, an allocator's own threads may be too many: then the process had all of the CPUs.
+        With too few CPUs, threads wait for each other all the time: another program must have had
+        as much of the CPUs as steal may not have. With enough, an allocator's own threads may be
+        too many: then the process had all of the CPUs.
         """
         if evidence.pressure_us * 1000 <= _PRESSURE_SHARE * length_ns:
             return False
@@ -63,19 +61,14 @@ class DisturbanceRule:
 def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:
     """How many rounds more a block needs: one for each that was disturbed.
 
-    Where most rounds are disturbed the machine is always so, and repeating would not help; so that
-    a block never takes more than twice its rounds. A single round is no majority: it is repeated.
+    Where most rounds are disturbed, repeating would not help, so a block takes at most twice its
+    rounds. A single round is no majority: it is repeated.
     """
     spoilt = len({turn.round for turn in turns if turn.disturbed})
     return max(0, rounds - (done - spoilt)) if spoilt <= max(1, done // 2) else 0
 
 
 class Watch:
-    """What passes on the machine, from one look at its counters to the next.
-
-    Of turns (`is_of_turns`) hz-turns itself tells the most, at their very ends.
-    """
-
     def __init__(self, *, is_of_turns: bool = False) -> None:
         self._throttling, self._is_of_turns = Throttling(), is_of_turns
         self._before = self._look()
@@ -108,7 +101,6 @@ class Throttling:
         self._paths = [path for path in paths if "nr_throttled" in _counters(path)]
 
     def count(self) -> int:
-        """How often a quota has stopped a group so far."""
         return sum(_counters(path).get("nr_throttled", 0) for path in self._paths)
 
     def us(self) -> int:

@@ -30,27 +30,20 @@ from hztune.measure.watch import Holdings
 
 TURN_MS = 10.0
 _LONGEST_TURN_MS = 120.0
-_THREAD_MS = 4.0
-"""Time that each thread shall have on a CPU in a turn: a little more than the scheduler's slice."""
+_THREAD_MS = 4.0  # time on a CPU for each thread in a turn: a little over the scheduler's slice
 
-_MOST_CPUS = 1.1
-"""CPUs that a program uses which is measured on one of them."""
+_MOST_CPUS = 1.1  # CPUs that a program uses which is measured on one of them
 
-_MOST_BESIDE = 0.05
-"""Share of turns at whose end such a program has a second thread busy."""
+_MOST_BESIDE = 0.05  # share of turns at whose end such a program has a second thread busy
 
-_MOST_IDLE = 0.05
-"""Share of its turns in which a program may wait."""
+_MOST_IDLE = 0.05  # share of its turns in which a program may wait
 
-_SEEN_IDLE = 0.1
-"""The same where it was only looked at, turn by turn."""
+_SEEN_IDLE = 0.1  # the same where it was only looked at, turn by turn
 
 _ENOUGH_TURNS = 20
-_START_S = 0.0005
-"""Of each run: what it takes to wake a program that is about to begin."""
+_START_S = 0.0005  # of each run: what it takes to wake a program that is about to begin
 
-_OFF = math.log(1.5)
-"""How far its own time by turns may be from that of a run alone, log units."""
+_OFF = math.log(1.5)  # how far its own time by turns may be from that of a run alone, log units
 
 _METRIC_OFF = math.log(1.25)
 """How far a number by turns may be from what is expected of it, log units."""
@@ -58,19 +51,16 @@ _METRIC_OFF = math.log(1.25)
 _SHORT_S = 0.02
 _TRIAL_S = 0.3
 _MOST_RUNS = 10
-_CUT_S = 5.0
-"""A copy that takes longer has shown enough."""
+_CUT_S = 5.0  # a copy that takes longer has shown enough
 
 _TRIAL_SHARE, _AGAIN_SHARE = 0.25, 0.1
 """Most of the time left for a trial of copies, and for all of it once more."""
 
 _ONE_THREAD = 1.6
 """Busy threads up to which a server is measured on one CPU: the second did a third of the first's
-work. A thread that cleans up by the clock does more of it the longer a load takes: memcached's is
-a seventh on a quiet machine, 1.25 busy threads, and more beside other programs."""
+work. Memcached's cleaning thread does a seventh on a quiet machine, more beside other programs."""
 
-_LEAST_S = 0.01
-"""A server's CPU time below which that is not known well, seconds."""
+_LEAST_S = 0.01  # a server's CPU time below which that is not known well, seconds
 
 _BUSY = 0.9
 """Share of the CPUs that server and load keep busy where the server's CPU time tells all."""
@@ -82,8 +72,6 @@ by turns is not what is compared by runs, and a study must not mix them."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found."""
-
     reason: str  # why turns are not to be believed, as a sentence goes on; "": they are
     pace: Pace  # how copies of it alternate
     reading: NumberReading = field(default_factory=NumberReading)  # how the speed of a run is read
@@ -108,14 +96,12 @@ def fixed_port(program: Program) -> str:
 
 
 class Tryout:
-    """A program, or a server with its load, is tried out by turns, whose pace is set here."""
-
     def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
         self.turns, self.program, self.control = turns, program, control
         self._left, self._run_s = 0, 0.0
 
     def finding(self) -> Finding:
-        """Runs the control alone and then two copies of it by turns, and judges what they show.
+        """Runs the control alone, then two copies by turns, and judges what they show.
 
         What a moment's disturbance may have brought about must be seen twice, where there is time.
         """
@@ -169,7 +155,6 @@ class Tryout:
         return (self._by_time if self.program.rate is None else self._by_number)(alone, copies)
 
     def _against(self, reason: str, *, may_be_chance: bool = False) -> Finding:
-        """The finding that turns are not to be believed."""
         return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
     def _once(self) -> tuple[Stint | None, Fault | None]:
@@ -180,8 +165,7 @@ class Tryout:
     def _alone(self) -> tuple[Stint | None, Fault | None]:
         """Runs the control alone, on all CPUs, and sets the pace by it; returns as `_once` does.
 
-        The one thread of a program that keeps no more busy (`threads`) may be another than its
-        first.
+        Where only one thread is busy (`threads`), it may be another than the first.
         """
         turns, cpus = self.turns, os.sched_getaffinity(0)
         turns.pace = Pace(TURN_MS, cpu=None)
@@ -229,7 +213,6 @@ class Tryout:
         return copies, None if is_end_of_cut else fault
 
     def _is_cut(self, alone: Stint) -> bool:
-        """Whether copies are ended early: where only their time is read, and that is long."""
         return alone.run.wall_s > _CUT_S and self.program.rate is None
 
     def _waiting(self, alone: Stint, copies: Sequence[Stint]) -> float:
@@ -249,7 +232,6 @@ class Tryout:
         return _idle(lonely, pace)
 
     def _by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
-        """Judges by the own time of copies, which must be that of a run alone."""
         own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
         is_comparable = alone_s >= _SHORT_S and not self._is_cut(alone)
         if is_comparable and abs(math.log(own_s / alone_s)) > _OFF:
@@ -337,10 +319,10 @@ class Tryout:
 
 
 def _idle(stints: Sequence[Stint], pace: Pace) -> float:
-    """The share of their own time in which a program waited; 0: no more than it may.
+    """The share of its own time in which a program waited; 0: no more than it may.
 
-    Where other programs keep the CPUs busy, the time that they took is known of the first thread
-    only; whether anything wanted to run is seen at the end of each turn.
+    Beside other programs, the time that they took is known of the first thread only; whether
+    anything wanted to run is seen at the end of each turn.
     """
     active_s = sum(stint.run.wall_s for stint in stints)
     busy_s = sum(stint.run.cpu_ns * 1e-9 + stint.delay_s + _START_S for stint in stints)

@@ -27,20 +27,17 @@ from hztune.measure.whole import MEMORY_SHARE, RunExecutor
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
-RUN_S = 1.0
-"""Seconds of a run of a workload that turns cannot measure."""
+RUN_S = 1.0  # seconds of a run of a workload that turns cannot measure
 
-Say = Callable[[str], None]
-"""Tells the user a sentence."""
+Say = Callable[[str], None]  # tells the user a sentence
 
-_USUAL = 4
-"""Arms of a usual block."""
+_USUAL = 4  # arms of a usual block
 
 _OWN_TIME = (
     "the time that is told is that of its turns, and what goes on while others have theirs, such "
     "as a sleep or a disk, is not in it"
 )
-"""What is said of times by turns where turns were asked for although they are not to be trusted."""
+"""Said of times by turns where turns were asked for although they are not to be trusted."""
 
 
 def say_nothing(sentence: str) -> None:
@@ -48,8 +45,6 @@ def say_nothing(sentence: str) -> None:
 
 
 class ProgramExecutor(Executor):
-    """Measures arms by turns or by runs; which of them is found out before the first block."""
-
     def __init__(
         self,
         program: Program,
@@ -60,7 +55,6 @@ class ProgramExecutor(Executor):
         memory_mb: int = 0,
         say: Say = say_nothing,
     ) -> None:
-        """As for `WholeExecutor`; `say` tells the user how it is measured, and why."""
         self._program, self._by, self._say = program, program.by, say
         self._runs = RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
         self._turns = AlternateExecutor(
@@ -94,7 +88,6 @@ class ProgramExecutor(Executor):
         return executor.measure(arms, role=role, rounds=rounds, number=number)
 
     def _choose(self, control: Arm) -> Executor:
-        """Finds out how to measure, and says so."""
         program, said = self._program, fixed_port(self._program)
         if reason := self._against_turns(said):
             return self._by_runs(reason)
@@ -161,14 +154,11 @@ def executor_for(
     """What measures here: a program, a workload, or several of one kind together.
 
     Args:
-        targets: What is measured.
         sink: Where every turn goes as soon as it exists; None: nowhere.
         seed: Of requests, orders and environment sizes.
-        machine: Whose memory the processes share.
         processes: Most that live at once where turns measure a workload.
         identity: None: by the allocators' adapters.
         inside: The allocators that were found in the programs.
-        say: Tells the user how programs are measured, and why.
         run_s: Seconds of a run of a workload where turns do not measure it.
         timeout_s: Seconds after which such a run hangs.
     """

@@ -23,8 +23,6 @@ from hztune.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an arm does not count."""
-
     status: Status
     detail: str
 
@@ -34,13 +32,12 @@ class IdentityCheck(Protocol):
 
     @property
     def base(self) -> Mapping[str, str]:
-        """The environment of everything that is started; no allocator's variable is in it."""
+        """The environment of everything that is started, without any allocator's variable."""
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """Returns the variables that the arm's processes get beyond `base`, or why it cannot run.
+        """Returns the variables of the arm's processes beyond `base`, or why it cannot run.
 
-        Raises:
-            UsageError: The arm's allocator is not installed.
+        UsageError: the arm's allocator is not installed.
         """
 
     def program(self, arm: Arm) -> Path | None:
@@ -52,24 +49,18 @@ class IdentityCheck(Protocol):
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for.
 
-        Args:
-            arm: What was asked for.
-            library: The file that provided the process's malloc; "": that was not seen.
-            stderr: What the process wrote there, from its start.
+        `library`: the file that provides its malloc; "": not seen. `stderr`: from its start.
         """
 
 
 def user_settings() -> dict[str, str]:
-    """Returns the variables of any allocator that the user has set: part of today's state."""
+    """The variables of any allocator that the user has set: part of today's state."""
     foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
     return {name: value for name, value in os.environ.items() if name in foreign}
 
 
 class AllocatorIdentity:
-    """The check of identity by the allocators' adapters."""
-
     def __init__(self, program: Path | None = None, inside: Iterable[Installed] = ()) -> None:
-        """Takes what probes are made with, if it matters, and the allocators found in it."""
         self._program = program
         self._user = user_settings()
         self.base: Mapping[str, str] = {
@@ -87,7 +78,7 @@ class AllocatorIdentity:
         return None  # installed allocators are preloaded
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """Compares the library and the variables that a process really has with what it was given.
+        """Compares the library and the variables that a process has with what it was given.
 
         A wrapper may change them on the way to the program, and the program for its children.
         """
@@ -117,7 +108,7 @@ class AllocatorIdentity:
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Compares the library, and the configuration if the process confirms one.
 
-        A program may be over before it could be looked at: its confirmation is then its proof.
+        A program that is over before it could be looked at is proved by its confirmation.
         """
         if arm.allocator == UNCHANGED_PROGRAM:
             return None
@@ -149,7 +140,6 @@ class AllocatorIdentity:
         return adapter.confirm_environment(environment)
 
     def _find(self, adapter: Adapter) -> Installed:
-        """The installed allocator, looked for once."""
         if adapter.name not in self._installed:
             self._installed[adapter.name] = adapter.installed()
         return self._installed[adapter.name]

@@ -107,7 +107,6 @@ def _files(program: Program) -> tuple[Path, ...]:
 
 
 def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
-    """Runs the program once; returns what it had mapped, and how it went."""
     base = AllocatorIdentity().base
     said: dict[str, str] = {}
     for adapter in filter(None, map(inside.adapter_of, names)):
@@ -139,7 +138,6 @@ def mapped_files() -> Iterator[dict[Path, None]]:
 
 
 def _heard(part: Installed, run: Run) -> Installed | None:
-    """A part with what it said of itself; None: it was asked and said nothing."""
     adapter = _adapter(part)
     try:
         said = adapter.confirmed(run.stderr) if adapter.confirms else {}

@@ -33,36 +33,32 @@ from hztune.process import last_words, signal_name
 from hztune.rests import Rested, RestPlan
 from hztune.scratch import scratch_folder
 
-GRACE_S = 30.0
-"""What hz-launch has to end a program that takes too long."""
+GRACE_S = 30.0  # what hz-launch has to end a program that takes too long
 
 _SCHEMA = 1
-_LAUNCHER = "hz-launch: "
-"""How the reason begins for which a program could not be started."""
+_LAUNCHER = "hz-launch: "  # how the reason begins for which a program could not be started
 
 _LOST: dict[str, Any] = dict.fromkeys(
     ("signal", "pid", "wall_ns", "delay_ns", "cpu_s", "rss_tree_peak_kb", "processes", "left"), 0
 ) | {"schema": _SCHEMA, "status": "lost", "code": 1, "allocator": None}
-"""What stands for the report of a hz-launch that ended before it could report."""
+"""Stands for the report of a hz-launch that ended before it could report."""
 
 STOPPED = Fault(
     "hang", "it stopped itself (by SIGSTOP or a signal like it), and nothing lets it go on"
 )
 NOT_ENDED = Fault("hang", "hz-launch did not end it")
 ENDED_AT_REST = Fault("failed", "it ended while it rested")
-_ENDINGS = {
+_ENDINGS = {  # what a report's status means where that is none of `Status`
     "ok": None,
     "stopped": STOPPED,
     "lost": Fault(
         "failed", "hz-launch, which measures it, was killed, perhaps by the program itself"
     ),
 }
-"""What a report's status means where that is none of `Status`."""
 
 _HYPERFINE_SCHEMA = 2
 _HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""How Python holds bytes of a file name that are no UTF-8."""
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file name that are no UTF-8
 _VERSION_S = 10.0
 _UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond": 1e-9, "ns": 1e-9}
 
@@ -81,7 +77,6 @@ class Unit:
 
     @property
     def words(self) -> list[str]:
-        """The words behind hz-launch that tell of the program."""
         program = self.program
         words = ["--rss-limit-mb", str(program.rss_limit_mb)] if program.rss_limit_mb else []
         words += ["--input", program.input.path] if program.input else []
@@ -130,7 +125,6 @@ class Launch:
     out_of_memory: bool = False
 
     def run(self, done: process.Finished) -> tuple[Run, str]:
-        """The run once it is over, and hz-launch's word for how it ended."""
         program = self.unit.program
         told = report_of(program, self.report, done.stderr, done.code)
         run = run_of(told, self._watcher, done.stdout, done.stderr)
@@ -271,7 +265,6 @@ def hyperfine() -> Path | None:
 
 
 def time_once(unit: Unit) -> Run:
-    """Runs a program once; UsageError: it cannot be started at all."""
     # Words for hyperfine itself must be UTF-8, those of a program need not.
     told = [*unit.program.command(unit.seed), *unit.changes.values()]
     tool = None if any(map(_NOT_UTF8.search, told)) else hyperfine()

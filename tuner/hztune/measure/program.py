@@ -37,21 +37,19 @@ Rate = Callable[[float, str], "float | Fault"]
 """From a run's wall seconds and what it printed to its rate, or to why it has none."""
 
 Counts = Callable[[str], "tuple[Mapping[str, int], Mapping[str, int]]"]
-"""From what a run printed to what its allocator counted, and what is known of the whole process."""
+"""From what a run printed: what its allocator counted, and what is known of the whole process."""
 
 Better = Literal["higher", "lower"]
 By = Literal["turns", "runs"]
 
-OPEN = "{}"
-"""Stands first in a program's words where each arm brings a command of its own."""
+OPEN = "{}"  # stands first in a program's words where each arm brings its own command
 
-OUTPUT_BYTES = 64 << 20
-"""Most that a program may print when its output matters."""
+OUTPUT_BYTES = 64 << 20  # most that a program may print when its output matters
 
 TOO_MUCH = Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
 
 _PLACED = re.compile(r"(?<!\$)\{(port|dir)\}")
-"""Words in a server's commands that each run has its own value for; `${port}` is a shell's own."""
+"""What each run of a server has its own value for; `${port}` is a shell's own."""
 
 DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_READY_S = 60.0
@@ -62,8 +60,7 @@ _MOST_PORT = 65535
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
 _NETWORK_TRIAL_S = 10.0
-_LEAST_LOAD_S = 0.25
-"""Least length of one of several loads of a workload."""
+_LEAST_LOAD_S = 0.25  # least length of one of several loads of a workload
 
 _OF_SHELLS = ("|", "&&", "||")
 _BENCH_RESTS = "^hz-bench: at rest$"
@@ -73,8 +70,8 @@ _BENCH_RESTS = "^hz-bench: at rest$"
 class Metric:
     """A number that a run prints, as its rate.
 
-    The last one that a regular expression's first group matches; or what a shell command prints,
-    which reads the run's stdout.
+    The last one that the expression's first group matches; or what a shell command prints, which
+    reads the run's stdout.
     """
 
     regex: str = ""
@@ -87,7 +84,6 @@ class Metric:
             expression(self.regex, "--metric-regex")
 
     def __call__(self, wall_s: float, stdout: str) -> float | Fault:
-        """The rate of a run, or why it has none."""
         if self.command:
             done = _shell(self.command, stdout)
             if not done.ok:
@@ -103,7 +99,7 @@ class Metric:
 class Service:
     """What makes a program a server: it answers, is put under load, and is then stopped.
 
-    All of it belongs to what a study is of: another field makes other studies of the old ones.
+    A new field here makes other studies of the old ones: all of it says what a study is of.
     """
 
     load: str  # shell command that puts it under load; its time and its output are what is measured
@@ -113,8 +109,6 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run, and how; of a server, `argv` are the server's words."""
-
     argv: tuple[str, ...]
     rate: Rate | None = None  # None: the reciprocal of its wall time
     prepare: str = ""  # shell commands around each run, not timed
@@ -148,7 +142,6 @@ class Program:
 
     @property
     def better(self) -> Better:
-        """Of the numbers of its metric."""
         return self.rate.better if isinstance(self.rate, Metric) else "higher"
 
     @property
@@ -167,7 +160,6 @@ class Program:
 
     @property
     def is_open(self) -> bool:
-        """Whether arms bring commands of their own."""
         return self.argv[0] == OPEN
 
     @property
@@ -200,7 +192,6 @@ class Program:
         return replace(self, rest=plan)
 
     def measure(self, wall_s: float, stdout: str) -> float | Fault:
-        """The rate of a run that ended well, or why it has none."""
         if self.check:
             done = _shell(self.check, stdout)
             if not done.ok:
@@ -236,8 +227,6 @@ def bench_program(
 
 
 class ProgramOptions(TypedDict, total=False):
-    """What may be said about a program, as the command line names it."""
-
     metric_regex: str  # the number in what it prints, in a group; "": its time is measured
     metric_cmd: str  # a shell command that reads what it printed and prints the number
     lower_is_better: bool  # whether a lower number is the better one
@@ -267,11 +256,7 @@ _DEFAULTS = {
 
 
 def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> Program:
-    """The program that words and options describe, as the command line names them.
-
-    Raises:
-        UsageError: The options exclude each other, or the expression is none.
-    """
+    """The program that words and options describe, as the command line names them."""
     if unknown := options.keys() - ProgramOptions.__annotations__.keys():
         raise TypeError(f"a program has no option {min(unknown)!r}")
     server, prepare = options.get("server", ""), options.get("prepare", "")
@@ -323,11 +308,7 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
 
 
 def named(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
-    """The programs that NAME='./program args' describe; the options hold for each.
-
-    Raises:
-        UsageError: One is not so written, two have one name, or the options are not legal.
-    """
+    """The programs that NAME='./program args' describe; the options hold for each."""
     pairs = [named_command(text, "--command") for text in texts]
     found = tuple(replace(described(words, **options), name=name) for name, words in pairs)
     names = [program.name for program in found]
@@ -337,7 +318,6 @@ def named(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Prog
 
 
 def _refuse(mistakes: Mapping[str, object]) -> None:
-    """Raises UsageError of the first mistake that was made."""
     if why := next((why for why, is_made in mistakes.items() if is_made), ""):
         raise UsageError(why)
 
@@ -426,8 +406,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def can_have_networks() -> bool:
     """Whether each copy of a server may have a network of its own; it is tried out.
 
-    It has all its ports free, loopback, and nothing else. hz-launch makes it: root may, and others
-    where the kernel lets them make a user namespace.
+    It has all ports free and loopback only. hz-launch makes it: root may, and others where the
+    kernel lets them make a user namespace.
     """
     words = [str(artifacts.launch()), "--own-network", "--", str(artifacts.launch()), "--help"]
     return process.run(words, deadline_s=_NETWORK_TRIAL_S).ok
@@ -467,10 +447,7 @@ def _bench_own_kb(stdout: str) -> int:
 
 
 def _bench_rate(wall_s: float, stdout: str, *, of_p99: bool = False) -> float | Fault:
-    """The rate that hz-bench reports.
-
-    Or one over the nanoseconds that 99 of 100 mallocs, and of 100 frees, keep to.
-    """
+    """The rate that hz-bench reports, or 1 / ns that 99 of 100 mallocs, and frees, keep to."""
     found = object_in(stdout)
     if of_p99 and (told := found.get("latency")):
         slowest = max(told[call]["p99_ns"] for call in ("malloc", "free"))

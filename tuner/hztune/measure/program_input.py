@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from hztune.errors import UsageError
 from hztune.files import regular
 
-STDIN = "-"
-"""Stands for what stdin is redirected from."""
+STDIN = "-"  # stands for what stdin is redirected from
 
-_PATIENCE_MS = 500
-"""How long data is waited for where a pipe is open: what writes to it starts with hztune."""
+_PATIENCE_MS = 500  # for data on an open pipe: what writes to it starts with hztune
 
 _INSTEAD = "write it to a file and give that with --input FILE, or give an empty stdin: < /dev/null"
 

@@ -43,7 +43,6 @@ class Scope:
 
     @property
     def doors(self) -> list[Path]:
-        """The files by which a process joins."""
         return [group / "cgroup.procs" for group in self.groups]
 
     @property
@@ -92,8 +91,7 @@ def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:
 def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
     """Makes a group whose processes can be frozen, for as long as the block lasts.
 
-    It stands in this process's own group, so that whatever holds for that holds in it, too. None:
-    this process may not make one, or not put processes into it.
+    It stands in this process's own group, whose limits hold in it, too. None: not permitted here.
     """
     group, mounts = None, (root / _MOUNT, root / _MOUNT / "unified")
     for mount in mounts:
@@ -115,7 +113,6 @@ def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
 
 
 def _made(quota: Quota, root: Path) -> Scope:
-    """The first way that works."""
     wanted: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # limits of version 2, and of 1
     if quota.cpus is not None:
         runtime, period = str(round(quota.cpus * _PERIOD_US)), str(_PERIOD_US)
@@ -158,8 +155,7 @@ def _first_group(
 ) -> Path | None:
     """A group in one's own, or in the nearest above that allows it.
 
-    In the unified hierarchy a group that has processes may have no children with controllers, but
-    for the topmost one.
+    In the unified hierarchy only the topmost group may have processes and controlled children.
     """
     for parent in parents:
         try:
@@ -192,7 +188,7 @@ def _upwards(mount: Path, group: str) -> Iterator[Path]:
 def _group(parent: Path, limits: Mapping[str, str]) -> Path:
     """A new group with limits; a limit of swap is left out where the kernel counts none.
 
-    Those of processes that are gone are removed first.
+    Groups of processes that are gone are removed first.
     """
     with contextlib.suppress(OSError):
         for folder in parent.iterdir():
@@ -225,6 +221,5 @@ def _remove(group: Path) -> None:
 
 
 def _counted(path: Path, name: str) -> int:
-    """The number behind a name in a file of such lines; 0 where there is none."""
     found = re.search(rf"^{name} (\d+)$", text_or_empty(path), re.M)
     return int(found[1]) if found else 0

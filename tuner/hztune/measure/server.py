@@ -55,15 +55,12 @@ IN_BACKGROUND = Fault(
     "ended; start it so that it stays in the foreground",
 )
 
-LOAD_SPAN_S = 2.0
-"""How long a load is left alone that goes on until it is told to end."""
+LOAD_SPAN_S = 2.0  # how long a load is left alone that goes on until it is told to end
 
-LOAD_PATIENCE_S = 20.0
-"""A load that prints a number and takes longer is told to end, to see whether it then does."""
+LOAD_PATIENCE_S = 20.0  # a load that prints a number and takes longer is told to end, as a trial
 
 _LONGER = 1.25
-"""How much longer a load takes, at least, where the server stands still for half of the time; twice
-without noise."""
+"""How much longer a load takes, at least, where the server stands still half of the time."""
 
 _LESS = 0.75
 """How much less a server works, at least, in the same time if it stands still for half of it."""
@@ -83,8 +80,7 @@ _PORTS = random.SystemRandom()
 _OF_LOAD = ("wall_s", "stdout", "server_cpu_ns", "was_told", "rested")
 """What a server's run has from its load."""
 
-Use = Callable[[Launch], Run]
-"""Waits until a server answers, and does with it what is measured."""
+Use = Callable[[Launch], Run]  # waits until a server answers, and does with it what is measured
 
 
 def serve_once(
@@ -119,7 +115,6 @@ def serve_once(
 
 
 def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> Run:
-    """Waits until a server answers, and puts it under load as often as was asked."""
     server, program = launch.child, unit.program
     watch = MemoryWatch(server.pid, rest or RestPlan(), launch.scope)
     with watch.watching() if rest else contextlib.nullcontext():
@@ -179,10 +174,10 @@ def ended_when_told(code: int) -> bool:
 
 
 def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
-    """Refuses a load whose time says nothing of the server, where that is all that is measured.
+    """Refuses a load whose time says nothing of the server, where only that is measured.
 
-    `longer_s` is its time where the server stood still half of the time, and `worked` the server's
-    CPU time there, as a share. Others may make any time longer, but do no work for the server.
+    `longer_s`: its time where the server stood still half of the time; `worked`: the server's CPU
+    time there, as a share. Others may make any time longer, but do no work for the server.
     """
     if longer_s < _LONGER * alone_s and worked < _LESS:
         raise HztuneError(
@@ -226,7 +221,6 @@ def answers(
 
 
 def ended_by_itself(run: Run) -> Fault:
-    """Why a server that nothing has ended does not count."""
     if run.fault is not None:
         return Fault(run.fault.status, f"the server ended: {run.fault.detail}")
     by_itself = Fault("failed", "the server ended by itself, with status 0")
@@ -246,11 +240,10 @@ def _listens(port: int) -> bool:
 
 @contextmanager
 def swept() -> Iterator[set[int]]:
-    """Removes the System V shared memory of processes that ended while the block lasted.
+    """Removes the System V shared memory of processes, put into the set, that ended meanwhile.
 
-    They are put into the set. The kernel keeps such memory without an owner: PostgreSQL has a
-    segment, and the machine allows 4096 of them. Only what they made meanwhile and nothing is
-    attached to any more is removed.
+    The kernel keeps it without an owner: PostgreSQL has a segment, and the machine allows 4096.
+    Removed is only what they made meanwhile and nothing is attached to any more.
     """
     began_s, pids = int(time.time()), set[int]()
     yield pids
@@ -291,8 +284,8 @@ def with_port_and_dir(program: Program) -> Iterator[Program]:
 def _free_port() -> int:
     """A port on which nothing listens and which no outgoing connection gets by chance.
 
-    It is drawn at random: two processes that look at the same moment hardly find the same one. The
-    kernel's own choices are left out, but where they are nearly all.
+    Drawn at random, so that two processes hardly find the same one; outside the kernel's own
+    choices, unless they are nearly all ports.
     """
     first = int((text_or_empty(_EPHEMERAL).split() or ["0"])[0])
     end = first if first >= _FIRST_PORT + _LEAST_PORTS else _LAST_PORT + 1

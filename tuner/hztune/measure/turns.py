@@ -32,12 +32,10 @@ _SILENCE_S = 60.0
 _STOP_S = 5.0
 _SHORTEST_TURN_MS = 20.0
 _LONGEST_TURN_MS = 120.0
-_THREAD_MS = 4.0
-"""Time that each thread shall have on a CPU in a turn: a little more than the scheduler's slice."""
+_THREAD_MS = 4.0  # time on a CPU for each thread in a turn: a little over the scheduler's slice
 _WARMUP_MS = 100.0
 _STALL_MS = 3000
-_SLOWER = 20.0
-"""A round that takes that many times as long as expected is hanging."""
+_SLOWER = 20.0  # a round that takes that many times as long as expected is hanging
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +59,9 @@ def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
     """The tempo that was found best for the workload's number of threads.
 
     A turn must be long enough for the scheduler to let every thread work: with 32 threads on two
-    CPUs the noise of a second of larson falls from 0.21 to 0.034 when turns go from 20 to 60 ms,
-    while up to 8 threads 20 ms are as good as any. Throughput is level after 60 to 100 ms.
-
-    A trace whose rounds are long is not the same everywhere: its turns are whole rounds.
+    CPUs the noise of a second of larson falls from 0.21 to 0.034 from 20 to 60 ms; up to 8 threads,
+    20 ms are as good as any. Throughput is level after 60 to 100 ms. Where a trace's rounds are
+    long, its turns are whole rounds.
     """
     if spec.round_s:
         round_ms, turn_ms = 1e3 * spec.round_s, _SHORTEST_TURN_MS
@@ -76,8 +73,6 @@ def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
 
 
 class TurnExecutor(BlockExecutor):
-    """Measures arms on one workload by turns in fresh processes."""
-
     def __init__(
         self,
         spec: WorkloadSpec,
@@ -87,7 +82,6 @@ class TurnExecutor(BlockExecutor):
         tempo: Tempo | None = None,
         identity: IdentityCheck | None = None,
     ) -> None:
-        """Makes the executor of a study; tempo None: what fits the workload's threads."""
         super().__init__(sink, seed=seed, identity=identity)
         self.spec = spec
         self.tempo = tempo or tempo_for(spec)
@@ -98,7 +92,6 @@ class TurnExecutor(BlockExecutor):
         return arms * (self.tempo.block_s(rounds) + beside_s)
 
     def _learn(self, outcomes: Sequence[Outcome], rounds: int, spent: Accounting) -> None:
-        """Learns how long a round is, and what an arm takes beside its turns."""
         if self.tempo.round_ms and spent.turns:
             self.tempo = replace(self.tempo, round_ms=1e3 * spent.measured_s / spent.turns)
         beside_s = spent.wall_s - len(outcomes) * self.tempo.block_s(rounds)
@@ -179,7 +172,6 @@ class TurnExecutor(BlockExecutor):
 def _turn(
     event: Mapping[str, Any], passed: Mapping[str, int], rule: DisturbanceRule
 ) -> tuple[Turn, Evidence]:
-    """A turn as hz-turns tells of it, with what was seen meanwhile."""
     evidence = Evidence(
         cpu_ns=event["cpu_ns"],
         involuntary=event["involuntary"],

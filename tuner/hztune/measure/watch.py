@@ -29,14 +29,12 @@ from hztune.measure.identity import Fault
 from hztune.measure.scope import Scope
 from hztune.rests import Rested, RestPlan, RestRound
 
-Look = Callable[[Running], "Fault | None"]
-"""Judges a process; None: nothing is wrong with it."""
+Look = Callable[[Running], "Fault | None"]  # judges a process; None: nothing is wrong with it
 
 _FIRST_S = 0.003
 _GROWTH = 1.3
 _LAST_S = 0.25
-_MOST_TRIES = 8
-"""A process that shows no malloc yet is looked at again, but not for ever: it may be static."""
+_MOST_TRIES = 8  # a process without malloc yet is looked at again; it may be static
 
 _HOLDINGS_S = 0.002
 _LISTENS = "0A"
@@ -46,15 +44,12 @@ _FLAGS = re.compile(r"^flags:\s*(\d+)", re.MULTILINE)
 _FIGURES = re.compile(r"^(Pss|Pss_Anon|Pss_Shmem|LazyFree): +(\d+) kB$", re.M)
 _PAUSE_S = 0.02
 _MOST_POINTS = 240
-_COST_SHARE = 0.01
-"""Most of the time that may go into reading: the kernel walks all pages of a process for it."""
+_COST_SHARE = 0.01  # most of the time that may go into reading: it walks all pages of a process
 
 _READINGS = 5
-_READ_FOR = 0.2
-"""Share of a rest, at its end, over which the readings are spread."""
+_READ_FOR = 0.2  # share of a rest, at its end, over which the readings are spread
 
-_READ_FOR_S = 0.25
-"""Most seconds of it."""
+_READ_FOR_S = 0.25  # most seconds of it
 
 
 @contextmanager
@@ -84,7 +79,6 @@ class Watcher:
         self._tries: Counter[tuple[int, bytes]] = Counter()
 
     def follow(self, root: int, ended: Event) -> None:
-        """Looks at the tree below `root` until the run has ended or something is wrong."""
         pause = _FIRST_S
         while self.fault is None and not ended.wait(pause):
             pause = min(_LAST_S, pause * _GROWTH)
@@ -123,17 +117,15 @@ def watching(root: int, look: Look, helpers: Collection[Path]) -> Iterator[Watch
 
 
 class Held(NamedTuple):
-    """Something that another copy of a program cannot hold as well."""
-
     what: str  # in words
     network: str = ""  # of a port, the network that it belongs to: each has all ports
 
 
 class Holdings:
-    """What the copies of a program hold.
+    """What the copies of a program hold, looked at all the time.
 
     Two copies that write the same file spoil each other's work, and one that waits for the other's
-    lock waits as long as that one stands still. So a copy is looked at all the time.
+    lock waits as long as that one stands still.
     """
 
     def __init__(self) -> None:
@@ -209,17 +201,15 @@ def tree_faults(launcher: int) -> int:
 
 
 def _tree_sum(launcher: int, first: int, end: int) -> int:
-    """The sum of some fields of /proc/PID/stat behind the name, of all processes below one."""
     stats = [text_or_empty(Path(f"/proc/{pid}/stat")) for pid in live.descendants(launcher)]
     fields = (told.rpartition(")")[2].split()[first:end] for told in stats)
     return sum(int(word) for words in fields for word in words)
 
 
 class TreeMemory(NamedTuple):
-    """Memory that the processes of a tree answer for, KiB.
+    """Memory that the processes of a tree answer for, KiB, without pages of mapped files.
 
-    Pages of mapped files are not in it: how much of them each process answers for changes when
-    any other process of the machine maps the same file, and the kernel drops them when it must.
+    How much of those each answers for depends on every other process that maps the same file.
     """
 
     resident_kb: int  # what is resident; of a page that several share, a part of it
@@ -261,11 +251,9 @@ class MemoryWatch:
         return 1e-3 * max(1, sum(each.rest_ms - each.load_ms for each in self.rounds))
 
     def watching(self) -> AbstractContextManager[None]:
-        """Draws the curve for as long as the block lasts."""
         return alongside(self._follow, "memory")
 
     def load(self) -> None:
-        """A load begins."""
         self._load_ms = self._now_ms()
 
     def rest(self, ended: Callable[[float], bool]) -> bool:

@@ -38,14 +38,12 @@ from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
 PADDING = "HZTUNE_PADDING"
-PADDING_BYTES = 4096
-"""Each process gets an environment of random size."""
+PADDING_BYTES = 4096  # each process gets an environment of random size
 
 SEEDS = 1 << 31
 _SLOWEST = 20.0
 _LEAST_TIMEOUT_S = 2.0
-MEMORY_SHARE = 0.8
-"""Of the machine's memory what the processes of a measurement may take before they are ended."""
+MEMORY_SHARE = 0.8  # of the machine's memory, what a measurement's processes may take
 
 _NOT_RUN = Fault("failed", "it was not run: the control hangs")
 
@@ -117,7 +115,6 @@ class BlockExecutor(Executor):
         return parts
 
     def _padded(self, part: Part, rng: random.Random) -> dict[str, str]:
-        """The variables of a process of an arm."""
         return {**part.changes, PADDING: "x" * rng.randrange(PADDING_BYTES)}
 
     def _last_fault(self, part: Part) -> Fault | None:
@@ -141,8 +138,6 @@ class BlockExecutor(Executor):
 
 
 class WholeExecutor(BlockExecutor):
-    """Measures arms on one program."""
-
     def __init__(
         self,
         program: Program,
@@ -177,10 +172,9 @@ class WholeExecutor(BlockExecutor):
         return min(self.program.timeout_s, usual_s)
 
     def cost(self, arms: int, rounds: int) -> float:
-        """The wall seconds expected for a block, from what runs have taken so far.
+        """The wall seconds expected for a block, from what runs have taken, repeated ones included.
 
-        With what was repeated, as disturbed. Before the first block an uncounted run tells; without
-        one, it is a second for each.
+        Before the first block an uncounted run tells; without one, it is a second for each.
         """
         return arms * rounds * (median(self._planned_s) if self._planned_s else self.first_s)
 
@@ -199,17 +193,15 @@ class WholeExecutor(BlockExecutor):
             self._planned_s.append(took_s / min(runs, rounds * len(outcomes)))
 
     def _hook(self, option: str, command: str) -> None:
-        """Runs a command of the user's before or after a run, and takes note of its time."""
         started = time.monotonic()
         hook(option, command, self.identity.base)
         self._accounting += Accounting(hooks_s=time.monotonic() - started)
 
     def _own(self, part: Part, beside: int = 1) -> Program:
-        """What is run for an arm, `beside` others or alone, with the memory that it may take.
+        """What is run for an arm beside others or alone, with the memory that it may take.
 
-        A candidate may take most of the memory; or, where that is higher, halfway from what the
-        control takes to all there is: where the control runs, a candidate that takes no more must
-        run, too.
+        Most of the machine's; or, where that is higher, halfway from what the control takes to all
+        there is: where the control runs, a candidate that takes no more must run, too.
         """
         program, memory_mb = self.program.of(part.arm), self.memory_mb // beside
         if part.is_control or not memory_mb:
@@ -220,7 +212,6 @@ class WholeExecutor(BlockExecutor):
     def _unit(
         self, part: Part, program: Program, seed: int, rng: random.Random, limit_s: float
     ) -> Unit:
-        """What is run for an arm, in its place."""
         look = partial(self.identity.inspect, part.arm)
         return Unit(program, self.identity.base, self._padded(part, rng), look, limit_s, seed)
 
@@ -234,8 +225,8 @@ class WholeExecutor(BlockExecutor):
     def _rate(self, part: Part, run: Run) -> float | Fault:
         """Returns the rate of a run, or why the arm does not count.
 
-        What is over before its allocator can be seen has that of the arm's other runs, which the
-        same command with the same variables has; if none is seen, that is told in the end.
+        A run too short for its allocator to be seen has that of the arm's other runs, which have
+        the same command and variables; if none is seen, that is told in the end.
         """
         if run.fault is not None:
             return run.fault
@@ -268,8 +259,6 @@ class WholeExecutor(BlockExecutor):
 
 
 class RunExecutor(WholeExecutor):
-    """Measures arms on one program by whole runs."""
-
     # how the control was seen to hang before anything was measured: then nothing is run any more,
     # since each run would take as long. None: it does not
     hangs: Fault | None = None
@@ -277,7 +266,6 @@ class RunExecutor(WholeExecutor):
     _is_warm = False
 
     def take_warmup(self, took_s: float) -> None:
-        """Takes a run that was seen already, and took so many seconds, for the first warm-up."""
         self.first_s = took_s
         self._warmups, self._is_warm = max(0, self._warmups - 1), True
 
