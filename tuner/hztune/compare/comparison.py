@@ -1,9 +1,8 @@
 """A comparison as JSON: the raw samples of every row beside the estimates that they give.
 
 Samples are written densely, for they are committed beside what they prove: a row names its counters
-once, and a turn is [counted_ns, ops]. The estimates are written for readers; when a record is
-loaded they are made anew from the samples (`Measured.standings`), and `disagreements` says where
-what is written is not what the samples give.
+once, and a turn is [counted_ns, ops]. Estimates are written for readers; loading makes them anew
+from the samples, and `disagreements` says where what is written is not what they give.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ _Text = Annotated[str, Meta(max_length=400)]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison, or as much of it as has been measured."""
-
     contenders: tuple[Contender, ...]  # the first one is the control
     machine: tuple[tuple[str, str | int | float | None], ...]  # where, as names and values
     versions: tuple[tuple[str, str], ...]  # of hztune and what it computes with
@@ -75,7 +72,6 @@ class Comparison:
 
     @property
     def rulings(self) -> tuple[Ruling, ...]:
-        """What the gate says of each row that was measured; empty where there is none."""
         return tuple(
             self.gate.rule(row.spec.label, row.blocks, row.horizon)
             for row in self.rows
@@ -84,7 +80,6 @@ class Comparison:
 
     @property
     def ruling(self) -> GateAnswer:
-        """What the gate says of all rows together."""
         return whole(self.answers)
 
     @property
@@ -98,7 +93,6 @@ class Comparison:
 
     @property
     def standings(self) -> tuple[Standings, ...]:
-        """What the samples of each row give."""
         return tuple(row.standings([each.name for each in self.contenders]) for row in self.rows)
 
 
@@ -108,7 +102,6 @@ def started(
     asked: Mapping[str, float] | None = None,
     gate: Gate | None = None,
 ) -> Comparison:
-    """The record of a comparison of which nothing has been measured."""
     versions = (
         ("hztune", version()),
         ("numpy", version_of("numpy")),
@@ -242,8 +235,6 @@ class _Row(Schema, frozen=True):
 
 
 class _Gate(Schema, frozen=True):
-    """What was tested, and what it came to."""
-
     no_worse: _Text
     of_rows: Annotated[int, Meta(ge=1)]
     rows: dict[str, Any]
@@ -283,8 +274,7 @@ def dumps(record: Comparison) -> str:
 def load(path: Path) -> tuple[Comparison, list[str]]:
     """The record in a file, and where it claims what its samples do not give.
 
-    Raises:
-        UsageError: There is none, or it is not a legal one; the text says where.
+    UsageError: there is none, or it is not a legal one; the text says where.
     """
     content = files.read_small(path, MOST_BYTES)
     try:
@@ -342,7 +332,7 @@ def _standings_json(found: Standings) -> dict[str, Any]:
 
 
 def _standing_json(standing: Standing) -> dict[str, Any]:
-    """Returns the estimates of one contender; what it keeps and what each round adds is KiB."""
+    """The estimates of one contender; what it keeps and what each round adds is KiB."""
     keeps = standing.keeps
     told = {
         "ops_per_s": standing.ops_per_s,
@@ -361,7 +351,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
 
 
 def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
-    """Returns a ratio to the first one with its 95 % interval; null ends: it has none."""
+    """A ratio to the first one with its 95 % interval; null ends: it has none."""
     if interval is None:
         return None
     ends: list[float | None] = [round(each, _DIGITS) for each in interval.ratio[1:]]

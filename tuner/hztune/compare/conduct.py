@@ -48,23 +48,17 @@ from hztune.store.log import SAMPLES, LocalStudy, is_there
 from hztune.study.bench import LONG_WAIT_S, Budget
 from hztune.workload import WorkloadSpec, specs_named
 
-RECORD = "comparison.json"
-"""The name of the record in a results directory."""
+RECORD = "comparison.json"  # in a results directory
 
-Keep = Callable[[Comparison], None]
-"""Takes the record whenever a row has been added to it."""
+Keep = Callable[[Comparison], None]  # takes the record whenever a row has been added to it
 
 
 def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
     """The rows that a command line means: each workload with each count of threads.
 
-    Args:
-        workloads: "larson,remote@main".
-        threads: "2,8,32"; "" for as many as each workload takes by itself.
-        params: "KEY=VALUE" for the workloads that have such a parameter; one has it at least.
-
-    Raises:
-        UsageError: One of them does not exist, or cannot run here.
+    `workloads`: "larson,remote@main". `threads`: "2,8,32"; "" for as many as each takes by itself.
+    `params`: "KEY=VALUE" for the workloads that have such a parameter; one has it at least.
+    UsageError: one of them does not exist, or cannot run here.
     """
     each: list[int | None] = [*counts(threads, "--threads")] if threads else [None]
     by_count = [specs_named(listed(workloads), params, count) for count in each]
@@ -83,16 +77,10 @@ def executors(
     say: Say = say_nothing,
     blocks: Sequence[Block] = (),
 ) -> MakeExecutor:
-    """What makes an executor for each row.
+    """Returns what makes an executor for each row.
 
-    Args:
-        contenders: What is compared.
-        machine: Where.
-        seed: Of every random choice.
-        programs: What is run for the rows that are programs.
-        sink: Where every turn goes as soon as it exists; None: nowhere.
-        say: Tells the user how programs are measured, and why.
-        blocks: Those that an earlier session left in the sink.
+    `programs`: what is run for the rows that are programs. `sink`: where every turn goes; None:
+    nowhere. `blocks`: those that an earlier session left in the sink.
     """
     inside = [each.inside for each in contenders if each.inside is not None]
     words = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
@@ -200,7 +188,6 @@ def compare(
 def _refuse(
     sides: Sequence[Contender], programs: Sequence[Program], rows: int, plan: Effort
 ) -> None:
-    """Sees to it that there is something to compare with something, in the time that there is."""
     if len(sides) < 2 or not rows:
         raise UsageError(
             f"{len(sides)} contenders on {rows} rows: give two contenders at least, and one "
@@ -228,7 +215,7 @@ def _refuse(
 def _study(
     out: Path, record: Comparison, specs: Sequence[ComparedRow], machine: Machine, resume: bool
 ) -> LocalStudy:
-    """Begins the samples of a comparison, or opens them again; they must be of this very one."""
+    """Begins the samples of a comparison, or opens those of this very one again."""
     if resume and not is_there(out):
         raise UsageError(f"there is no comparison to resume in {str(out)!r} (it has no {SAMPLES})")
     files.make_folder(out)
@@ -263,8 +250,7 @@ def carry_out(
 ) -> tuple[Comparison, bool]:
     """Measures rows and adds them to the record; also says whether the user stopped it.
 
-    A row that the budget was too small for is told in `left`, and is in the record, too, where it
-    has a pair.
+    A row that the budget was too small for is told in `left`; with a pair, it is recorded, too.
     """
     budget, is_stopped = Budget(plan.clock, plan.budget_s), False
     with interruptible() as asked, budget.running():

@@ -29,21 +29,16 @@ from hztune.params import Value
 from hztune.profile import hash_of_words
 from hztune.workload import WorkloadSpec
 
-BUILD = "build:"
-"""What the allocator of an arm begins with when it is another build of hz."""
+BUILD = "build:"  # begins the allocator of an arm that is another build of hz
 
-COMMAND = "command:"
-"""What it begins with when it is a command of the user's, run as it is."""
+COMMAND = "command:"  # the same of a command of the user's, run as it is
 
 Amount = Literal["ops_per_s", "seconds", "higher", "lower"]
-"""What a contender's figure is: operations a second, seconds of a run, or the number of the user's
-metric, of which more or less is better."""
+"""Operations a second, seconds of a run, or the user's metric, of which more or less is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a comparison."""
-
     name: str  # in the results; unlike every other one's
     # what is measured; the allocator of a library in a file is "file:NAME", of another build of hz
     # "build:KIND", of a command "command:NAME"
@@ -65,14 +60,10 @@ class Contender:
 def parse(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contender, ...]:
     """The contenders of a command line; one that is named twice gets a number.
 
-    Args:
-        texts: `default`, an allocator's name, the same with parameters ("hz:shards=4,thp=on"),
-            a path to a profile, or NAME=/path/to/library.so. Of commands "./new --fast", or
-            NAME='./new --fast', so that results show the name alone.
-        are_commands: Whether they are run where a program's words begin with {}.
-
-    Raises:
-        UsageError: One of them does not exist here, or is not legal.
+    `texts`: `default`, an allocator's name, the same with parameters ("hz:shards=4,thp=on"), a path
+    to a profile, or NAME=/path/to/library.so. With `are_commands`, run where a program's words
+    begin with {}: "./new --fast", or NAME='./new --fast', so that results show the name alone.
+    UsageError: one does not exist here, or is not legal.
     """
     if isinstance(texts, str):
         raise UsageError(f"the contenders {texts!r} are one text; give several: ('none', 'hz')")
@@ -87,7 +78,6 @@ def parse(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contende
 
 
 def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
-    """The contenders, each with a name of its own."""
     seen: dict[str, int] = {}
     named = []
     for each in contenders:
@@ -129,7 +119,6 @@ def _command(text: str) -> Contender:
 
 
 def _contender(text: str) -> Contender:
-    """The contender that one word of a command line means."""
     told = contender_text(text)
     if told.kind == "library":
         return from_file(told.name, Path(told.file))
@@ -166,17 +155,14 @@ class FileIdentity:
     def __init__(
         self, contenders: Sequence[Contender], others: IdentityCheck | None = None
     ) -> None:
-        """Makes the proof; `others` None: by the allocators' adapters."""
         self._files = {each.arm: (each.file, each) for each in contenders if each.file is not None}
         self._others = others or AllocatorIdentity()
 
     @property
     def base(self) -> Mapping[str, str]:
-        """The environment of everything that is started."""
         return self._others.base
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """The variables of an arm's processes, or why it cannot run."""
         if arm in self._files:
             file, side = self._files[arm]
             preload = {} if side.is_program else {"LD_PRELOAD": str(file)}
@@ -185,7 +171,6 @@ class FileIdentity:
         return self._others.prepare(Arm(UNCHANGED_PROGRAM) if is_command else arm)
 
     def program(self, arm: Arm) -> Path | None:
-        """The file of an arm that is a program of its own."""
         file, side = self._files.get(arm, (None, None))
         return file if side and side.is_program else self._others.program(arm)
 
@@ -223,7 +208,6 @@ class ProgramSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, program: Program) -> ProgramSpec:
-        """What a record says of a program."""
         around = [program.prepare, program.cleanup, program.check, program.metric]
         around += [repr(each) for each in (program.rest, program.quota) if each is not None]
         around += [f"{program.input.size} bytes on stdin"] if program.input else []
@@ -238,24 +222,17 @@ class ProgramSpec(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-ComparedRow = WorkloadSpec | ProgramSpec
-"""What a row is of."""
+ComparedRow = WorkloadSpec | ProgramSpec  # what a row is of
 
 
 def amount_of(row: ComparedRow) -> Amount:
-    """What the figures of a row are."""
     return row.amount if isinstance(row, ProgramSpec) else "ops_per_s"
 
 
 def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tuple[str, ...]:
-    """Sees to it that every contender can be measured on every program.
+    """Returns what the user should know of the programs on which all contenders are measured.
 
-    Returns:
-        What the user should know of the programs, one sentence each.
-
-    Raises:
-        UsageError: Two programs have one name; there is no such program, or no allocator can be put
-            under it.
+    UsageError: two have one name; there is no such program, or no allocator can be put under it.
     """
     labels = [program.label for program in programs]
     twice = next((label for label in labels if labels.count(label) > 1), None)

@@ -32,24 +32,19 @@ from hztune.study.limits import LossLimit
 
 GateAnswer = Literal["no worse", "worse", "not enough data"]
 
-MOST_PAIRS = 100
-"""Of a row."""
+MOST_PAIRS = 100  # of a row
 
-_ANSWERS: dict[Answer, GateAnswer] = {
+_ANSWERS: dict[Answer, GateAnswer] = {  # each is wrong in at most 2.5 % of cases
     "yes": "no worse",
     "no": "worse",
     "open": "not enough data",
 }
-"""By whether the new one loses no more than it may; each is wrong in at most 2.5 % of cases."""
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
-_FAILING_PAIRS = 3
-"""Pairs before a contender that fails is judged."""
+_FAILING_PAIRS = 3  # pairs before a contender that fails is judged
 
 
 class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a row was planned."""
-
     # pairs, decided before the ratio of any was known
     planned: Annotated[int, Meta(ge=1, le=MOST_PAIRS)]
     is_last: bool = False  # whether time was up before all of them were there
@@ -61,8 +56,6 @@ class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ruling(NamedTuple):
-    """What a gate says of a row."""
-
     label: str
     answer: GateAnswer
     why: str  # in one sentence
@@ -81,20 +74,13 @@ class Gate:
 
     @classmethod
     def of(cls, text: str, rows: int = 1) -> Gate:
-        """The gate of a margin that a user wrote.
-
-        Raises:
-            UsageError: It is no percentage between 0 and 100.
-        """
+        """The gate of a margin that a user wrote; UsageError: no percentage between 0 and 100."""
         return cls(LossLimit(text, -math.log1p(-margin(text, "--no-worse"))), rows)
 
     def rule(self, label: str, blocks: Sequence[Block], horizon: Horizon) -> Ruling:
         """What the blocks of a row show, the base their first outcome, the new one the second.
 
-        Args:
-            label: The row.
-            blocks: In order of time, as many as there were at a look of the plan, or in the end.
-            horizon: The plan.
+        `blocks`: in order of time, as many as there were at a look of the plan, or in the end.
         """
         answer: GateAnswer = "not enough data"
         speed, of = None, len(blocks)

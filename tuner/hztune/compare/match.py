@@ -44,15 +44,12 @@ from hztune.stats.intervals import planned_looks
 from hztune.study.bench import LEAST_ROUNDS, Budget, Clock, Stop, SystemClock
 from hztune.study.calibration import HEADROOM
 
-LEAST_PAIRS = 4
-"""Fewest blocks of a row: with less, an interval says next to nothing."""
+LEAST_PAIRS = 4  # with fewer blocks, the interval of a row says next to nothing
 
-OVERTIME_S = 5.0
-"""Seconds by which LEAST_PAIRS may overdraw the budget."""
+OVERTIME_S = 5.0  # seconds by which LEAST_PAIRS may overdraw the budget
 
 USUAL_PAIRS = 6
-PLANNED_PAIRS = 30
-"""Pairs that a gate aims at: with more, Student's t narrows no interval worth speaking of."""
+PLANNED_PAIRS = 30  # of a gate: with more, Student's t narrows no interval worth speaking of
 
 LEAST_BUDGET_S = 1.0
 MOST_BUDGET_S = 7 * 86400.0
@@ -61,8 +58,7 @@ _MOST_ROUNDS = 100
 _FREE_START = 0.05
 _HOPELESS_BLOCKS = 2
 
-MakeExecutor = Callable[[ComparedRow], Executor]
-"""Makes what measures one row."""
+MakeExecutor = Callable[[ComparedRow], Executor]  # makes what measures one row
 
 
 class Count(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -72,7 +68,6 @@ class Count(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     instructions: tuple[int, int]
 
     def __post_init__(self) -> None:
-        """Refuses runs of which the second is not the longer."""
         if self.operations[0] >= self.operations[1]:
             raise ValueError("the second run that counts instructions must be the longer")
 
@@ -85,15 +80,12 @@ class Count(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured."""
-
     pairs: int | None  # blocks of each row, if there is time; None: as usual, or as time allows
     budget_s: float  # for all rows together; each gets the same part
     gate: Gate | None = None  # what the second contender may lose; None: nothing is tested
     clock: Clock = field(default_factory=SystemClock)  # of the budget
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be measured."""
         if self.pairs is not None and not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
             raise UsageError(
                 f"{self.pairs} pairs: legal is a whole number from {LEAST_PAIRS} to {MOST_PAIRS}"
@@ -106,8 +98,6 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row that has been measured."""
-
     spec: ComparedRow  # the workload and its threads, or the program
     blocks: tuple[Block, ...]  # all of it; their outcomes stand in the order of the contenders
     created: str  # when it ended, UTC, "2026-01-31T12:00:00Z"
@@ -119,7 +109,6 @@ class Measured:
     is_cut: bool = False  # whether the user's stop ended it: a later session goes on with it
 
     def standings(self, names: Sequence[str]) -> Standings:
-        """What its samples give, of contenders with these names."""
         return standings(
             self.spec.label,
             names,
@@ -139,12 +128,10 @@ class Unfinished(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The pairs in words."""
         return "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
 
     @property
     def ruling(self) -> Ruling:
-        """What a gate says of it."""
         why = f"it was interrupted after {self.words}" if self.pairs else "it was not measured"
         if self.enough_s:
             why = "there was no time for it"
@@ -166,9 +153,8 @@ def play(
 ) -> Iterator[Measured]:
     """Measures the rows one after the other, and yields each when it is there.
 
-    Raises:
-        KeyboardInterrupt: The user wants an end. A row without a gate that has LEAST_PAIRS by then
-            was yielded before.
+    KeyboardInterrupt: the user wants an end. A row without a gate that has LEAST_PAIRS by then was
+    yielded before.
     """
     budget = Budget(plan.clock, plan.budget_s)
     for number, spec in enumerate(specs):
@@ -209,9 +195,7 @@ class RowRun:
     def measure(self) -> None:
         """Measures until all pairs are there, a look of the gate has an answer, or time is up.
 
-        Raises:
-            KeyboardInterrupt: `stop` was true before a block.
-            OutOfTime: Not even the control could be prepared.
+        KeyboardInterrupt: `stop` was true. OutOfTime: not even the control could be prepared.
         """
         self.executor.prepare(self.contenders[0].arm)
         enough_s = self.enough_s = self._needed_s()
@@ -287,7 +271,6 @@ class RowRun:
         return True
 
     def _is_hopeless(self) -> bool:
-        """Whether the control has not run once: then nothing can be compared."""
         return len(self.blocks) >= _HOPELESS_BLOCKS and not any(b.control.ok for b in self.blocks)
 
     def _needed_s(self) -> float:
@@ -326,8 +309,8 @@ def failing(
 ) -> dict[str, str]:
     """How often a contender failed and how at first, by its name.
 
-    `share`: Of the pairs of a row in which it failed at least, besides one. A ratio comes only from
-    pairs in which both sides ended well: where half of them are missing it says little.
+    Named where at least `share` of the pairs of a row failed, and one: a ratio comes only from
+    pairs in which both sides ended well, and says little where half of them are missing.
     """
     failed = {each.name: failures_of(blocks, n) for n, each in enumerate(contenders)}
     return {

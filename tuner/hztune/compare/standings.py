@@ -15,16 +15,13 @@ from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.noise import pooled_mean
 from hztune.stats.ratios import log_memory_ratio, pair_ratio
 
-ALPHA = 0.05
-"""Every interval covers with 95 %."""
+ALPHA = 0.05  # every interval covers with 95 %
 
 _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One contender on one row."""
-
     name: str
     ops_per_s: float  # median over the blocks in which it ran well; 0.0 if there is none
     rss_mb: float  # median of its peak resident memory, MiB; 0.0 when unknown
@@ -40,7 +37,6 @@ class Standing:
     kept: Interval | None = None  # log of that over what the first one keeps
 
     def __post_init__(self) -> None:
-        """Takes a copy of the counters, which nothing can change."""
         object.__setattr__(self, "counters", fixed(self.counters))
 
 
@@ -58,7 +54,6 @@ class Standings:
     amount: Amount = "ops_per_s"  # what `ops_per_s` of its contenders is
 
     def of(self, name: str) -> Standing:
-        """The standing of the contender called `name`."""
         return next(each for each in self.all if each.name == name)
 
     def rate(self, standing: Standing) -> float:
@@ -87,14 +82,9 @@ def standings(
 ) -> Standings:
     """What the blocks of a row say.
 
-    Args:
-        label: The row.
-        names: The contenders, in the order of every block's outcomes.
-        blocks: All of the row.
-        instructions: Of one operation of each contender; () when they were not counted.
-        amount: What their figures are.
-        horizon: The plan of a gate, whose intervals allow for its looks; None: no ratio decided
-            the number of blocks.
+    `names`: in the order of every block's outcomes. `instructions`: of one operation of each; ()
+    when not counted. `horizon`: the plan of a gate, whose intervals allow for its looks; None: no
+    ratio decided the number of blocks.
     """
     found = tuple(
         _standing(name, i, blocks, horizon, instructions[i] if instructions else None)
@@ -111,16 +101,9 @@ def standings(
 def between(
     blocks: Sequence[Block], over: int, arm: int, horizon: Horizon | None = None
 ) -> tuple[Interval | None, Interval | None]:
-    """The logs of speed and of peak memory of one contender over another's.
+    """The logs of speed and of peak memory of one contender over another's; None: unknown.
 
-    Args:
-        blocks: All of a row.
-        over: The index of the one that the other is compared with.
-        arm: The index of the other.
-        horizon: The plan of a gate, by which alone its speeds are tested; None: there is none.
-
-    Returns:
-        Speed and memory; None: unknown.
+    `over`, `arm`: their indices. `horizon`: the plan of a gate, by which speeds alone are tested.
     """
     pairs = [(block.outcomes[over], block.outcomes[arm]) for block in blocks]
     speeds = [ratio.log_ratio if (ratio := pair_ratio(*pair)) else None for pair in pairs]
@@ -144,7 +127,6 @@ def _standing(
     horizon: Horizon | None,
     instructions: float | None,
 ) -> Standing:
-    """One contender's standing from all blocks of a row."""
     pairs = [(block.control, block.outcomes[index]) for block in blocks]
     outcomes = [outcome for _, outcome in pairs]
     well = [outcome for outcome in outcomes if outcome.ok]

@@ -30,7 +30,6 @@ _FIGURES: dict[Amount, str] = {
 
 
 def text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
-    """A comparison for people, or as a table for a Markdown document."""
     if markdown:
         return as_markdown(found.standings, found.answers)
     return plain(found.standings, found.answers, counters=counters)
@@ -105,7 +104,6 @@ def _cells(row: Standings) -> list[str]:
 
 
 def _means(rows: Sequence[Standings]) -> list[str]:
-    """The geometric means over several rows; nothing for a single one."""
     if len(rows) < 2 or len(rows[0].all) < 2:
         return []
     first, *others = (each.name for each in rows[0].all)
@@ -135,7 +133,6 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 
 
 def amount_text(rate: float, amount: Amount) -> str:
-    """A contender's figure for a reader, with its unit where that is known."""
     if amount == "ops_per_s":
         return f"{rate / 1e6:.3f} Mops/s"
     if amount == "higher":
@@ -153,11 +150,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
-    """Writes a comparison in one of the forms, so that the file is whole or absent.
-
-    Raises:
-        HztuneError: The file system refused.
-    """
+    """Writes a comparison in one of the forms, so that the file is whole or absent."""
     files.write_whole(path, csv_text(found) if form == "csv" else junit(found))
 
 

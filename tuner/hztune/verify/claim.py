@@ -39,16 +39,12 @@ from hztune.workload import METRICS, WorkloadSpec, goal_of
 VerifyAnswer = Literal["holds", "does not hold", "cannot tell"]
 
 MARGIN = 0.5
-"""Share of the claimed lower end, in log units, that must be shown again.
-
-To show the lower end itself again takes more pairs than the claim had, even where the true gain is
-in the middle of the claimed interval.
-"""
+"""Share of the claimed lower end, in log units, that must be shown again: to show all of it takes
+more pairs than the claim had, even where the true gain is in the middle of its interval."""
 
 _NOT_SLOWER = "nothing shows that it is slower than was stated"
 
-_LONGER = 3.0
-"""Times the budget that is advised at least: few pairs often show more gain than there is."""
+_LONGER = 3.0  # times the budget that is advised at least: few pairs often show too much gain
 
 _PROBABLY = 1.8
 """Times the pairs with which an end of the interval lies at the margin in half of all cases: with
@@ -60,8 +56,6 @@ _MOST_BUDGET_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What measuring a claim again has shown."""
-
     answer: VerifyAnswer
     why: str  # in one sentence
     interval: Interval | None  # 95 %, of the log ratio here; None: too few pairs
@@ -124,7 +118,6 @@ class Promise:
         return self.limit.question(record.excesses, looks, REPORTED_ERROR)
 
     def ledger(self) -> Ledger:
-        """Where the pairs that judge it are entered."""
         of_load = self.max_loss if self.max_loss and self.max_loss.of_load else None
         return Ledger(self.limit, of_load, memory=self.weighed)
 
@@ -185,7 +178,6 @@ def targets(
 
 
 def _as_proved(program: Program, tuned: Profile) -> Program:
-    """A program with the rests and the container of the claim."""
     goal = tuned.objective
     if (program.rate is not None) != (goal.metric == "metric"):
         raise UsageError(
@@ -238,10 +230,7 @@ def _workloads(tuned: Profile, traces: Sequence[Path]) -> list[WorkloadSpec]:
 def measure(promise: Promise, bench: Workbench) -> Verification:
     """Measures fresh pairs until a look has judged the claim, all are there, or time is up.
 
-    `bench.ledger` has the memory limit of the promise.
-
-    Raises:
-        HztuneError: The control does not run, so that nothing can be compared with it.
+    `bench.ledger` has the memory limit of the promise. HztuneError: the control does not run.
     """
     planned, budget = 0, bench.budget
     with budget.running():
@@ -295,10 +284,6 @@ def _more_time(
 
 
 def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verification:
-    """What the pairs so far say; an early "holds" needs an estimate within the claim.
-
-    `looks`: that were due so far; between two of them only a failure is told.
-    """
     is_due = bool(looks.counts) and looks.counts[-1] == len(record.pairs)
     interval = _newest(promise.gain(record, looks.newest())) if is_due else None
     answer, why = _judged(promise, record, looks.newest(), interval)

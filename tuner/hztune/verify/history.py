@@ -1,9 +1,8 @@
 """A folder of profiles, and what verifications of them found: how each is measured, what is due.
 
 A profile holds no command: `store.kept_command` reads the one beside it. A verification is a line
-of JSON in $XDG_STATE_HOME/hztune/history.jsonl, written with one call and on disk before the next
-profile is measured, so that a killed run has lost none, and several runs may write at once. What
-cannot be read is passed over.
+of $XDG_STATE_HOME/hztune/history.jsonl, written with one call and on disk before the next profile
+is measured, so that a killed run has lost none, and several may write at once.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ _Sentence = Annotated[str, Meta(max_length=4000)]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A profile of a folder."""
-
     path: Path
     tuned: Profile | None = None  # what it holds; None: it is no legal profile
     words: tuple[str, ...] = ()  # of its `.args`
@@ -55,7 +52,6 @@ class Kept:
 
     @property
     def traces(self) -> list[Path]:
-        """The traces that it was made for, as far as they stand beside it."""
         named = self.tuned.workloads if self.tuned else ()
         beside = [
             self.path.parent / of.name.removeprefix(trace_file.PREFIX)
@@ -66,11 +62,7 @@ class Kept:
 
 
 def profiles_in(folder: Path) -> list[Kept]:
-    """The profiles of a folder, `*.json`, and those of results directories below it, by name.
-
-    Raises:
-        UsageError: It is no folder that can be read, or holds none.
-    """
+    """The profiles of a folder and of results directories below it; UsageError: there are none."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -148,7 +140,6 @@ class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/1"):
 
 
 def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification) -> Recheck:
-    """A verification that has just ended, as the history holds it."""
     claim, interval = tuned.claim, finding.interval
     claimed = found = None
     if claim.ratio is not None and claim.ci_low is not None and claim.ci_high is not None:
@@ -208,14 +199,8 @@ def changes(before: Recheck, here: Mapping[str, str]) -> tuple[str, ...]:
 def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: datetime) -> str:
     """Why a profile should be measured again, in one sentence; empty: it need not.
 
-    Args:
-        tuned: The profile.
-        last: The newest check of it; None: there was none since it was made.
-        here: What is here, see `surroundings`.
-        now: The time, UTC.
-
-    Raises:
-        UsageError: It was made or measured on a day that does not exist.
+    `last`: the newest check; None: there was none. `here`: see `surroundings`. `now`: UTC.
+    UsageError: the profile was made or measured on a day that does not exist.
     """
     if last is not None and last.answer != "holds":
         return f"the last time, {last.at[:10]}, the answer was: {last.answer}"
@@ -244,11 +229,7 @@ def history_file() -> Path:
 
 
 def append(check: Recheck) -> None:
-    """Adds a check to the history; it is on disk when this returns.
-
-    Raises:
-        HztuneError: The file system refused.
-    """
+    """Adds a check to the history; it is on disk when this returns."""
     path, line = history_file(), msgspec.json.encode(check) + b"\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -277,8 +258,7 @@ def read(tuned: Profile | None = None) -> list[Recheck]:
 def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
     """Every check that can be read, the oldest first, and how many lines of the file hold none.
 
-    Raises:
-        HztuneError: The file may not be read, or is none.
+    HztuneError: the file may not be read, or is none.
     """
     path, found, unreadable = history_file(), [], 0
     try:

@@ -19,8 +19,6 @@ from hztune.quota import memory_text
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One parameter."""
-
     name: str
     asked: Value  # what the profile says; the default where it says nothing
     found: Value | None  # what the process has, or was asked for; None: it cannot be known
@@ -37,8 +35,6 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found."""
-
     pid: int
     program: str  # its file
     provider: str  # the file that gives it malloc
@@ -55,9 +51,8 @@ class Report:
 def examine(tuned: Profile, pid: int) -> Report:
     """Holds a process against a profile.
 
-    Raises:
-        UsageError: There is no such process, it may not be looked at, it has no malloc, or the
-            profile's allocator is not installed here.
+    UsageError: there is no such process, it may not be looked at, it has no malloc, or the
+    profile's allocator is not installed here.
     """
     running = live.look(pid)
     adapter = tuned.adapter
@@ -68,7 +63,6 @@ def examine(tuned: Profile, pid: int) -> Report:
 
 
 def _inside(running: Running, adapter: Adapter) -> Installed:
-    """What a process has inside under the adapter's name."""
     for path in running.process.files:
         with contextlib.suppress(OSError):
             for part in inside.parts_of([running.process.link(path)]):
@@ -83,7 +77,6 @@ def _inside(running: Running, adapter: Adapter) -> Installed:
 def _compared(
     tuned: Profile, running: Running, adapter: Adapter, found: Installed
 ) -> tuple[tuple[Reading, ...], tuple[str, ...]]:
-    """The rows, and what is wrong."""
     if adapter.name == UNCHANGED_PROGRAM:
         return (), ()
     if running.allocator != adapter.name and not adapter.is_inside:
