@@ -21,28 +21,21 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import FrozenTrial
 
 Floats = NDArray[np.float64]
-Levels = NDArray[np.int64]
-"""Level numbers, shape (configurations, axes); UNCHANGED: the default."""
+Levels = NDArray[np.int64]  # level numbers, shape (configurations, axes); UNCHANGED: the default
 
 UNCHANGED = -1
 
-_REACH = 0.35
-"""Part of an axis over which an effect stays alike."""
+_REACH = 0.35  # part of an axis over which an effect stays alike
 
-_OWN = 0.3
-"""Part of the variance of an effect that is a level's own: thresholds, special values."""
+_OWN = 0.3  # part of an effect's variance that is a level's own: thresholds, special values
 
-ODDS = 0.15
-"""How likely a parameter matters, before anything is measured."""
+ODDS = 0.15  # how likely a parameter matters, before anything is measured
 
-_MOST_COMBINATIONS = 12
-"""Features of a pair of axes, those that were measured first: the others are left to chance."""
+_MOST_COMBINATIONS = 12  # features of a pair of axes, the first measured; others are left to chance
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter."""
-
     name: str  # what it is called
     count: int  # number of its levels
     default: int | None  # the level of its default; None where the default is none of them
@@ -51,8 +44,6 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The features of some configurations, group by group."""
-
     # columns of each group, padded with the last column, which is always 0; shape (groups,
     # widest)
     columns: NDArray[np.int64]
@@ -131,8 +122,7 @@ def _factor(axis: Axis) -> Floats:
     return root
 
 
-MOST_LEVELS = 64
-"""Values of a parameter that can be told apart."""
+MOST_LEVELS = 64  # values of a parameter that can be told apart
 
 Params = dict[str, Any]
 LevelRow = tuple[int, ...]
@@ -142,10 +132,8 @@ Legal = Callable[[Params], Params | None]
 class Grid:
     """Parameters with their levels, and what was worked out of their configurations.
 
-    Attributes:
-        space: The parameters.
-        axes: The same as the model sees them.
-        bare: The row that changes nothing.
+    `space` has the parameters, `axes` the same as the model sees them, `bare` the row that changes
+    nothing.
     """
 
     def __init__(
@@ -154,13 +142,10 @@ class Grid:
         defaults: Mapping[str, Any],
         legal: Legal | None,
     ) -> None:
-        """Makes the grid.
+        """Makes the grid; ValueError: a parameter has too many values, or no default among them.
 
-        `defaults`: The value of each that changes nothing.
-        `legal`: Makes of a configuration the one that is meant; None: all are legal.
-
-        Raises:
-            ValueError: A parameter has no default among its values, or too many values.
+        `defaults`: the value of each that changes nothing. `legal`: makes of a configuration the
+        one that is meant; None: all are legal.
         """
         self.space = dict(space)
         self.axes = tuple(axis_of(name, each, defaults) for name, each in space.items())
@@ -173,8 +158,7 @@ class Grid:
     def level_row(self, params: Mapping[str, Any]) -> LevelRow:
         """A configuration as level numbers; what it leaves out, or leaves alone, is UNCHANGED.
 
-        Raises:
-            ValueError: A value is none of its parameter's levels.
+        ValueError: a value is none of its parameter's levels.
         """
         row = []
         for axis, values in zip(self.axes, self._values, strict=True):
@@ -200,22 +184,16 @@ class Grid:
         return row
 
     def params(self, row: Sequence[int]) -> Params:
-        """The values of all parameters in a configuration."""
         return {
             axis.name: values[axis.default or 0 if level == UNCHANGED else level]
             for axis, values, level in zip(self.axes, self._values, row, strict=True)
         }
 
     def forget_meant(self) -> None:
-        """Has `legal` asked anew: it has learned more."""
         self._meant.clear()
 
     def meant(self, row: LevelRow) -> LevelRow | None:
-        """The row of the configuration that is meant; None where it is not legal.
-
-        Raises:
-            ValueError: What `legal` makes of it is no configuration.
-        """
+        """The row of the configuration that is meant; None where it is not legal."""
         if self._legal is None:
             return row
         if row not in self._meant:
@@ -229,11 +207,6 @@ class Grid:
 
 
 def axis_of(name: str, each: BaseDistribution, defaults: Mapping[str, Any]) -> Axis:
-    """A parameter as the model sees it.
-
-    Raises:
-        ValueError: It has no default among its values, or too many values.
-    """
     if name not in defaults:
         raise ValueError(f"{name!r} has no default; name it in `defaults`")
     values = _values_of(name, each)
@@ -244,7 +217,6 @@ def axis_of(name: str, each: BaseDistribution, defaults: Mapping[str, Any]) -> A
 
 
 def _values_of(name: str, each: BaseDistribution) -> Sequence[Any]:
-    """The levels of a parameter, or ValueError."""
     values: Sequence[Any] = ()
     if isinstance(each, CategoricalDistribution):
         values = each.choices
@@ -263,15 +235,12 @@ BLOCK, VARIANCE, EXCESS = "block", "variance", "excess"
 """Attributes of a trial: its block; the variance of its value; how far it breaks a limit, in log
 units, where there is one (above 0: it does)."""
 
-FAR = -0.35
-"""Log ratio below which it does not matter how slow a configuration is."""
+FAR = -0.35  # log ratio below which it does not matter how slow a configuration is
 
-MOST_LOG_RATIO = 100.0
-"""Values beyond it, either way, are no log ratios."""
+MOST_LOG_RATIO = 100.0  # values beyond it, either way, are no log ratios
 
 _USUAL_VARIANCE = 0.04**2
-_LEAST_VARIANCE = 1e-12
-"""What is measured more finely counts as if it were measured so."""
+_LEAST_VARIANCE = 1e-12  # what is measured more finely counts as if it were measured so
 
 Variances = Callable[[FrozenTrial], Sequence[float]]
 
@@ -289,8 +258,7 @@ class Told(NamedTuple):
     def of(cls, trial: FrozenTrial, variances: Variances | None) -> Told:
         """Judges a trial; ValueError: it tells what is not legal.
 
-        `variances`: Says them; None: the attribute VARIANCE does, a number for each objective or
-        one for all.
+        `variances`: None: the attribute VARIANCE says them, one for each objective or one for all.
         """
         block = trial.user_attrs.get(BLOCK, trial.number)
         if not isinstance(block, int):

@@ -22,60 +22,47 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from hztune.sparse.grid import Axis, Floats, Groups, Levels
 
-SLABS = (0.04, 0.2)
-"""Standard deviations of an effect that is not 0, log units: of fine and of coarse effects."""
+SLABS = (0.04, 0.2)  # standard deviations of fine and of coarse effects, log units
 
 _SLAB_SHARES = (0.7, 0.3)
-_PAIR_ODDS = 0.02
-"""How likely two parameters that were changed together have an effect beyond the sum."""
+_PAIR_ODDS = 0.02  # how likely two parameters have an effect beyond the sum
 
-MOST_OWN = 0.01
-"""Standard deviation of what is a configuration's own, log units, at most."""
+MOST_OWN = 0.01  # standard deviation of what is a configuration's own, log units, at most
 
 _LEAST_OWN = 0.001
 _OWN_OF_NOISE = 0.25
-"""The same in standard deviations of a measurement: of what is measured finely, like memory, what
-is left beside the parameters is small, too."""
+"""The same in standard deviations of a measurement: measured finely, as memory, less is left beside
+the parameters."""
 
 _FAR = -0.1
-"""Log ratio from which on a configuration says less and less of what its parameters do elsewhere:
+"""From this log ratio on, a configuration says less and less of what its parameters do elsewhere:
 what one of them costs hides what the others bring."""
 
-_OWN_OF_FAR = 0.5
-"""Standard deviation of its own effect for each log unit below _FAR."""
+_OWN_OF_FAR = 0.5  # standard deviation of its own effect for each log unit below _FAR
 
-_MOST_GROUPS = 5
-"""Groups of a reading, at most."""
+_MOST_GROUPS = 5  # groups of a reading, at most
 
-_BEAM = 6
-"""Readings of each size that are extended."""
+_BEAM = 6  # readings of each size that are extended
 
-_UNLIKELY = 7.0
-"""How far below the best reading, in logarithms, one is left out."""
+_UNLIKELY = 7.0  # how far below the best reading, in logarithms, one is left out
 
 _MOST_READINGS = 60
-_CENTRE_SD = 0.5
-"""Standard deviation of the distance between two allocators' defaults, log units."""
+_CENTRE_SD = 0.5  # standard deviation of the distance between two allocators' defaults, log units
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One process against the control of its block."""
-
     config: int  # number of the configuration, a row of the levels
     block: int  # what tells its block from others
     log_ratio: float  # against the control of the block; above 0 is better
     variance: float  # of `log_ratio`; half of it is the control's, which the block shares
 
 
-_Groups = tuple[tuple[int, int], ...]
-"""Groups with the number of their slab, in order."""
+_Groups = tuple[tuple[int, int], ...]  # groups with the number of their slab, in order
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """One choice of groups, with what the data say of their effects."""
-
     weight: float  # how likely it is; those of all readings add up to 1
     groups: tuple[int, ...]  # the groups that have an effect
     columns: NDArray[np.int64]  # their features
@@ -86,8 +73,7 @@ class _Reading:
 class SparseModel:
     """What is believed of all configurations after some measurements.
 
-    Attributes:
-        levels: The measured configurations, shape (configurations, axes).
+    `levels`: the measured ones, shape (configurations, axes).
     """
 
     def __init__(
@@ -100,12 +86,9 @@ class SparseModel:
     ) -> None:
         """Fits the model.
 
-        Args:
-            axes: The parameters.
-            levels: The measured configurations, each once; shape (configurations, axes).
-            measurements: Of each at least one.
-            is_control: Whether the configuration that changes nothing is what all are compared
-                with; else its distance to the control is estimated, too.
+        `levels`: each configuration once, shape (configurations, axes); each has a measurement.
+        `is_control`: whether the configuration that changes nothing is what all are compared with;
+        else its distance to the control is estimated, too.
         """
         _one_thread()
         self.levels = levels
@@ -157,12 +140,8 @@ class SparseModel:
     def lead(self, best: int, others: Levels) -> tuple[Floats, Floats]:
         """How far a measured configuration is ahead of others, with standard errors.
 
-        Two that were measured in one block are known better beside each other than beside the
-        control.
-
-        Args:
-            best: Its row in `levels`.
-            others: Measured or not, shape (configurations, axes).
+        Two of one block are known better beside each other than beside the control. `best`: its row
+        in `levels`. `others`: measured or not, shape (configurations, axes).
         """
         places = {row: place for place, row in enumerate(map(tuple, self.levels.tolist()))}
         known = [places.get(row, -1) for row in map(tuple, others.tolist())]
@@ -185,13 +164,8 @@ class SparseModel:
     ) -> tuple[Floats, Floats]:
         """One landscape out of those that are possible, by how likely they are.
 
-        Args:
-            rng: What chooses.
-            others: Configurations that were not measured.
-            features: What `features` makes of them.
-
-        Returns:
-            What the measured configurations come to in it, and what the others do.
+        Returns what the measured configurations come to in it, and what `others`, which were not
+        measured and whose `features` are given, do.
         """
         reading = self._readings[rng.choice(len(self._readings), p=self._weights)]
         effects = reading.mean + reading.root @ rng.standard_normal(len(reading.mean))
@@ -216,7 +190,6 @@ class SparseModel:
         return _square_root(0.5 * (self._own_left + self._own_left.T))
 
     def _average(self, features: Floats, base: Floats, rest: Floats) -> tuple[Floats, Floats]:
-        """Means and standard errors over all readings."""
         means, spreads = [], []
         for reading in self._readings:
             own = features[:, reading.columns]
@@ -284,7 +257,6 @@ class SparseModel:
         return found
 
     def _reading(self, chosen: _Groups, weight: float) -> _Reading:
-        """A choice with what is known of its effects."""
         columns, mean, covariance = self._posterior(chosen)
         root = _square_root(covariance)
         return _Reading(weight, tuple(group for group, _ in chosen), columns, mean, root)
@@ -304,8 +276,8 @@ class SparseModel:
 def _one_thread() -> None:
     """Makes numpy's linear algebra use one thread from now on.
 
-    For a hundred rows several are no faster, and where something else is running they wait for
-    each other: an inverse then takes 70 ms instead of 1.
+    For a hundred rows several are no faster, and where something else is running they wait for each
+    other: an inverse then takes 70 ms instead of 1.
     """
     threadpool_limits(limits=1, user_api="blas")
 

@@ -46,11 +46,9 @@ PRICE = 0.002
 
 _FAILURE_VARIANCE = 0.1**2
 _EXCESS_VARIANCE = 0.02**2
-_EXCESS_PRICE = 10.0
-"""Log speed that a configuration must promise for each log unit above the limit."""
+_EXCESS_PRICE = 10.0  # log speed to promise for each log unit above the limit
 
-_SCREENED = 16
-"""Changes of every parameter before the model alone decides."""
+_SCREENED = 16  # changes of every parameter before the model alone decides
 
 _SCREENED_TOGETHER = 5
 """Parameters that one configuration of the screening changes, but no more than half of all. Each
@@ -62,19 +60,15 @@ _LOST = -0.05
 """Log ratio below which, a standard error above what is predicted, a level is not screened: it is
 slow, or what it was measured with failed."""
 
-_RANDOM = 48
-"""Configurations far from all others among the proposals."""
+_RANDOM = 48  # configurations far from all others among the proposals
 
 _MOST_CHANGED = 3
 _INCUMBENTS = 4
-_MOST_MODELLED = 120
-"""Configurations that the model is made of, and failures beside them: it costs their cube."""
+_MOST_MODELLED = 120  # configurations of the model, and failures beside them: it costs their cube
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the trials of a study say."""
-
     grid: Grid  # the parameters
     # every configuration that was measured, in order of its first measurement
     rows: tuple[LevelRow, ...]
@@ -86,12 +80,10 @@ class Known:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The parameters as the model sees them."""
         return self.grid.axes
 
     @cached_property
     def modelled(self) -> list[LevelRow]:
-        """The configurations of the model, in its order."""
         return [tuple(row) for row in self.models[0].levels.tolist()] if self.models else []
 
 
@@ -99,14 +91,11 @@ class SparseSampler(BaseSampler):
     """Proposes what differs from the defaults in few parameters.
 
     A parameter that the objective asks for in some branches only is tried there if `legal` gives it
-    its default in all others: else its proposals change nothing.
-
-    Attributes:
-        ends: Part of the changes of an ordered parameter in the screening that go to one of its
-            ends. An effect that begins far out is seen there. But ends do harm more often, and what
-            is far behind tells little of the other parameters.
-        anywhere: Part of them that go to any of its levels, as one may gain where its neighbours
-            are alike. The others go `screening_step` levels from its default.
+    its default in all others: else its proposals change nothing. `ends` is the part of the changes
+    of an ordered parameter in the screening that go to one of its ends: an effect that begins far
+    out is seen there, but ends do harm more often, and what is far behind tells little of the other
+    parameters. `anywhere` is the part that go to any level, as one may gain where its neighbours
+    are alike. The others go `screening_step` levels from its default.
     """
 
     ends = 0.25
@@ -124,13 +113,11 @@ class SparseSampler(BaseSampler):
     ) -> None:
         """Makes the sampler.
 
-        `defaults`: The value of each parameter that changes nothing.
-        `legal`: Makes of a proposal the configuration that is meant, or None where it is
-        not legal; None: all are.
-        `variances`: Says how noisy the values of a trial are; None: its attribute VARIANCE
-        does.
-        `is_control`: Whether the defaults are what all is compared with.
-        `space`: The parameters; None: those of the study's trials.
+        `defaults`: the value of each parameter that changes nothing. `legal`: makes of a proposal
+        the configuration that is meant, or None where it is not legal; None: all are. `variances`:
+        says how noisy the values of a trial are; None: its attribute VARIANCE does. `is_control`:
+        whether the defaults are what all is compared with. `space`: None: the parameters of the
+        study's trials.
         """
         self._defaults, self._seed = dict(defaults), seed
         self._legal, self._is_control, self._variances = legal, is_control, variances
@@ -145,7 +132,6 @@ class SparseSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """All parameters that were given, or that some trial had."""
         return dict(self.grid(study).space)
 
     def sample_relative(
@@ -153,8 +139,7 @@ class SparseSampler(BaseSampler):
     ) -> Params:
         """One configuration, see `suggest`; the defaults where there is nothing else to measure.
 
-        Raises:
-            ValueError: Not even the defaults are legal.
+        ValueError: not even the defaults are legal.
         """
         if not search_space:
             return {}
@@ -192,9 +177,8 @@ class SparseSampler(BaseSampler):
     ) -> list[Params]:
         """What to measure in the next block, each configuration once.
 
-        `count`: Most configurations that are wanted.
-        `fresh`: Most of them that were not measured before; None: any number.
-        `out`: Rows (see `Grid.level_row`) that are not to be measured.
+        `count`, `fresh`: most configurations, and most of them that were not measured before; None:
+        any number. `out`: rows (see `Grid.level_row`) that are not to be measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials, len(known.open)))
@@ -212,12 +196,9 @@ class SparseSampler(BaseSampler):
     def outlook(self, study: Study, draws: int) -> Floats:
         """What new configurations may come to, those that `suggest` would choose from.
 
-        `draws`: Landscapes that are drawn from the models.
-
-        Returns:
-            The value of each configuration in each landscape, less PRICE for each parameter that it
-            changes where the objective is the first one; shape (objectives, draws, configurations),
-            without any configuration while nothing was measured.
+        Their value in each of `draws` landscapes from the models, for the first objective less
+        PRICE for each changed parameter; shape (objectives, draws, configurations), without any
+        configuration while nothing was measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials))
@@ -245,9 +226,8 @@ class SparseSampler(BaseSampler):
     def grid(self, study: Study) -> Grid:
         """The parameters of a study by now, and its configurations as rows.
 
-        Raises:
-            ValueError: A parameter has more values than can be told apart, or no default; the study
-                is another one than before, or its objectives cannot be sought.
+        ValueError: a parameter has more values than can be told apart, or no default; the study is
+        another one than before, or its objectives cannot be sought.
         """
         self._bind(study)
         grid, space = self._grid, self._space
@@ -277,7 +257,6 @@ class SparseSampler(BaseSampler):
     # ---- learning --------------------------------------------------------------------------------
 
     def _learn(self, grid: Grid, trials: Sequence[FrozenTrial]) -> Known:
-        """What the finished trials say; those of other values than the grid's are passed over."""
         placed = [(row, trial) for trial in trials if (row := grid.level_row_of(trial)) is not None]
         failed = [row for row, trial in placed if trial.state == TrialState.FAIL]
         done = [
@@ -499,7 +478,7 @@ def _measurements(
 
 
 def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Floats:
-    """Two objectives as one: the worse of the two after a random weighting (Tchebycheff).
+    """Two objectives as one: the worse one after a random weighting (Tchebycheff).
 
     One draw in three looks at an end alone.
     """
@@ -513,9 +492,9 @@ def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Flo
 
 
 def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
-    """The configurations that the model is made of, in the order of their first measurement.
+    """The configurations of the model, in the order of their first measurement.
 
-    Those that were measured most, and the newest. To take the best would be to take the lucky ones.
+    Those that were measured most, and the newest: the best would be the lucky ones.
     """
     times: dict[LevelRow, int] = {}
     for row in rows:

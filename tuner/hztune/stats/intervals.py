@@ -50,8 +50,7 @@ from numpy.typing import NDArray
 
 from hztune.blocks import Ratio
 
-NORMAL_95 = 1.96
-"""Standard errors on each side of an estimate that make a 95 % interval, where they are known."""
+NORMAL_95 = 1.96  # standard errors on each side of an estimate that make a 95 % interval
 
 normal_quantile = NormalDist().inv_cdf
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(60)
@@ -59,7 +58,6 @@ _NEARLY_NORMAL_DF = 2000.0
 
 
 def normal_tail(z: float) -> float:
-    """Probability that a standard normal number is above `z`."""
     return 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
@@ -101,31 +99,25 @@ def t_quantile(tail: float, df: float) -> float:
     return bisected(lambda t: t_tail(t, df) > tail, low, high, 60)
 
 
-FIRST_LOOK = 6
-"""Pairs of a claim at least: fewer give no usable estimate of their own variance."""
+FIRST_LOOK = 6  # least pairs of a claim: fewer give no usable estimate of their variance
 
-SPENDING_DECAY = 0.75
-"""Share of alpha that is still unspent after a look, of what was unspent before it."""
+SPENDING_DECAY = 0.75  # share of alpha still unspent after a look, of what was before
 
 LEAST_PLANNED = 4
-"""Pairs at the first look of a plan. With 4 instead of 6 the least gain that is proved is the same;
-plans of up to 10 pairs prove gains of 3 to 5 SD of a pair one to two pairs sooner; and a plan may
-be as short as this. A gate looks so early. A proof passes over the looks before
-`Workbench.least_pairs`, at which it would have spent a hundred-thousandth of its error."""
+"""Pairs at the first look of a plan. With 4 instead of 6 the least gain that is proved is the same,
+and plans of up to 10 pairs prove gains of 3 to 5 SD of a pair one to two pairs sooner. A gate looks
+so early. A proof passes over the looks before `Workbench.least_pairs`, at which it would have spent
+a hundred-thousandth of its error."""
 
-PLANNED_LOOKS = 3
-"""Looks of a plan, evenly spaced."""
+PLANNED_LOOKS = 3  # evenly spaced
 
-ALIKE_DF = 10.0
-"""What the scatter of other configurations tells at most of this one's, in degrees of freedom."""
+ALIKE_DF = 10.0  # degrees of freedom: most that others' scatter tells of this one's
 
-MOST_TIMES = 100.0
-"""No advice is given to measure longer than so many times."""
+MOST_TIMES = 100.0  # no advice is given to measure longer than so many times
 
 _GRID = 301
 _NO_CROSSING_Z = 9.0
-_LEAST_TAIL = 1e-11
-"""Smaller tails of Student's t are beyond what `t_tail` computes: nothing is claimed at them."""
+_LEAST_TAIL = 1e-11  # smaller tails of Student's t are beyond what `t_tail` computes
 
 
 class Spread(NamedTuple):
@@ -142,8 +134,6 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate of a log ratio with its interval."""
-
     estimate: float  # mean log ratio
     low: float  # lower end
     high: float  # upper end
@@ -151,12 +141,10 @@ class Interval:
 
     @property
     def ratio(self) -> Ratio:
-        """The same as ratios, no logs."""
         return Ratio(math.exp(self.estimate), math.exp(self.low), math.exp(self.high))
 
     @property
     def reciprocal(self) -> Interval:
-        """Of the reciprocal ratio."""
         return Interval(-self.estimate, -self.high, -self.low, self.pairs)
 
     @property
@@ -166,7 +154,6 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the distance between the ends, in log units."""
         return 0.5 * (self.high - self.low)
 
     def times_for(self, half_width: float) -> float:
@@ -199,18 +186,15 @@ def planned_interval(
 
     By the part t of the planned pairs, each side has spent f(t) = 2 - 2 Phi(z / sqrt(t)) of its
     alpha / 2, z being the quantile that makes f(1) = alpha / 2 (Lan & DeMets, Biometrika 70, 1983).
+    It is infinitely wide where there is no look: below LEAST_PLANNED pairs, above `planned`, and
+    where the error to spend is too small for any data.
 
     Args:
         log_ratios: One a fresh pair, in order of time, shape (pairs,); at least 1.
         alpha: 1 - coverage, over all looks of the plan together.
         planned: Pairs that were planned before the first of them was measured.
-        prior: What is known of their variance from elsewhere.
         is_last: Whether time is up, so that all that is left of alpha is spent now. The clock must
             have chosen the moment, not the data; a plan that has ended so has no further looks.
-
-    Returns:
-        The interval; infinitely wide where there is no look: below LEAST_PLANNED pairs, above
-        `planned`, and where the error to spend is too small for any data.
     """
     count, z = len(log_ratios), math.inf
     if LEAST_PLANNED <= count <= planned:
@@ -234,10 +218,7 @@ def fixed_interval(
 ) -> Interval:
     """Student's interval of the mean for a number of pairs that was fixed beforehand.
 
-    Args:
-        log_ratios: One a pair, shape (pairs,); at least 1.
-        alpha: 1 - coverage.
-        prior: What is known of their variance from elsewhere.
+    `log_ratios`: shape (pairs,), at least 1. `alpha`: 1 - coverage.
     """
     z = -normal_quantile(0.5 * alpha) if len(log_ratios) > 1 else math.inf
     return _around(log_ratios, z, prior)
@@ -260,9 +241,7 @@ def _around(log_ratios: Sequence[float], z: float, prior: Spread | None) -> Inte
 def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     """The two-sided critical z of each look, so that all looks together err with at most `alpha`.
 
-    Args:
-        counts: Pairs at each look, rising, shape (looks,).
-        alpha: Total probability, under no effect, that any look crosses its critical value.
+    `counts`: pairs at each look, rising, shape (looks,).
     """
     first = alpha * (1.0 - SPENDING_DECAY)
     return spending_bounds(counts, tuple(first * SPENDING_DECAY**k for k in range(len(counts))))
@@ -272,10 +251,9 @@ def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
 def spending_bounds(counts: tuple[int, ...], spends: tuple[float, ...]) -> tuple[float, ...]:
     """The two-sided critical z of each look for an error that is given look by look.
 
-    Args:
-        counts: Pairs at each look, rising, shape (looks,).
-        spends: Probability, under no effect, that a look is the first to cross, shape (looks,);
-            what is next to nothing has a critical z of 9.
+    `counts`: pairs at each look, rising, shape (looks,). `spends`: the probability, under no
+    effect, that a look is the first to cross, shape (looks,); next to nothing has a critical z of
+    9.
     """
     if len(counts) == 1:
         return (min(_NO_CROSSING_Z, -normal_quantile(max(1e-30, 0.5 * spends[0]))),)

@@ -1,18 +1,13 @@
-"""Where the noise comes from, and what to do about it.
+"""Where the noise comes from, what to do about it, and how blocks and comparisons are pooled.
 
 The log ratio of one pair of fresh processes scatters for two reasons: the processes differ for as
 long as they live (address layout, the rhythm they settle into), and each turn is disturbed anew.
 More turns average only the second away, so time is split between turns and fresh pairs by both.
 
-Pooling what several blocks say about several candidates, and several comparisons together.
-
-Values that are not alike: far from the others, in two groups, or alike only one after another.
-
-Far ones are to be told of, never to be left out.
-
-One process in a hundred is slower than its equals for its whole life (experiments/engine): a pair
-with it moves the mean and widens the interval, as it should, for such processes will be met in use,
-too. A report names such pairs beside the interval, so that its width is understood.
+Values that are not alike (far from the others, in two groups, or alike only one after another) are
+told of, and never left out. One process in a hundred is slower than its equals for its whole life
+(experiments/engine): a pair with it moves the mean and widens the interval, as it should, for such
+processes will be met in use, too. A report names such pairs beside the interval.
 
 Of a program that is sometimes fast and sometimes slow a mean says little, and an interval from few
 results is too narrow: a whole group may be missing. Values are split where two groups explain most
@@ -70,7 +65,6 @@ class Noise:
         return self.between + self.per_round / rounds
 
     def spread(self, rounds: int) -> Spread:
-        """What it says beforehand of pairs with that many rounds."""
         return Spread(self.of_pair(rounds), self.df)
 
     def on(self, machine: str) -> Noise:
@@ -78,16 +72,11 @@ class Noise:
         return self.own.get(machine, self)
 
     def best_rounds(self, start_s: float, round_s: float, low: int, high: int) -> int:
-        """Rounds for each fresh pair that give the least variance per second.
+        """Rounds for each fresh pair that give the least variance per second, from `low` to `high`.
 
         Minimises (between + per_round / R)(start_s + R round_s), so R = sqrt(per_round / between *
         start_s / round_s): the two-stage optimum of Cochran, Sampling Techniques, 1977, ch. 10.
-
-        Args:
-            start_s: Seconds that a fresh process costs before its first counted turn.
-            round_s: Seconds that one more round costs.
-            low: Least number of rounds.
-            high: Greatest number of rounds.
+        `start_s`: what a fresh process costs before its first counted turn.
         """
         if self.between <= 0.0:
             return high
@@ -96,14 +85,9 @@ class Noise:
 
 
 def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
-    """Splits the scatter of pairs into its two components, on all machines and on each.
+    """Splits the scatter of pairs into its two components; None: no group has two pairs.
 
-    Args:
-        groups: The pairs of each comparison; only differences inside a group and on one machine
-            count, so a group needs at least two pairs of a machine to say anything.
-
-    Returns:
-        The components; None when no group has two pairs.
+    Only differences inside a group, one comparison, and on one machine count.
     """
     pooled = _components(groups)
     machines = {pair.machine for pairs in groups for pair in pairs}
@@ -142,11 +126,9 @@ def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> f
 def detectable_effect(noise: Noise, rounds: int, pairs: int, alpha: float) -> float:
     """The gain that a proof with `pairs` planned pairs claims in 90 % of studies, log units.
 
-    If pairs scatter as `noise` says. The chance of a claim at the last look, with what the pairs
-    know of their own variance averaged out; earlier looks find next to nothing that the last one
-    would miss.
-
-    `alpha`: Two-sided error of the planned interval that a claim rests on.
+    If pairs scatter as `noise` says: the chance of a claim at the last look, with what the pairs
+    know of their variance averaged out; earlier looks find next to nothing else. `alpha`:
+    two-sided.
     """
     pairs = max(LEAST_PLANNED, pairs)
     spread = noise.spread(rounds)
@@ -174,8 +156,7 @@ def _chi_square(probability: float, df: float) -> float:
     return df * max(0.0, root) ** 3
 
 
-Averages = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Means and their variances, shape (groups,) each."""
+Averages = tuple[NDArray[np.float64], NDArray[np.float64]]  # means and variances, (groups,) each
 
 
 class Estimate(NamedTuple):
@@ -188,7 +169,6 @@ class Estimate(NamedTuple):
     pairs: int  # number of pairs behind it
 
     def beats(self, other: Estimate) -> float:
-        """Probability that this candidate is the faster one."""
         spread = math.hypot(self.error, other.error)
         return 0.5 if spread == 0.0 else normal_tail((other.mean - self.mean) / spread)
 
@@ -220,7 +200,6 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
 
 
 def pool_plain(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
-    """Weighted mean of some pairs and its standard error, without shrinking."""
     mean, variance = _combined([pairs], noise, shared=False)
     return float(mean[0]), math.sqrt(variance[0])
 
@@ -255,10 +234,7 @@ def expected_improvement(centre: float, spread: float, best: float) -> float:
 
 
 def _combined(candidates: Sequence[Sequence[PairRatio]], noise: Noise, *, shared: bool) -> Averages:
-    """Mean of each candidate's pairs over machines.
-
-    `shared`: what the control of a block has added to all of it is taken out.
-    """
+    """Mean of each candidate's pairs over machines; `shared`: without what its control added."""
     machines = [by_machine(pairs) for pairs in candidates]
     apart = _apart(machines, noise)
     if apart == 0.0:
@@ -271,7 +247,6 @@ def _combined(candidates: Sequence[Sequence[PairRatio]], noise: Noise, *, shared
 def _on_one(
     groups: Sequence[Sequence[PairRatio]], noise: Noise, *, shared: bool = False
 ) -> Averages:
-    """Mean of each group of pairs, as if they were of one machine."""
     pairs = [pair for group in groups for pair in group]
     kinds = [(pair.machine, pair.rounds) for pair in pairs]
     known = {kind: noise.on(kind[0]).of_pair(kind[1]) for kind in {*kinds}}
@@ -337,12 +312,9 @@ def pooled_mean(intervals: Sequence[Interval], alpha: float = 0.05) -> Interval:
     """Mean of the log ratios of independent comparisons, that is their geometric mean as a ratio.
 
     The variance of the mean is the sum of the squared standard errors over the squared count; its
-    degrees of freedom follow Satterthwaite (Biometrics Bulletin 2, 1946).
-
-    Args:
-        intervals: Student's intervals at the same `alpha` (see `fixed_interval`), each from at
-            least two pairs; shape (comparisons,), at least one.
-        alpha: 1 - coverage.
+    degrees of freedom follow Satterthwaite (Biometrics Bulletin 2, 1946). `intervals`: Student's at
+    the same `alpha` (see `fixed_interval`), each from two pairs or more; shape (comparisons,), not
+    empty.
     """
     df = np.array([one.pairs - 1 for one in intervals])
     critical = np.array([t_quantile(0.5 * alpha, each) for each in df.tolist()])
@@ -357,29 +329,22 @@ def pooled_mean(intervals: Sequence[Interval], alpha: float = 0.05) -> Interval:
     return Interval(mean, mean - half, mean + half, pairs)
 
 
-_LEAST_VALUES = 8
-"""Fewer do not show what is usual among them."""
+_LEAST_VALUES = 8  # fewer do not show what is usual among them
 
-_LEAST_DISTANCE = 0.05
-"""Log units: groups that are nearer are one."""
+_LEAST_DISTANCE = 0.05  # log units: groups that are nearer are one
 
-EXPLAINED = 0.92
-"""Share of the variance that two groups must explain to be believed."""
+EXPLAINED = 0.92  # share of the variance that two groups must explain to be believed
 
 _LEAST_SHARE = 0.15
 
-_BEYOND_CHANCE = 2.33
-"""Standard errors: one sample in a hundred."""
+_BEYOND_CHANCE = 2.33  # standard errors: one sample in a hundred
 
 _TOGETHER = 0.5
 """Share of their variance that values of one moment have at least where moments do not matter."""
 
 
 def two_states(values: Sequence[float]) -> float | None:
-    """Returns how far apart the two groups lie into which some logarithms fall; None: they do not.
-
-    A single value that lies apart is no group.
-    """
+    """How far apart two groups of logarithms, none of one value, lie; None: there are none."""
     if len(values) < _LEAST_VALUES:
         return None
     ordered = sorted(values)
@@ -397,12 +362,9 @@ def two_states(values: Sequence[float]) -> float | None:
 
 
 def move_together(moments: Sequence[Sequence[float]]) -> bool:
-    """Whether values differ because their moments do, and are alike within each.
+    """Whether values differ because their moments do: `moments` holds what was measured at once.
 
     A machine that changes its speed makes two groups of what was measured before and after.
-
-    Args:
-        moments: What was measured at the same moment, side by side.
     """
     several = [values for values in moments if len(values) > 1]
     everything = [value for values in several for value in values]
@@ -419,10 +381,8 @@ def follow_on(values: Sequence[float]) -> float | None:
     An interval from values that follow on is too narrow: each tells less that is new. The standard
     error of the correlation is about 1 / sqrt(count), and few values lean by 1 / count towards
     below zero (Bartlett, J. R. Statist. Soc. B 8, 1946). Of 10 to 40 normal values 0.5 to 0.9 % are
-    called so; of 12 with a true correlation of 0.5 it is 12 %, of 40 it is 73 %.
-
-    Args:
-        values: In order of time, shape (pairs,).
+    called so; of 12 with a true correlation of 0.5 it is 12 %, of 40 it is 73 %. `values`: in order
+    of time, shape (pairs,).
     """
     count = len(values)
     total = pvariance(values) * count if count >= _LEAST_VALUES else 0.0

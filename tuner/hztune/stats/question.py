@@ -17,14 +17,11 @@ from hztune.stats.intervals import Interval, Spread, fixed_interval, planned_int
 
 Answer = Literal["yes", "no", "open"]
 
-REPORTED_ERROR = 0.05
-"""Two-sided error of every interval that is printed, and of a refusal, which is no claim."""
+REPORTED_ERROR = 0.05  # two-sided error of printed intervals, and of refusals: they are no claims
 
-PRECISE = 0.2
-"""A question that is answered is measured on until its half-width is below this share of it."""
+PRECISE = 0.2  # a proved gain is measured on until its half-width is below this share of it
 
-FUTILE_FROM = 5
-"""Pairs from which on one may say that more would be in vain."""
+FUTILE_FROM = 5  # pairs from which on one may say that more would be in vain
 
 _HOPEFUL_ERROR = 0.1
 _FUTILE_GROWTH = 4.0 / 3.0
@@ -32,8 +29,6 @@ _FUTILE_GROWTH = 4.0 / 3.0
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """When pairs are looked at; all questions of one plan have the same looks."""
-
     counts: tuple[int, ...]  # pairs at each look that was due so far, rising
     planned: int  # pairs of the whole plan, known before the first was measured
     # whether time is up, so that the last look spends all the error that is left. The clock must
@@ -49,7 +44,6 @@ class Looks:
         return cls(tuple(counts), planned, is_last)
 
     def newest(self) -> Looks:
-        """The last of them alone."""
         return Looks(self.counts[-1:], self.planned, self.is_last)
 
 
@@ -132,8 +126,7 @@ class Question:
     def claimed(self) -> Interval | None:
         """The newest interval; should it reach zero, what it has in common with the proof's own.
 
-        Both cover at once, so that what they have in common covers, too; and the estimate is that
-        of all pairs, as far as it lies there.
+        Both cover at once, so what they have in common covers, too.
         """
         newest = self.reported()
         if newest is None or not self.proved_by or newest.low > 0.0:

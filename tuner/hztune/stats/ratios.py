@@ -27,14 +27,11 @@ class PairRatio:
 
 
 def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
-    """Compares two outcomes of one block, turn by turn.
+    """Compares two outcomes of one block, turn by turn; None: one did not run to its end.
 
     The estimate is the logarithm of the ratio of the two mean rates, over the rounds that both
     have: it never meets the logarithm of an idle turn. Its variance is that of a ratio estimator by
     linearisation (Cochran, Sampling Techniques, 1977, ch. 6).
-
-    Returns:
-        The comparison, or None when one of the two did not run to its end.
     """
     if not (reference.ok and candidate.ok):
         return None
@@ -62,7 +59,6 @@ def part_ratios(reference: Outcome, candidate: Outcome) -> tuple[PairRatio | Non
 
 
 def by_machine(pairs: Sequence[PairRatio]) -> Sequence[Sequence[PairRatio]]:
-    """Returns the pairs of each machine, in order of their first ones."""
     if len(pairs) < 2:
         return [pairs]
     found: dict[str, list[PairRatio]] = {}
@@ -98,10 +94,7 @@ def saving_ratio(
 
 
 def load_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
-    """Compares the speeds of the loads of two outcomes that were looked at while they rested.
-
-    What is made better there is not speed but memory, so that turns do not tell it.
-    """
+    """Compares the speeds of two outcomes' loads: turns do not tell it while memory is judged."""
     one, other = reference.rested, candidate.rested
     if not (reference.ok and candidate.ok) or one is None or other is None:
         return None
