@@ -23,18 +23,15 @@ __all__ = [
 
 @cache
 def _adapters() -> dict[str, Adapter]:
-    """Every adapter by name, in the order in which allocators are listed and first measured."""
     return {name: library_of(name) for name in tables()}
 
 
 def names() -> tuple[str, ...]:
-    """The name of every allocator that hztune knows, installed or not."""
     return tuple(_adapters())
 
 
 @cache
 def pattern() -> re.Pattern[str]:
-    """What matches every name that `get` knows, and few others."""
     return re.compile("|".join([*names(), inside.name_pattern().pattern]))
 
 

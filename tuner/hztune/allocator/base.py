@@ -38,15 +38,11 @@ class Installed:
     """An allocator as it was found on this machine; a field that means nothing here is empty."""
 
     name: str
-    version: str
-    """As the library itself reports it ("5.3.0"); "": it has no way to say."""
-    preload: str
-    """What LD_PRELOAD names, a soname or a path; "": nothing is preloaded."""
-    path: Path
-    """The file that a process maps."""
+    version: str  # as the library itself reports it ("5.3.0"); "": it has no way to say
+    preload: str  # what LD_PRELOAD names, a soname or a path; "": nothing is preloaded
+    path: Path  # the file that a process maps
     sha256: str
-    package: str
-    """Debian package that holds it."""
+    package: str  # Debian package that holds it
     given: tuple[tuple[str, Value], ...] = ()
     """What the program itself gives to an allocator inside."""
 
@@ -75,7 +71,6 @@ class Adapter:
         self.confirms = bool(table.said)
 
     def installed(self) -> Installed:
-        """What is installed here; UsageError: it is not."""
         return Installed(self.name, "", "", Path(), "", "")
 
     def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
@@ -116,11 +111,7 @@ class Adapter:
         return {self.variable: pairs} if pairs else {}
 
     def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """What variables ask for by their text alone: nothing is started.
-
-        Raises:
-            WrongConfiguration: They ask for what is no number, where one is wanted.
-        """
+        """What variables ask for by their text alone; else WrongConfiguration."""
         said = self.requests(environment)
         try:
             return {
@@ -153,14 +144,11 @@ class Adapter:
         """The settings that are in effect in a process under `environment`, as far as it tells.
 
         `program` is the target, where the answer depends on its own loader and C library.
-
-        Raises:
-            WrongConfiguration: The allocator refused the environment, or took no part.
+        WrongConfiguration: the allocator refused the environment, or took no part.
         """
         return {}
 
     def library_stems(self) -> tuple[str, ...]:
-        """What stands before `.so` in every name of its library; nothing without one."""
         names = () if self.is_inside else self.table.libraries
         return tuple(soname.partition(".so")[0] for soname, _ in names)
 
@@ -197,10 +185,7 @@ class Adapter:
     ) -> Environment:
         """The variables that give a process this allocator and this configuration.
 
-        Knobs that are left out, or `auto`, are not mentioned at all.
-
-        Raises:
-            UsageError: The configuration is not legal, or could not be written safely.
+        Knobs that are left out, or `auto`, are not mentioned at all. UsageError: it is not legal.
         """
         self.check(config, installed)
         environment = self.settings(config, installed)
@@ -223,18 +208,16 @@ class Adapter:
         return dict(self.table.saying)
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
-        """`environment`, changed so that a bad setting ends and a good one is said.
+        """`environment`, changed so that a bad setting ends and a good one is said on stderr.
 
-        It is for measuring, never for deployment; what is said comes on stderr (`confirmed`).
-        Where an allocator can do neither, nothing is changed.
+        It is for measuring, never for deployment. Where an allocator can do neither, it stays.
         """
         return {**environment, **self.saying()}
 
     def confirmed(self, stderr: str) -> dict[str, Value] | None:
-        """What a process under `confirm_environment` said it runs with, None: nothing.
+        """What a process under `confirm_environment` said it runs with; None: nothing.
 
-        Raises:
-            WrongConfiguration: Several processes spoke, and do not agree.
+        WrongConfiguration: several processes spoke, and do not agree.
         """
         if not self.table.said:
             return None
@@ -257,8 +240,7 @@ class Adapter:
     def verify(self, config: Config, confirmed: Mapping[str, Value]) -> None:
         """Compares what was asked with what was confirmed; `auto` agrees with everything.
 
-        Raises:
-            WrongConfiguration: Something differs, or a readable knob was not among the answers.
+        WrongConfiguration: something differs, or a readable knob was not among the answers.
         """
         for name, asked in config.items():
             got = confirmed.get(name)
@@ -271,7 +253,6 @@ class Adapter:
                 )
 
     def is_left(self, name: str, value: Value) -> bool:
-        """Whether `value` leaves the knob to the allocator, so that nothing is set."""
         return value == AUTO and name not in self.table.own_auto
 
     def disturbing(self, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -78,11 +78,7 @@ def address_of(path: Path, symbol: str) -> int | None:
     """Where a symbol stands, counted from where the file is loaded; None: unknown.
 
     Symbols that other files cannot see are found as well, unless they were stripped. `*_name` is
-    the first symbol that ends so.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError, struct.error, IndexError: It is broken.
+    the first symbol that ends so. A broken file raises ValueError, struct.error or IndexError.
     """
     name, ending = symbol.encode(), symbol.removeprefix("*").encode()
     with opened(path) as file:
@@ -118,7 +114,6 @@ def texts_ending(path: Path, ending: bytes) -> tuple[str, ...]:
 
 
 def matches(path: Path, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-    """The first place of the file that matches; None: there is none."""
     return next((found for block in _blocks(path) if (found := pattern.search(block))), None)
 
 

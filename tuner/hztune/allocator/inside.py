@@ -23,8 +23,7 @@ from hztune.allocator.library import library_of
 from hztune.allocator.tables import Table, Version, tables
 from hztune.files import sha256_of
 
-ANY = "inside"
-"""Every allocator that is inside, on a command line."""
+ANY = "inside"  # every allocator that is inside, on a command line
 
 _PREFIX = re.compile(r"_?(?:[A-Z0-9]+_)*")
 _GONE = "deprecated_"
@@ -39,7 +38,6 @@ class Mark(NamedTuple):
 
 @cache
 def name_pattern() -> re.Pattern[str]:
-    """What matches the names of all that can be: a prefix, and the family."""
     families = "|".join(name for name, table in tables().items() if table.marks and table.rows)
     return re.compile(rf"inside:([a-z0-9_]{{0,40}}?)({families})")
 
@@ -75,7 +73,6 @@ def marks_of(path: Path) -> tuple[Mark, ...]:
 
 @lru_cache(maxsize=256)
 def _marks(path: Path, version: tuple[int, ...]) -> tuple[Mark, ...]:
-    """Looks into a file once for each of its versions."""
     marked = [(table, {text.encode() for text in table.marks}) for table in tables().values()]
     there = elf.contained(path, set().union(*(texts for _, texts in marked)))
     found = list[Mark]()
@@ -97,8 +94,8 @@ def _marks(path: Path, version: tuple[int, ...]) -> tuple[Mark, ...]:
 def _version(path: Path, table: Table) -> str:
     """The version of an allocator in a file: beside its mark, or the first with such options.
 
-    A linker lets a text be the end of a longer one, so that nothing needs to stand before a name;
-    an option that is gone is kept under that name behind _GONE.
+    A linker may make a text the end of a longer one, so nothing needs to stand before a name; an
+    option that is gone is kept under that name behind _GONE.
     """
     if table.mark_version:
         found = elf.matches(path, re.compile(table.mark_version.encode()))

@@ -76,7 +76,6 @@ class Library(Adapter):
     """One of which the table says all: what it runs with, it says itself or nothing does."""
 
     def installed(self) -> Installed:
-        """The library that the loader finds under the first soname that it knows."""
         if self.is_inside:
             raise UsageError(
                 f"{self.name} is no library of this machine: it stands in a program; let `hztune "
@@ -116,8 +115,7 @@ class Library(Adapter):
     def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
         """What a process that does nothing says; where it says nothing, that the library is there.
 
-        Raises:
-            WrongConfiguration: It did not say what it should, or has not the library.
+        WrongConfiguration: it did not say what it should, or has not the library.
         """
         if not self.confirms:
             self.ask("answer = {}", environment, installed)
@@ -134,8 +132,7 @@ class Library(Adapter):
     def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:
         """What Python code leaves in `answer`, in a probe that has the library.
 
-        Raises:
-            WrongConfiguration: The probe was started with it, but runs without it.
+        WrongConfiguration: the probe was started with it, but runs without it.
         """
         answer = probe.ask(
             f"{code}\nsay({{'files': mapped(), 'answer': answer}})",
@@ -213,7 +210,6 @@ class Hz(Library):
         return params.table()
 
     def check(self, config: Config, installed: Installed) -> None:
-        """Asks the core, which decides what is legal, then that numbers are no texts."""
         params.check(config)
         super().check(config, installed)
 
@@ -227,7 +223,6 @@ class Hz(Library):
         return {r.name: environment[r.env] for r in params.table() if r.env in environment}
 
     def value_of(self, row: KnobRow, text: str) -> Value:
-        """What a variable asks for, legal or not."""
         return row.value(text) if text.lstrip("-").isdecimal() else text
 
     def preloads(self, installed: Installed) -> tuple[str, ...]:
@@ -245,9 +240,8 @@ class Hz(Library):
     def effective(self, memory: Memory) -> dict[str, Value]:
         """What stands in hz_cfg: one 64-bit number a row, in the order of the table.
 
-        A word is there as its index, `auto` as -1.
-
-        Nothing of an hz with another table, where a number is not legal in this one's row.
+        A word is there as its index, `auto` as -1. Nothing of an hz with another table, where a
+        number is not legal in this one's row.
         """
         rows = params.table()
         held = memory("hz_cfg", 8 * len(rows))
@@ -316,7 +310,6 @@ class Glibc(Adapter):
             )
 
     def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
-        """What GLIBC_TUNABLES says, and the older variables where it says nothing."""
         older = {
             f"glibc.malloc.{name.removeprefix('MALLOC_').rstrip('_').lower()}": environment[name]
             for name in self.table.others

@@ -47,8 +47,6 @@ class Mapped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """A process whose address space was looked at."""
-
     pid: int
     program: Path
     files: dict[Path, Mapped]  # by address; a name may be another file's by now: `link` opens it
@@ -64,12 +62,9 @@ class ProcessMemory:
         return cls(pid, (root / "exe").readlink(), files)
 
     def link(self, path: Path) -> Path:
-        """What opens a file of the process, whatever its name has come to mean.
+        """What opens a file of the process, whatever its name has come to mean; else OSError.
 
         Where only root may follow the kernel's link, it is the name, if the file still has it.
-
-        Raises:
-            OSError: There is no way to open it.
         """
         root = Path("/proc", str(self.pid))
         if path == self.program:
@@ -129,10 +124,7 @@ class ProcessMemory:
         return None
 
     def data(self, path: Path, symbol: str, size: int) -> bytes | None:
-        """The bytes at a symbol of a mapped file; None: no such, or not to be read.
-
-        The symbol is one that `elf.address_of` finds.
-        """
+        """The bytes at a symbol, see `elf.address_of`, of a mapped file; None: not to be had."""
         file = self.headers(path) if path in self.files else None
         if file is None:
             return None
@@ -146,7 +138,6 @@ class ProcessMemory:
         return 0 if file.is_fixed or path not in self.files else self.files[path].base
 
     def _texts(self, array: int) -> list[bytes]:
-        """The texts that an array of pointers, ended by a null, points to."""
         texts: list[bytes] = []
         left = MOST_VARIABLES_BYTES
         while left > 0 and len(texts) < _MOST_ENTRIES:
@@ -220,10 +211,8 @@ def look(pid: int) -> Running:
 def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, SettingRead]:
     """What a process runs with, knob by knob, as far as its memory and variables tell.
 
-    Nothing is started: what would have to run is the process's, not the caller's.
-
-    Raises:
-        WrongConfiguration: Its variables ask for what is no number, where one is wanted.
+    Nothing is started: it would be the process's code, not the caller's. WrongConfiguration: its
+    variables ask for what is no number, where one is wanted.
     """
     path = installed.path if adapter.is_inside else running.provider
     found = adapter.effective(lambda symbol, size: running.process.data(path, symbol, size))
@@ -290,9 +279,8 @@ def descendants(pid: int) -> list[int]:
 def _named(entries: list[bytes]) -> dict[str, str]:
     """The variables of the entries, GLIBC_TUNABLES in one piece.
 
-    The loader of glibc up to 2.37 works on a copy and ends each value in the original where its
-    colon stood, so that what follows looks like variables of its own (parse_tunables in
-    elf/dl-tunables.c).
+    The loader of glibc up to 2.37 ends each value in the original where its colon stood, so that
+    what follows looks like variables of its own (parse_tunables in elf/dl-tunables.c).
     """
     found, last = dict[str, str](), ""
     for entry in entries:

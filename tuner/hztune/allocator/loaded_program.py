@@ -30,8 +30,6 @@ _GO = b"\xff Go buildinf:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedProgram:
-    """A program as the kernel and the loader will see it."""
-
     program: Path  # the file that is executed in the end: of a script, its interpreter
     scripts: tuple[Path, ...]  # that lead there, the named one first
     loader: Path | None  # its PT_INTERP; None: it is static, so that nothing can be preloaded
@@ -109,10 +107,7 @@ def loader_of(program: Path | None) -> Path:
 
 
 def libraries(program: Path) -> tuple[Path, ...]:
-    """The files that the program's loader finds for what it was linked with.
-
-    None for a static program, and for one whose loader cannot run here.
-    """
+    """What the program's loader finds for it; nothing where it is static or cannot run here."""
     loader = inspect(program).loader
     if loader is None or not loader.is_file():
         return ()
@@ -121,7 +116,6 @@ def libraries(program: Path) -> tuple[Path, ...]:
 
 
 def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
-    """The file that is run in the end, and the scripts on the way to it."""
     scripts, path = list[Path](), _found(program)
     while interpreter := _shebang(path):
         if len(scripts) == _SCRIPTS_DEEP:

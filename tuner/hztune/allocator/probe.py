@@ -56,7 +56,7 @@ def run_probe(environment: Mapping[str, str], *words: str) -> process.Finished:
 def ask(code: str, environment: Mapping[str, str]) -> Any:
     """What Python code under `environment` gives to `say`; else WrongConfiguration.
 
-    The code finds `ctypes`, `mapped()` (the files in its address space) and `this` (its symbols).
+    It finds `ctypes`, `mapped()` (the files in its address space) and `this` (its symbols).
     """
     done = run_probe(environment, sys.executable, "-I", "-S", "-c", _PREAMBLE + code)
     for line in done.stdout.splitlines():

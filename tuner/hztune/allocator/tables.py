@@ -28,40 +28,27 @@ _FROM_FILE = "files[0].partition('.so')[2].strip('.')"
 
 
 class KnobRow(Schema, frozen=True, kw_only=True):
-    """A [[parameter]] of the file: one knob in a range of versions."""
-
     name: str
-    """As hztune knows it, in every version."""
     doc: str
-    default: int | str
-    """The allocator's own; `auto` where it is worked out when the allocator starts."""
-    low: int = 0
-    """Least value that the allocator keeps as it is."""
+    default: int | str  # the allocator's own; `auto`: worked out when it starts
+    low: int = 0  # least value that the allocator keeps as it is
     high: int = 0
     scale: Scale = "linear"
     unit: str = ""
-    words: tuple[str, ...] = ()
-    """All that is legal; empty: a number is."""
-    versions: str = ""
-    """As in "2.0-2.1.2": from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all."""
+    words: tuple[str, ...] = ()  # all that is legal; empty: a number is
+    versions: str = ""  # "2.0-2.1.2": from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all
     own_name: str = field(default="", name="option")
-    symbol: str = ""
-    """Where its value stands in the memory of a process; "": nowhere."""
-    form: Literal["", "I", "?", "q", "Q", "d"] = ""
-    """The C type behind `symbol`, as `struct` has it."""
-    per: int = 1
-    """What the allocator takes as 1: it writes and holds a fraction of that."""
-    suffix: str = ""
-    """Unit that a written number carries."""
+    symbol: str = ""  # where its value stands in the memory of a process; "": nowhere
+    form: Literal["", "I", "?", "q", "Q", "d"] = ""  # the C type behind `symbol`
+    per: int = 1  # what the allocator takes as 1: it writes and holds a fraction of that
+    suffix: str = ""  # unit that a written number carries
 
     @property
     def option(self) -> str:
-        """What the allocator calls it in these versions."""
         return self.own_name or self.name
 
     @property
     def span(self) -> tuple[Version, Version]:
-        """The first version that has it so, and the first one after the last."""
         since, _, before = self.versions.partition("-")
         return parse_version(since), parse_version(before)
 
@@ -93,52 +80,31 @@ class KnobRow(Schema, frozen=True, kw_only=True):
 
 
 class Table(Schema, frozen=True, kw_only=True):
-    """The file of an allocator."""
-
     name: str
-    order: int
-    """Place in lists, and among what is first measured."""
-    check: str = ""
-    """How a user sees that the settings are in effect, for the comments of exports."""
-    package: str = ""
-    """Debian package that installs it; "": there is none."""
-    libraries: tuple[tuple[str, str], ...] = ()
-    """Sonames that it has been shipped under, each with its package; the first found counts."""
-    file: str = ""
-    """Start of its library's file name: so linked programs and running ones are known."""
+    order: int  # place in lists, and among what is first measured
+    check: str = ""  # how a user sees that the settings are in effect, for exports
+    package: str = ""  # Debian package that installs it; "": there is none
+    libraries: tuple[tuple[str, str], ...] = ()  # sonames, each with its package; the first counts
+    file: str = ""  # start of its library's file name, by which linked programs are known
     probe_version: str = _FROM_FILE
     """Python for a probe that gives the version as text; it finds `this`, the process as a ctypes
     library, and `files`, the allocator's files that it has mapped."""
-    sources: tuple[str, ...] = ()
-    """Versions that the knobs were read from; the tests load the search space for each."""
-    variable: str = ""
-    """The one variable that holds all settings: option, `pair`, value, `join`, option, ..."""
+    sources: tuple[str, ...] = ()  # versions that the knobs were read from, which tests load
+    variable: str = ""  # the one that holds all settings: option, `pair`, value, `join`, ...
     pair: str = ""
     join: str = ""
-    prefix: str = ""
-    """Else each option has a variable: this, and the option in capitals."""
-    any_case: bool = False
-    """Whether the library reads its variables in small letters as well."""
-    others: tuple[str, ...] = ()
-    """Further variables that would change or disturb it."""
-    own_auto: frozenset[str] = frozenset()
-    """Knobs with a word `auto` that is a setting like any other."""
-    unreadable: frozenset[str] = frozenset()
-    """Knobs that may have no way to be read: requested then, not proved."""
-    saying: dict[str, str] = field(default_factory=dict)
-    """Variables under which a process says what it runs with; nothing else changes."""
-    said: str = ""
-    """What it then says, with the groups `option` and `value`."""
-    begins: str = ""
-    """What stands before all that one process says; "": nothing separates them."""
-    chatter: str = ""
-    """What such a process writes that is no word of the program's."""
-    refusal: str = ""
-    """What it writes before it ends because it refuses its settings; the group `why` tells."""
-    marks: tuple[str, ...] = ()
-    """Texts that every build of it holds, so that it is known inside a program."""
-    mark_version: str = ""
-    """What stands around the version in such a file; "": the options that it names tell."""
+    prefix: str = ""  # else each option has a variable: this, and the option in capitals
+    any_case: bool = False  # its variables are read in small letters as well
+    others: tuple[str, ...] = ()  # further variables that would change or disturb it
+    own_auto: frozenset[str] = frozenset()  # knobs whose word `auto` is a setting like any other
+    unreadable: frozenset[str] = frozenset()  # knobs that may be unreadable: requested, not proved
+    saying: dict[str, str] = field(default_factory=dict)  # variables that make it tell its settings
+    said: str = ""  # what it then says, with the groups `option` and `value`
+    begins: str = ""  # what stands before all that one process says; "": nothing separates them
+    chatter: str = ""  # what such a process writes that is no word of the program's
+    refusal: str = ""  # written before it ends for its settings; the group `why` tells
+    marks: tuple[str, ...] = ()  # texts that every build of it holds, for inside a program
+    mark_version: str = ""  # stands around the version in such a file; "": its options tell
     rows: tuple[KnobRow, ...] = ()
 
 

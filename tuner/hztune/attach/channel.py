@@ -64,8 +64,6 @@ class SeenMemory:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that was found; its name has a question mark for what cannot be printed."""
-
     pid: int
     name: str
 
@@ -80,7 +78,6 @@ class Process:
         return cls(pid, printable(status["Name"]))
 
     def status(self) -> dict[str, str]:
-        """What /proc/PID/status says; nothing: there is no such process."""
         with suppress(OSError):
             told = Path("/proc", str(self.pid), "status").read_text("utf-8", "replace")
             pairs = (line.partition(":") for line in told.splitlines())
@@ -128,9 +125,8 @@ class Process:
 def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     """A process's answer to a request of these lines.
 
-    Raises:
-        UsageError: It takes no requests, or refuses this one (`Refused`).
-        HztuneError: It did not answer in time, or ended.
+    UsageError: it takes no requests, or refuses this one (`Refused`). HztuneError: it did not
+    answer in time, or ended.
     """
     try:
         name, key = address = _await_address(process)

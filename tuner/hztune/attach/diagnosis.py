@@ -97,8 +97,6 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The parameters that were named, before a change and after it."""
-
     before: Mapping[str, Value]
     after: Mapping[str, Value]
 
@@ -188,8 +186,6 @@ class _OfHz(Struct):
 
 
 class _Answer(Struct):
-    """What all answers have, and what the agent's and some of hz's do."""
-
     allocator: schema.Word
     provider: _Path = ""
     parts: list[Holding] = []
@@ -313,10 +309,7 @@ def diagnose(pid: int) -> Diagnosis:
 def _settings(
     running: live.Running, main: tuple[Holding, ...], remarks: list[str]
 ) -> Iterator[InEffect]:
-    """What the process tells of its settings, and of the others what its variables ask for.
-
-    An hz tells all of them, whatever its version is.
-    """
+    """What the process tells of its settings, and what its variables ask for; hz tells all."""
     name = running.allocator
     told = next((part.settings for part in main if part.allocator == name), {})
     if not name:

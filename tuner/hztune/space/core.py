@@ -32,20 +32,12 @@ _RANDOM_TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One parameter of a space."""
-
     param: Param
-    values: tuple[Value, ...]
-    """Legal values in order, special ones (`auto`, 0 for "off") first; for a share the whole-number
-    divisors 1, 2, 4 ..."""
-    low: int = 0
-    """Least value of a share; unused otherwise."""
-    high: int = 0
-    """Greatest value of a share; unused otherwise."""
-    share_of: str = ""
-    """The parameter that it is a share of, or ""."""
-    when: Expression | None = None
-    """Where it is searched; elsewhere it stays at its default."""
+    values: tuple[Value, ...]  # in order, `auto` and 0 for "off" first; of a share its divisors
+    low: int = 0  # least value of a share
+    high: int = 0  # greatest value of a share
+    share_of: str = ""  # the parameter that it is a share of, or ""
+    when: Expression | None = None  # where it is searched; elsewhere it stays at its default
 
     @property
     def name(self) -> str:
@@ -94,11 +86,9 @@ class Preset:
     name: str
     why: str
     config: Mapping[str, Value]
-    returns: bool = False
-    """Whether it is known to return memory: it comes first where less memory is sought."""
+    returns: bool = False  # it is known to return memory: first where less memory is sought
 
     def __post_init__(self) -> None:
-        """Takes a copy of the configuration, which nothing can change."""
         object.__setattr__(self, "config", fixed(self.config))
 
 
@@ -108,11 +98,9 @@ class _Parts:
     parts: tuple[Space, ...]
 
     def part(self, allocator: str) -> Space:
-        """The space of one of its allocators."""
         return next(part for part in self.parts if part.allocator == allocator)
 
     def holds(self, arm: Arm) -> bool:
-        """Whether the arm is of one of its allocators."""
         return any(part.allocator == arm.allocator for part in self.parts)
 
     def size(self) -> int:
@@ -124,22 +112,17 @@ class _Parts:
 class Space(_Parts):
     """The configurations of one allocator that a search may propose."""
 
-    allocator: str
-    """Name of the adapter whose knobs these are."""
+    allocator: str  # name of the adapter whose knobs these are
     dimensions: tuple[Dimension, ...]
-    rules: tuple[Rule, ...]
-    """What is legal but senseless."""
+    rules: tuple[Rule, ...]  # what is legal but senseless
     presets: tuple[Preset, ...]
-    """In the order in which they are measured."""
     params: tuple[Param, ...]
     check: Callable[[Mapping[str, Value]], None] = lambda config: None
     """Raises UsageError when the allocator would refuse a whole configuration."""
-    risks: tuple[Rule, ...] = ()
-    """What is known to harm some programs, whatever it does to the user's."""
+    risks: tuple[Rule, ...] = ()  # what is known to harm some programs
 
     @property
     def parts(self) -> tuple[Space, ...]:  # type: ignore[override]
-        """The space of each allocator."""
         return (self,)
 
     @property
@@ -149,16 +132,13 @@ class Space(_Parts):
 
     @property
     def control(self) -> Arm:
-        """What everything is compared with: the allocator with its defaults."""
         return Arm(self.allocator)
 
     def arm(self, config: Mapping[str, Value]) -> Arm:
-        """What is measured for a configuration."""
         return Arm.of(self.allocator, config)
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        """What is measured in the first blocks, beside proposals."""
         return tuple(self.arm(preset.config) for preset in self.presets)
 
     @property
@@ -168,11 +148,10 @@ class Space(_Parts):
 
     @cached_property
     def _indices(self) -> dict[frozenset[tuple[str, Value]], Indices]:
-        """What was encoded before: a search tells its sampler the same findings again and again."""
+        """What was encoded before: a search asks for the same findings again and again."""
         return {}
 
     def full(self, config: Mapping[str, Value]) -> ConfigDict:
-        """Every knob's value under `config`."""
         return {param.name: config.get(param.name, param.default) for param in self.params}
 
     def reduced(self, config: Mapping[str, Value]) -> ConfigDict:
@@ -196,7 +175,6 @@ class Space(_Parts):
         return self.reduced(full)
 
     def at(self, indices: Mapping[str, int]) -> ConfigDict:
-        """The configuration of these indices."""
         return self.decode(lambda dimension: indices[dimension.name])
 
     def encode(self, config: Mapping[str, Value]) -> Indices:
@@ -267,24 +245,17 @@ class Space(_Parts):
 
 @dataclass(frozen=True)
 class Choice(_Parts):
-    """The configurations of several allocators.
+    """The configurations of several allocators; the unchanged program is their control."""
 
-    What changes nothing is the unchanged program: it is the control and never proposed.
-    """
-
-    parts: tuple[Space, ...]
-    """The space of each, in the order in which they are first measured."""
-    unchanged: str = ""
-    """The one on which the unchanged program runs with its defaults; "": none of them."""
+    parts: tuple[Space, ...]  # in the order in which they are first measured
+    unchanged: str = ""  # on which the unchanged program runs with its defaults; "": none of them
 
     @property
     def control(self) -> Arm:
-        """What everything is compared with."""
         return Arm(UNCHANGED_PROGRAM)
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        """Every other allocator with its defaults, then the presets of all in turn."""
         defaults = (part.control for part in self.parts if part.allocator != self.unchanged)
         return (*defaults, *_in_turn([part.starts for part in self.parts]))
 
@@ -317,5 +288,4 @@ def _in_turn(each: list[tuple[Arm, ...]]) -> Iterator[Arm]:
     return (arm for arm in chain.from_iterable(zip_longest(*each)) if arm is not None)
 
 
-AnySpace = Space | Choice
-"""What a study searches."""
+AnySpace = Space | Choice  # what a study searches

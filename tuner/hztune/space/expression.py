@@ -1,7 +1,6 @@
 """Expressions of a search space: `shards > 1`, `span_bytes * shards > 8388608 and thp == 'on'`.
 
-The text comes from a file, so it is parsed into Python's syntax tree and walked here: only what is
-listed below means anything, and nothing is ever executed.
+The text comes from a file: it is parsed, and walked here. Nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class Expression:
     """An expression that was read once and is evaluated often."""
 
     text: str
-    """As it was written."""
     names: frozenset[str] = field(compare=False)
     _tree: ast.expr = field(repr=False, compare=False)
 

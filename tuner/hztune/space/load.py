@@ -75,16 +75,11 @@ def load(
     check: ConfigCheck,
     facts: Mapping[str, int] | None = None,
 ) -> Space:
-    """Reads a space.
+    """Reads a space; UsageError: the file is missing, is no TOML, or says what is not legal.
 
-    Args:
-        name: A path to a TOML file, or the name of one that hztune ships ("hz").
-        params: The knobs of the allocator that is installed.
-        check: Raises UsageError when the allocator would refuse a whole configuration.
-        facts: Numbers that ranges and presets may refer to; see `machine_facts`.
-
-    Raises:
-        UsageError: The file is missing, is no TOML, or says something that is not legal.
+    `name`: a path to a TOML file, or the name of one that hztune ships ("hz"). `params`: the knobs
+    of the allocator that is installed. `check`: raises UsageError when the allocator would refuse a
+    whole configuration. `facts`: numbers that ranges and presets may refer to; see `machine_facts`.
     """
     path = find(name)
     reader = _Reader(path, {p.name: p for p in params}, dict(facts or machine_facts()))
@@ -100,8 +95,7 @@ def machine_facts(
 ) -> dict[str, int]:
     """What a space may refer to: CPUs that a quota leaves us, threads of the workload.
 
-    `rests`: memory at rest is judged; `keeping`: settings are tried with which freed memory is
-    never returned.
+    `rests`: memory at rest is judged; `keeping`: settings that never return it are tried.
     """
     machine = machine or Machine.here()
     quota = machine.cores if machine.quota is None else ceil(machine.quota)
@@ -124,15 +118,12 @@ def find(name: str | Path) -> Path:
 
 
 def is_file(name: str | Path) -> bool:
-    """Whether `name` means a file of the user's, not a space that hztune ships."""
     path = Path(name)
     return path.suffix == ".toml" or len(path.parts) > 1
 
 
 @dataclasses.dataclass
 class _Reader:
-    """Reads one file."""
-
     path: Path
     params: dict[str, Param]
     facts: dict[str, int]
@@ -140,7 +131,6 @@ class _Reader:
     left_out: dict[str, tuple[Value, ...]] = dataclasses.field(default_factory=dict)
     """By parameter, the values that are not tried: with them memory is never returned."""
     absent: set[str] = dataclasses.field(default_factory=set)
-    """Parameters that are left out whole."""
 
     @contextmanager
     def _at(self, where: str) -> Iterator[None]:
@@ -187,7 +177,6 @@ class _Reader:
         return space
 
     def _leave_out(self, name: str, table: _Parameter) -> None:
-        """Notes whether a parameter or some of its values are left out here."""
         param = self.params.get(name)
         if table.keeping is not None and param:
             kept = _values(param, table.keeping)
@@ -308,9 +297,8 @@ def _values(param: Param, values: Sequence[Value]) -> tuple[Value, ...]:
 def _grid(param: Param, low: int, high: int) -> tuple[Value, ...]:
     """The values of a number or an enum between `low` and `high`, as its own scale steps.
 
-    Powers of two and logarithmic ranges are listed by exponent, special values (`auto`, 0 for
-    "off") stand first. The default is among them where it is in range, so that a search can start
-    from it.
+    Special values (`auto`, 0 for "off") stand first. The default is among them where it is in
+    range, so that a search can start from it.
     """
     if param.kind == "enum":
         return param.choices

@@ -33,8 +33,7 @@ def write(record: Path, words: Sequence[str]) -> None:
 def read(record: Path) -> tuple[str, ...]:
     """The words of the command beside a record; () where none was kept.
 
-    Raises:
-        UsageError: They cannot be read or split, or another user may write them.
+    UsageError: they cannot be read or split, or another user may write them.
     """
     path = place_of(record)
     try:

@@ -2,13 +2,13 @@
 
 Each turn is in the file as soon as it has been measured, so that it outlasts its writer; it is not
 synced, which would disturb the turns that follow. A block that is complete is synced. A study that
-goes on reads its blocks back and decides the same again: there is nothing else to restore. The lock
-is on the directory and belongs to the open file: the kernel drops it with its holder.
+goes on reads its blocks back and decides the same again. The lock is on the directory and belongs
+to the open file: the kernel drops it with its holder.
 
 A row is a line of JSON that ends with the CRC-32 of what stands before it. A writer that was
-killed, or a full disk, leaves no more than an unfinished last line; a power cut may also lose pages
-of what was not synced, and leave zeros there. Both are recognized: what stands before counts.
-Damage anywhere else is refused.
+killed, or a full disk, leaves no more than an unfinished last line; a power cut may also lose what
+was not synced, and leave zeros. Both are recognized: what stands before counts. Damage anywhere
+else is refused.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ SAMPLES = "samples.jsonl"
 SCHEMA = 1
 
 _FIRST = b'{"kind":"study","seq":0,'
-_AFTER_SYNC = (b'{"kind":"block",', b'{"kind":"end",')
-"""How a line begins that is written only when everything before it is on the disk."""
+_AFTER_SYNC = (b'{"kind":"block",', b'{"kind":"end",')  # lines before which all is on the disk
 
 _ROW = msgspec.json.Decoder(AnyRow)
 
@@ -56,7 +55,6 @@ _END_BYTES = len(_ended(b""))
 
 
 def packed(row: Row) -> bytes:
-    """The line of a row."""
     return _ended(msgspec.json.encode(row, enc_hook=dict)[:-1])
 
 
@@ -101,8 +99,6 @@ def _damaged(path: Path, line: int) -> HztuneError:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a results directory holds of its study."""
-
     path: Path  # the log
     lines: list[bytes]
     identity: Mapping[str, str]  # what makes the study this one, by name
@@ -114,9 +110,7 @@ class Recording:
     def of(cls, path: Path) -> Recording | None:
         """What the log says; None: not even its first line is there.
 
-        Raises:
-            UsageError: It cannot be read, or is of another version.
-            HztuneError: It is damaged.
+        UsageError: it cannot be read, or is of another version. HztuneError: it is damaged.
         """
         lines = _read(path)
         if not lines:
@@ -151,7 +145,6 @@ def _row(line: bytes, path: Path, number: int) -> AnyRow:
 
 
 def _text(text: str) -> str:
-    """What of a text can be written as UTF-8."""
     return text.encode(errors="replace").decode()
 
 
@@ -164,18 +157,11 @@ class LocalStudy(rows.Sink):
     def __init__(
         self, folder: Path, identity: Mapping[str, str], machine: Machine, *, resume: bool = False
     ) -> None:
-        """Opens the study, or begins it.
+        """Opens the study, or begins it in its folder, which exists.
 
-        Args:
-            folder: The results directory; it exists.
-            identity: What makes the study this one and no other: workload, threads, allocator and
-                the sum of its library, space, objective, limits, seed, ... by name.
-            machine: Where it is measured.
-            resume: Whether there may be a study already.
-
-        Raises:
-            UsageError: There is another study, or any without `resume`; or it is in use.
-            HztuneError: It is damaged, or the disk is full.
+        `identity`: what makes the study this one: workload, library, space, objective, seed, ...
+        `resume`: whether there may be a study already. UsageError: there is another study, or any
+        without `resume`; or it is in use. HztuneError: it is damaged, or the disk is full.
         """
         self.folder, self.path = folder, folder / SAMPLES
         identity = {_text(name): _text(value) for name, value in identity.items()}
@@ -212,7 +198,6 @@ class LocalStudy(rows.Sink):
             self._opened = opened.pop_all()
 
     def __enter__(self) -> LocalStudy:
-        """Returns itself."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -226,7 +211,6 @@ class LocalStudy(rows.Sink):
         self._proof = proof
 
     def begin(self, plan: Plan) -> None:
-        """Writes that a block begins; an earlier one that did not end is void."""
         machine = plan.machine or self.machine
         head = {"machine": machine, "pair": plan.number, "role": plan.role}
         self._arms = [
@@ -247,18 +231,15 @@ class LocalStudy(rows.Sink):
         )
 
     def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Writes a turn, at once and without a sync."""
         values = {**dict(zip(rows.TURN, astuple(turn), strict=True)), **asdict(evidence)}
         self._append(rows.TurnRow, **self._arms[index], pid=pid, **values)
 
     def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Writes how an arm's part of the block ended."""
         values = {name: getattr(outcome, name) for name in rows.OUTCOME}
         values["detail"] = _text(outcome.detail)
         self._append(rows.OutcomeRow, **self._arms[index], pid=pid, **values)
 
     def _append(self, kind: type[Row], **fields: Any) -> None:
-        """Writes a row."""
         line = packed(kind(seq=self._seq, study=self.study, **fields))
         try:
             if os.write(self._file, line) < len(line):
@@ -277,7 +258,6 @@ class LocalStudy(rows.Sink):
             self._sync()
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
-        """Writes what came out of the study, and waits until it is on the disk."""
         self._sync()
         self._append(rows.EndRow, ending=dict(ending))
         self._sync()
@@ -301,9 +281,7 @@ class LocalStudy(rows.Sink):
 def recording(folder: Path) -> Recording:
     """Returns all that a results directory says of its study, which may be measured meanwhile.
 
-    Raises:
-        UsageError: It cannot be read, holds no study, or one of another version.
-        HztuneError: It is damaged.
+    UsageError: it cannot be read, or holds no study of this version. HztuneError: it is damaged.
     """
     require_study(folder)
     found = Recording.of(folder / SAMPLES)
@@ -318,11 +296,6 @@ def is_there(folder: Path) -> bool:
 
 
 def require_study(folder: Path) -> None:
-    """Sees to it that a results directory holds a study.
-
-    Raises:
-        UsageError: It does not, or is none.
-    """
     if is_there(folder):
         return
     if folder.is_dir():
@@ -337,7 +310,6 @@ def require_study(folder: Path) -> None:
 
 
 def _require_same(there: Recording, identity: Mapping[str, str], machine: Machine) -> None:
-    """Sees to it that a study goes on with what it was begun with."""
     different = [
         f"{name}: {there.identity.get(name, 'nothing')} there, {identity.get(name, 'nothing')} here"
         for name in dict.fromkeys([*identity, *there.identity])

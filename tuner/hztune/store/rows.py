@@ -22,14 +22,11 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.rests import Rested
 
-Columns = dict[str, list[Any]]
-"""By name, as many values each, of one type; None where a sample has no such value."""
+Columns = dict[str, list[Any]]  # as many values by each name, of one type; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a block is going to be."""
-
     number: int  # of the block
     role: Role  # what it is for
     arms: tuple[Arm, ...]  # the control first; the same arm may stand twice
@@ -43,8 +40,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen of the machine and the process during a turn."""
-
     cpu_ns: int = 0  # CPU time that the process used in it
     involuntary: int = 0  # context switches that its threads did not ask for
     steal_ticks: int = 0  # ticks (10 ms) that the hypervisor took from the machine
@@ -85,8 +80,6 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
 
 
 class StudyRow(Row, tag="study", frozen=True):
-    """The first row."""
-
     schema: Literal[1]
     identity: dict[str, str]  # what makes the study this one, by name
     machine: Machine  # where it was begun
@@ -94,8 +87,6 @@ class StudyRow(Row, tag="study", frozen=True):
 
 
 class EndRow(Row, tag="end", frozen=True):
-    """What came out of the study."""
-
     ending: dict[str, Any]
 
 
@@ -167,10 +158,7 @@ AnyRow = StudyRow | EndRow | BlockRow | TurnRow | OutcomeRow
 
 
 def blocks_of(rows: Iterable[AnyRow]) -> Iterator[Block]:
-    """Yields the complete blocks, in order.
-
-    A block on several workloads is complete when all of them stand one after another.
-    """
+    """Yields the complete blocks, in order; on several workloads, all stand one after another."""
     waiting: list[tuple[Block, str]] = []
     for head, block in _measured(rows):
         if head.part != len(waiting) or (waiting and waiting[0][0].number != block.number):
@@ -201,10 +189,7 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
 
 
 def columns(lines: Iterable[bytes], kind: str) -> Columns:
-    """The samples of one kind as columns, which numpy and every data frame library take.
-
-    What is named within a sample has a column of its own: "params.thp".
-    """
+    """Samples of one kind as columns; what is named within them has its own: "params.thp"."""
     rows = []
     for row in map(msgspec.json.decode, lines):
         if row.pop("kind") == kind:

@@ -62,14 +62,10 @@ def best_of(every: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
 def ideas(
     program: Program, sight: Sight, allocators: Sequence[str], limit_kb: int, *, is_limited: bool
 ) -> Iterator[Suggestion]:
-    """Every measurement that could be made.
+    """Every measurement that could be made of a program.
 
-    Args:
-        program: What was looked at.
-        sight: What was seen of it.
-        allocators: That are installed here and could be put under it.
-        limit_kb: Memory that it may use here, KiB; 0: not known.
-        is_limited: Whether that is a container's.
+    `allocators`: that are installed here and could be put under it. `limit_kb`: memory that it may
+    use here, KiB; 0: not known; `is_limited`: whether that is a container's.
     """
     can_replace = not sight.obstacle
     if can_replace or sight.inside:
@@ -106,8 +102,6 @@ def ideas(
 
 
 class _Cost:
-    """The shares of a program's CPU time that its allocator and its page faults may take."""
-
     def __init__(self, program: Program, sight: Sight) -> None:
         faults_per_s = sight.faults_again / sight.life_cpu_s if sight.life_cpu_s > 0 else 0.0
         allocating = min(1.0, _PAIR_S * sight.allocations_per_cpu_s)
@@ -143,7 +137,6 @@ def _size(sight: Sight) -> float:
 
 
 def _of_a_server(program: Program, sight: Sight) -> Iterator[Suggestion]:
-    """What a server keeps after its load; a program that listens and does not end is one, too."""
     service = program.service
     if service is None and sight.ports and not sight.ended:
         port = sight.ports[0].rpartition(" ")[2]
@@ -178,7 +171,6 @@ def _of_a_server(program: Program, sight: Sight) -> Iterator[Suggestion]:
 def _of_memory(
     program: Program, sight: Sight, limit_kb: int, is_limited: bool
 ) -> Iterator[Suggestion]:
-    """A limit where much is resident that belongs to no block."""
     peak, size = _mib(sight.peak_kb), _size(sight)
     reason, weight = f"its peak is {peak} resident", 0.1 * size
     if sight.calls is not None:
@@ -280,10 +272,7 @@ def _mib(kb: int) -> str:
 def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -> str:
     """The line that measures a program, with its options as they stand on the command line.
 
-    Args:
-        program: What is measured.
-        words: What stands behind `hztune`, before the program.
-        rest: Whether its rounds of load and rest are asked for, too.
+    `words`: behind `hztune`, before the program. `rest`: with its rounds of load and rest, too.
     """
     options = dict(program.asked)
     if program.input:

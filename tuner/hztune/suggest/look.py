@@ -162,7 +162,6 @@ class _Look:
     _files_kb: int = 0
 
     def once(self, program: Program) -> Run:
-        """Runs a program, in its place, to its end or to the end of the time."""
         base, sight, launches = AllocatorIdentity().base, self.sight, list[Launch]()
         is_served = program.service is not None
         grace_s = _LOAD_GRACE_S if is_served else _END_S + _TRACE_S
@@ -272,9 +271,7 @@ class _Look:
 def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
     """Looks at a program in two runs of so many seconds each; of a server, under its load.
 
-    Raises:
-        UsageError: There is no such program, or it cannot be started.
-        HztuneError: It fails by itself, so that nothing can be measured of it.
+    UsageError: it cannot be started. HztuneError: it fails by itself, and cannot be measured.
     """
     found = loaded_program.inspect(program.argv[0])
     reporter.say(f"{program.label}: a look for {seconds:g} s at most, as it is")
