@@ -365,9 +365,7 @@ def piped(words: Path) -> None:
 
 
 def linked(words: Path) -> None:
-    own = words.rename(words.parent.parent / "own")
-    words.symlink_to(own)
-    own.chmod(0o666)
+    words.symlink_to(words.rename(words.parent.parent / "own"))
 
 
 def led_to(words: Path) -> None:
@@ -382,7 +380,7 @@ ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),
     "another's link leads to its folder": (led_to, "may be written by another user"),
     "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),
-    "it is a link to what all may write": (linked, "may be written by another user"),
+    "it is a link": (linked, "which holds a command: it is a link"),
     "it is a FIFO": (piped, "not a regular file"),
 }
 

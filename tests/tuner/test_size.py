@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18445, "modules": 125, "functions": 1677, "classes": 261, "docstrings": 4545},
-    "tests": {"code": 20391},
+    "tuner": {"code": 18490, "modules": 125, "functions": 1682, "classes": 261, "docstrings": 4552},
+    "tests": {"code": 20445},
     "experiments": {"code": 4832},
     "core in C": {"code": 19373},
     "tests in C": {"code": 10009},

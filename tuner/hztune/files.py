@@ -9,7 +9,6 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,14 +29,28 @@ MOST_VARIABLES_BYTES = 6 << 20
 def regular(path: Path | str, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:
     """Opens a regular file; a FIFO is not waited for, and a device does not notice.
 
+    What is opened is what was judged, whatever the name has come to mean.
+
     Raises:
-        OSError: It cannot be opened so, or is something else (EINVAL).
+        OSError: It cannot be opened so, or is something else (EINVAL; ELOOP of a link).
     """
-    with suppress(FileNotFoundError):
-        mode = os.stat(path, dir_fd=folder, follow_symlinks=not flags & os.O_NOFOLLOW).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+    named = os.O_PATH | os.O_CLOEXEC | flags & os.O_NOFOLLOW
+    try:
+        seen = os.open(path, named, dir_fd=folder)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+        return os.open(path, flags | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        mode = os.fstat(seen).st_mode
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ELOOP, "it is a link", str(path))
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        there = flags & ~(os.O_NOFOLLOW | os.O_CREAT) | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.open(f"/proc/self/fd/{seen}", there)
+    finally:
+        os.close(seen)
 
 
 def opened(path: Path | str) -> BinaryIO:

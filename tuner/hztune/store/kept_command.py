@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
@@ -16,6 +17,7 @@ from hztune import files
 from hztune.errors import UsageError
 
 _MOST_BYTES = 64 * 1024
+_MOST_LINKS = 8
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -37,20 +39,54 @@ def read(record: Path) -> tuple[str, ...]:
     """
     path = place_of(record)
     try:
-        real = path.resolve(strict=True)
-        for each in {path, real, path.parent, path.parent.resolve(), real.parent}:
-            found = each.lstat()  # who made a link chose which command is run, and is judged, too
-            is_open = not stat.S_ISLNK(found.st_mode) and found.st_mode & _WRITABLE_BY_OTHERS
-            if is_open or found.st_uid not in (0, os.geteuid()):
-                raise UsageError(
-                    f"{str(each)!r} holds a command and may be written by another user; "
-                    "make it yours, and `chmod go-w` it"
-                )
-        content = files.read_small(real, _MOST_BYTES)
-        return tuple(shlex.split(content.decode(), comments=True))
+        return tuple(shlex.split(_own_text(path).decode(), comments=True))
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        what = f"cannot read {str(path)!r}, which holds a command"
+        raise UsageError(f"{what}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{str(path)!r} cannot be split into words: {error}") from None
+
+
+def _own_text(path: Path) -> bytes:
+    """What a file holds that only this user and root can have written and put there.
+
+    What is judged is what is open: the owner of a folder above may exchange what the names mean.
+    """
+    folder = _opened_folder(path.parent)
+    try:
+        handle = files.regular(path.name, os.O_RDONLY | os.O_NOFOLLOW, folder=folder)
+    finally:
+        os.close(folder)
+    with os.fdopen(handle, "rb") as file:
+        _require_own(handle, path)
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise UsageError(f"{str(path)!r} is above {_MOST_BYTES} bytes, which no command is")
+    return content
+
+
+def _opened_folder(path: Path) -> int:
+    """Opens a folder; who made a link to it chose which command is run, and is judged, too."""
+    for _ in range(_MOST_LINKS):
+        handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISLNK(_require_own(handle, path)):
+                return os.dup(handle)
+            path = path.parent / os.readlink("", dir_fd=handle)
+        finally:
+            os.close(handle)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _require_own(handle: int, path: Path) -> int:
+    """Sees to it that what is open is of this user or root alone; returns its mode."""
+    found = os.fstat(handle)
+    is_open = not stat.S_ISLNK(found.st_mode) and found.st_mode & _WRITABLE_BY_OTHERS
+    if is_open or found.st_uid not in (0, os.geteuid()):
+        raise UsageError(
+            f"{str(path)!r} holds a command and may be written by another user; "
+            "make it yours, and `chmod go-w` it"
+        )
+    return found.st_mode
