@@ -300,12 +300,19 @@ def test_a_process_of_another_user_is_said_to_be(start: Start, on_hz: dict[str, 
         os.seteuid(0)
 
 
+OF_HZ = """{"protocol":2,"allocator":"hz","stats":{"version":"1","config":{},"memory":
+{"live_bytes":%d,"cached_bytes":0,"free_bytes":0,"classes":[]},"counters":{}},
+"arena":{"first":0,"bytes":0},"threads":[],"threads_left_out":0}"""
+
+
 @pytest.mark.parametrize(
     ("packets", "sentence"),
     [
         ([], r"gave no answer: others are asking it; try again$"),
         (['{"protocol":1}'], "speaks protocol 1"),
         (['{"protocol":2}'], "missing required field allocator"),
+        ([OF_HZ % 1], "stats: has no background_period_us"),
+        ([OF_HZ % 10**400], "stats.memory.live_bytes is 1000"),
         (["nonsense"], "JSON"),
         (["[]"], "Expected object"),
         (['{"protocol":2,"refused":"x","sentence":"no\\u001b[2J"}'], r"refuses: no\?\[2J"),

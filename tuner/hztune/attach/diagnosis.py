@@ -23,9 +23,10 @@ from hztune.progress import mib
 
 #: An allocator that holds less than both of these beyond what is live is not worth a setting.
 _LITTLE_BYTES, _LITTLE_SHARE = 16 << 20, 0.2
+_ADVISED = {"background_period_us", "decay_ms", "thread_cache_share"}  # settings of every hz
 _WORTH_TELLING = 0.1  # least share of what is held beyond what is live that gets a sentence
 
-_Count = Annotated[int, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Path = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,4096}\Z")]
 
 
@@ -169,7 +170,11 @@ class _Stats(Struct):
     version: schema.VersionText
     config: dict[str, schema.Setting]
     memory: _Memory
-    counters: dict[str, int]
+    counters: dict[str, _Count]
+
+    def __post_init__(self) -> None:
+        if missing := _ADVISED - self.config.keys():
+            raise ValueError(f"Object has no {min(missing)}")
 
 
 class _Arena(Struct):
@@ -265,7 +270,7 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     was = schema.judged(before, _OfHz).stats.config
     answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
     now = schema.judged(answer, _Answer).config
-    names = [name for name in now if name in settings]
+    names = [name for name in now if name in settings and name in was]
     return Changed({name: was[name] for name in names}, {name: now[name] for name in names})
 
 
