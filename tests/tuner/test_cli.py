@@ -421,6 +421,13 @@ def test_a_signal_that_the_caller_ignores_ends_no_measurement() -> None:
     assert subprocess.run([sys.executable, "-c", IGNORED], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
+def test_closed_streams_lose_no_child(closed: str) -> None:
+    command = f"'{sys.executable}' -m hztune list allocators {closed}"
+    listed = subprocess.run(["sh", "-c", command], check=True, capture_output=True).stdout
+    assert b"libhz.so\n" in listed and b"HZ_CONFIRM" not in listed
+
+
 FIRST = """
 import subprocess, sys, time
 from pathlib import Path

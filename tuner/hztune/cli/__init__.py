@@ -102,10 +102,18 @@ def main() -> None:
     """Runs the command line of this process and exits with its status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no UTF-8, too
+    open_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it loses how children ended
     work_in_child_of_first()
     end_in_order()
     sys.exit(status_of(sys.argv[1:]))
+
+
+def open_streams() -> None:
+    """Opens what the caller has closed of stdin, stdout and stderr: a file of ours would be it."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(handle)
 
 
 def with_command(words: list[str]) -> list[str]:

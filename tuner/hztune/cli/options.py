@@ -88,7 +88,8 @@ SEED = option("--seed", "Seed of all random choices.", default=1, type=click.Int
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Prints lines, and nothing in them that steers a terminal."""
-    click.echo("\n".join(map(printable, lines)), err=err)
+    if shown := [*map(printable, lines)]:
+        click.echo("\n".join(shown), err=err)
 
 
 def print_answer(as_json: bool, value: object, lines: Iterable[str]) -> None:
