@@ -102,12 +102,6 @@ static void row_fill(hz_stack *row)
         row[class_] = (hz_stack){&nothing[1], hz_map.keys[class_]};
 }
 
-/* Filled at the start and not by the compiler, so that unused rows cost no memory. */
-void hz_rows_start(void)
-{
-    for (uint32_t shard = 1; shard < hz_map.shards; shard++) row_fill(rows_none[shard]);
-}
-
 /* Whether each free takes the slow path: then hz_rows_mine has no room. */
 static bool is_every_free_slow(void)
 {
@@ -120,15 +114,63 @@ static bool is_every_free_read(void)
     return is_every_free_slow() && !hz_is_deferring() && !hz_is_fenced();
 }
 
-static bool rows_make(hz_heap *heap)
+/* The rows of all shards, to be read only; NULL where a heap's rows lie on one page of the kernel,
+ * or where the system refused it. */
+static hz_stack *rows_shared;
+
+static size_t rows_bytes(void)
 {
-    hz_stack *rows = hz_meta_alloc(hz_map.shards * HZ_ROW_OFFSET((size_t)1));
-    if (rows == NULL) return false;
-    for (uint32_t shard = 0; shard < hz_map.shards; shard++)
-        row_fill(rows + shard * (size_t)HZ_CLASS_NUMBERS);
-    heap->home_row = rows + heap->shard * (size_t)HZ_CLASS_NUMBERS;
-    heap->rows = rows;
+    return hz_map.shards * HZ_ROW_OFFSET((size_t)1);
+}
+
+static void rows_fill(hz_stack *rows, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += HZ_ROW_OFFSET(1)) row_fill(hz_stack_at(rows, at));
+}
+
+/* Filled at the start and not by the compiler, so that unused rows cost no memory. */
+void hz_rows_start(void)
+{
+    rows_fill(rows_none[0], rows_bytes());
+    if (rows_bytes() > hz_os_page_bytes()) rows_shared = hz_os_map_shared(HZ_PAGE_BYTES, rows_none);
+}
+
+/* A heap's rows from `from` to `to`, which are not its own: those of all heaps are the same memory.
+ */
+static bool rows_share(hz_stack *rows, size_t from, size_t to)
+{
+    hz_stack *const at = hz_stack_at(rows, from);
+    if (from == to || hz_os_map_again(hz_stack_at(rows_shared, from), at, to - from)) return true;
+    if (!hz_os_renew(at, to - from)) return false;
+    rows_fill(at, to - from);
     return true;
+}
+
+/* A row per shard. Where they have several pages of the kernel, only that of the home row is the
+ * heap's own. */
+static hz_stack *rows_make_long(uint32_t shard)
+{
+    const size_t page = hz_os_page_bytes(), own = HZ_ROW_OFFSET(shard) & -page;
+    hz_stack *const rows = hz_os_map(HZ_PAGE_BYTES);
+    if (rows == NULL) return NULL;
+    rows_fill(hz_stack_at(rows, own), page);
+    return rows_share(rows, 0, own) && rows_share(rows, own + page, rows_bytes()) ? rows : NULL;
+}
+
+/* A heap, its rows, and room for its magazines: side by side, so that what a thread that allocates
+ * little touches lies on few pages. */
+static hz_heap *heap_place(uint32_t shard)
+{
+    const size_t rows = rows_shared == NULL ? rows_bytes() : 0;
+    hz_heap *heap = hz_meta_alloc(sizeof *heap + rows + hz_magazine_bytes());
+    if (heap == NULL) return NULL;
+    heap->shard = shard;
+    heap->rows = rows_shared == NULL ? (hz_stack *)(heap + 1) : rows_make_long(shard);
+    if (heap->rows == NULL) return NULL;
+    rows_fill(heap->rows, rows);
+    heap->home_row = heap->rows + shard * (size_t)HZ_CLASS_NUMBERS;
+    hz_magazine_make_all(heap, (unsigned char *)(heap + 1) + rows);
+    return heap;
 }
 
 /* ---- birth ---------------------------------------------------------------------------------- */
@@ -143,8 +185,7 @@ static void heap_use(hz_heap *heap)
 
 static bool heap_fill(hz_heap *heap)
 {
-    return rows_make(heap) && hz_magazine_make_all(heap) && hz_remote_make(heap) &&
-           hz_free_make(heap) && hz_quarantine_make(heap);
+    return hz_remote_make(heap) && hz_free_make(heap) && hz_quarantine_make(heap);
 }
 
 /* The lock is held. */
@@ -156,10 +197,8 @@ static void count_by(_Atomic uint32_t *count, int32_t by)
 /* Without the lock but at its end, as the system may have to be asked for memory. */
 static hz_heap *heap_make(uint32_t shard)
 {
-    hz_heap *heap = hz_meta_alloc(sizeof *heap);
-    if (heap == NULL) return NULL;
-    heap->shard = shard;
-    if (!heap_fill(heap)) return NULL;
+    hz_heap *heap = heap_place(shard);
+    if (heap == NULL || !heap_fill(heap)) return NULL;
     hz_lock_take(&heaps.lock);
     heap->next = hz_atomic_peek(&heaps.all);
     hz_atomic_put(&heaps.all, heap);
@@ -211,7 +250,9 @@ static hz_heap *heap_adopt(uint32_t node)
     hz_heap *heap = warm_pop(node);
     if (heap == NULL) heap = cold_pop(node);
     if (heap == NULL) heap = heap_pop(&heaps.bare[node]);
-    if (heap != NULL) count_by(&heaps.owned_count, 1);
+    if (heap == NULL) return NULL;
+    count_by(&heaps.owned_count, 1);
+    hz_budget_join(heap);
     return heap;
 }
 
@@ -330,6 +371,7 @@ static void heap_leave(hz_heap *heap)
 {
     heap_settle(heap);
     heap_use(&hz_heap_none);
+    hz_budget_leave(heap);
     hz_atomic_poke(&heap->thread, 0);
     hz_lock_take(&heaps.lock);
     heap_push(&heaps.warm, heap);
@@ -428,6 +470,7 @@ void hz_heap_after_fork(void)
 {
     hz_atomic_poke(&heaps.owned_count, hz_heap_mine == &hz_heap_none ? 0 : 1);
     hz_atomic_poke(&heaps.ended_count, 0);
+    hz_budget_after_fork();
     for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
         (void)hz_lock_inherit(&heap->looking);
     if (!hz_lock_inherit(&heaps.lock)) return;

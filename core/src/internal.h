@@ -3,7 +3,7 @@
  *
  *     alloc, free, override*,    the entry points
  *     extensions
- *     magazine, remote           front: per thread, no locks
+ *     magazine, budget, remote   front: per thread, no locks
  *     depot                      middle: shared by the threads of a shard
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
@@ -66,7 +66,9 @@ void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 
 /* ---- magazine.c, and magazine.h ------------------------------------------------------------- */
 
-bool hz_magazine_make_all(hz_heap *heap);
+/* Bytes that the magazines of a heap may need, and where they are: zeroed. */
+size_t hz_magazine_bytes(void);
+void hz_magazine_make_all(hz_heap *heap, unsigned char *memory);
 /* Pops a block of `class_`, after a refill if need be; NULL when there is no memory. */
 void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Returns to the system what a long block holds, but for its seal, if it is the first of its class
@@ -82,6 +84,19 @@ void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random);
 bool hz_magazine_holds(const hz_heap *heap, uint32_t class_, const void *block);
 /* How many blocks a magazine holds; the heap may be another thread's. */
 uint32_t hz_magazine_count(const hz_heap *heap, uint32_t class_);
+
+/* ---- budget.c: how much the magazines of a thread may hold ---------------------------------- */
+
+/* Notes that a thread ran short: it is at work. */
+void hz_budget_note(hz_heap *heap, uint64_t now_ticks);
+/* Most bytes that its magazines together may grow to now. */
+size_t hz_budget_of(const hz_heap *heap);
+/* One of them may hold `to` bytes now, and not `from`. */
+void hz_budget_charge(hz_heap *heap, size_t from, size_t to);
+/* A thread gets a heap that another had; a thread ends. */
+void hz_budget_join(const hz_heap *heap);
+void hz_budget_leave(const hz_heap *heap);
+void hz_budget_after_fork(void);
 
 /* ---- remote.c ------------------------------------------------------------------------------- */
 

@@ -3,31 +3,32 @@
  * from the depot, a full one is flushed to it. A pop or push that finds it so is a shortage.
  *
  * A magazine grows with use (magazine_growth), while that is worth its memory (growth_rent), up to
- * its cap. All magazines of a thread stay within thread_cache_bytes, those of all threads within
- * thread_cache_share. A magazine that must grow takes bytes from those that need theirs less.
+ * its cap. All magazines of a thread stay within the thread's budget (budget.c). A magazine that
+ * must grow takes bytes from those that need theirs less.
  *
- * Slots cost memory, too. So at first all magazines of a thread have theirs side by side; one that
- * grows beyond FIRST_SLOTS moves to an array of its own. A long block, of more than
+ * Slots cost memory, too, and so does a lease: a page of the kernel that no other thread's blocks
+ * lie on. So a magazine is made at the thread's first shortage of the class, behind those that were
+ * made before; one that grows beyond FIRST_SLOTS moves to an array of its own; and one gets a lease
+ * when the thread has taken as many bytes of the class. A long block, of more than
  * HZ_SMALL_MAX_BYTES, waits hollow if it is the first of its class that the thread frees: a buffer
  * that grows leaves one of each size behind, and most programs need none of them again.
  */
 #include "internal.h"
 #include "os.h"
 
-#define NS_OF_MS 1000000ULL
-#define SELDOM_NS (1000 * NS_OF_MS)    /* longer times between two shortages count as this */
-#define LITTLE_BYTES ((size_t)2 << 20) /* a process with fewer bytes of blocks counts as this */
-
 enum {
     FIRST_SLOTS = 8,
+    LEASE_BYTES = 4096, /* what a lease makes resident at least */
+    SELDOM_MS = 1000,   /* longer times between two shortages count as this */
     PAUSE = 4, /* a longer time between two shortages counts as this many times the mean */
     MUCH = 16, /* a magazine shrinks for another only if its rent is this many times higher */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
     LONG_STREAK = 8,  /* shortages of one kind in a row after which blocks go in one direction */
 };
 
-_Static_assert(SELDOM_NS <= UINT64_MAX / MUCH / HZ_PARAM_MOST(thread_cache_bytes),
+_Static_assert(HZ_PARAM_MOST(thread_cache_bytes) <= UINT64_MAX / MUCH >> HZ_WORD_BITS / 2,
                "a rent, and MUCH times a rent, fit 64 bits");
+_Static_assert(HZ_PARAM_MOST(magazine_cap) <= UINT16_MAX, "a magazine counts its blocks");
 
 static uint32_t cap_for(uint32_t class_)
 {
@@ -48,15 +49,6 @@ static uint32_t first_cap(uint32_t cap)
     return cap < FIRST_SLOTS ? cap : FIRST_SLOTS;
 }
 
-/* Slots of all first arrays. */
-static size_t first_slots(void)
-{
-    size_t slots = 0;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
-        slots += slots_for(first_cap(cap_for(class_)));
-    return slots;
-}
-
 /* Slots of the second arrays of the classes below `class_`. */
 static size_t slots_below(uint32_t class_)
 {
@@ -66,25 +58,54 @@ static size_t slots_below(uint32_t class_)
     return slots;
 }
 
-/* Makes the first arrays, one behind the other, and then the second ones. */
-bool hz_magazine_make_all(hz_heap *heap)
+/* Of a magazine with its first array. */
+static size_t first_bytes(uint32_t class_)
 {
-    void **at = hz_meta_alloc((first_slots() + slots_below(HZ_CLASSES + 1)) * sizeof(void *));
-    if (at == NULL) return false;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        hz_magazine_cold *magazine = &heap->magazines[class_];
-        magazine->blocks = at + 1;
-        magazine->cap = cap_for(class_);
-        at += slots_for(first_cap(magazine->cap));
+    return sizeof(hz_magazine_cold) + slots_for(first_cap(cap_for(class_))) * sizeof(void *);
+}
+
+/* Of all magazines, and of a gap behind them. As it is longer than any array, no thread that
+ * searches for a block takes what lies between a first array and the top of a second one for an
+ * array (blocks_of). */
+static size_t all_first_bytes(void)
+{
+    size_t bytes = HZ_PARAM_MOST(magazine_cap) * sizeof(void *);
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) bytes += first_bytes(class_);
+    return bytes;
+}
+
+size_t hz_magazine_bytes(void)
+{
+    return all_first_bytes() + slots_below(HZ_CLASSES + 1) * sizeof(void *);
+}
+
+void hz_magazine_make_all(hz_heap *heap, unsigned char *memory)
+{
+    heap->fresh = memory;
+    heap->arrays = (void **)(void *)(memory + all_first_bytes());
+}
+
+/* The magazine of a class, made at need. It stays where it is as long as the heap, but when the
+ * heap was bare it is all zero (hz_magazine_forget_slots). */
+static hz_magazine_cold *magazine_of(hz_heap *heap, uint32_t class_)
+{
+    hz_magazine_cold *magazine = heap->magazines[class_];
+    if (HZ_LIKELY(magazine != NULL && magazine->cap > 0)) return magazine;
+    if (magazine == NULL) {
+        magazine = (hz_magazine_cold *)(void *)heap->fresh;
+        heap->fresh += first_bytes(class_);
     }
-    heap->arrays = at;
-    return true;
+    magazine->blocks = (void **)(magazine + 1) + 1;
+    magazine->cap = (uint16_t)cap_for(class_);
+    hz_plain_put(&heap->magazines[class_], magazine);
+    return magazine;
 }
 
 static uint32_t held(const hz_heap *heap, uint32_t class_)
 {
-    const hz_magazine_cold *magazine = &heap->magazines[class_];
-    return magazine->grown > 0 ? (uint32_t)(heap->home_row[class_].top - magazine->blocks) : 0;
+    const hz_magazine_cold *magazine = heap->magazines[class_];
+    if (magazine == NULL || magazine->grown == 0) return 0;
+    return (uint32_t)(heap->home_row[class_].top - magazine->blocks);
 }
 
 /* Gives up to FLUSH_MOST of the `count` coldest blocks to the depot; returns how many. They leave
@@ -92,7 +113,7 @@ static uint32_t held(const hz_heap *heap, uint32_t class_)
  * here. */
 static uint32_t flush_part(hz_heap *heap, uint32_t class_, uint32_t count)
 {
-    void *coldest[FLUSH_MOST], **blocks = heap->magazines[class_].blocks;
+    void *coldest[FLUSH_MOST], **blocks = heap->magazines[class_]->blocks;
     if (count > FLUSH_MOST) count = FLUSH_MOST;
     const uint32_t left = held(heap, class_) - count;
     memcpy(coldest, blocks, count * sizeof(void *));
@@ -116,16 +137,16 @@ static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
  * memory. */
 static void take_own_array(hz_heap *heap, uint32_t class_)
 {
-    void **blocks = heap->magazines[class_].blocks;
+    void **blocks = heap->magazines[class_]->blocks;
     blocks[-1] = hz_heap_none.home_row[class_].top[-1];
     heap->home_row[class_].top = blocks;
 }
 
-/* Moves a magazine from its first array to its second one, which lies at a higher address: a thread
- * that reads the new array but the old top sees an empty magazine (hz_magazine_holds). */
+/* Moves a magazine from its first array to its second one. A thread that reads one of the two with
+ * the top of the other sees an empty magazine (blocks_of). */
 static void take_second_array(hz_heap *heap, uint32_t class_)
 {
-    hz_magazine_cold *magazine = &heap->magazines[class_];
+    hz_magazine_cold *magazine = heap->magazines[class_];
     void **first = magazine->blocks, **second = heap->arrays + slots_below(class_) + 1;
     const uint32_t count = held(heap, class_);
     memcpy(second - 1, first - 1, slots_for(magazine->grown) * sizeof(void *));
@@ -138,42 +159,33 @@ static void take_second_array(hz_heap *heap, uint32_t class_)
 
 static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
-    hz_magazine_cold *magazine = &heap->magazines[class_];
+    hz_magazine_cold *magazine = heap->magazines[class_];
+    const size_t bytes = hz_class_bytes[class_];
     if (magazine->grown == 0) take_own_array(heap, class_);
     if (grown > FIRST_SLOTS && magazine->blocks < heap->arrays) take_second_array(heap, class_);
     for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = HZ_SLOT_OPEN;
     magazine->blocks[grown] = NULL;
-    heap->grown_bytes += (size_t)grown * hz_class_bytes[class_];
-    heap->grown_bytes -= (size_t)magazine->grown * hz_class_bytes[class_];
-    magazine->grown = grown;
+    hz_budget_charge(heap, magazine->grown * bytes, grown * bytes);
+    magazine->grown = (uint16_t)grown;
 }
 
 static void shrink_to_half(hz_heap *heap, uint32_t class_)
 {
-    uint32_t grown = heap->magazines[class_].grown / 2;
+    uint32_t grown = heap->magazines[class_]->grown / 2u;
     if (held(heap, class_) > grown) flush(heap, class_, held(heap, class_) - grown);
     set_grown(heap, class_, grown);
     hz_count(HZ_STAT_magazines_shrunk, 1);
 }
 
-/* Most bytes that the magazines of one thread together may hold now. */
-static size_t budget_of_thread(void)
-{
-    size_t cut = hz_span_cut_bytes();
-    if (cut < LITTLE_BYTES) cut = LITTLE_BYTES;
-    const size_t fair = cut / 100 * (size_t)hz_live(thread_cache_share) / hz_heap_count();
-    const size_t most = (size_t)hz_live(thread_cache_bytes);
-    return fair < most ? fair : most;
-}
-
 /* The rent of a magazine, what it costs to put off one shortage: its bytes, times the mean time
  * between two shortages, for which it occupies them. */
-static uint64_t rent(const hz_magazine_cold *magazine, uint32_t class_, uint64_t now_ns)
+static uint64_t rent(const hz_magazine_cold *magazine, uint32_t class_, uint64_t now_ticks)
 {
-    uint64_t ns = now_ns - magazine->short_ns; /* one without a recent shortage is worth little */
-    if (ns < magazine->mean_ns) ns = magazine->mean_ns;
-    if (ns > SELDOM_NS) ns = SELDOM_NS;
-    return ns * magazine->grown * hz_class_bytes[class_];
+    const uint32_t seldom = SELDOM_MS * hz_os_ticks_of_ms();
+    uint64_t ticks = now_ticks - magazine->short_ticks;
+    if (ticks < magazine->mean_ticks) ticks = magazine->mean_ticks;
+    if (ticks > seldom) ticks = seldom; /* one without a recent shortage is worth little */
+    return ticks * magazine->grown * hz_class_bytes[class_];
 }
 
 /* Whether the thread only allocates, or only frees: blocks pass through, and none is used twice. */
@@ -195,17 +207,17 @@ static bool has_plenty(const hz_magazine_cold *magazine, uint32_t batches)
  * budget; false when they do not. A magazine with a similar rent would soon take the bytes back. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
-    const hz_magazine_cold *asking = &heap->magazines[class_];
-    const size_t budget = budget_of_thread();
+    const hz_magazine_cold *asking = heap->magazines[class_];
+    const size_t budget = hz_budget_of(heap);
     if (heap->grown_bytes + bytes <= budget) return true;
     if (bytes > budget || has_plenty(asking, 1)) return false;
-    const uint64_t now_ns = asking->short_ns;
-    const uint64_t much = MUCH * rent(asking, class_, now_ns);
+    const uint64_t now_ticks = asking->short_ticks;
+    const uint64_t much = MUCH * rent(asking, class_, now_ticks);
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
         uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
-        const hz_magazine_cold *magazine = &heap->magazines[other];
-        if (magazine->grown == 0) continue;
-        if (has_plenty(magazine, 2) || rent(magazine, other, now_ns) > much)
+        const hz_magazine_cold *magazine = heap->magazines[other];
+        if (magazine == NULL || magazine->grown == 0) continue;
+        if (has_plenty(magazine, 2) || rent(magazine, other, now_ticks) > much)
             shrink_to_half(heap, other);
     }
     return heap->grown_bytes + bytes <= budget;
@@ -213,7 +225,7 @@ static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 
 static uint32_t doubled(const hz_magazine_cold *magazine)
 {
-    return magazine->grown > 0 ? 2 * magazine->grown : (uint32_t)(hz_cfg.refill_batch + 7) / 8;
+    return magazine->grown > 0 ? 2u * magazine->grown : (uint32_t)(hz_cfg.refill_batch + 7) / 8;
 }
 
 static uint32_t next_size(const hz_magazine_cold *magazine)
@@ -225,17 +237,18 @@ static uint32_t next_size(const hz_magazine_cold *magazine)
 
 /* Notes a shortage. Growth goes by the mean time between two: single times scatter so much that one
  * would be short enough sooner or later. A long pause hardly changes the mean. */
-static void note_shortage(hz_magazine_cold *magazine, bool is_full)
+static void note_shortage(hz_magazine_cold *magazine, bool is_full, uint64_t now_ticks)
 {
-    magazine->streak = is_full == magazine->was_full ? magazine->streak + 1 : 1;
+    const uint32_t seldom = SELDOM_MS * hz_os_ticks_of_ms();
+    const uint64_t mean = magazine->mean_ticks;
+    if (is_full != magazine->was_full) magazine->streak = 0;
+    if (magazine->streak < UINT8_MAX) magazine->streak++;
     magazine->was_full = is_full;
-    const uint64_t now_ns = hz_os_now_ns();
-    const uint64_t mean_ns = magazine->mean_ns;
-    uint64_t since_ns = magazine->grown > 0 ? now_ns - magazine->short_ns : 0;
-    if (since_ns > SELDOM_NS) since_ns = SELDOM_NS;
-    if (mean_ns > 0 && since_ns > PAUSE * mean_ns) since_ns = PAUSE * mean_ns;
-    magazine->short_ns = now_ns;
-    magazine->mean_ns = mean_ns > 0 ? (7 * mean_ns + since_ns) / 8 : since_ns;
+    uint64_t since = magazine->grown > 0 ? now_ticks - magazine->short_ticks : 0;
+    if (since > seldom) since = seldom;
+    if (mean > 0 && since > PAUSE * mean) since = PAUSE * mean;
+    magazine->short_ticks = now_ticks;
+    magazine->mean_ticks = (uint32_t)(mean > 0 ? (7 * mean + since) / 8 : since);
 }
 
 /* Whether a larger magazine is worth its memory. With twice the size it has half as many shortages
@@ -244,12 +257,13 @@ static void note_shortage(hz_magazine_cold *magazine, bool is_full)
 static bool is_worth_more(const hz_magazine_cold *magazine, uint32_t class_)
 {
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
-    return magazine->mean_ns * bytes <= (uint64_t)hz_live(growth_rent) * NS_OF_MS * 1024;
+    return magazine->mean_ticks * bytes <=
+           (uint64_t)hz_live(growth_rent) * 1024 * hz_os_ticks_of_ms();
 }
 
 static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
-    const hz_magazine_cold *magazine = &heap->magazines[class_];
+    const hz_magazine_cold *magazine = heap->magazines[class_];
     if (grown > magazine->cap) grown = magazine->cap;
     if (grown <= magazine->grown) return false;
     size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];
@@ -262,8 +276,10 @@ static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 /* If the size that the policy wants exceeds the thread's budget, twice the present one may fit. */
 static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
-    hz_magazine_cold *magazine = &heap->magazines[class_];
-    note_shortage(magazine, is_full);
+    hz_magazine_cold *magazine = heap->magazines[class_];
+    const uint64_t now_ticks = hz_os_ticks();
+    hz_budget_note(heap, now_ticks);
+    note_shortage(magazine, is_full, now_ticks);
     if (!is_worth_more(magazine, class_)) return false;
     const uint32_t wanted = next_size(magazine), twice = doubled(magazine);
     return magazine_grow_to(heap, class_, wanted) ||
@@ -272,13 +288,19 @@ static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 
 /* ---- the slow paths ------------------------------------------------------------------------- */
 
-/* How many blocks a refill takes. At most half of the magazine is filled: the other half is for
- * blocks that the thread will free. A thread that only allocates fills it all; at once if it gave
- * as many before, as it does where long runs of frees follow long runs of allocations; else a batch
- * at a time, so that threads that never free hoard nothing. */
-static uint32_t to_take(const hz_magazine_cold *magazine)
+/* How many blocks a refill takes. The first one takes no more than fill cache lines: most threads
+ * of a large pool use few blocks, and no line should be of two of them. Later at most half of the
+ * magazine is filled: the other half is for blocks that the thread will free. A thread that only
+ * allocates fills it all; at once if it gave as many before, as it does where long runs of frees
+ * follow long runs of allocations; else a batch at a time, so that threads that never free hoard
+ * nothing. */
+static uint32_t to_take(const hz_magazine_cold *magazine, uint32_t class_)
 {
-    const uint32_t grown = magazine->grown, batch = (uint32_t)hz_cfg.refill_batch;
+    const uint32_t grown = magazine->grown;
+    const uint32_t whole = hz_class_bytes[class_] & -hz_class_bytes[class_];
+    uint32_t batch = (uint32_t)hz_cfg.refill_batch;
+    if (magazine->taken == 0 && grown <= FIRST_SLOTS)
+        batch = (HZ_CACHE_LINE_BYTES + whole - 1) / whole;
     const bool at_once = is_one_way(magazine) && magazine->given >= grown;
     uint32_t want = is_one_way(magazine) ? grown : grown / 2;
     if (!at_once && batch < want) want = batch;
@@ -294,17 +316,28 @@ static uint32_t to_give(const hz_magazine_cold *magazine, uint32_t count)
     return count < batch ? count : batch;
 }
 
+/* Whether a thread takes so much of a class that it may have a lease of it for longer than it takes
+ * to cut what it needs at once. */
+static bool is_worth_lease(const hz_magazine_cold *magazine, uint32_t class_)
+{
+    return magazine->taken * (size_t)hz_class_bytes[class_] >= LEASE_BYTES;
+}
+
 /* Refills an empty magazine and pops a block; NULL when there is no memory. */
 static void *refill(hz_heap *heap, uint32_t class_)
 {
-    hz_magazine_cold *magazine = &heap->magazines[class_];
+    hz_magazine_cold *magazine = magazine_of(heap, class_);
     hz_count(HZ_STAT_refills, 1);
     hz_tick(heap);
     magazine_grow(heap, class_, false);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
-    const uint32_t want = to_take(magazine);
+    const uint32_t want = to_take(magazine, class_);
     void *only, **blocks = magazine->grown > 0 ? magazine->blocks : &only;
     size_t got = hz_depot_take(heap->shard, class_, blocks, want, &magazine->lease);
+    if (!is_worth_lease(magazine, class_)) {
+        hz_span_end_lease(heap->shard, class_, &magazine->lease);
+        magazine->taken = (uint16_t)(magazine->taken + got);
+    }
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);
     magazine->given -= got < magazine->given ? (uint32_t)got : magazine->given;
@@ -322,7 +355,7 @@ void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
 {
     const uint32_t count = held(heap, class_);
     if (count < 2) return;
-    void **blocks = heap->magazines[class_].blocks, **last = heap->home_row[class_].top - 1;
+    void **blocks = heap->magazines[class_]->blocks, **last = heap->home_row[class_].top - 1;
     void *block = blocks[random % count];
     blocks[random % count] = *last;
     *last = block;
@@ -330,8 +363,8 @@ void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
 
 static void push_to_full(hz_heap *heap, uint32_t class_, void *block)
 {
+    hz_magazine_cold *magazine = magazine_of(heap, class_);
     if (!magazine_grow(heap, class_, true)) {
-        hz_magazine_cold *magazine = &heap->magazines[class_];
         const uint32_t count = to_give(magazine, held(heap, class_));
         magazine->given += count < UINT32_MAX - magazine->given ? count : 0;
         if (count == 0) {
@@ -357,7 +390,9 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 __attribute__((no_sanitize("thread"))) static void blocks_of(const hz_heap *heap, uint32_t class_,
                                                              void *const **first, void *const **end)
 {
-    const hz_magazine_cold *magazine = &heap->magazines[class_];
+    const hz_magazine_cold *magazine = hz_plain_get(&heap->magazines[class_]);
+    *first = *end = NULL;
+    if (magazine == NULL) return;
     *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);
     *first = (void *const *)hz_plain_get(&magazine->blocks);
     if (*end < *first || *end > *first + magazine->cap) *end = *first;
@@ -396,8 +431,9 @@ static size_t purge_within(void *from, size_t bytes)
  * frees. */
 void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block)
 {
-    hz_magazine_cold *magazine = &heap->magazines[class_];
-    if (heap == &hz_heap_none || magazine->has_freed || hz_cfg.thp == HZ_THP_ON) return;
+    if (heap == &hz_heap_none || hz_cfg.thp == HZ_THP_ON) return;
+    hz_magazine_cold *magazine = magazine_of(heap, class_);
+    if (magazine->has_freed) return;
     magazine->has_freed = true;
     const size_t hollow = purge_within((char *)block + HZ_GRANULE_BYTES, /* keeps errno: free.c */
                                        hz_class_bytes[class_] - HZ_GRANULE_BYTES);
@@ -407,20 +443,19 @@ void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block)
 void hz_magazine_flush_all(hz_heap *heap)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        if (heap->magazines[class_] == NULL) continue;
         if (held(heap, class_) > 0) flush(heap, class_, held(heap, class_));
-        hz_span_end_lease(heap->shard, class_, &heap->magazines[class_].lease);
+        hz_span_end_lease(heap->shard, class_, &heap->magazines[class_]->lease);
     }
 }
 
-/* A magazine that has its second array keeps it: a thread that searches for a block could take
- * everything between a first array and the top of a second one for blocks (hz_magazine_holds). */
 void hz_magazine_forget_slots(hz_heap *heap)
 {
+    unsigned char *const first = (unsigned char *)heap->arrays - all_first_bytes();
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_plain_put(&heap->home_row[class_].top, hz_heap_none.home_row[class_].top);
-        heap->magazines[class_].grown = 0;
+        if (heap->magazines[class_] != NULL) heap->magazines[class_]->grown = 0;
     }
-    heap->grown_bytes = 0;
-    void **slots = heap->arrays - first_slots();
-    (void)purge_within(slots, (first_slots() + slots_below(HZ_CLASSES + 1)) * sizeof(void *));
+    heap->grown_bytes = heap->charged_bytes = 0;
+    (void)purge_within(first, hz_magazine_bytes());
 }

@@ -29,7 +29,12 @@ uintptr_t hz_os_addresses(void);                     /* how many a process has; 
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
-size_t hz_os_page_bytes(void);                  /* of the kernel's pages */
+/* Memory with a copy of what is at `from`, to be read only; NULL on failure. */
+void *hz_os_map_shared(size_t bytes, const void *from);
+/* Shows a part of it at another address, too, in the place of what was mapped there. Multiples of
+ * the kernel's pages will do. On failure nothing may be mapped there. */
+bool hz_os_map_again(void *shared, void *to, size_t bytes);
+size_t hz_os_page_bytes(void); /* of the kernel's pages */
 /* Gives the memory back: it reads as zero afterwards. Multiples of the kernel's pages will do. */
 bool hz_os_purge(void *address, size_t bytes);
 /* Moves the pages to another mapping, by the page table: then the first range reads as zero and
@@ -65,10 +70,27 @@ static inline void hz_os_pause(void)
 #endif
 }
 
+/* The processor's own clock, of a frequency that only a measurement tells (os_ticks.c). */
+static inline uint64_t hz_os_counter(void)
+{
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t now;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
+    return now << 6; /* it is slower: 24 MHz to 1 GHz */
+#else
+    return hz_os_now_ns();
+#endif
+}
+
 /* ---- the machine and the process ------------------------------------------------------------ */
 
 uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
-uint64_t hz_os_now_ns(void);             /* monotonic */
+uint64_t hz_os_now_ns(void);             /* monotonic; may be a system call */
+uint64_t hz_os_ticks(void);              /* the processor's counter, never a system call */
+uint32_t hz_os_ticks_of_ms(void);        /* how many a millisecond has, at least 1 */
+uint32_t hz_os_ticks_settle(void);       /* measures that now and then; gives hz_os_now_ms */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
 bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */

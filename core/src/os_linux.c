@@ -121,6 +121,21 @@ void *hz_os_map(size_t bytes)
     return address < 0 ? NULL : (void *)address;
 }
 
+void *hz_os_map_shared(size_t bytes, const void *from)
+{
+    const int access = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_ANONYMOUS;
+    const long address = HZ_OS_CALL(SYS_mmap, 0, (long)bytes, access, flags, -1, 0);
+    if (address < 0) return NULL;
+    memcpy((void *)address, from, bytes);
+    return protect((void *)address, bytes, PROT_READ) ? (void *)address : NULL;
+}
+
+bool hz_os_map_again(void *shared, void *to, size_t bytes)
+{
+    const int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    return HZ_OS_CALL(SYS_mremap, (long)shared, 0, (long)bytes, flags, (long)to) == (long)to;
+}
+
 static _Atomic size_t page_bytes;
 
 size_t hz_os_page_bytes(void)

@@ -155,30 +155,33 @@ typedef struct hz_stack {
     uint64_t key; /* of the class: hz_map.keys */
 } hz_stack;
 
-/* The cold half. The slot before the array's first one points to a block without a seal: a pop
- * from an empty magazine finds it. The slot after the last usable one is NULL: a push to a full
- * magazine finds it. No usable slot is ever NULL. The fast paths have no other test for empty or
- * full. */
+/* The cold half, made when the thread first runs short of the class. The slot before the array's
+ * first one points to a block without a seal: a pop from an empty magazine finds it. The slot after
+ * the last usable one is NULL: a push to a full magazine finds it. No usable slot is ever NULL. The
+ * fast paths have no other test for empty or full. */
 typedef struct hz_magazine_cold {
-    void **blocks;     /* the slots; at first a few, beside those of the other classes */
-    uint32_t cap;      /* most blocks it may ever hold */
-    uint32_t grown;    /* blocks it may hold by now */
-    bool was_full;     /* whether it last ran full; else it ran empty */
-    bool has_freed;    /* of a class of long blocks: whether the thread has ever freed one */
-    uint32_t streak;   /* how often in a row it ran so */
-    uint32_t given;    /* blocks that flushes of it gave up and no refill has taken since */
-    uint64_t short_ns; /* when it last ran empty or full */
-    uint64_t mean_ns;  /* mean time between two such moments */
-    hz_lease lease;    /* the source of blocks that were never handed out */
+    void **blocks;        /* the slots; at first a few, behind this struct */
+    hz_lease lease;       /* the source of blocks that were never handed out */
+    uint64_t short_ticks; /* when it last ran empty or full */
+    uint32_t mean_ticks;  /* mean time between two such moments */
+    uint32_t given;       /* blocks that flushes of it gave up and no refill has taken since */
+    uint16_t taken;       /* blocks that refills brought, until they are worth a lease */
+    uint16_t cap;         /* most blocks it may ever hold */
+    uint16_t grown;       /* blocks it may hold by now */
+    uint8_t streak;       /* how often in a row it ran empty, or full; counted up to UINT8_MAX */
+    bool was_full;        /* whether it last ran full; else it ran empty */
+    bool has_freed;       /* of a class of long blocks: whether the thread has ever freed one */
 } hz_magazine_cold;
 
 typedef struct hz_heap {
     HZ_ALIGNED_TO_LINE hz_stack *home_row; /* of `rows`, that of its own shard: for allocations */
     hz_stack *rows;                        /* a row per shard: for frees */
-    hz_magazine_cold magazines[HZ_CLASS_NUMBERS]; /* by class; the other halves are home_row */
-    void **arrays;                                /* slots of the magazines that have grown */
-    struct hz_heap *next;                         /* list of all heaps, never shortened */
-    struct hz_heap *next_free;                    /* list of heaps whose thread has ended */
+    hz_magazine_cold *magazines[HZ_CLASS_NUMBERS]; /* by class, NULL until used; the other halves
+                                                      are home_row */
+    unsigned char *fresh;      /* where the next magazine is made */
+    void **arrays;             /* slots of the magazines that have grown */
+    struct hz_heap *next;      /* list of all heaps, never shortened */
+    struct hz_heap *next_free; /* list of heaps whose thread has ended */
     void **ring;             /* remote_ring_size items: blocks of other shards */
     void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
@@ -195,6 +198,9 @@ typedef struct hz_heap {
     uint32_t asked_before;   /* which request to empty its magazines it has met, see hz_tick_ask */
     uint32_t steal_from;     /* class whose magazine may shrink next */
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
+    size_t charged_bytes;    /* those of its long magazines, see budget.c */
+    uint64_t noted_ticks;    /* when it was last noted there as at work, */
+    uint32_t noted_epoch;    /* and in which epoch */
     uint64_t random;         /* under hardening=full: state of the random numbers */
     void *latest;            /* under hardening=full: the block that was handed out last */
     hz_lock looking;         /* held while `latest` is checked: no span is freed */

@@ -65,7 +65,8 @@ AT_REST static void count_heap(hz_survey *survey, const hz_heap *heap)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         survey->cached[class_] += hz_magazine_count(heap, class_);
-        survey->cut[class_] -= heap->magazines[class_].lease.blocks;
+        if (heap->magazines[class_] != NULL)
+            survey->cut[class_] -= heap->magazines[class_]->lease.blocks;
     }
     hz_remote_count(heap, survey->cached);
     count_waiting(survey, heap);

@@ -67,3 +67,18 @@ uint64_t hz_os_now_ns(void)
 {
     return os_ns();
 }
+
+uint64_t hz_os_ticks(void)
+{
+    return os_ns();
+}
+
+uint32_t hz_os_ticks_of_ms(void)
+{
+    return 1000000;
+}
+
+uint32_t hz_os_ticks_settle(void)
+{
+    return hz_os_now_ms();
+}

@@ -246,28 +246,32 @@ CHECK("a thread with the least stack may end a program that writes statistics")
 
 /* ---- what heaps hold ------------------------------------------------------------------------ */
 
+enum { BESIDE = 500 };
 static pthread_barrier_t both;
 
 static void *allocate_beside_the_other(void *number)
 {
     unsigned char **own = blocks[(uintptr_t)number - 1];
     (void)pthread_barrier_wait(&both);
-    for (size_t i = 0; i < 200; i++) own[i] = malloc(SIZE);
+    for (size_t i = 0; i < BESIDE; i++) own[i] = malloc(SIZE);
     (void)pthread_barrier_wait(&both);
     return NULL;
 }
 
-CHECK("threads cut spans of their own")
+CHECK("threads share no cache line, and cut spans of their own once they need more")
 {
-    enum { PAGE_SHIFT = 16 };
+    enum { LINE_SHIFT = 6, PAGE_SHIFT = 16, MORE = 2 * 4096 / SIZE };
     crowd two;
     require(pthread_barrier_init(&both, NULL, 2) == 0, "no barrier");
     crowd_start(&two, 2, allocate_beside_the_other);
     crowd_end(&two);
-    for (size_t i = 0; i < 200; i++)
-        for (size_t j = 0; j < 200; j++)
-            require((uintptr_t)blocks[0][i] >> PAGE_SHIFT != (uintptr_t)blocks[1][j] >> PAGE_SHIFT,
-                    "blocks %zu and %zu of two threads lie in one page", i, j);
+    for (size_t i = 0; i < BESIDE; i++) {
+        for (size_t j = 0; j < BESIDE; j++) {
+            const int shift = i < MORE || j < MORE ? LINE_SHIFT : PAGE_SHIFT;
+            require((uintptr_t)blocks[0][i] >> shift != (uintptr_t)blocks[1][j] >> shift,
+                    "blocks %zu and %zu of two threads lie within %d bytes", i, j, 1 << shift);
+        }
+    }
 }
 
 static void *free_two(void *unused)
@@ -314,20 +318,29 @@ CHECK("a trim returns what ended threads hold")
     require(hz_counter("heaps_born") >= 2, "no thread had a heap");
 }
 
-static void *have_a_heap(void *unused)
+static void *sleep_for_good(void *unused)
 {
-    free(malloc(SIZE));
     (void)pthread_barrier_wait(&both);
     (void)pause();
     return unused;
 }
 
-/* So many other threads have a heap, and with it a part of what all may keep. */
-static void be_among(unsigned others)
+static void *have_a_heap(void *unused)
 {
-    crowd all;
+    free(malloc(SIZE));
+    return sleep_for_good(unused);
+}
+
+/* So many other threads have done that, and sleep. */
+static void be_among(unsigned others, void *(*run)(void *))
+{
+    pthread_attr_t small;
+    pthread_t thread;
     require(pthread_barrier_init(&both, NULL, others + 1) == 0, "no barrier");
-    crowd_start(&all, others, have_a_heap);
+    require(pthread_attr_init(&small) == 0, "no attributes");
+    require(pthread_attr_setstacksize(&small, 64 << 10) == 0, "the stack is refused");
+    for (unsigned i = 0; i < others; i++)
+        require(pthread_create(&thread, &small, run, NULL) == 0, "no thread %u", i);
     (void)pthread_barrier_wait(&both);
 }
 
@@ -353,7 +366,7 @@ static void play_twice(void)
 /* The magazines of all threads share a budget, and the child has none of the others. */
 CHECK("a forked child keeps as much as a process of one thread")
 {
-    be_among(64);
+    be_among(64, have_a_heap);
     require_of_child(play_twice);
 }
 
@@ -369,12 +382,73 @@ static void pipe_blocks(void)
 /* All of them always run short, and larger ones would run short as often. */
 CHECK("magazines that pass blocks on leave each other alone")
 {
-    be_among(3);
+    be_among(3, have_a_heap);
     pipe_blocks();
     const uint64_t before = hz_counter("magazines_shrunk");
     pipe_blocks();
     const uint64_t shrunk = hz_counter("magazines_shrunk") - before;
     require(shrunk == 0, "%llu magazines had to make room", (unsigned long long)shrunk);
+}
+
+/* ---- threads that sleep ---------------------------------------------------------------------- */
+
+enum { ASLEEP = 2000, AT_WORK = 4, A_WHILE_US = 300000 };
+
+static void *work(void *unused)
+{
+    play();
+    (void)pthread_barrier_wait(&both);
+    return unused;
+}
+
+/* How often some threads at work asked a depot for blocks, or gave it some. */
+static uint64_t calls_of_work(void)
+{
+    crowd all;
+    const uint64_t before = hz_counter("refills") + hz_counter("flushes");
+    require(pthread_barrier_init(&both, NULL, AT_WORK) == 0, "no barrier");
+    crowd_start(&all, AT_WORK, work);
+    crowd_end(&all);
+    (void)malloc_trim(0); /* the next ones find nothing of theirs */
+    return hz_counter("refills") + hz_counter("flushes") - before;
+}
+
+/* After a while, two epochs of budget.c, the others count as asleep. */
+CHECK_IN(120, "the magazines of threads at work do not mind how many others sleep")
+{
+    const uint64_t alone = calls_of_work();
+    be_among(ASLEEP, have_a_heap);
+    usleep(A_WHILE_US);
+    const uint64_t beside = calls_of_work();
+    require(beside <= 2 * alone, "%llu calls take a lock, and %llu beside threads that sleep",
+            (unsigned long long)alone, (unsigned long long)beside);
+}
+
+static void *use_some_sizes(void *unused)
+{
+    void *own[12];
+    for (size_t i = 0; i < COUNT(own); i++) own[i] = malloc(21 * (i + 1));
+    for (size_t i = 0; i < COUNT(own); i++) free(own[i]);
+    return sleep_for_good(unused);
+}
+
+static size_t bytes_of_sleepers(void *(*run)(void *))
+{
+    const size_t before = resident_bytes();
+    be_among(ASLEEP, run);
+    return (resident_bytes() - before) / ASLEEP;
+}
+
+/* One page of the kernel's more for the rows of many shards, where a thread uses many sizes. */
+CHECK_IN(120, "a thread that sleeps costs 8 KiB beside its stack, with any number of shards")
+{
+    enum { MOST = 8400, PAGE = 4096 };
+    const size_t stack = bytes_of_sleepers(sleep_for_good);
+    const size_t one = bytes_of_sleepers(have_a_heap) - stack;
+    require(one <= MOST, "a thread that allocated once costs %zu bytes", one);
+    const size_t some = bytes_of_sleepers(use_some_sizes) - stack;
+    require(some <= (hz_counter("shards") == 1 ? MOST : MOST + PAGE),
+            "a thread that used some sizes costs %zu bytes", some);
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */

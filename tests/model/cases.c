@@ -213,7 +213,7 @@ static void span(unsigned me)
 static void cut_beside_free(unsigned me)
 {
     if (me == 0) {
-        hz_lease *lease = &hz_heap_mine->magazines[the_class()].lease;
+        hz_lease *lease = &hz_heap_mine->magazines[the_class()]->lease;
         void *block;
         for (unsigned i = 0; i < 2; i++) {
             if (hz_span_cut(lease, the_class(), &block, 1) != 1) return;
@@ -330,7 +330,7 @@ static void birth(unsigned me)
         return;
     }
     for (const hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next) {
-        model_require(heap->magazines[the_class()].cap > 0);
+        model_require(heap->rows != NULL && heap->arrays != NULL);
         model_require(heap->shard < hz_map.shards);
     }
 }

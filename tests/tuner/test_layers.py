@@ -61,11 +61,11 @@ C_LEVELS = (
     frozenset({"pages.c", "repair.c", "sweep.c"}),
     frozenset({"move.c", "freed.c"}),
     frozenset({"arena.c", "os_cpus.c", "os_nodes.c", "os_linux.c"}),
-    frozenset({"os_call.c", "os_clock.c"}),
+    frozenset({"os_call.c", "os_clock.c", "os_ticks.c"}),
 )
 C_BESIDE = frozenset({
     "heap.c", "fork.c", "start.c", "change.c", "control.c", "serve.c", "text.c", "decay.c",
-    "deepbind.c", "hooks.c", "background.c", "rest.c", "threads.c", "stats.c", "lock.c",
+    "deepbind.c", "hooks.c", "budget.c", "background.c", "rest.c", "threads.c", "stats.c", "lock.c",
     "size_class.c", "params.c", "parked.c", "die.c", "guard.c", "harden.c", "usage.c",
 })  # fmt: skip
 MAY_USE_IF = frozenset({"config.h", "internal.h", "os_call.c", "os_linux.c", "os.h"})
