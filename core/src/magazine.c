@@ -273,6 +273,20 @@ static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
     return true;
 }
 
+/* Whether a thread takes so much of a class that it may have a lease of it for longer than it takes
+ * to cut what it needs at once. */
+static bool is_worth_lease(const hz_magazine_cold *magazine, uint32_t class_)
+{
+    return magazine->taken * (size_t)hz_class_bytes[class_] >= LEASE_BYTES;
+}
+
+/* Whether a thread has taken fewer blocks than a short magazine has room for: it may need no more. */
+static bool is_untried(const hz_magazine_cold *magazine, uint32_t class_)
+{
+    return magazine->grown <= FIRST_SLOTS && magazine->taken < magazine->grown &&
+           !is_worth_lease(magazine, class_);
+}
+
 /* If the size that the policy wants exceeds the thread's budget, twice the present one may fit. */
 static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
@@ -280,7 +294,7 @@ static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
     const uint64_t now_ticks = hz_os_ticks();
     hz_budget_note(heap, now_ticks);
     note_shortage(magazine, is_full, now_ticks);
-    if (!is_worth_more(magazine, class_)) return false;
+    if (!is_worth_more(magazine, class_) || (!is_full && is_untried(magazine, class_))) return false;
     const uint32_t wanted = next_size(magazine), twice = doubled(magazine);
     return magazine_grow_to(heap, class_, wanted) ||
            (twice < wanted && magazine_grow_to(heap, class_, twice));
@@ -314,13 +328,6 @@ static uint32_t to_give(const hz_magazine_cold *magazine, uint32_t count)
     const uint32_t batch = (uint32_t)hz_cfg.flush_batch;
     if (!is_one_way(magazine)) count = (count + 1) / 2;
     return count < batch ? count : batch;
-}
-
-/* Whether a thread takes so much of a class that it may have a lease of it for longer than it takes
- * to cut what it needs at once. */
-static bool is_worth_lease(const hz_magazine_cold *magazine, uint32_t class_)
-{
-    return magazine->taken * (size_t)hz_class_bytes[class_] >= LEASE_BYTES;
 }
 
 /* Refills an empty magazine and pops a block; NULL when there is no memory. */

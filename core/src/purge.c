@@ -20,7 +20,7 @@ enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
     LEAST_PART_PAGES = 2, /* takes a tenth of the time of PART_PAGES */
     LOOKS_MOST = 1 << 15, /* at pages, in one call: takes about as long as returning PART_PAGES */
-    NS_PER_PAGE = 500000, /* a sweep does 128 KiB a millisecond at least, in calls of up to 1 MiB */
+    PAGES_OF_MS = 2, /* a sweep does so many in a millisecond at least, in calls of up to 1 MiB */
     /* decay_ms / SHARE_OF_DECAY is the least time between two sweeps. Of the pages beyond
      * max_dirty_bytes, those that were freed within that time go last. */
     SHARE_OF_DECAY = 8,
@@ -44,7 +44,7 @@ static struct {
     _Atomic uint32_t next_ms;    /* when the next sweep for aged pages begins */
     bool is_sweeping;            /* whether `aged` is under way */
     hz_sweep aged;               /* the sweep for pages that were free for decay_ms */
-    uint64_t part_ns;            /* when it took its last part */
+    uint64_t part_ticks;         /* when it took its last part */
     size_t excess_below;         /* how far the sweep for pages beyond max_dirty_bytes has come */
     size_t any_below;            /* how far the search for the highest of them has come */
     _Atomic uint32_t refused_ms; /* when the system last refused */
@@ -116,7 +116,7 @@ static void sweep_begin(void)
     const uint32_t now_ms = hz_os_now_ms();
     if (!purge.is_sweeping) {
         purge.aged = (hz_sweep){.below = SIZE_MAX, .now_ms = now_ms};
-        purge.part_ns = hz_os_now_ns();
+        purge.part_ticks = hz_os_ticks();
     }
     purge.aged.oldest_ms += now_ms - purge.aged.now_ms;
     purge.aged.now_ms = now_ms;
@@ -140,9 +140,9 @@ static void sweep_end(void)
  * becomes unwritable. */
 static size_t aged_part_pages(void)
 {
-    const uint64_t now_ns = hz_os_now_ns();
-    const uint64_t pages = (now_ns - purge.part_ns) / NS_PER_PAGE;
-    purge.part_ns = now_ns;
+    const uint64_t now_ticks = hz_os_ticks();
+    const uint64_t pages = (now_ticks - purge.part_ticks) * PAGES_OF_MS / hz_os_ticks_of_ms();
+    purge.part_ticks = now_ticks;
     if (pages > PART_PAGES || hz_arena_is_strict()) return PART_PAGES;
     return pages > LEAST_PART_PAGES ? (size_t)pages : LEAST_PART_PAGES;
 }

@@ -182,7 +182,7 @@ static void leave_abort(int signal)
 /* The class has a magazine with room by then, so that the second free goes the fastest way. */
 static void free_twice(size_t size)
 {
-    enum { SOME = 8 };
+    enum { SOME = 3 };
     take(SOME, size);
     give(SOME);
     void *block = hz_malloc(size);

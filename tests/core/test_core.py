@@ -73,7 +73,8 @@ def variables_of(settings: str) -> dict[str, str]:
 # overcommit_memory=2; the arena starts at a random page of its place.
 PRELOADED = """
 api new_delete: | HARDENING=full
-realloc_large frugal signals threads limits:
+realloc_large frugal signals limits:
+threads: | SHARDS=64
 offences: | SHARDS=2 | SHARDS=64 | DOUBLE_FREE=at_call SHARDS=1 \
     | DOUBLE_FREE=at_call DEFER_FREE=64 SHARDS=2 | HARDENING=light SHARDS=1 \
     | HARDENING=full SHARDS=4

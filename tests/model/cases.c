@@ -213,10 +213,11 @@ static void span(unsigned me)
 static void cut_beside_free(unsigned me)
 {
     if (me == 0) {
-        hz_lease *lease = &hz_heap_mine->magazines[the_class()]->lease;
+        hz_lease lease = {NULL, 0};
         void *block;
+        (void)hz_span_take(0, the_class(), &block, 1, &lease);
         for (unsigned i = 0; i < 2; i++) {
-            if (hz_span_cut(lease, the_class(), &block, 1) != 1) return;
+            if (hz_span_cut(&lease, the_class(), &block, 1) != 1) return;
             hz_unseal(block);
             if (i == 0) send(1, use(block));
         }

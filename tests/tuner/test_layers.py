@@ -242,6 +242,8 @@ def naming(pattern: str) -> set[str]:
 
 def test_what_has_one_place_in_the_core_stands_there() -> None:
     assert naming(r"\bmemory_order_|__ATOMIC_[A-Z]") == {"atomic.h"}
+    clock = "a refill and a flush read no clock that may be a system call"
+    assert naming(r"\bhz_os_now_ns\(") <= {"os.h", "os_clock.c", "os_linux.c"}, clock
     ticks = "ticks come while no lock is held, and each is bounded"
     assert naming(r"hz_purge_part\(") == {"decay.c", "internal.h", "purge.c"}, ticks
     contents = re.sub(r"enum \{[^}]*\}", "", core()["internal.h"])

@@ -17,11 +17,11 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18490, "modules": 125, "functions": 1682, "classes": 261, "docstrings": 4552},
-    "tests": {"code": 20445},
+    "tests": {"code": 20448},
     "experiments": {"code": 4832},
-    "core in C": {"code": 19373},
-    "tests in C": {"code": 10009},
-    "guides": {"words": 14550},
+    "core in C": {"code": 19598},
+    "tests in C": {"code": 10086},
+    "guides": {"words": 14689},
     "experiments' pages": {"words": 15045},
 }
 
