@@ -22,28 +22,21 @@ from hztune.stats.intervals import FIRST_LOOK, LEAST_PLANNED
 from hztune.stats.noise import Noise
 from hztune.study.ledger import Ledger
 
-LATE_S = 7.0
-"""Seconds after the end of a budget at which whatever still runs is ended."""
+LATE_S = 7.0  # seconds after the end of a budget at which whatever still runs is ended
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
-
     def now(self) -> float:
         """Seconds since any fixed moment; never goes back."""
 
 
 class SystemClock:
-    """The machine's own; it stands still while the machine sleeps, or another hztune measures."""
-
     def now(self) -> float:
         return time.monotonic() - machine.waited_s()
 
 
 @dataclass
 class Budget:
-    """The seconds that a study may take."""
-
     clock: Clock  # where the time comes from
     total_s: float  # all of it that the phases share
     spent_s: float = 0.0  # what earlier sessions of the same study used of it
@@ -57,10 +50,7 @@ class Budget:
         self._waited_before_s = machine.waited_s()
 
     def running(self) -> AbstractContextManager[None]:
-        """Ends whatever runs LATE_S after the budget, for as long as the block lasts.
-
-        The block then leaves with OutOfTime.
-        """
+        """Ends whatever runs LATE_S after the budget, and the block, with OutOfTime."""
         return process.limited(lambda: self.total_s + self.beside_s + LATE_S - self.elapsed())
 
     @property
@@ -77,7 +67,6 @@ class Budget:
         return self.spent_s + self.clock.now() - self._started
 
     def release(self) -> None:
-        """Lets the phases that follow share what was reserved."""
         self.total_s, self.reserved_s = self.total_s + self.reserved_s, 0.0
 
     def left(self, share: float = 1.0) -> float:
@@ -90,7 +79,6 @@ class Budget:
 
 
 Stop = Callable[[], bool]
-"""Whether the user asked to stop; asked between blocks."""
 
 
 LEAST_ROUNDS = 4
@@ -100,25 +88,20 @@ MOST_ROUNDS = 200
 WARMUP_SHARE = 0.28
 """Most of the measuring time that may be warm-up; rounds are added until it holds."""
 
-SHORT_S = 0.05
-"""A whole program that takes less is run several times for one measurement."""
+SHORT_S = 0.05  # a whole program that takes less is run several times for one measurement
 
-LONG_WAIT_S = 5.0
-"""Seconds of waiting for another hztune from which on that is said."""
+LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
 
 _MOST_REPEATS = 10
 _MOST_VOID = 3
 _FREE_START = 0.05
 
 
-Note = Callable[[ProofPlan | None], None]
-"""Takes note of the proof that the next block belongs to, where blocks are kept."""
+Note = Callable[[ProofPlan | None], None]  # told of the proof that the next block belongs to
 
 
 @dataclass
 class Workbench:
-    """One executor, one ledger, one budget."""
-
     executor: Executor  # what measures
     ledger: Ledger  # where every block is entered
     budget: Budget  # the time that is left
@@ -133,7 +116,6 @@ class Workbench:
 
     @property
     def floor(self) -> float:
-        """Noise floor of the study, log units; 0 before the calibration."""
         return self._floor
 
     @property
@@ -153,16 +135,11 @@ class Workbench:
         executor: Executor | None = None,
         plan: ProofPlan | None = None,
     ) -> Block:
-        """Measures one block and enters it.
+        """Measures one block and enters it; `arms` begins with the control.
 
-        `arms`: The control first.
-        `role`: What it is for.
-        `executor`: What measures; None: that of the study.
-        `plan`: Of the proof that the block belongs to; None: it belongs to none.
-
-        Raises:
-            StoppedByUser: The user asked to stop; nothing was measured.
-            HztuneError: The control keeps failing, so that nothing can be compared with it.
+        `executor`: None: that of the study. `plan`: of the proof that the block belongs to.
+        StoppedByUser: the user asked to stop. HztuneError: the control keeps failing, so that
+        nothing can be compared.
         """
         if self.stop():
             raise StoppedByUser("stopped by the user")
@@ -172,12 +149,7 @@ class Workbench:
         return self._enter(block, plan)
 
     def search(self, arms: Sequence[Arm], rounds: int) -> None:
-        """Measures a block of the search; on a cluster it is entered when it comes back.
-
-        Raises:
-            StoppedByUser: The user asked to stop.
-            HztuneError: As of `measure`.
-        """
+        """Measures a block of the search as `measure` does; on a cluster it is entered later."""
         if self.stop():
             raise StoppedByUser("stopped by the user")
         self.note(None)
@@ -216,14 +188,11 @@ class Workbench:
             )
 
     def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
-        """Rounds for each process of a block.
+        """Rounds for each process of a block: the least variance a second.
 
-        The least variance a second, but enough that warm-up keeps to its share, and above all no
-        more than `most_s` seconds: few long blocks would leave the scatter between processes, and
-        with it every interval, unknown.
-
-        `most_s`: Seconds that it may take.
-        `noise`: Of a pair; None: all that is known of it by now.
+        But enough that warm-up keeps to its share, and above all no more than `most_s` seconds: few
+        long blocks would leave the scatter between processes, and with it every interval, unknown.
+        `noise`: of a pair; None: all that is known of it by now.
         """
         if self.is_whole:
             return self.repeats()
@@ -236,7 +205,7 @@ class Workbench:
     def least_rounds(self) -> int:
         """Rounds with which warm-up takes no more than its share: those so far, scaled.
 
-        A session that goes on and has measured nothing itself keeps to those of the one before.
+        A session that goes on and has measured nothing keeps to those of the one before.
         """
         rounds = [o.rounds for b in self.ledger.own_blocks() for o in b.outcomes if o.rounds]
         used = self.executor.accounting

@@ -34,41 +34,29 @@ from hztune.study.bench import SHORT_S, Workbench
 
 CALIBRATED_BY = 0.08
 SEARCHED_BY = 0.52
-PROVED_BY = 0.97
-"""The shares of the phases' time by which each of them ends."""
+PROVED_BY = 0.97  # the shares of the phases' time by which each of them ends
 
-PROOF_SHARE = 0.37
-"""Part of it that the first proof of a study has for itself."""
+PROOF_SHARE = 0.37  # part of it that the first proof of a study has for itself
 
-NEXT_SEARCH = 0.45
-"""Part of what is left that a further search gets, after a finalist was refused or none found."""
+NEXT_SEARCH = 0.45  # part of what is left for a further search, where no finalist is left
 
-FRONT_SHARE = PROVED_BY - SEARCHED_BY
-"""Part of the phases' time for the proofs of all members together."""
+FRONT_SHARE = PROVED_BY - SEARCHED_BY  # of the phases' time, for the proofs of all members together
 
-PANEL_SHARE = 0.08
-"""Part of a budget that is reserved for the panel."""
+PANEL_SHARE = 0.08  # part of a budget that is reserved for the panel
 
-PANEL_LEAST_S = 5.0
-"""Seconds below which there is hardly time for three pairs on each of two workloads."""
+PANEL_LEAST_S = 5.0  # below, there is hardly time for three pairs on each of two workloads
 
-PROGRAM_SHARE = 0.35
-"""Part of a budget that is kept for the program on whose trace is searched."""
+PROGRAM_SHARE = 0.35  # part of a budget that is kept for the program on whose trace is searched
 
-COPIES = 4
-"""Processes in an A/A block: two independent pairs."""
+COPIES = 4  # processes in an A/A block: two independent pairs
 
-LEAST_BLOCKS = 2
-"""Blocks of A/A pairs without which nothing is known of the noise."""
+LEAST_BLOCKS = 2  # A/A blocks without which nothing is known of the noise
 
-LEAST_SLOTS = 3
-"""Candidates of the only block of a search: a study of fewer would hardly be one."""
+LEAST_SLOTS = 3  # candidates of a search's only block: fewer would hardly be a study
 
-FIRST_RUN = 1.5
-"""A first run may take so many times as long as later ones: caches are cold."""
+FIRST_RUN = 1.5  # a first run may take so many times as long as later ones: caches are cold
 
-HEADROOM = 1.2
-"""What a budget that would do has for blocks that take longer than expected."""
+HEADROOM = 1.2  # of a budget that would do, for blocks that take longer than expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +70,9 @@ class Division:
 
     @classmethod
     def of(cls, budget_s: float, *, panel: bool, program: bool) -> Division:
-        """Divides a budget.
+        """Divides a budget; the panel is there if its part is long enough.
 
-        Args:
-            budget_s: All of it.
-            panel: Whether a panel is wanted; there is one if its part is long enough.
-            program: Whether what is found is proved on a program.
+        `program`: whether what is found is proved on a program.
         """
         panel_s, program_s = PANEL_SHARE * budget_s * panel, PROGRAM_SHARE * budget_s * program
         part = 1.0 - (panel_s + program_s) / budget_s
@@ -96,7 +81,6 @@ class Division:
 
 
 def least_blocks(bench: Workbench) -> int:
-    """Blocks of A/A pairs without which nothing is searched."""
     is_tight = _needed_s(bench, LEAST_BLOCKS) > bench.budget.left(PROVED_BY)
     return 1 if is_tight and bench.ledger.default_breaks_limit else LEAST_BLOCKS
 
@@ -115,13 +99,7 @@ class TooLittleTime(OutOfTime):
 
 
 def require_enough(bench: Workbench) -> None:
-    """Sees to it that a study has time for what it needs at least.
-
-    One that has searched already goes on with what is there.
-
-    Raises:
-        TooLittleTime: It has not.
-    """
+    """Raises TooLittleTime where a study that has not searched has no time for its leasts."""
     if bench.ledger.searched:
         return
     calibrated, least = _calibrated(bench), least_blocks(bench)
@@ -142,7 +120,7 @@ def require_enough(bench: Workbench) -> None:
 
 
 def no_time_for_claim(bench: Workbench, subject: str = "a claim") -> str:
-    """What is told where something has no time left for a proof, in words."""
+    """What is told where something has no time left for a proof."""
     return (
         f"no time was left for the {bench.least_pairs} fresh pairs of {subject}; "
         f"--budget {enough_s(bench, claim_s(bench))}s would do"
@@ -156,7 +134,6 @@ def enough_s(bench: Workbench, needed_s: float) -> int:
 
 
 def _calibrated(bench: Workbench) -> int:
-    """Blocks of A/A pairs so far on this machine: another one's noise is its own."""
     return len(bench.ledger.own_blocks("aa"))
 
 
@@ -170,7 +147,6 @@ def _needed_s(bench: Workbench, blocks: int) -> float:
 
 
 def _shortest_s(bench: Workbench, arms: int) -> float:
-    """Seconds of the shortest block of so many processes."""
     return bench.executor.cost(arms, bench.rounds(arms, 0.0))
 
 
@@ -178,19 +154,16 @@ FIRST_ROUNDS = 16
 USUAL_BLOCKS = 4
 MOST_BLOCKS = 8
 
-PAIRS = 10
-"""Pairs for which a confirmation has time at least; its blocks are made short enough."""
+PAIRS = 10  # pairs for which a confirmation has time at least; its blocks are made short enough
 
 
 FOUND = 1.5
 """A gain of one parameter that nine studies in ten find and prove, in gains of a finalist that nine
 proofs in ten prove: simulated, experiments/engine/studies.py --gain."""
 
-_TOO_OFTEN = 0.25
-"""A study ends at its start if this share of the default's measurements fail."""
+_TOO_OFTEN = 0.25  # a study ends at its start if this share of the default's measurements fail
 
-BISTABLE_PAIRS = 20
-"""Fresh pairs that a claim needs where the default itself has two speeds."""
+BISTABLE_PAIRS = 20  # fresh pairs that a claim needs where the default itself has two speeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +181,13 @@ class Calibration:
 
     @property
     def findable(self) -> float:
-        """Least gain of one parameter that the study finds and proves with 90 %, log units."""
         return FOUND * self.detectable
 
     @property
     def least_pairs(self) -> int:
-        """Fresh pairs without which nothing is claimed."""
         return FIRST_LOOK if self.apart is None else BISTABLE_PAIRS
 
     def line(self) -> str:
-        """What the user is told before the search begins."""
         turns = "1 turn" if self.rounds == 1 else f"{self.rounds} turns"
         return (
             f"calibrated: noise floor {percent(self.floor, sign=False)}; a finalist that gains "
@@ -226,7 +196,6 @@ class Calibration:
         )
 
     def search_line(self) -> str:
-        """What the search may be expected to find."""
         return (
             f"a parameter that gains {percent(self.findable, sign=False)} is found and proved nine "
             "times in ten; smaller gains need a larger budget"
@@ -238,11 +207,8 @@ def calibrate(
 ) -> None:
     """Measures the default against itself until `share` of the budget is used.
 
-    `share`: Part of the budget; `least_blocks` are measured in any case.
-    `judge`: Is asked before each block, and may raise; None: nothing is asked.
-
-    Raises:
-        HztuneError: The default does not run, or fails too often.
+    At least `least_blocks` are measured. `judge` is asked before each, and may raise. HztuneError:
+    the default does not run, or fails too often.
     """
     most_s = bench.budget.total_s * share / USUAL_BLOCKS
     rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
@@ -259,7 +225,6 @@ def calibrate(
 
 
 def _refuse_failing(bench: Workbench) -> None:
-    """Sees to it that there is something to compare with."""
     outcomes = bench.ledger.calm_controls
     bad = [outcome for outcome in outcomes if not outcome.ok]
     if len(bad) < max(2, _TOO_OFTEN * len(outcomes)):
@@ -287,8 +252,8 @@ def _refuse_failing(bench: Workbench) -> None:
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
     """What the study can see with `confirm_s` seconds of confirmation at error `alpha`.
 
-    A study that goes on has measured more by now, but says again what it said when it had just
-    calibrated, and keeps the noise floor by which it has begun to judge a finalist.
+    A study that goes on says again what it said when it had just calibrated, and keeps the noise
+    floor by which it has begun to judge a finalist.
     """
     noise = bench.ledger.as_calibrated().noise()
     rounds = bench.rounds(2, confirm_s / PAIRS, noise)

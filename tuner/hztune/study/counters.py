@@ -1,13 +1,10 @@
 """What an allocator did differently, counted: the default beside the tuned, pair by pair.
 
 Counters cover a whole process, and the faster process does more work in its time: so what happens
-again and again is told per operation, wherever the operations are known.
-
-Pairs of processes that lie far from the others of their kind: told of, and counted all the same.
-
-Looked at are the pairs that claims rest on: the default with itself, and the fresh pairs of each
-finalist, on the machine that confirms. Elsewhere a configuration has too few pairs to show what is
-usual for it.
+again and again is told per operation, wherever the operations are known. Looked at are the pairs
+that claims rest on, on the machine that confirms: the default with itself, and the fresh pairs of
+each finalist. Elsewhere too few show what is usual. Pairs far from the others are told of, and
+counted all the same.
 """
 
 from __future__ import annotations
@@ -23,15 +20,13 @@ from hztune import artifacts
 from hztune.blocks import Arm, Outcome
 from hztune.study.ledger import Ledger
 
-FAULTS = "minor_faults"
-"""Page faults without I/O, which the kernel counts."""
+FAULTS = "minor_faults"  # page faults without I/O, which the kernel counts
 
 WHOLE = frozenset({"committed_bytes", "huge_page_bytes", "small_page_bytes", "prefaulted_bytes"})
 WHOLE |= {"heaps_born", "background_rounds"}
 """Counters that do not grow with the operations: of the process as a whole."""
 
-_SLIGHT = 100.0
-"""Counts that differ by less say little, however great their ratio is."""
+_SLIGHT = 100.0  # counts that differ by less say little, however great their ratio is
 
 _RARE = 0.1
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
@@ -44,8 +39,6 @@ Pair = tuple[Outcome, Outcome]
 
 @dataclass(frozen=True, slots=True)
 class CounterChange:
-    """A counter under the default and tuned; medians over the fresh pairs."""
-
     counter: str  # its name, or FAULTS
     default: int  # counted in a process of the default
     tuned: int  # the same of the tuned
@@ -130,7 +123,6 @@ def fresh_outcomes(ledger: Ledger, arm: Arm) -> list[Pair]:
 
 
 def counter_changes(pairs: Sequence[Pair]) -> tuple[CounterChange, ...]:
-    """What was counted differently by default and tuned, the greatest change first."""
     well = [(_counted(one), _counted(two)) for one, two in pairs if one.ok and two.ok]
     names = [
         name

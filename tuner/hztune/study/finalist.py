@@ -19,14 +19,11 @@ from hztune.sparse.sampler import PRICE
 from hztune.stats.intervals import normal_tail
 from hztune.study.proposer import Proposer
 
-Chain = tuple[Arm, ...]
-"""What is to be proved: each changes what the one before it changes, and more."""
+Chain = tuple[Arm, ...]  # to be proved: each changes what the one before it changes, and more
 
-MOST_STEPS = 4
-"""Configurations of a chain, at most: all of them share the time of the proof."""
+MOST_STEPS = 4  # configurations at most: all of them share the time of the proof
 
-_LIKELY = 0.8
-"""How likely one more parameter adds something before it is worth a place in the proof."""
+_LIKELY = 0.8  # how likely one more parameter adds something before it is worth its place
 
 _MOST_CHANGED = 10
 """Parameters of a configuration of which every part is looked at; of more, those parts that leave
@@ -45,12 +42,9 @@ def shortest(
 
     The rule of Breiman, Friedman, Olshen & Stone (Classification and Regression Trees, 1984), with
     the standard error of the difference: measured in the same blocks, two are known better beside
-    each other than each by itself.
-
-    `top`: The configuration that promises most, or a member of a front.
-    `refused`: What is out.
-    `is_control`: Whether the allocator's defaults are what all is compared with.
-    `slack`: What may be lost of each objective in any case, log units.
+    each other than each by itself. `top`: what promises most, or a member of a front. `is_control`:
+    whether the allocator's defaults are what all is compared with. `slack`: what may be lost of
+    each objective in any case, log units.
     """
     row, known = proposer.level_row(top), proposer.known()
     measured = known.modelled
@@ -76,13 +70,11 @@ def shortest(
 def chain(
     proposer: Proposer, row: LevelRow, refused: Collection[LevelRow], *, is_control: bool, most: int
 ) -> Chain:
-    """The chain that leads to a row, the strongest parameter first, and what may be added to it.
+    """The chain that leads to `row`, the strongest parameter first, and what may be added to it.
 
-    `row`: Where the chain leads, see `shortest`.
-    `refused`: Configurations of which the proof has failed; none stands alone in a chain.
-    `is_control`: Whether the allocator's defaults are what all is compared with; if not, they
-    are the first configuration of the chain where they are better by themselves.
-    `most`: Configurations that there is time for.
+    `refused`: configurations of which the proof has failed; none stands alone. `is_control`:
+    whether the allocator's defaults are what all is compared with; if not, they come first where
+    they are better. `most`: configurations that there is time for.
     """
     model = proposer.model()
     assert model is not None
@@ -95,7 +87,6 @@ def chain(
 
 
 def _parts(row: LevelRow) -> Iterator[LevelRow]:
-    """A row without some of its changes."""
     changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
     most = len(changed) if len(changed) <= _MOST_CHANGED else 3
     for count in range(1, most + 1):
@@ -108,8 +99,7 @@ def _steps(
 ) -> list[LevelRow]:
     """From the first parameter to all of them, by what each is expected to add; `row` is the last.
 
-    A configuration that is not expected to be better than the one before it is left out: its
-    parameter comes together with the next one.
+    A step that is not expected to be better is left out: its parameter comes with the next one.
     """
     left = [axis for axis, level in enumerate(row) if level != UNCHANGED]
     reached: LevelRow = (UNCHANGED,) * len(row)
@@ -152,7 +142,6 @@ def _addition(
 def _gain(
     proposer: Proposer, model: SparseModel, row: LevelRow, options: Sequence[LevelRow]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What options add to a row, with standard errors."""
     measured = proposer.known().modelled
     levels = np.array(options, dtype=np.int64)
     if row in measured:
@@ -163,7 +152,6 @@ def _gain(
 
 
 def _worth(model: SparseModel, row: LevelRow) -> float:
-    """What a row is expected to come to, log units."""
     return float(model.expected(np.array([row], dtype=np.int64))[0][0])
 
 

@@ -1,13 +1,11 @@
 """The plane of speed and memory: what is beaten in both, what covers most of it, what stands apart.
 
 A point is (log speed, log saving of peak memory) against the control, both better the greater; the
-control is at (0, 0). Pure functions, which the search uses on estimates and the confirmation on
-proofs.
+control is at (0, 0). The search uses the plane on estimates, the confirmation on proofs.
 
-The search for a front: configurations that none beats in speed and in memory at once.
-
-The same blocks, the same studies, with memory as a second objective. What is proved at the end are
-configurations that are spread along the front as it is estimated.
+The search for a front: the same blocks, the same studies, with memory as a second objective. Blocks
+are longer: of memory no neighbour says anything, and one peak is as good as many. Proved at the end
+are configurations spread along the front as it is estimated.
 """
 
 from __future__ import annotations
@@ -30,24 +28,18 @@ from hztune.study.search import (
     prospects,
 )
 
-Point = tuple[float, float]
-"""Log speed and log saving of peak memory, against the control."""
+Point = tuple[float, float]  # log speed and log saving of peak memory, against the control
 
 CONTROL: Point = (0.0, 0.0)
 
-LEAST_SAVING = -math.log(0.99)
-"""Least difference in peak memory that an arm is kept or claimed for, log units: 1 %."""
+LEAST_SAVING = -math.log(0.99)  # least difference in peak memory that is claimed, log units: 1 %
 
-_BELOW = 0.25
-"""How far below the worst point the reference point lies, in parts of the range."""
+_BELOW = 0.25  # how far below the worst point the reference point lies, in parts of the range
 
-_WORTH = 0.03
-"""Least part of all that can be covered for which one more point is chosen."""
+_WORTH = 0.03  # least part of all that can be covered for which one more point is chosen
 
 
 class HasPoint(Protocol):
-    """Whatever has a point in the plane."""
-
     @property
     def point(self) -> Point:
         """Where it is."""
@@ -65,8 +57,7 @@ def unbeaten(candidates: Sequence[P]) -> list[P]:
     """Those that none beats in both, the fastest first.
 
     One that is slower has to save more by LEAST_SAVING: an additive epsilon-dominance (Laumanns,
-    Thiele, Deb & Zitzler, Evol. Comput. 10, 2002), without which the scatter of memory would put
-    many equals onto the front.
+    Thiele, Deb & Zitzler, Evol. Comput. 10, 2002); else the scatter of memory makes many equals.
     """
     ahead: list[P] = []
     for candidate in sorted(candidates, key=lambda each: each.point, reverse=True):
@@ -81,9 +72,8 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
     Greedy hypervolume subset selection (Guerreiro, Fonseca & Paquete, Evol. Comput. 24, 2016) with
     the reference point a quarter of the range below the worst, so that five evenly spaced points
     weigh the same, the ends too (Ishibuchi, Imada, Setoguchi & Nojima, Evol. Comput. 26, 2018).
-
-    `most`: How many at most; fewer where one more would add next to nothing.
-    `beyond`: Points that are had anyway: what they cover does not count.
+    There are fewer than `most` where one more would add next to nothing. What `beyond` covers,
+    which is had anyway, does not count.
     """
     if not candidates:
         return []
@@ -105,7 +95,6 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
 
 
 def _reference(points: Sequence[Point]) -> Point:
-    """A point below all of them; where all are alike along an axis, one unit below."""
     first, second = (_below([point[axis] for point in points]) for axis in (0, 1))
     return first, second
 
@@ -115,7 +104,6 @@ def _below(values: Sequence[float]) -> float:
 
 
 def _area(points: Sequence[Point], low: Point) -> float:
-    """What some points dominate, above a reference point below all of them."""
     area, reached = 0.0, low[1]
     for speed, saving in sorted(points, reverse=True):
         area += (speed - low[0]) * max(0.0, saving - reached)
@@ -123,14 +111,11 @@ def _area(points: Sequence[Point], low: Point) -> float:
     return area
 
 
-_SURELY_BEATEN = 0.95
-"""How likely a configuration is behind another one before it gets no more time."""
+_SURELY_BEATEN = 0.95  # how likely it is behind another one before it gets no more time
 
 
 @dataclass(frozen=True, slots=True)
 class Compromise:
-    """A configuration in the plane of speed and memory."""
-
     record: ArmRecord  # what was measured of it
     speed: Estimate  # its log ratio to the control
     saving: Estimate  # logarithm of the control's / its own peak memory; above 0 it takes less
@@ -142,11 +127,6 @@ class Compromise:
 
 @dataclass(frozen=True, slots=True)
 class FrontGoal(FastestGoal):
-    """Configurations that none beats in both.
-
-    Its blocks are longer: of memory no neighbour says anything, and one peak is as good as many.
-    """
-
     objectives: tuple[str, ...] = (SPEED, MEMORY)
     fewest_blocks: int = FEWEST_BLOCKS
 
@@ -167,7 +147,6 @@ class FrontGoal(FastestGoal):
         return math.inf
 
     def is_open(self, search: Search) -> bool:
-        """Whether a configuration that is hardly known may belong on the front."""
         found = compromises(search)
         ahead = unbeaten(found)
         return any(_could_be_on(search, each, ahead) for each in found)
@@ -183,10 +162,7 @@ def compromises(search: Search) -> list[Compromise]:
 
 
 def members(search: Search, most: int) -> list[Arm]:
-    """The arms to prove: spread along the front as it is estimated, the fastest first.
-
-    Of each, what changes least and promises no less than can be claimed.
-    """
+    """The arms to prove: spread along the estimated front, the fastest first, each shortened."""
     found, slack = _spread(search, compromises(search), most), (search.bench.floor, LEAST_SAVING)
     return [*dict.fromkeys(search.shortened(each.record.arm, slack) for each in found)]
 

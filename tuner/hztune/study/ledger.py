@@ -39,17 +39,16 @@ from hztune.study.limits import LossLimit, MemoryLimit
 
 FAR_BEHIND = -0.35
 """Log ratio below which it does not matter how slow a configuration is: `FAR` of the sparse model,
-which is a room of its own and knows nothing else of hztune; a test holds both to be equal."""
+which knows nothing else of hztune; a test holds both to be equal."""
 
 _USUAL_NOISE = Noise(between=0.05**2, per_round=0.1**2, df=1.0)
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
 _USUAL_SCATTER_SD = 0.02
-_USUAL_SCATTER = Noise(between=_USUAL_SCATTER_SD**2, per_round=0.0, df=1.0)
-"""The same of peak memory."""
+_USUAL_SCATTER = Noise(between=_USUAL_SCATTER_SD**2, per_round=0.0, df=1.0)  # likewise of memory
 
 _ANY_KB = 1 << 20
-"""Stands for the memory of a default that has not run: a relative limit asks for no amount."""
+"""For the memory of a default that has not run: a relative limit asks for no amount."""
 
 _LEAST_SCATTER = 0.001
 """Standard deviation below which peak memory is not known: it is counted in pages, at moments."""
@@ -59,8 +58,6 @@ _Kept = TypeVar("_Kept")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a record takes in of a pair beside its speed: limits, and which memory is looked at."""
-
     limit: MemoryLimit | None = None
     max_loss: LossLimit | None = None  # None: there is one speed only
     memory: MemoryKind = "rss"
@@ -73,8 +70,6 @@ class Rules:
 
 @dataclass
 class ArmRecord:
-    """What was measured of one arm in one role; variables call it a record."""
-
     arm: Arm
     pairs: list[PairRatio] = field(default_factory=list)  # against the default, in order of time
     savings: list[PairRatio] = field(default_factory=list)  # of memory: above 0 it takes less
@@ -131,16 +126,14 @@ class ArmRecord:
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether it is so slow that it does not matter how slow."""
         ratios = self.log_ratios
         return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
 
     def excess_end(self, scatter: float, among: int) -> float:
         """How far above the memory limit it may be, in log units: the 95 % end of its mean.
 
-        Args:
-            scatter: Standard deviation of one pair.
-            among: Configurations of which one is chosen by this; all ends hold together.
+        `scatter`: standard deviation of one pair. `among`: configurations of which one is chosen by
+        this; all ends hold together.
         """
         if not self.excesses:
             return math.inf
@@ -166,8 +159,6 @@ class ArmRecord:
 
 @dataclass
 class Ledger:
-    """All blocks of a study."""
-
     limit: MemoryLimit | None = None
     max_loss: LossLimit | None = None
     blocks: list[Block] = field(default_factory=list)  # in order of time
@@ -203,7 +194,6 @@ class Ledger:
         machine: str = "",
         memory: MemoryKind = "rss",
     ) -> Ledger:
-        """The ledger of a study that was measured before."""
         ledger = cls(limit, max_loss, machine=machine, memory=memory)
         with gc_frozen():
             for block in blocks:
@@ -221,7 +211,6 @@ class Ledger:
 
     @property
     def default_breaks_limit(self) -> bool:
-        """Whether the default breaks the memory limit, so that something else has to be found."""
         return self.control_excess() > 0.0
 
     @property
@@ -284,8 +273,8 @@ class Ledger:
     def _loss(self, record: ArmRecord) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
 
-        A configuration leaves the search for what it is shown to lose, not for one bad turn: so it
-        is the upper end of its 95 % interval that counts.
+        A configuration leaves the search for what it is shown to lose, not for one bad turn: so the
+        upper end of its 95 % interval counts.
         """
         if self.max_loss is None or not record.each:
             return -1.0
@@ -297,15 +286,14 @@ class Ledger:
     def fresh(self, arm: Arm, first: Arm | None = None) -> ArmRecord:
         """The fresh pairs of an arm in one attempt at a proof, as many as there are by now.
 
-        `first`: The first arm of the attempt's chain, which no other attempt begins with;
-        None: the arm itself.
+        `first`: the arm that only this attempt's chain begins with; None: the arm itself.
         """
         return self._fresh.get((first or arm, arm)) or ArmRecord(arm)
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
         """What each fresh block that holds both says of `other` against `one`, in order of time.
 
-        `first`: The first arm of the attempt's chain.
+        `first`: the first arm of the attempt's chain.
         """
         seen, found = self._between.get((one, other, first), (0, []))
         for block in filter(self.is_own, self.blocks[seen:]):
@@ -377,11 +365,9 @@ class Ledger:
     # ---- what is estimated -----------------------------------------------------------------------
 
     def _noises_on(self, part: int) -> Noise:
-        """The noise of a pair on one of several workloads."""
         return estimate_noise(self.calibration_each[part : part + 1]) or _USUAL_NOISE
 
     def noise_on(self, part: int) -> Noise:
-        """The same on the machine that confirms."""
         return self._noises_on(part).on(self.machine)
 
     def noise(self) -> Noise:
@@ -390,8 +376,7 @@ class Ledger:
     def noises(self) -> Noise:
         """The noise of a pair on each machine, from everything that was measured twice there.
 
-        Those of configurations far slower than the default are left out: they scatter far more,
-        and all others would seem unsure because of them.
+        Without those far slower than the default, which scatter so much that all would seem unsure.
         """
 
         def estimated() -> Noise:
@@ -403,10 +388,7 @@ class Ledger:
         return self._once("noises", estimated)
 
     def memory_noises(self) -> Noise:
-        """The noise of a log saving of memory on each machine.
-
-        From the control itself, and from each that came twice; never below _LEAST_SCATTER.
-        """
+        """The noise of a log saving of memory on each machine; never below _LEAST_SCATTER."""
 
         def coarse(noise: Noise) -> Noise:
             return replace(noise, between=max(noise.between, _LEAST_SCATTER**2))
@@ -420,10 +402,7 @@ class Ledger:
         return self._once("memory noises", estimated)
 
     def excess_scatter(self) -> float:
-        """Standard deviation of how far one pair is above the memory limit, in log units.
-
-        From each configuration that came twice, and from the control itself.
-        """
+        """Standard deviation of how far one pair is above the memory limit, in log units."""
         groups = [self._own_excesses, *(record.excesses for record in self.searched.values())]
         known = [(fmean(group), group) for group in groups if len(group) > 1]
         squares = sum((each - mean) ** 2 for mean, group in known for each in group)

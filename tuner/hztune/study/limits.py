@@ -16,14 +16,11 @@ from hztune.stats.intervals import Spread
 from hztune.stats.question import REPORTED_ERROR, Looks, Question
 from hztune.stats.ratios import PairRatio
 
-OF_LOAD = "max_load_loss"
-"""How a profile names the limit of what the load may lose."""
+OF_LOAD = "max_load_loss"  # how a profile names the limit of what the load may lose
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The most memory that a configuration may take."""
-
     text: str  # as the user wrote it
     ratio: float = 0.0  # times the default's, at the same moment; 0: the limit is absolute
     kb: int = 0  # 0: the limit is relative
@@ -32,11 +29,7 @@ class MemoryLimit:
 
     @classmethod
     def of(cls, text: str, memory: MemoryKind = "rss") -> MemoryLimit:
-        """The limit that a user wrote.
-
-        Raises:
-            UsageError: It is written in no known way, or is nothing.
-        """
+        """The limit that a user wrote; UsageError: it has no known form, or is nothing."""
         return cls(text, *memory_amount(text, f"--max-{memory}"), memory)
 
     def all(self) -> Iterator[MemoryLimit]:
@@ -55,10 +48,7 @@ class MemoryLimit:
         return math.log(max(1.0, candidate_kb) / max(1.0, allowed))
 
     def excess_of(self, control: Outcome, outcome: Outcome) -> float | None:
-        """How far an outcome is above it, log units; None: its memory is not known.
-
-        Of several workloads, and of several limits, the worst counts.
-        """
+        """How far an outcome is above it, log units; the worst of several; None: not known."""
         if outcome.parts:
             both = zip(control.parts, outcome.parts, strict=True)
             found = [self.excess_of(one, other) for one, other in both]
@@ -101,11 +91,7 @@ class LossLimit:
 
     @classmethod
     def of(cls, text: str, *, of_load: bool = False) -> LossLimit:
-        """The limit that a user wrote.
-
-        Raises:
-            UsageError: It is no percentage from 0 to below 100.
-        """
+        """The limit that a user wrote; UsageError: it is no percentage from 0 to below 100."""
         named = ("the speed of its load",) if of_load else ()
         return cls(text, -math.log1p(-percentage(text, "--max-loss")), named, of_load)
 
@@ -122,11 +108,8 @@ class LossLimit:
     ) -> list[Question]:
         """Does each workload lose no more? One of them refuses all, so that they share that error.
 
-        Args:
-            each: The pairs of each workload.
-            looks: At the pairs.
-            error: Of a yes, which takes all of them.
-            priors: What other pairs say of the scatter on each.
+        `error`: of a yes, which takes all of them. `priors`: what others say of the scatter on
+        each.
         """
         return [
             Question(
@@ -157,7 +140,6 @@ def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:
 
 
 def limits_of(texts: Mapping[str, str]) -> tuple[MemoryLimit | None, LossLimit | None]:
-    """The limits of a study from their texts by name, as a profile has them."""
     loss, of_load = texts.get("max_loss"), texts.get(OF_LOAD)
     if of_load:
         return memory_limit(texts), LossLimit.of(of_load, of_load=True)

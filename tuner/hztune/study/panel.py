@@ -42,14 +42,11 @@ from hztune.study.counters import Pair
 from hztune.study.proof import Step
 from hztune.workload import WorkloadSpec
 
-SPEED_MARGIN = -math.log(0.95)
-"""Log loss of speed that is none: 5 %, about what a fresh build or another address layout does."""
+SPEED_MARGIN = -math.log(0.95)  # log loss of speed that is none: 5 %, as of a fresh build
 
-MEMORY_MARGIN = math.log(1.25)
-"""Log growth of peak memory that is none: 25 %, about what sizes rounded up to classes cost."""
+MEMORY_MARGIN = math.log(1.25)  # log growth of peak memory that is none: 25 %, as of rounded sizes
 
-LEAST_EXTRA_KB = 4096.0
-"""Growth of peak memory that is none, whatever the ratio: what an allocator has for itself."""
+LEAST_EXTRA_KB = 4096.0  # growth of peak memory that is none: what an allocator has for itself
 
 LOOKS = (3, 5, 8, 13, 20)
 """Pairs at which a workload may be judged: harm that matters is large, and shows in few."""
@@ -57,20 +54,15 @@ LOOKS = (3, 5, 8, 13, 20)
 ERROR = 0.05
 
 WORTH = SPEED_MARGIN
-"""Log gain on the user's own workload above which a step stays: a loss of that size elsewhere would
-be called harm, so that a gain of that size is called worth it."""
+"""Log gain on the user's own workload above which a step stays: a loss as large is called harm."""
 
-MOST_VOID = 2
-"""Blocks in which the control failed, after which a workload is given up."""
+MOST_VOID = 2  # blocks in which the control failed, after which a workload is given up
 
-_RUN_S = 0.1
-"""Length of a run of burst-idle: a dozen bursts."""
+_RUN_S = 0.1  # length of a run of burst-idle: a dozen bursts
 
-_TIMEOUT_S = 5.0
-"""After which a run of it hangs: without that, a winner that hangs would cost ten minutes."""
+_TIMEOUT_S = 5.0  # a run of it hangs then; else a winner that hangs would cost ten minutes
 
-_TURNS = 8
-"""Turns of a process: its start and warm-up take about as long as they do."""
+_TURNS = 8  # of a process: its start and warm-up take about as long as they do
 
 _THREADS = 2
 
@@ -93,8 +85,6 @@ MARGINS: dict[What, float] = {"speed": SPEED_MARGIN, "memory": MEMORY_MARGIN}
 
 @dataclass
 class PanelExecutor(Around):
-    """What measures one workload of the panel; its blocks say on which they were measured."""
-
     workload: str  # as blocks and samples call it
     phrase: str  # the kind of programs that it stands for, behind the word "on"
     rounds: int = _TURNS  # turns or runs of each process
@@ -117,11 +107,9 @@ class PanelExecutor(Around):
 def make(
     sink: Sink | None, *, seed: int, machine: Machine, threads: int, tuned: Collection[str]
 ) -> tuple[PanelExecutor, ...]:
-    """Makes what measures the panel.
+    """Makes what measures the panel, but for workloads that are tuned, which are no strangers.
 
-    `sink`: Where every turn goes as soon as it exists; None: nowhere.
-    `threads`: Of the workload that is tuned; 0: the program decides.
-    `tuned`: Names of the workloads that are tuned: they are no strangers.
+    `sink`: None: nowhere. `threads`: of the tuned workload; 0: the program decides.
     """
     count = max(1, min(threads or _THREADS, len(os.sched_getaffinity(0))))
     made = []
@@ -146,8 +134,6 @@ def make(
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Harm that was shown on one workload."""
-
     what: What
     workload: str
     phrase: str
@@ -164,8 +150,6 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a configuration was seen to do on one workload."""
-
     workload: str
     phrase: str
     state: State
@@ -179,16 +163,10 @@ class Seen:
 def seen_in(
     blocks: Sequence[Block], arm: Arm, workload: str, phrase: str, *, is_last: bool
 ) -> Seen:
-    """Judges the pairs of a configuration with the control.
+    """Judges the pairs of a configuration with the control, which stand in order of time.
 
     Where the control failed, too, the configuration is blamed only if it fails more often.
-
-    Args:
-        blocks: Of one workload, in order of time; those count in which it is behind the control.
-        arm: The configuration.
-        workload: Of the panel.
-        phrase: The kind of programs.
-        is_last: Whether time is up: then there is one more look, whose moment is not the data's.
+    `is_last`: time is up: there is one more look, whose moment is not the data's.
     """
     void = [block.control for block in blocks if not block.control.ok]
     own = [block for block in blocks if block.control.ok and block.outcomes[1].arm == arm]
@@ -243,7 +221,6 @@ def _state(what: What, shown: Interval | None, pairs: Sequence[Pair]) -> State:
 
 
 def panel_interval(values: Sequence[float]) -> Interval | None:
-    """The repeated confidence interval at the looks of the panel; None before the first one."""
     count = len(values)
     if count < LOOKS[0]:
         return None
@@ -259,8 +236,6 @@ def panel_interval(values: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What the panel has shown."""
-
     winner: Arm
     steps: tuple[Step, ...]  # what is left of its chain, with what each adds; never empty
     left_out: tuple[Harm, ...] = ()  # that the steps did that went, in order
@@ -277,8 +252,6 @@ class Examination:
 
 @dataclass
 class Panel:
-    """Other workloads on which a winner is examined, each with what measures it."""
-
     executors: Sequence[PanelExecutor]
 
     @property
@@ -296,12 +269,9 @@ class Panel:
     ) -> Examination:
         """Measures a winner on the panel, and what is left of it where a step goes.
 
-        `steps`: Of its proof, each proved to add something; the last one is the winner.
-        `until_s`: Second of the budget by which it ends; in the past, nothing is measured.
-        `may_remove`: Whether anything may go.
-
-        Raises:
-            StoppedByUser: The user asked to stop; every block is kept.
+        `steps`: each proved to add something; the last one is the winner. `until_s`: second of the
+        budget by which it ends; in the past, nothing is measured. StoppedByUser: every block is
+        kept.
         """
         course, gone, left = _Course(bench, control, until_s), list[Harm](), tuple(steps)
         while True:
@@ -324,8 +294,6 @@ def _goes(harm: Harm, steps: Sequence[Step]) -> bool:
 
 @dataclass
 class _Course:
-    """One examination."""
-
     bench: Workbench
     control: Arm
     until_s: float
@@ -396,11 +364,9 @@ class _Course:
         return seen_in(blocks, arm, executor.workload, executor.phrase, is_last=is_last)
 
     def _blocks(self, executor: PanelExecutor) -> list[Block]:
-        """Those of this machine on one workload."""
         own = filter(self.bench.ledger.is_own, self.bench.ledger.panel)
         return [block for block in own if block.workload == executor.workload]
 
     def _pairs(self, executor: PanelExecutor, arm: Arm) -> list[Pair]:
-        """The pairs of a configuration among them."""
         blocks = [block for block in self._blocks(executor) if block.control.ok]
         return [(b.control, b.outcomes[1]) for b in blocks if b.outcomes[1].arm == arm]

@@ -48,16 +48,13 @@ from hztune.study.calibration import FRONT_SHARE, PAIRS, PROOF_SHARE, PROVED_BY
 from hztune.study.front import LEAST_SAVING, Point, unbeaten
 from hztune.study.ledger import ArmRecord, Ledger
 
-CLAIM_ERROR = 0.016
-"""Two-sided error of all claims of a study together: 0.8 % of false gains."""
+CLAIM_ERROR = 0.016  # two-sided error of all claims of a study together: 0.8 % of false gains
 
-MOST_MEMBERS = 5
-"""Members of a front that are proved: more would leave too few pairs for each."""
+MOST_MEMBERS = 5  # members of a front that are proved: more would leave too few pairs for each
 
 _MORE = 1.5
-"""Pairs that are planned for each of several members, in even parts of the time: some members are
-settled early, and the others have what they leave. One whose time is up before looks for the last
-time then, with all the error that is left."""
+"""Pairs that are planned for each of several members, in even parts of the time: some are settled
+early, and leave time. One whose time is up sooner looks for the last time then."""
 
 ProofAnswer = Literal[
     "proved", "kept", "futile", "out_of_time", "failed", "over_limit", "over_loss", "dominated"
@@ -67,8 +64,6 @@ ProofAnswer = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one configuration of a chain adds to the one before it, or to the default."""
-
     arm: Arm
     before: Arm
     answer: ProofAnswer
@@ -77,7 +72,6 @@ class Step:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is shown to add something, or to keep the limit."""
         return self.answer in ("proved", "kept")
 
     @property
@@ -115,7 +109,6 @@ class Proof:
 
     @property
     def first(self) -> Arm:
-        """The configuration that the chain begins with."""
         return self.steps[0].arm if self.steps else self.arm
 
     @property
@@ -125,7 +118,6 @@ class Proof:
 
     @property
     def succeeded(self) -> bool:
-        """Whether what was sought is shown."""
         return self.answer in ("proved", "kept")
 
 
@@ -145,14 +137,11 @@ def member_error(members: int) -> float:
 def prove(
     bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float, until: float
 ) -> Proof:
-    """Measures fresh blocks until the chain is decided, or time is up.
+    """Measures fresh blocks until the chain is decided, or `until` of the budget is used.
 
     How many pairs there will be is known beforehand, from the time. Before that a proof succeeds
     only at a scheduled look. It may be given up at other times: when a process fails, or when
-    nothing can be proved any more.
-
-    `alpha`: Two-sided error of the claim.
-    `until`: Part of the budget that may be used by then.
+    nothing can be proved any more. `alpha`: two-sided error of the claim.
     """
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
@@ -171,8 +160,7 @@ def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: flo
 def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: float) -> list[Proof]:
     """Measures fresh pairs until every member is settled or time is up; one proof for each.
 
-    Of the proved ones, by what the fresh pairs estimate, those are "dominated" that another one
-    dominates: see `front.unbeaten`.
+    Of the proved ones, those are "dominated" that another one dominates, see `front.unbeaten`.
     """
     plan = bench.ledger.plan_of(arms)
     if plan is None:
@@ -200,7 +188,6 @@ def on_front(proofs: Sequence[Proof]) -> list[Proof]:
 
 
 def _measure(attempts: Sequence[_Attempt], until: float) -> list[_Attempt]:
-    """Measures by turns until all is decided; returns the attempts whose time is up before."""
     while any(running := [each.running() for each in attempts]):
         for attempt, arms in zip(attempts, running, strict=True):
             bench, rounds = attempt.bench, attempt.plan.rounds
@@ -253,8 +240,6 @@ def affordable_members(bench: Workbench, until: float) -> int:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One chain, or one member of a front, and how it stands."""
-
     bench: Workbench
     control: Arm
     chain: tuple[Arm, ...]
@@ -291,8 +276,8 @@ class _Attempt:
     def running(self) -> list[Arm]:
         """The configurations that the next block holds; none: there is nothing left to learn.
 
-        Nothing is measured behind a step that has failed, nor more than was planned of the first
-        one: a step that was in vain may become hopeful again when more is known of the noise.
+        Nothing behind a step that has failed, nor more than was planned of the first one: a step
+        that was in vain may become hopeful again when more is known of the noise.
         """
         if len(self._fresh(self.chain[0]).pairs) >= self.plan.pairs:
             return []
@@ -326,11 +311,7 @@ class _Attempt:
         return found
 
     def _answer(self, index: int, *, is_last: bool) -> ProofAnswer | None:
-        """What is known of one step.
-
-        Where the default breaks the memory limit, keeping it is the gain. The gain and each limit
-        may use the whole error, see `stats.question`.
-        """
+        """What is known of one step; where the default breaks the limit, keeping it is the gain."""
         record = self._fresh(self.chain[index])
         if record.failures:
             return "failed"
@@ -394,7 +375,6 @@ class _Attempt:
         return self.ledger.fresh(arm, self.chain[0])
 
     def proof(self, *, is_last: bool) -> Proof:
-        """What it has come to."""
         answers = [answer or "out_of_time" for answer in self._answers(is_last=is_last)]
         if self.is_member:
             return self._of_member(answers[0], is_last=is_last)
@@ -431,7 +411,6 @@ class _Attempt:
         )
 
     def tell(self) -> None:
-        """Reports how the first step stands that is not decided."""
         answers = self._answers(is_last=False)
         index = next((n for n, each in enumerate(answers) if each is None), 0)
         pairs = self._gains(index, is_last=False)[0].values
@@ -451,8 +430,7 @@ def limit_answer(
 ) -> tuple[Answer, Answer]:
     """Is the memory limit kept, and what may be lost of speed? Without a limit the answer is yes.
 
-    `error`: Of a yes; a no is no claim, and has the error of what is reported.
-    `looks`: At the pairs.
+    `error`: of a yes; a no is no claim, and has the error of what is reported.
     """
     limit, loss = ledger.limit, ledger.max_loss
     memory = limit.question(record.excesses, looks, error).answer if limit else "yes"

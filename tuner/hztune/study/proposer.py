@@ -29,21 +29,18 @@ from hztune.sparse.sampler import Known
 from hztune.stats.ratios import pair_ratio, saving_ratio
 from hztune.study.ledger import Ledger
 
-OTHERS: Mapping[str, Callable[[int], BaseSampler]] = {
+OTHERS: Mapping[str, Callable[[int], BaseSampler]] = {  # what makes it from a seed
     "tpe": lambda seed: TPESampler(seed=seed, multivariate=True, constant_liar=True),
     "random": lambda seed: RandomSampler(seed=seed),
     "cmaes": lambda seed: CmaEsSampler(seed=seed),
 }
-"""By name, what makes it from a seed."""
 
 
 def sampler_named(name: str, seed: int) -> BaseSampler | None:
     """A sampler by its name, or of the user's as "module:Class"; None: the sparse one.
 
-    A class of the user's is called with `seed=`, and gets every trial by Optuna's `ask` and `tell`.
-
-    Raises:
-        UsageError: There is none of that name, or it is no sampler.
+    The user's is called with `seed=`, and gets every trial by Optuna's `ask` and `tell`.
+    UsageError: there is none of that name, or it is no sampler.
     """
     if name == SPARSE:
         return None
@@ -64,11 +61,9 @@ def sampler_named(name: str, seed: int) -> BaseSampler | None:
 
 SPEED, MEMORY = "speed", "memory"
 
-_ASKS = 20
-"""Times that a foreign sampler is asked for each configuration: it knows no rules of the space."""
+_ASKS = 20  # times that a foreign sampler is asked: it knows no rules of the space
 
-_DRAWS = 64
-"""Possible landscapes over which a promise is averaged."""
+_DRAWS = 64  # possible landscapes over which a promise is averaged
 
 _MACHINE, _ROUNDS = "machine", "rounds"
 
@@ -76,15 +71,11 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Prediction(NamedTuple):
-    """What the model predicts for a configuration: its mean and standard error, log units."""
-
     mean: float
     error: float
 
 
 class Proposer:
-    """One allocator's study."""
-
     def __init__(
         self,
         space: Space,
@@ -97,10 +88,9 @@ class Proposer:
     ) -> None:
         """Makes a study that knows nothing yet.
 
-        `objectives`: SPEED, and MEMORY where a front is sought.
-        `is_control`: Whether the allocator's defaults are what all is compared with.
-        `sampler`: Proposes what is new; None: the sparse one, whose model judges in any
-        case.
+        `objectives`: with MEMORY where a front is sought. `is_control`: whether the allocator's
+        defaults are what all is compared with. `sampler`: proposes what is new; None: the sparse
+        one, whose model judges in any case.
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}
@@ -131,11 +121,8 @@ class Proposer:
     ) -> list[Arm]:
         """The arms of the next block, for which the study is asked.
 
-        Args:
-            count: Most arms that are wanted.
-            fresh: Most of them that were not measured before; None: any number.
-            out: Arms that are not to be measured.
-            pending: Arms that are being measured; what else was asked and not told has ended.
+        `count`, `fresh`: most arms, and most of them that were not measured before; None: any
+        number. `out`: not to be measured. `pending`: being measured; what else was asked has ended.
         """
         self._catch_up()
         self._forget_unmeasured({arm.key for arm in pending})
@@ -177,7 +164,6 @@ class Proposer:
         return self.sampler.outlook(self.study, _DRAWS)
 
     def known(self) -> Known:
-        """What the trials say by now."""
         self._catch_up()
         return self.sampler.known(self.study)
 
@@ -216,7 +202,6 @@ class Proposer:
     # ---- telling ---------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Tells the study every block of the search that it does not know yet."""
         news = self._ledger.blocks[self._blocks :]
         self._blocks = len(self._ledger.blocks)
         for block in news:
@@ -276,7 +261,6 @@ class Proposer:
         )
 
     def _variances(self, trial: FrozenTrial) -> tuple[float, ...]:
-        """Of a trial's values, by what is known of the noise today."""
         machine, rounds = trial.user_attrs[_MACHINE], trial.user_attrs[_ROUNDS]
         each = {
             SPEED: self._ledger.noises().on(machine).of_pair(rounds),

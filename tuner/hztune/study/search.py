@@ -36,42 +36,31 @@ from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.proposer import MEMORY, SPEED, Prediction, Proposer, sampler_named
 
 SEARCH_BLOCKS = 50
-"""A block of the search takes this part of the whole budget: many configurations, few turns each,
-as what neighbours say of each other makes up for it."""
+"""A block of the search takes this part of the budget: many configurations, few turns each, as what
+neighbours say of each other makes up for it."""
 
 FEWEST_BLOCKS = 12
-"""At most this part of it, where warm-up would take more than its share of so short a block."""
+"""At most this part, where warm-up would take more than its share of so short a block."""
 
-SLOTS = 6
-"""Candidates that share one control in a block."""
+SLOTS = 6  # candidates that share one control in a block
 
-ENOUGH_PAIRS = 6
-"""Pairs after which the incumbent needs no more to be compared with."""
+ENOUGH_PAIRS = 6  # pairs after which the incumbent needs no more to be compared with
 
-FINAL_SHARE = 0.4
-"""Last part of the search's time in which contenders are raced and nothing new is proposed."""
+FINAL_SHARE = 0.4  # last part of the search's time: contenders are raced, nothing new is proposed
 
-SHORTER_SLOTS = 2
-"""Slots of a block of that part for what the best comes to with one parameter less."""
+SHORTER_SLOTS = 2  # slots of a block of that part for the best with one parameter less
 
-LEAST_TRIALS = 256
-"""Configurations of an allocator before which proposals do not end for want of promise; a study of
-a few minutes never measures so many."""
+LEAST_TRIALS = 256  # configurations of an allocator before proposals may end for want of promise
 
-LEAST_FLOOR = 1e-6
-"""Stands for the noise floor where none was measured."""
+LEAST_FLOOR = 1e-6  # stands for the noise floor where none was measured
 
-CHANCES = 6
-"""Configurations for which an allocator must promise a gain that can be claimed: one block."""
+CHANCES = 6  # configurations in which it must promise a gain that can be claimed: one block
 
-_BEHIND = 1.0
-"""Standard errors below the default after which a preset is not measured a second time."""
+_BEHIND = 1.0  # standard errors below the default after which a preset is not repeated
 
-_USUAL_SPREAD = 0.25
-"""Standard deviation of log speed among one allocator's configurations, before any is known."""
+_USUAL_SPREAD = 0.25  # standard deviation of an allocator's log speeds, before any is known
 
-_USUAL_WEIGHT = 4
-"""Configurations whose word the usual spread outweighs."""
+_USUAL_WEIGHT = 4  # configurations whose word the usual spread outweighs
 
 
 class Ranked(NamedTuple):
@@ -129,8 +118,7 @@ def prospects(
 ) -> dict[str, float]:
     """What each allocator in which a winner may still lie promises, log units above 0.
 
-    `ranked`: Every configuration that may win, the most promising first.
-    `floor`: The noise floor, log units: what promises less is left out, all of them if need be.
+    `ranked`: what may win, the most promising first. Less than `floor` is left out, or all of it.
     """
     known = defaultdict(list)
     for one in ranked:
@@ -161,8 +149,6 @@ def _promise(estimates: Sequence[Estimate], best: float) -> float:
 
 @dataclass
 class Search:
-    """The search for what is to be proved."""
-
     bench: Workbench
     space: AnySpace
     seed: int
@@ -196,12 +182,8 @@ class Search:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
 
         After LEAST_TRIALS, nothing new is tried where a block of proposals is not expected to add
-        the noise floor to the best.
-
-        Args:
-            share: Part of the budget.
-            latest: Part of it by which the study's first block must end where it does not by
-                `share`; then it holds as many candidates as there is time for.
+        the noise floor to the best. `latest`: the part by which the study's first block must end
+        where it does not by `share`; then it holds as many candidates as there is time for.
         """
         bench, has_measured = self.bench, False
         began, until = bench.budget.elapsed(), bench.budget.total_s * share
@@ -231,7 +213,6 @@ class Search:
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        """What is measured before proposals, in order; what returns memory first, if sought."""
         return tuple(dict.fromkeys((*self._returning(), *self.space.starts)))
 
     @property
@@ -260,7 +241,6 @@ class Search:
         return self._ranked[1]
 
     def _estimated(self) -> list[Ranked]:
-        """Every configuration that may be proved, with the model's estimate where it has one."""
         records = self.bench.ledger.searched
         predictions = {name: each.predictions() for name, each in self._proposers.items()}
         found = []
@@ -275,10 +255,9 @@ class Search:
         return self._proposers[arm.allocator].level_row(arm)
 
     def best(self) -> Ranked | None:
-        """The incumbent: the configuration that promises most.
+        """The incumbent: the configuration that promises most; None: none beats the default.
 
-        None when none beats the default, unless the default itself breaks the memory limit: then
-        whatever keeps the limit beats it.
+        Where the default itself breaks the memory limit, whatever keeps it beats it.
         """
         ranked = self.ranked()
         may_win = self.bench.ledger.default_breaks_limit
@@ -288,11 +267,7 @@ class Search:
         self._refused[finalist.key] = finalist
 
     def finalist(self, most: int) -> Chain | None:
-        """What to prove now; None where nothing promises anything.
-
-        Args:
-            most: Configurations that there is time for.
-        """
+        """What to prove now, of at most so many configurations; None: nothing promises anything."""
         best = self.best()
         if best is None:
             return None
@@ -319,11 +294,10 @@ class Search:
         return shortest(proposer, arm, refused, is_control=is_control, slack=slack), refused
 
     def _surely_within(self) -> Ranked:
-        """The fastest whose pairs exclude that it breaks the memory limit.
+        """The fastest whose pairs exclude that it breaks the memory limit, or else the surest.
 
-        The fastest ones lie near the limit, and of many that break it by little some seem to keep
-        it by chance: the proof would refuse one after the other. Where no configuration is sure to
-        keep it, the one that is surest.
+        Of many that break it by little some seem to keep it by chance: the proof would refuse one
+        after the other.
         """
         scatter, ranked = self.bench.ledger.excess_scatter(), self.ranked()
         ends = [(one, one.record.excess_end(scatter, len(ranked))) for one in ranked]
@@ -333,7 +307,6 @@ class Search:
     # ---- the next block --------------------------------------------------------------------------
 
     def _rounds(self) -> int:
-        """How many each process of the next block gets."""
         bench, total_s = self.bench, self.bench.budget.total_s
         most_blocks = (self.goal.fewest_blocks, FEWEST_BLOCKS)
         usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in most_blocks)
@@ -351,7 +324,6 @@ class Search:
         return next((n for n in counts if allows(cost(1 + n, rounds), until)), 0)
 
     def _room(self) -> int:
-        """New configurations that may still be measured."""
         known = len({*self.bench.ledger.searched, *(arm.key for arm in self.bench.pending)})
         return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
@@ -389,25 +361,20 @@ class Search:
         return arm.key not in self.bench.ledger.searched
 
     def _unknown(self) -> list[Arm]:
-        """What is looked at before anything gets more: what returns memory, where that is sought.
-
-        Then every allocator with its defaults.
-        """
+        """What is looked at first: what returns memory, where that is sought; then all defaults."""
         returning = self._returning()
         first = (arm for arm in self.starts if arm in returning or arm.is_default)
         return [arm for arm in first if self._is_new(arm) and not self._is_out(arm)]
 
     def _returning(self) -> tuple[Arm, ...]:
-        """What is known to return memory, where less memory is sought."""
         ledger = self.bench.ledger
         seeks_less = ledger.default_breaks_limit or ledger.seeks_kept
         return self.space.returning if seeks_less or MEMORY in self.goal.objectives else ()
 
     def _presets(self, most: int) -> list[Arm]:
-        """Presets.
+        """Presets, each measured twice, unless the first measurement shows it to be behind.
 
-        A preset is measured twice, unless the first measurement shows it to be behind: it is more
-        likely to help than other configurations, and one measurement may err by more than it gains.
+        It is likelier to help than others, and one measurement may err by more than it gains.
         """
         hopeful = self._chances()
         return [
