@@ -40,7 +40,7 @@ COMMANDS = {
     )
     for name in names.split()
 }
-"""Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
+"""Every command, in the order of the help, and the module that holds it."""
 
 _NO_WHOLE_NUMBER = re.compile("is not a valid integer( range)?$")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 _STATUS = {"no worse": 0, "worse": 4, "not enough data": 6}
 _PLACE = "{}"
-_MOST_NAMED = 3
-"""Failing contenders that one sentence names."""
+_MOST_NAMED = 3  # failing contenders that one sentence names
 
 _HELP = """Measure allocators, configurations or programs side by side.
 
@@ -190,7 +189,6 @@ def _rows(
     words: tuple[str, ...],
     **about: Any,
 ) -> list[WorkloadSpec | Program]:
-    """What is measured: one kind of thing."""
     given = {
         "--workload": bool(workloads),
         "a program after --": bool(words),

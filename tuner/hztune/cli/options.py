@@ -42,7 +42,7 @@ class Quantity(FloatParamType):
         self.fail(f"{value!r} is not a number; legal is one such as 2 or 0.5", param, ctx)
 
 
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, Any] = {  # by what stands for their value; all others are texts
     "N": int,
     "BYTES": int,
     "DAYS": int,
@@ -51,7 +51,6 @@ _KINDS: dict[str, Any] = {
     "FILE": Place(),
     "FILE.html": Place(),
 }
-"""The types of options by what stands for their value; all others are texts."""
 
 
 def flag(names: str, told: str, to: str = "") -> click.Option:
@@ -102,8 +101,7 @@ def print_answer(as_json: bool, value: object, lines: Iterable[str]) -> None:
 
 # ---- what a shell completes; tuner/share holds the scripts that ask for it -----------------------
 
-FILES = click.Path()
-"""The type of words of which each may be a file, as a shell completes them."""
+FILES = click.Path()  # the type of words of which each may be a file, as a shell completes them
 
 
 def offer(known: Callable[[], Iterable[str]], *, files: bool = False) -> Callable[..., list[Any]]:
@@ -168,12 +166,10 @@ _OF_PROGRAMS = (
            "go on."),
 )  # fmt: skip
 
-PROGRAM_OPTIONS = frozenset(str(each.name) for each in _OF_PROGRAMS)
-"""Their names, as `api.program` takes them."""
+PROGRAM_OPTIONS = frozenset(str(each.name) for each in _OF_PROGRAMS)  # as `api.program` takes them
 
-ABOUT_PROGRAMS = (
+ABOUT_PROGRAMS = (  # options of commands that measure a program of the user's
     option("--command NAME='PROGRAM ARGS'", "One of several programs, instead of one after --.",
            "commands", multiple=True),
     *_OF_PROGRAMS,
 )  # fmt: skip
-"""Options of commands that measure a program of the user's."""

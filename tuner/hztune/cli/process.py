@@ -61,7 +61,6 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
 
 
 def require_fit(findings: tuple[Check, ...]) -> None:
-    """Refuses to measure on a machine where measurements mean little."""
     unfit = [f"{each.name}: {each.found}" for each in findings if each.verdict == "unfit"]
     if unfit:
         raise UnfitError(

@@ -23,8 +23,7 @@ from hztune.errors import UsageError
 if TYPE_CHECKING:
     from hztune.profile import Profile
 
-_OF_RESULTS = ("samples", "csv")
-"""The forms of a results directory; all others are of a profile."""
+_OF_RESULTS = ("samples", "csv")  # forms of a results directory, not of a profile
 
 _DASHBOARD = "optuna-dashboard"
 _PROFILE = argument("profile_path", "PROFILE")

@@ -28,7 +28,6 @@ _OF_ONE_RUN = frozenset({"out", "resume", "quiet", "as_json", "dry_run", "privat
 
 
 def is_given(name: str | None) -> bool:
-    """Whether an option stands on the command line of this command."""
     source = click.get_current_context().get_parameter_source(name or "")
     return source is ParameterSource.COMMANDLINE
 
@@ -135,15 +134,7 @@ def refuse_without_program(
     beside: frozenset[str] = frozenset(),
     why: str = "is for a program of your own, not for --workload",
 ) -> None:
-    """Sees to it that no option about a program was given where there is none.
-
-    Args:
-        beside: Names of those that are legal all the same, as workloads have them, too.
-        why: What is told of another one.
-
-    Raises:
-        UsageError: One was.
-    """
+    """Raises UsageError for an option about a program without one, but for those in `beside`."""
     for each in click.get_current_context().command.params:
         if each.name in PROGRAM_OPTIONS - beside and is_given(each.name):
             raise UsageError(f"{each.opts[0]} {why}")

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from hztune.result import Result
     from hztune.tune.request import TuneRequest
 
-_OF_WORKLOADS = frozenset({"idle_s", "rounds", "cpus", "memory"})
-"""Options about programs that workloads have, too."""
+_OF_WORKLOADS = frozenset({"idle_s", "rounds", "cpus", "memory"})  # that workloads have, too
 
 _EXIT_STATUS: dict[Verdict, int] = {
     "improved": 0,
@@ -53,8 +52,7 @@ _EXIT_STATUS: dict[Verdict, int] = {
     "interrupted": 130,
 }
 
-_UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")
-"""Verdicts of studies that have no page."""
+_UNTOLD: tuple[Verdict, ...] = ("not_enough_data", "interrupted")  # of studies that have no page
 
 _OPTIONS = [
     option("--workload -w NAME[@SETTING],...",
@@ -154,7 +152,6 @@ def _request(
     prove_on: bool,
     **others: Any,
 ) -> TuneRequest:
-    """The request that the options describe, which judges them."""
     about = {name: others.pop(name) for name in PROGRAM_OPTIONS}
     own = programs_of(words, commands, about)
     others["command"] = given_words(own) if is_kept else ()

@@ -38,11 +38,9 @@ if TYPE_CHECKING:
     from hztune.verify.claim import Verification
     from hztune.verify.history import Kept
 
-_STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
-"""The exit status that an answer asks for; of several the greatest, and 0 where all hold."""
+_STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}  # the exit status of an answer
 
-_EARLIER = 5
-"""Lines of the history of each profile, the newest ones."""
+_EARLIER = 5  # lines of the history of each profile, the newest ones
 
 _NOT_MEASURED = {"ratio": None, "ci_low": None, "ci_high": None, "pairs": 0}
 _HELP = """Measure a profile's claim again, here and now.
@@ -149,7 +147,6 @@ def verify_command(
 
 
 def _look(tuned: Profile, pid: int, targets: Sequence[Program], as_json: bool) -> int:
-    """Holds a process against the profile; the answer stands last."""
     if targets:
         raise UsageError("--pid and a program after -- exclude each other; give one of them")
     report = api.examine(tuned, pid)
@@ -197,8 +194,6 @@ def _for_people(tuned: Profile, finding: Verification) -> Iterator[str]:
 
 
 class FolderAnswer(NamedTuple):
-    """What came of one profile of a folder."""
-
     path: Path
     # that of the verification; "not measured" where it cannot be, "no claim" or "not due" where it
     # need not be

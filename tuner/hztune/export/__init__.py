@@ -44,11 +44,7 @@ FORMATS = tuple(
 
 
 def find(name: str) -> Format:
-    """The form called `name`.
-
-    Raises:
-        UsageError: there is none; the text names all.
-    """
+    """The form called `name`; UsageError: there is none; the text names all."""
     by_name = {form.name: form for form in FORMATS}
     if name not in by_name:
         hint, legal = did_you_mean(name, by_name), " ".join(by_name)
@@ -57,11 +53,7 @@ def find(name: str) -> Format:
 
 
 def render(profile: Profile, format_name: str) -> str:
-    """The text of `profile` in the form called `format_name`.
-
-    Raises:
-        UsageError: there is no such form, or not for the profile's allocator.
-    """
+    """The text of `profile` in a form; UsageError: there is none, or not for its allocator."""
     form, family = find(format_name), profile.adapter.family
     if form.allocators and family not in form.allocators:
         legal = " ".join(f.name for f in FORMATS if not f.allocators or family in f.allocators)

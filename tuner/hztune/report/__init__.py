@@ -30,12 +30,6 @@ HERE = Path(__file__).parent
 
 
 def render(folder: Path) -> str:
-    """Returns the page about the study in a results directory.
-
-    Raises:
-        UsageError: There is no study in it that has ended.
-        HztuneError: Its samples are damaged.
-    """
     found = figures.read(folder)
     page = templates().get_template("page.html")
     return page.render(
@@ -74,7 +68,6 @@ def memory_chart(default: Sequence[Rested], tuned: Sequence[Rested], width: floa
 
 @cache
 def templates() -> Environment:
-    """The templates of the page, with the functions that they call."""
     made = Environment(
         loader=FileSystemLoader(HERE),
         extensions=["jinja2.ext.do"],

@@ -23,20 +23,18 @@ Points = list[tuple[float, float]]
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-_FAR = math.log(4.0)
-"""An axis that reaches further says factors instead of percent."""
+_FAR = math.log(4.0)  # an axis that reaches further says factors instead of percent
 
 _TIME_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _STEPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000)
 _PHASES = {"aa": "noise", "search": "search", "confirm": "prove"}
 _PHASES |= {"explore": "explore", "panel": "panel"}
 _WORST_SHOWN = 1.5
-"""What is further below the default than this times the best is above it is drawn at the edge."""
+"""What is further below the default than this times the best is above it stands at the edge."""
 
 _LEFT = 46.0
 _MOST_FAINT = 12
-CHARACTER = 6.4
-"""Width of a letter of a label, about, in pixels."""
+CHARACTER = 6.4  # width of a letter of a label, about, in pixels
 
 
 ANSWERS = {
@@ -111,7 +109,6 @@ def fate_of(found: Figures, arm: Arm, number: int) -> tuple[str, str, bool]:
 
 
 def ranked(found: Figures) -> list[Candidate]:
-    """Every configuration of the search, the fastest first, and last those that failed."""
     speeds = {
         one.number: one.interval.estimate if one.interval and not one.record.failures else -math.inf
         for one in found.candidates
@@ -120,7 +117,6 @@ def ranked(found: Figures) -> list[Candidate]:
 
 
 def of_strips(rows: Sequence[Strip], floor: float, width: float) -> tuple[PlotScale, list[Tick]]:
-    """The axis below some strips."""
     ends = [0.0, floor, -floor]
     for row in rows:
         ends += [*row.dots, *_ends(row.interval)]
@@ -129,7 +125,6 @@ def of_strips(rows: Sequence[Strip], floor: float, width: float) -> tuple[PlotSc
 
 
 def of_trace(found: Figures, width: float) -> tuple[PlotScale, PlotScale, list[Tick]]:
-    """Time and speed of a search."""
     speeds = [each.interval.estimate for each in found.candidates if each.interval]
     speeds += [ratio for _, ratio in (*found.trace, *found.fresh_pairs)]
     x = PlotScale(0.0, max(1.0, found.phases[-1][2]), _LEFT, width - 8.0)
@@ -223,7 +218,6 @@ def speed_ticks(low: float, high: float, most: float) -> list[Tick]:
 
 
 def time_ticks(last_s: float, width: float) -> Iterator[Tick]:
-    """Round times."""
     step = next((s for s in _TIME_STEPS_S if last_s / s <= width / 70), _TIME_STEPS_S[-1])
     for seconds in range(0, int(last_s) + 1, step):
         hours, minutes = divmod(seconds // 60, 60)
@@ -237,7 +231,6 @@ def _middle(group: Sequence[Rested]) -> Rested:
 
 
 def _line_of(rested: Rested) -> list[tuple[int, int]]:
-    """Its points (ms, KiB), at least the ends of its rests."""
     ends = [(one.end_ms, one.kept_kb + one.lazy_kb, one.lazy_kb) for one in rested.rounds]
     return [(at, kb) for at, kb, _ in sorted([*rested.points, *ends])]
 

@@ -1,7 +1,6 @@
 """The search of a study as an Optuna storage, for optuna-dashboard: also while it is running.
 
-Only what has been measured is read, so that workers are not disturbed; what was written is
-as far as the study was then.
+Only what has been measured is read, so that workers are not disturbed.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def write_storage(folder: str | Path) -> Path:
 def _trials(ledger: Ledger) -> Iterator[optuna.trial.FrozenTrial]:
     """Each configuration as a trial over the values that were measured, without what never varied.
 
-    Of several allocators a parameter is called by both names. It is "default" in a configuration
-    that leaves it so, and "-" in one of another allocator.
+    Of several allocators a parameter is called by both names: "default" where it is left, and "-"
+    in a configuration of another allocator.
     """
     records = list(ledger.searched.values())
     arms = [record.arm for record in records]

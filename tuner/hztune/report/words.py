@@ -21,17 +21,13 @@ _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def percent_words(ratio: float | None, *, sign: bool = True) -> str:
-    """A ratio as a change in percent, never broken at the end of a line: "+12.3 %".
-
-    From three times on it is said as a factor: "3.1x".
-    """
+    """A ratio as a change in percent ("+12.3 %"), or as a factor from three times on ("3.1x")."""
     if ratio is None or ratio >= _FACTOR:
         return "-" if ratio is None else f"{ratio:.1f}x"
     return percent(math.log(ratio), sign=sign).replace(" ", "\u00a0")
 
 
 def change(log_ratio: float, *, sign: bool = True) -> str:
-    """The same of a log ratio."""
     return percent_words(math.exp(log_ratio), sign=sign)
 
 
@@ -45,7 +41,6 @@ def interval_words(interval: Interval | None) -> str:
 
 
 def config_words(config: Mapping[str, Value]) -> str:
-    """A configuration in one line."""
     return " ".join(f"{name}={value}" for name, value in config.items()) or "the defaults"
 
 
@@ -97,16 +92,12 @@ def round_ops(ops: float) -> int:
 
 
 def program_words(found: Figures) -> str:
-    """The words of the one program that was tuned for; "" where they were not kept."""
     words = found.command
     return shlex.join(words[words.index("--") + 1 :]) if "--" in words else ""
 
 
 def hyperfine_targets(found: Figures) -> list[str]:
-    """Commands of a second or so, one for each workload whose gain whole runs can show.
-
-    Each as it stands between double quotes of a shell.
-    """
+    """One command a workload whose gain whole runs can show, as in a shell's double quotes."""
     profile, program = found.result.profile, program_words(found)
     is_speed = profile.claim.metric in (METRICS["throughput"], "wall_s")
     if not (profile.makes_a_claim and is_speed) or "--input" in found.command:

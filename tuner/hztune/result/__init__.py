@@ -1,8 +1,6 @@
 """The result of a study, once and for all: what it emits, and how that came about.
 
-Everything that is told of the study is a view of it: the profile's file and its exports, the
-summary for people and for machines (`hztune.result.summary`), the report, whose figures
-`hztune.result.figures` works out of it and of the blocks beside which it is kept.
+All that is told of it is a view: the profile and its exports, the summary, the report.
 """
 
 from __future__ import annotations
@@ -71,15 +69,12 @@ class Account:
     seen_within: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Takes copies of the mappings, which nothing can change."""
         for name in ("failures", "as_they_come", "seen_within"):
             object.__setattr__(self, name, fixed(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a study came to."""
-
     profile: Profile  # the configuration that it emits, with the verdict and what is claimed
     account: Account  # how it came about
     # profiles of the members of a front, the fastest first; empty where there is none
@@ -116,7 +111,6 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict:
-        """What is claimed."""
         return self.claim.verdict
 
     @property
@@ -170,11 +164,7 @@ def ending(result: Result) -> dict[str, Any]:
 
 
 def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
-    """The result of a study that has ended, from what `ending` made; its results are in `folder`.
-
-    Raises:
-        UsageError: Something in it is not legal.
-    """
+    """The result of a study that has ended, from what `ending` made; else UsageError."""
     account = schema.judged(ended["account"], Account)
     kept = (ended["profile"], *ended.get(FRONT, ()))
     made, *front = (profiles.parse(json.dumps(each).encode()) for each in kept)

@@ -1,8 +1,7 @@
 """The figures behind a result: what the blocks of a study show, worked out for a reader.
 
-Nothing is judged again: verdict, noise floor and every interval of a proof are those that the
-result holds. Times are seconds since the first block began; log ratios are to the default, above 0
-is better.
+Nothing is judged again: verdict, noise floor and the intervals of proofs are the result's. Times
+are seconds since the first block began; log ratios are to the default, above 0 is better.
 """
 
 from __future__ import annotations
@@ -37,13 +36,10 @@ from hztune.study.limits import limits_of
 from hztune.study.proof import Proof, Step
 
 _CHECKPOINTS = 200
-_FEWEST = 4
-"""Configurations without which nothing is said of what a parameter does."""
+_FEWEST = 4  # configurations without which nothing is said of what a parameter does
 
 
 class Candidate(NamedTuple):
-    """A configuration that the search measured."""
-
     number: int  # in order of first measurement, from 1
     record: ArmRecord
     interval: Interval | None  # 95 %, of its log ratio in the search; None: it never ran
@@ -56,8 +52,6 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """A study that has ended and is read back."""
-
     result: Result
     samples: Recording
     ledger: Ledger  # the samples, sorted as the study had them
@@ -79,7 +73,6 @@ class Figures:
 
     @cached_property
     def params(self) -> dict[str, Param]:
-        """The knobs of the profile's allocator, by name."""
         profile = self.result.profile
         return {knob.name: knob for knob in profile.adapter.knobs(profile.allocator.as_installed())}
 
@@ -91,7 +84,6 @@ class Figures:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """Every configuration of the search, in order of first measurement."""
         seen: dict[str, float] = {}
         for block, begin, end in self.timed:
             others = block.outcomes[1:] if block.role == "search" else ()
@@ -227,7 +219,6 @@ class Figures:
 
     @property
     def turns(self) -> tuple[int, int]:
-        """Number of turns of all sessions, and how many of them something disturbed."""
         turns = [t for b in self.samples.blocks for o in b.outcomes for t in o.all_turns]
         return len(turns), sum(bool(turn.disturbed) for turn in turns)
 
@@ -248,12 +239,7 @@ class Figures:
 
 
 def read(folder: Path) -> Figures:
-    """Reads a results directory.
-
-    Raises:
-        UsageError: It holds no study that has ended.
-        HztuneError: Its samples are damaged.
-    """
+    """Reads a results directory; UsageError: no study ended in it; HztuneError: damaged samples."""
     samples = recording(folder)
     if not samples.ending:
         raise UsageError(
@@ -274,11 +260,7 @@ def read(folder: Path) -> Figures:
 
 
 def likely_effects(ledger: Ledger, allocator: str, params: Mapping[str, Param]) -> dict[str, float]:
-    """How likely each parameter of an allocator has an effect on the speed, the likeliest first.
-
-    Returns:
-        Parameters that were changed at all; empty for fewer than four configurations.
-    """
+    """How likely each changed parameter has an effect on the speed; empty: too few trials."""
     records = [each for each in ledger.searched.values() if each.arm.allocator == allocator]
     arms = [each.arm for each in records if each.pairs]
     if len(arms) < _FEWEST:

@@ -21,8 +21,7 @@ SURE = 0.001
 
 _LEAST_PROCESSES = 3
 
-Ends = tuple[float, float, float]
-"""An estimate with the ends of its 95 % interval."""
+Ends = tuple[float, float, float]  # an estimate with the ends of its 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,6 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class KeptMemory:
-    """What stays at rest."""
-
     default: Keeper
     tuned: Keeper | None = None  # None: nothing was proved of any configuration
     ratio: Ratio | None = None  # of what is kept, tuned / default; None: too few pairs
@@ -70,10 +67,7 @@ def slope_words(slope: Ends) -> str:
 def kept_memory(
     pairs: Sequence[tuple[Outcome, Outcome]], alone: Sequence[Outcome]
 ) -> KeptMemory | None:
-    """What was seen at rest in fresh pairs of the control and a configuration.
-
-    `alone`: The control, where there are no pairs. None where nothing was looked at.
-    """
+    """What was seen at rest in fresh pairs, else of the control `alone`; None: nothing was."""
     both = [(one, two) for one, two in pairs if one.rested and two.rested and one.ok and two.ok]
     if not both:
         default = keeper([each.rested for each in alone if each.ok])

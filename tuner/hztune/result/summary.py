@@ -111,7 +111,6 @@ def _template() -> Template:
 
 
 def _control(made: Profile) -> str:
-    """What it was compared with: an allocator with its defaults, or `none`."""
     return made.objective.control or made.allocator.name
 
 
@@ -123,7 +122,6 @@ def _labels(made: Profile) -> list[str]:
 
 
 def _attempt_json(one: Proof, kept: Collection[Arm]) -> dict[str, Any]:
-    """A finalist with its chain; `kept`: its configurations that the profile carries."""
     steps = [
         {
             "arm": _arm_json(step.arm),

@@ -18,8 +18,6 @@ ANY_ALLOCATOR = "any"
 
 @dataclass(frozen=True, slots=True)
 class AllocatorChoice:
-    """The allocators of a study."""
-
     # each as it was found, in the order in which they are first measured
     installed: tuple[Installed, ...]
     missing: tuple[str, ...]  # those that might have been among them, each with how to get it
@@ -74,11 +72,9 @@ def asks_inside(wanted: Sequence[str]) -> bool:
 def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> AllocatorChoice:
     """Finds the allocators of a study.
 
-    `searched`: Name or path of the search space of one allocator; "" for their own.
-
-    Raises:
-        UsageError: One that was named does not exist, is not installed or has no parameters; or
-            the space is not for it; or it cannot be put under the target.
+    `searched`: name or path of the search space of one allocator; "" for their own. UsageError: one
+    that was named does not exist, is not installed or has no parameters; or the space is not for
+    it; or it cannot be put under the target.
     """
     if is_any := tuple(wanted) == (ANY_ALLOCATOR,):
         installed, missing = _all(target)
@@ -150,7 +146,6 @@ def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
 
 
 def _brought(name: str, parts: Sequence[Installed]) -> list[Installed]:
-    """The parts of a program that a name means; without a prefix, a build with any."""
     meant = [part for part in parts if name in (inside.ANY, part.name)]
     if not meant and name != inside.ANY:
         family = allocator.get(name).family
@@ -170,7 +165,6 @@ def _way_out(parts: Sequence[Installed]) -> str:
 
 
 def _alone(installed: Installed, searched: str, target: TuneTarget) -> AllocatorChoice:
-    """One allocator, which is compared with its own defaults."""
     name = installed.name
     if not allocator.get(name).knobs(installed):
         raise UsageError(f"{name} has no parameters, so there is nothing to tune")

@@ -58,8 +58,7 @@ def result_of(
 ) -> Result:
     """The result of a study that came to a decision; nothing is written.
 
-    `wall_s`: Seconds that this session took.
-    `folder`: The results directory; None: there is none.
+    `wall_s`: seconds that this session took. `folder`: None: there is no results directory.
     """
     ledger = story.bench.ledger
     made, *front = (profile_of(task, machine, each, ledger) for each in (decision, *decision.front))
@@ -131,10 +130,7 @@ def _suggested_limit(pairs: Sequence[tuple[Outcome, Outcome]]) -> int:
 
 
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
-    """What is to be told of the configuration.
-
-    That is what the panel saw, known risks that it did not, and that it was proved on a trace only.
-    """
+    """What to warn of: what the panel saw, known risks that it did not, proof on a trace only."""
     arm, examined = decision.arm, decision.examined
     if examined is not None and examined.arm == arm:
         yield from examined.cautions
@@ -192,7 +188,6 @@ def program_metric(program: Program) -> str:
 
 
 def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
-    """How a study that has ended came to its verdict."""
     bench, calibration = story.bench, decision.calibration
     used = bench.executor.accounting
     if story.panel is not None:
@@ -231,10 +226,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
 
 
 def _findable(story: Story, calibration: Calibration | None) -> float | None:
-    """The least gain that the search finds; None where it sought no winner, or only a proof ran.
-
-    None, too, where it had no time for a single block.
-    """
+    """The least gain that the search finds; None: no winner was sought, or no block fitted."""
     if calibration is None or calibration is not story.calibration:
         return None
     if not story.bench.ledger.searched:

@@ -38,13 +38,10 @@ _PROVED_BY = 0.98
 
 @dataclass
 class _Beside(Around):
-    """Measures the program for its own bench, and enters each block beside those of the trace."""
-
     ledger: Ledger  # of the study
     label: str  # what the program is called
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block; see `Executor.measure`."""
         number = self.ledger.next_number
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         self.ledger.add(replace(block, workload=self.label, machine=self.ledger.machine))
@@ -53,19 +50,13 @@ class _Beside(Around):
 
 @dataclass(frozen=True)
 class LastProof:
-    """Proves what was found on a trace on its program."""
-
     executor: Executor  # what measures the program
     label: str  # what the program is called
     metric: str  # what is made better of it, as a claim names it
     seconds: float  # for all of it
 
     def require_enough(self, control: Arm) -> None:
-        """Sees to it that there is time for a proof, before anything is searched on the trace.
-
-        Raises:
-            TooLittleTime: There is not; the text says which budget would do.
-        """
+        """Raises TooLittleTime, before anything is searched, with the budget that would do."""
         self.executor.prepare(control)
         needed_s = LEAST_BLOCKS * self.executor.cost(COPIES, 1)
         needed_s += FIRST_LOOK * self.executor.cost(2, 1)
@@ -81,9 +72,7 @@ class LastProof:
     def verdict(self, study: Workbench, control: Arm, found: Decision) -> Decision:
         """Measures fresh pairs of the program, and says what they show of what was found.
 
-        Raises:
-            StoppedByUser: The user asked to stop; every block is kept.
-            HztuneError: The program does not run.
+        StoppedByUser: every block is kept. HztuneError: the program does not run.
         """
         earlier = [replace(block, workload="") for block in study.ledger.on_program]
         seconds = self.seconds + max(0.0, study.budget.left())

@@ -32,17 +32,14 @@ from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, can
 from hztune.workload import Goal, WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
-DEFAULT_MAX_LOSS = "5%"
-"""What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
+DEFAULT_MAX_LOSS = "5%"  # what a proof can show of no loss, see `LossLimit`
 
 LEAST_STUDY_S = 20.0
 MOST_STUDY_S = 7 * 86400.0
 
-LOOK_SHARE = 0.1
-"""Most of a budget for the runs that show which allocators are inside of programs."""
+LOOK_SHARE = 0.1  # of a budget, for the runs that show which allocators are inside of programs
 
-_MANY_THREADS = 1024
-"""Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
+_MANY_THREADS = 1024  # of a program that decides for itself: they narrow no range
 
 
 class RequestOptions(TypedDict, total=False):
@@ -67,8 +64,6 @@ class RequestOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """One study."""
-
     workload: WorkloadSpec | None = None  # a built-in one; None: a program of the user's
     program: Program | None = None
     allocator: str = "hz"  # whose configuration is sought: names with commas, or `any`
@@ -110,7 +105,6 @@ class TuneRequest:
 
     @property
     def weighed(self) -> MemoryKind:
-        """Which memory is weighed beside speed."""
         return weighed_memory(self.pareto)
 
     @property
@@ -134,7 +128,6 @@ class TuneRequest:
 
     @property
     def label(self) -> str:
-        """What is measured, in words."""
         targets = self.workloads or self.programs
         return ", ".join(target.label for target in targets)
 
@@ -150,7 +143,6 @@ class TuneRequest:
 
     @property
     def name(self) -> str:
-        """What is measured, in one word."""
         names = [spec.name for spec in self.workloads] or [each.label for each in self.programs]
         return "+".join(names)
 
@@ -161,8 +153,6 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A request that can be carried out here."""
-
     request: TuneRequest
     candidates: AllocatorChoice  # the allocators, and what may be proposed for them
     limit: MemoryLimit | None
@@ -184,7 +174,6 @@ class Task:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What makes two studies the same one: samples of another must not be mixed in."""
         request = self.request
         return {
             "workload": _target_identity(request),
@@ -209,12 +198,9 @@ class Task:
 
 
 def understand(request: TuneRequest, *, look: bool = True) -> Task:
-    """Judges a request; a session carries out what comes of it.
+    """Judges a request; a session carries it out. UsageError: something in it cannot be tuned.
 
-    `look`: Whether a program may be run once, to see which allocators are inside.
-
-    Raises:
-        UsageError: Something in it does not exist, is not legal, or cannot be tuned.
+    `look`: whether a program may be run once, to see which allocators are inside.
     """
     started = time.monotonic()
     for option, value, least, most, legal in _ranges(request):
@@ -259,7 +245,6 @@ def _ranges(request: TuneRequest) -> tuple[tuple[str, float, float, float, str],
 
 
 def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
-    """Yields what may be wrong with a request: whether it is, and what is said then."""
     targets = request.workloads or request.programs
     yield (
         (request.workload is None) == (request.program is None),
@@ -410,14 +395,7 @@ def resting_plan(
 ) -> RestPlan | None:
     """The rounds of load and rest of a workload; None: it is not looked at while it rests.
 
-    Args:
-        idle_s: Seconds of rest; 0: nothing was said.
-        rounds: How many; None: nothing was said.
-        objective: What is made better.
-        others: Further fields of the request.
-
-    Raises:
-        UsageError: A number is not legal.
+    `idle_s`, `rounds`: 0 or None: not said. UsageError: a number is not legal.
     """
     if not (idle_s or rounds is not None or needs_rest(objective, others)):
         return None
@@ -425,11 +403,7 @@ def resting_plan(
 
 
 def resting_program(program: Program, objective: Goal, others: Mapping[str, object]) -> Program:
-    """A program of the user's, which is looked at while it rests where that is needed.
-
-    Raises:
-        UsageError: Nothing says when it rests.
-    """
+    """A program that is looked at while it rests, if needed; UsageError: nothing says when."""
     if not needs_rest(objective, others):
         return program
     return replace(program.resting(), seeks_kept=objective == "kept")

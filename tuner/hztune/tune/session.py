@@ -43,8 +43,7 @@ _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 def directory(task: Task) -> Iterator[Path]:
     """Makes the results directory, or finds the one to go on with; one that stays empty goes again.
 
-    Raises:
-        UsageError: It is no directory, cannot be made, or holds no study to resume.
+    UsageError: it cannot be made, or holds no study to resume.
     """
     request = task.request
     path = request.out or Path("hztune-results") / _fresh_name(task)
@@ -63,10 +62,7 @@ def directory(task: Task) -> Iterator[Path]:
 
 
 def write(result: Result) -> None:
-    """Writes the profile, the forms that follow from it and a front, each file whole or not.
-
-    A result without a directory is not written.
-    """
+    """Writes the profile, what follows from it and a front, if there is a directory."""
     if (folder := result.folder) is None:
         return
     profile.save(result.profile, folder / PROFILE)
@@ -79,7 +75,6 @@ def write(result: Result) -> None:
 
 
 def _fresh_name(task: Task) -> str:
-    """A name for a study's directory: what is tuned for what, and when."""
     request = task.request
     words = [request.allocator.replace(",", "-"), request.name]
     if request.workload is not None:
@@ -92,11 +87,8 @@ def tune(task: Task, reporter: Reporter) -> Result:
     """Carries out a study and writes its results.
 
     Ctrl-C (or SIGTERM) ends it with the best so far; a second one leaves at once, and then only the
-    samples are there.
-
-    Raises:
-        UsageError: `out` holds another study.
-        HztuneError: The measuring itself failed; the samples so far are kept.
+    samples are there. UsageError: `out` holds another study. HztuneError: the measuring itself
+    failed; the samples so far are kept.
     """
     request, started = task.request, time.monotonic() - task.judged_s
     with (
@@ -177,7 +169,6 @@ def plan(task: Task) -> list[str]:
 
 
 def chosen_from(task: Task) -> list[str]:
-    """Which allocators are compared, with what, and which could not be."""
     several = len(task.candidates.installed) > 1
     lines = [f"{'allocators' if several else 'allocator'}: {task.candidates.label}"]
     if task.candidates.missing:
@@ -194,10 +185,7 @@ def executor_of(
     inside: Sequence[Installed] = (),
     say: Say = say_nothing,
 ) -> Executor:
-    """What measures: turns where they tell the truth, whole runs for everything else.
-
-    `say`: Tells the user how programs are measured, and why.
-    """
+    """What measures: turns where they tell the truth, whole runs for everything else."""
     # a run that takes longer than the whole study is of no use to it
     programs = [
         replace(program, timeout_s=min(program.timeout_s, request.budget_s))
@@ -223,7 +211,6 @@ def _story(
     panel: Panel | None,
     last: LastProof | None = None,
 ) -> Story:
-    """The study, of whose budget the judging and earlier sessions took their part."""
     asked, own, blocks = task.request, task.request.division, store.replay()
     budget = Budget(
         SystemClock(),

@@ -68,11 +68,8 @@ from hztune.workload import METRICS
 class Story(ABC):
     """A study that can be run, stopped and run again; what it is to prove is told below.
 
-    Attributes:
-        goal: What the search looks for.
-        proofs: What was proved or refused so far, in order.
-        examined: What the panel saw of the winner; None: it has not looked.
-        calibration: What the study can see; None: it is not calibrated yet.
+    `proofs`: proved or refused so far, in order. `examined`: what the panel saw of the winner;
+    None: it has not looked. `calibration`: None: not calibrated yet.
     """
 
     bench: Workbench  # where blocks are measured; its ledger may hold blocks of an earlier session
@@ -119,7 +116,6 @@ class Story(ABC):
         """Searches and proves, as far as the time allows, once the study is calibrated."""
 
     def _told(self) -> Decision:
-        """The story; where the time does not hold it, what it holds."""
         bench = self.bench
         try:
             bench.executor.prepare(self.control)  # which finds out what a block costs
@@ -138,7 +134,6 @@ class Story(ABC):
             raise
 
     def _seeing(self, calibration: Calibration) -> list[str]:
-        """What this study can see, said before it looks."""
         return [calibration.line(), *warnings_about(self.bench, calibration)]
 
     def _set_beside(self) -> None:
@@ -156,21 +151,13 @@ class Story(ABC):
             bench.measure([self.control, *arms[:count]], "search", rounds)
 
     def search_until(self, share: float) -> bool:
-        """Searches until that share of the budget, sooner where the proof needs more.
-
-        Returns:
-            Whether anything was measured.
-        """
+        """Searches until that share, or sooner, for the proof; returns whether it measured."""
         latest, before = latest_search(self.bench), len(self.bench.ledger.blocks)
         self.search.run(min(share, latest), latest)
         return len(self.bench.ledger.blocks) > before
 
     def nothing_found(self, why: str) -> Decision:
-        """The verdict when nothing was proved better than the default.
-
-        Args:
-            why: The reason, unless it is that nothing keeps the memory limit.
-        """
+        """The verdict when nothing was proved better: `why`, or that nothing keeps the limit."""
         ledger = self.bench.ledger
         least = _least_memory(ledger) if ledger.default_breaks_limit else ""
         if cut := self.search.cut_short:
@@ -204,7 +191,6 @@ class Story(ABC):
         steps: tuple[Step, ...] = (),
         memory: Interval | None = None,
     ) -> Decision:
-        """The decision for an arm, with all that the study has come to know."""
         record = self.bench.ledger.fresh_by_arm.get(arm.key)
         return Decision(
             arm,
@@ -244,7 +230,6 @@ class Winner(Story):
     goal = FastestGoal()
 
     def proof_plan(self) -> tuple[float, float]:
-        """Seconds for the pairs of a finalist, and the error that its claim may use."""
         return self.bench.budget.total_s * PROOF_SHARE, claim_error(0)
 
     def _seeing(self, calibration: Calibration) -> list[str]:
@@ -315,13 +300,11 @@ class Winner(Story):
         return claim_error(len(self.proofs))
 
     def _refuse(self, proof: Proof) -> None:
-        """Leaves a chain out for good: its proof has failed."""
         self.proofs.append(proof)
         self.search.refuse(proof.first)
         self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
 
     def _reason(self, proof: Proof) -> str:
-        """Why a finalist is not confirmed."""
         ledger, gain = self.bench.ledger, proof.interval
         if proof.answer == "over_loss":
             return loss_words(ledger, ledger.fresh(proof.arm, proof.first))
@@ -332,7 +315,6 @@ class Winner(Story):
         return REASONS[proof.answer]
 
     def _improved(self, proof: Proof) -> Decision:
-        """The verdict of a proved gain, or of a limit that is kept."""
         bench, steps = self.bench, proof.proved_steps
         must_save = bench.ledger.default_breaks_limit
         if not must_save:
@@ -419,7 +401,6 @@ class Front(Story):
         return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS)
 
     def decide(self) -> Decision:
-        """Searches, proves the members that were found, and tells which are on the front."""
         say = self.bench.reporter.say
         arms = self._members()
         for number, arm in enumerate(arms, start=1):
@@ -472,7 +453,6 @@ class Front(Story):
 
 
 def _told(member: Proof) -> str:
-    """What became of a member, in words."""
     claims = ["faster"] * member.is_faster + ["less memory"] * member.is_saving
     if member.answer == "proved":
         fate = f"confirmed ({' and '.join(claims)})"
