@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 def export(tuned: Profile, form: str) -> str:
     """A profile as a shell, a container or a compiler reads it; `formats` lists the forms.
 
-    Raises:
-        UsageError: There is no such form, or it is not for this allocator.
-        NoGainError: The profile is of the unchanged program: there is nothing to set.
+    UsageError: there is no such form, or it is not for this allocator. NoGainError: the profile is
+    of the unchanged program: there is nothing to set.
     """
     from hztune.export import render
 
@@ -44,8 +43,7 @@ def export(tuned: Profile, form: str) -> str:
 def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment `base` under a profile: without old settings of its allocator, with its own.
 
-    Raises:
-        UsageError: The profile's allocator is not installed here.
+    UsageError: the profile's allocator is not installed here.
     """
     adapter = tuned.adapter
     found = tuned.allocator.as_installed() if adapter.is_inside else adapter.installed()
@@ -60,9 +58,7 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
 def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
     """What is not here as it was where a profile was proved, a sentence each.
 
-    Args:
-        tuned: The profile.
-        programs: Those that it is to be used for, if their commands are to be compared, too.
+    With `programs` that it is to be used for, their commands are compared, too.
     """
     found = list(machine_diff.from_proved(tuned))
     known = {each.name: each.words_sha256 for each in tuned.workloads}
@@ -117,8 +113,7 @@ def verify(
 def profiles_in(folder: str | Path) -> list[Kept]:
     """The profiles of a folder, and of results directories in it, each with its command.
 
-    Raises:
-        UsageError: It cannot be read, or there is none.
+    UsageError: it cannot be read, or there is none.
     """
     from hztune.verify import history as checks
 
@@ -139,13 +134,9 @@ def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
 
 
 def history(tuned: Profile | None = None) -> list[Recheck]:
-    """What verifications of this user found, the oldest first.
+    """What verifications of this user found, the oldest first: of one profile, or of all.
 
-    Args:
-        tuned: Of this profile only; None: of all.
-
-    Raises:
-        HztuneError: There is a history, and it may not be read.
+    HztuneError: there is a history, and it may not be read.
     """
     from hztune.verify import history as checks
 
@@ -182,11 +173,7 @@ def formats() -> tuple[Format, ...]:
 
 
 def parameters(allocator: str = "hz") -> Sequence[Param]:
-    """The parameters of an allocator that is installed here.
-
-    Raises:
-        UsageError: There is no such allocator, or it is not installed.
-    """
+    """The parameters of an allocator; UsageError: it does not exist, or is not installed here."""
     from hztune import allocator as adapters
     from hztune import params
 
@@ -197,8 +184,5 @@ def parameters(allocator: str = "hz") -> Sequence[Param]:
 
 
 def paths() -> dict[str, tuple[str, Callable[[], Path]]]:
-    """The built parts of hz by name: what each is, and what finds it.
-
-    A finder raises an HztuneError where its part was not built.
-    """
+    """The built parts of hz by name: what each is, and what finds it or raises HztuneError."""
     return artifacts.PARTS

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 def program(argv: Sequence[str] = (), **options: Unpack[ProgramOptions]) -> Program:
     """A program of yours that can be tuned, compared or verified on.
 
-    Args:
-        argv: Its words; () where `server` is given.
-        options: As those of the command line; `ProgramOptions` explains each.
-
-    Raises:
-        UsageError: The options exclude each other.
+    `argv`: its words; () where `server` is given. `options`: as those of the command line;
+    `ProgramOptions` explains each. UsageError: they exclude each other.
     """
     from hztune.measure.program import described
 
@@ -133,8 +129,7 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
 def plan(asked: TuneRequest) -> list[str]:
     """What `tune` would do, in lines for a reader; nothing is measured or written.
 
-    Raises:
-        UsageError: The request is not legal.
+    UsageError: the request is not legal.
     """
     from hztune.tune.request import understand
 
@@ -147,9 +142,7 @@ def plan(asked: TuneRequest) -> list[str]:
 def samples(folder: str | Path) -> Iterator[bytes]:
     """Yields every measurement of a study as a line of JSON, also while it runs.
 
-    Raises:
-        UsageError: There is no study in `folder`.
-        HztuneError: What is stored is damaged.
+    UsageError: there is no study in `folder`. HztuneError: what is stored is damaged.
     """
     from hztune.store.log import recording
 
