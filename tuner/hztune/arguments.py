@@ -29,8 +29,7 @@ _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
 _NAME = "1 to 40 letters, digits and _ . + -"
 _CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
-SPARSE = "sparse"
-"""The name of hztune's own sampler, known where Optuna is not loaded."""
+SPARSE = "sparse"  # hztune's own sampler, known where Optuna is not loaded
 
 
 def parse_duration(text: str, option: str = "") -> float:
@@ -76,11 +75,7 @@ def margin(text: str, option: str = "") -> float:
 
 
 def counts(text: str, option: str = "") -> tuple[int, ...]:
-    """The whole numbers in "2,8,32".
-
-    Raises:
-        UsageError: They are none.
-    """
+    """The whole numbers in "2,8,32"; else UsageError."""
     texts = text.split(",")
     if not all(_COUNT.fullmatch(each) for each in texts):
         raise _illegal(option, text, "whole numbers with commas between them (2,8,32)")
@@ -93,7 +88,6 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def key_value(text: str, option: str = "") -> tuple[str, str]:
-    """The two sides of KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not equals:
         raise _illegal(option, text, "KEY=VALUE")
@@ -107,23 +101,12 @@ def split_named(text: str) -> tuple[str, str] | None:
 
 
 def printable(text: str) -> str:
-    """Returns a program's own text in one line, so that nothing of it steers a terminal.
-
-    What is no UTF-8, and what XML cannot hold, is replaced, too.
-    """
+    """A program's own text in one line, without what steers a terminal or XML cannot hold."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def require_name(text: str, of: str) -> None:
-    """Sees to it that the name of NAME=REST is legal, in a text that is nothing else.
-
-    Args:
-        text: A path, an option or an allocator with parameters before "=" is no name.
-        of: What has the name.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """UsageError unless the name of NAME=REST is legal; paths and options with "=" are none."""
     name, equals, _ = text.partition("=")
     is_meant = equals and "/" not in name and " -" not in name and not _CONFIGURED.fullmatch(text)
     if is_meant and split_named(text) is None:
@@ -162,8 +145,7 @@ FOR_SHELL = ("&", "&&", "|", "||", ">", ">>", "<", "2>", "&>", "2>&1")
 def expression(text: str, option: str) -> re.Pattern[str]:
     """The regular expression of a text, in which "^" and "$" are of each line.
 
-    Raises:
-        UsageError: It is none, or has no group, which is what is sought.
+    UsageError: it is none, or has no group, which is what is sought.
     """
     try:
         compiled = re.compile(text, re.MULTILINE)
@@ -210,7 +192,6 @@ def contender_text(text: str) -> ContenderText:
 
 
 def _illegal(option: str, text: str, legal: str) -> UsageError:
-    """The one form of an error about the text of an option."""
     return UsageError(f"{option} {_cut(repr(text))}: legal is {legal}".lstrip())
 
 

@@ -1,9 +1,8 @@
 """Where the built parts of hz are: the libraries, the programs, the headers, the search spaces.
 
-They come with the package (wheel or editable install): the tree that the core's own
-`cmake --install` makes, beside `_core`. Developers and tests may name another one with
-HZTUNE_CORE=DIR, where DIR is an installation prefix of the core, or a build directory of `core/` or
-of `tuner/`.
+They come with the package: the tree that the core's own `cmake --install` makes, beside `_core`.
+Developers and tests may name another with HZTUNE_CORE=DIR, an installation prefix of the core, or a
+build directory of `core/` or of `tuner/`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ _CORE_MODULE = "_core.abi3.so"
 
 
 def preloadable(library: Path) -> str:
-    """The path of a library as LD_PRELOAD takes it.
-
-    Raises:
-        UsageError: The loader would take it for several, or for another one.
-    """
+    """A path for LD_PRELOAD; UsageError: the loader would take it for several, or another one."""
     if re.search(r"[\s:$]", str(library)):
         raise UsageError(
             f"{str(library)!r}: LD_PRELOAD cannot name a path with a colon, a blank or a dollar "
@@ -35,7 +30,6 @@ def preloadable(library: Path) -> str:
 
 
 def _finder(name: str, *folders: str) -> Callable[[], Path]:
-    """What finds a built file, in the folders of an installation and of a build."""
     return lambda: _existing(name, [root() / folder for folder in folders]) / name
 
 
@@ -102,11 +96,7 @@ PARTS: dict[str, tuple[str, Callable[[], Path]]] = {
 
 
 def root() -> Path:
-    """The tree that holds the built core.
-
-    Raises:
-        HztuneError: HZTUNE_CORE names no directory, or the package was not built.
-    """
+    """The tree that holds the built core; HztuneError: it is not there, or was not built."""
     named = os.environ.get(CORE_VARIABLE)
     if not named:
         return _installed_root()

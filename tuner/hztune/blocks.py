@@ -51,7 +51,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
-"""What the next run may not repeat; the others come from the setting, or take their time again."""
+"""What the next run may not repeat; other statuses come from the setting, or take as long again."""
 
 CPU_TIME = "cpu_us"
 """The fact of an outcome that tells the CPU time of a program's runs, their mean, microseconds; of
@@ -86,7 +86,6 @@ class Arm:
 
     @classmethod
     def of(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
-        """Returns the arm for a configuration given as a mapping."""
         return cls(allocator, tuple(config.items()))
 
     @property
@@ -97,7 +96,6 @@ class Arm:
 
     @property
     def config(self) -> dict[str, Value]:
-        """The parameters as a mapping."""
         return dict(self.params)
 
     @property
@@ -108,7 +106,6 @@ class Arm:
 
     @property
     def is_default(self) -> bool:
-        """Whether it leaves every parameter of its allocator alone."""
         return not self.params
 
 
@@ -162,13 +159,11 @@ class Outcome:
     rested: Rested | None = None
 
     def __post_init__(self) -> None:
-        """Takes copies of the mappings, which nothing can change."""
         object.__setattr__(self, "counters", fixed(self.counters))
         object.__setattr__(self, "facts", fixed(self.facts))
 
     @property
     def ok(self) -> bool:
-        """Whether it may enter an estimate."""
         return self.status == "ok"
 
     @property
@@ -219,16 +214,15 @@ class Block:
 
     @property
     def control(self) -> Outcome:
-        """What every other outcome of the block is compared with."""
         return self.outcomes[0]
 
 
 def times_of(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
     """Yields when each block began and ended, in seconds of measuring since the first one began.
 
-    Before a block lie the start of its processes, their warm-up, the user's commands and the choice
-    of what to measure: that is measuring, too, up to as much as the block itself took. Beyond that
-    the study was stopped; or the machine was started again, and with it the clock of the turns.
+    What lies before a block (starts, warm-up, the user's commands, proposing) is measuring, too, up
+    to as much as the block itself took. Beyond that the study was stopped; or the machine was
+    started again, and with it the clock of the turns.
     """
     now, last_ns = 0.0, None
     for block in blocks:
@@ -248,17 +242,11 @@ def times_of(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
 
 
 def spent_s(blocks: Iterable[Block]) -> float:
-    """Seconds that blocks took, with what lies between them."""
     return max((end for _, end in times_of(blocks)), default=0.0)
 
 
 def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
-    """Returns one block of the same arms from what each workload gave; a single one is itself.
-
-    Args:
-        blocks: Of the same pair, one for each workload.
-        workloads: What each one is called, for the words about a failure.
-    """
+    """One block from a pair's blocks on several workloads, whose names stand in its failures."""
     if len(blocks) == 1:
         return blocks[0]
     columns = zip(*(block.outcomes for block in blocks), strict=True)

@@ -56,8 +56,8 @@ def examine(root: Path = Path("/")) -> tuple[Check, ...]:
 def remarks(root: Path = Path("/")) -> list[str]:
     """What a study is told of the machine before it measures: the worst, a sentence each.
 
-    It reads a few files, starts nothing and takes a fifth of a second at most. A load that is over,
-    such as that of the study before this one, is not told. `root` stands for / in tests.
+    It reads a few files, starts nothing and takes a fifth of a second at most. The load of a study
+    that is over is not told. `root` stands for / in tests.
     """
     found = [*_checks(root)]
     serious = [each for worst in ("unfit", "warn") for each in found if each.verdict == worst]
@@ -179,7 +179,6 @@ def _ticks(root: Path) -> list[int]:
 
 
 def _is_idle_now(root: Path) -> bool:
-    """Whether the CPUs are idle at the moment, whatever the average of the last minute is."""
     before = _ticks(root)
     time.sleep(_LOOK_S)
     passed = [new - old for old, new in zip(before, _ticks(root), strict=True)]
@@ -188,7 +187,6 @@ def _is_idle_now(root: Path) -> bool:
 
 
 def _hyperfine() -> Check:
-    """Whole programs are timed by hyperfine where it is installed."""
     name, mend = "hyperfine", "sudo apt-get install hyperfine"
     path = shutil.which(name)
     if path is None:

@@ -29,10 +29,8 @@ MOST_VARIABLES_BYTES = 6 << 20
 def regular(path: Path | str, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:
     """Opens a regular file; a FIFO is not waited for, and a device does not notice.
 
-    What is opened is what was judged, whatever the name has come to mean.
-
-    Raises:
-        OSError: It cannot be opened so, or is something else (EINVAL; ELOOP of a link).
+    What is opened is what was judged, whatever the name has come to mean. OSError: it cannot be
+    opened so, or is something else (EINVAL; ELOOP of a link).
     """
     named = os.O_PATH | os.O_CLOEXEC | flags & os.O_NOFOLLOW
     try:
@@ -54,16 +52,11 @@ def regular(path: Path | str, flags: int = os.O_RDONLY, *, folder: int | None = 
 
 
 def opened(path: Path | str) -> BinaryIO:
-    """A regular file to be read; see `regular`."""
     return os.fdopen(regular(path), "rb")
 
 
 def read_small(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file.
-
-    Raises:
-        UsageError: there is no such regular file, it may not be read, or it is above `most_bytes`.
-    """
+    """The content of a regular file; UsageError: it cannot be read, or is above `most_bytes`."""
     try:
         with opened(path) as file:
             content = file.read(most_bytes + 1)
@@ -94,21 +87,13 @@ def sha256_of(path: Path) -> str:
 
 
 def variables_of(pid: int) -> list[bytes]:
-    """The variables that a process was started with, and last an empty text.
-
-    Raises:
-        OSError: There is none, or it may not be looked at.
-    """
+    """The variables that a process was started with, and last an empty text; else OSError."""
     with Path("/proc", str(pid), "environ").open("rb") as file:
         return file.read(MOST_VARIABLES_BYTES).split(b"\0")
 
 
 def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        UsageError: it cannot be read (see `read_small`), or is no TOML.
-    """
+    """The tables of a TOML file; UsageError: it cannot be read, or is no TOML."""
     content = read_small(path, most_bytes)
     try:
         tables: dict[str, Any] = tomllib.loads(content.decode())
@@ -118,13 +103,10 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuses a place that no file may take: something else than a file is there.
+    """Raises HztuneError at a place that no file may take: something else than a file is there.
 
     A user's link to a file may be replaced. A link of the system (/dev/stdout) leads to a file
     where its output goes to one, and is none.
-
-    Raises:
-        HztuneError: So it is.
     """
     is_systems = path.is_symlink() and os.readlink(path).startswith(("/dev/", "/proc/"))
     if is_systems or (path.exists() and not path.is_file()):
@@ -136,10 +118,7 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 
     A symbolic link at `path` is replaced, never followed. What is no file (/dev/null, a FIFO) is
-    refused: it would be replaced, too, for every program on the machine.
-
-    Raises:
-        HztuneError: the file system refused, or `path` is something else than a file.
+    refused with HztuneError: it would be replaced, too, for every program on the machine.
     """
     temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -169,11 +148,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a results directory, unless it is there.
-
-    Raises:
-        UsageError: It is no directory, or cannot be made or written to.
-    """
+    """Makes a results directory, unless it is there; UsageError: no file can be made in it."""
     try:
         path.mkdir(0o755, parents=True, exist_ok=True)  # what it holds is executed: `kept_command`
     except OSError as error:

@@ -15,16 +15,15 @@ from types import FrameType
 from hztune.errors import StoppedByUser
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_BY_SIGNAL = 128
-"""What a shell adds to the number of the signal that ended a process."""
+_BY_SIGNAL = 128  # a shell adds it to the number of the signal that ended a process
 
 
 def end_in_order() -> None:
     """Makes the first SIGTERM or SIGHUP a KeyboardInterrupt, as SIGINT is one already.
 
-    Without it they would leave temporary folders, and control groups, for the next hztune to
-    remove. One that the caller ignores stays ignored. A second signal ends the process at once,
-    but not SIGHUP: a terminal that is closed may send it twice.
+    Else temporary folders and control groups would be left. One that the caller ignores stays
+    ignored. A second signal ends the process at once, but not SIGHUP: a terminal that is closed may
+    send it twice.
     """
     ends = [
         one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL

@@ -24,7 +24,7 @@ _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
 _LOCK_FOLDERS = ("run/lock", "run", "tmp")
-WORDS = {
+WORDS = {  # how sentences name the fields of a record
     "cpu": "CPU model",
     "cores": "number of CPUs",
     "quota": "CPU quota",
@@ -38,7 +38,6 @@ WORDS = {
     "memory_limit_kb": "memory limit of the control group (KiB)",
     "cpu_flags": "CPU features (hash)",
 }
-"""How sentences name the fields of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,6 @@ _waited_s = 0.0
 
 
 def waited_s() -> float:
-    """How long this process has waited for its timed windows so far, seconds."""
     return _waited_s
 
 
@@ -114,10 +112,9 @@ def waited_s() -> float:
 def timed_window() -> Iterator[None]:
     """Holds the machine for one timed window: no two of them overlap, in any process.
 
-    The lock is the kernel's (flock), so that it ends with its holder, however that ends. It is on a
-    directory that all users share and that none has to make or may replace; to read it is enough.
-    A container has directories of its own: it has to be given the host's (`-v /run/lock:/run/lock`)
-    if others measure beside it.
+    The lock is the kernel's (flock): it ends with its holder. It is on a directory that all users
+    share, may read, and none may replace. If others measure beside a container, it has to be given
+    the host's directory (`-v /run/lock:/run/lock`).
     """
     global _waited_s
     fd = os.open(_lock_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -133,8 +130,7 @@ def timed_window() -> Iterator[None]:
 def _lock_folder(root: Path = Path("/")) -> Path:
     """The one directory that every user of this machine locks, whatever his environment.
 
-    The first ones are the machine's own and in memory, where a root that comes over a network is
-    neither.
+    The first ones are in memory and the machine's own, which a root over a network is not.
     """
     return next(filter(_all_may_read, (root / name for name in _LOCK_FOLDERS)), root)
 
@@ -153,12 +149,8 @@ def quota_paths(
 ) -> tuple[Path, ...]:
     """Where a limit of a process's control group may stand, its own group first.
 
-    Args:
-        root: Stands for / in tests.
-        controller: Name of the v1 controller ("cpu", "memory").
-        name_v2: File of the unified hierarchy ("cpu.max").
-        name_v1: File of the controller's own hierarchy ("cpu.cfs_quota_us").
-        whose: The number of the process; "self": this one.
+    `controller`: of v1 ("cpu"). `name_v2`: of the unified hierarchy ("cpu.max"). `name_v1`: of the
+    controller's own ("cpu.cfs_quota_us"). `whose`: the process's number. `root`: / in tests.
     """
     mount = root / "sys/fs/cgroup"
     found = []
@@ -173,7 +165,6 @@ def quota_paths(
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """The smallest CPU quota on the way up the control groups, in CPUs."""
     quotas = []
     for path in quota_paths(root, "cpu", _CPU_QUOTA_V2, "cpu.cfs_quota_us"):
         words = text_or_empty(path).split()
@@ -185,10 +176,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] | None:
-    """The smallest memory limit on the way up a process's control groups, and its use.
-
-    Both in bytes; None: there is no limit.
-    """
+    """The smallest memory limit above a process and its use, bytes; None: there is no limit."""
     limits = []
     for path in quota_paths(root, "memory", _MEMORY_V2, "memory.limit_in_bytes", whose):
         text, used = text_or_empty(path), "current" if path.name == _MEMORY_V2 else "usage_in_bytes"
@@ -212,8 +200,8 @@ def _arm_model(cpuinfo: str) -> str:
 def _huge_pages(folder: Path) -> str:
     """The mode of transparent huge pages, and which sizes have an unusual one.
 
-    Since Linux 6.8 each size has a mode. Usually the largest has that of all, and no other is used.
-    "madvise, always for 32 64 KiB".
+    "madvise, always for 32 64 KiB": since Linux 6.8 each size has a mode. Usually the largest has
+    that of all, and no other is used.
     """
     mode = _chosen(folder)
     largest = text_or_empty(folder / "hpage_pmd_size")

@@ -1,7 +1,6 @@
 """In what this machine is not the one that a profile was proved on.
 
-A profile may be applied anywhere; its claim is about one machine, one library and one kernel. Each
-difference is named, so that the claim is not taken for a measurement of this machine.
+Each difference is named: the claim is about one machine, one library and one kernel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The table of parameters, as the core holds it: read, never restated.
 
-Whether an hz configuration is legal is decided by the core's C code (hz_config_set,
-hz_config_check) through cffi. This is the only file that imports `_core`. The same shape, `Param`,
-describes the knobs of other allocators; those are judged here by their row alone, and by their
-adapter for the rest.
+The core's C code decides whether an hz configuration is legal, through cffi; this is the only file
+that imports `_core`. The same shape, `Param`, describes the knobs of other allocators, which are
+judged here by their row alone, and by their adapter for the rest.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from typing import Any, Literal
 from hztune import artifacts
 from hztune.errors import UsageError, did_you_mean
 
-Value = int | str
-"""A parameter's value: a number, one of its words, or `auto`."""
+Value = int | str  # a number, one of the parameter's words, or `auto`
 
 Scale = Literal["linear", "log", "pow2"]
 
@@ -82,7 +80,6 @@ def find(name: str) -> Param:
 
 
 def defaults() -> dict[str, Value]:
-    """The default of every row, by name."""
     return {param.name: param.default for param in table()}
 
 
@@ -116,14 +113,9 @@ def judge(param: Param, value: Value) -> None:
 
 
 def check(config: Mapping[str, Value], *, relations: bool = True) -> None:
-    """Asks the core whether it would run with `config`; a row that is left out has its default.
+    """Asks the core whether it would run with `config`; UsageError in the core's own words.
 
-    Args:
-        config: values by row name.
-        relations: whether the rows must fit each other, beside each standing in its own range.
-
-    Raises:
-        UsageError: in the core's own words.
+    Without `relations`, the rows stand each in its own range, but need not fit each other.
     """
     core = _core()
     held = core.ffi.new("hz_config *")
@@ -138,11 +130,7 @@ def check(config: Mapping[str, Value], *, relations: bool = True) -> None:
 
 
 def environment(config: Mapping[str, Value]) -> dict[str, str]:
-    """The variables that give hz `config`, in the table's order; a row that is left out sets none.
-
-    Raises:
-        UsageError: the core would not run with it.
-    """
+    """The variables that give hz `config`, in the table's order; UsageError: it would not run."""
     check(config)
     return {row.env: str(config[row.name]) for row in table() if row.name in config}
 

@@ -32,8 +32,7 @@ from hztune.arguments import printable
 from hztune.errors import HztuneError, OutOfTime, UsageError
 from hztune.files import variables_of
 
-MARK = "HZTUNE_CHILD"
-"""The variable that marks every process of a child's tree; each child has a value of its own."""
+MARK = "HZTUNE_CHILD"  # marks every process of a child's tree; each child has its own value
 
 _READ_BYTES = 1 << 16
 _DRAIN_BYTES = 1 << 22
@@ -82,7 +81,6 @@ class Finished:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself with exit status 0."""
         return self.code == 0 and not self.timed_out
 
     def describe(self) -> str:
@@ -109,11 +107,7 @@ def signal_name(number: int) -> str:
 
 
 def run(argv: Sequence[str], *, deadline_s: float, **options: Any) -> Finished:
-    """Runs a program to its end, or to its deadline; `options` are those of `Child`.
-
-    Raises:
-        UsageError: There is no such program, or it cannot be executed.
-    """
+    """Runs a program to its end, or to its deadline; `options` are those of `Child`."""
     with Child(argv, **options) as child:
         return child.finish(deadline_s)
 
@@ -132,19 +126,11 @@ class Child:
         keep_stdout: bool = True,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Starts a program; no shell is involved.
+        """Starts a program without a shell; UsageError: it does not exist, or cannot be executed.
 
-        Args:
-            argv: Program and arguments.
-            env: Its whole environment; None hands on this process's own.
-            cwd: Its working directory; None: this process's own.
-            stdin: What it can read there; None: a pipe that `send` writes to.
-            output_limit: Bytes of stdout, and of stderr, that are kept; more is read and dropped.
-            keep_stdout: False: it writes to nowhere, so that reading it disturbs nothing.
-            pass_fds: Descriptors that stay open in it.
-
-        Raises:
-            UsageError: There is no such program, or it cannot be executed.
+        `env`: all of it; None: this process's own. `stdin`: None: a pipe that `send` writes to.
+        `output_limit`: bytes of stdout, and of stderr, that are kept; more is read and dropped.
+        `keep_stdout`: False: it writes to nowhere, so that reading it disturbs nothing.
         """
         self._mark = secrets.token_hex(8)
         self._started = time.monotonic()
@@ -184,7 +170,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the number of its session."""
         return self._process.pid
 
     def send(self, line: str) -> None:
@@ -197,8 +182,7 @@ class Child:
     def lines(self, stall_s: float) -> Iterator[str]:
         """Yields each line of stdout as soon as it is complete, until the child has ended.
 
-        Raises:
-            Stalled: No line came for `stall_s` seconds, or one without an end.
+        Stalled: no line came for `stall_s` seconds, or one without an end.
         """
         rest = b""
         deadline = time.monotonic() + stall_s
@@ -231,8 +215,7 @@ class Child:
     def finish(self, deadline_s: float) -> Finished:
         """Reads until the child ends, kills it at the deadline, and tells how it ended.
 
-        Raises:
-            HztuneError: Something else in this process has waited for it.
+        HztuneError: something else in this process has waited for it.
         """
         timed_out = not self.wait(deadline_s)
         wall_s = time.monotonic() - self._started
@@ -288,9 +271,8 @@ class Child:
     def _pump(self, deadline: float) -> bytes | None:
         """Waits for something to happen and returns what came on stdout; None: nothing in time.
 
-        stderr goes to its buffer. When the child has ended and nothing is left to read, `_ended`
-        becomes true; a descendant that holds the outputs open and floods them delays that by a few
-        megabytes only.
+        When the child has ended and nothing is left to read, `_ended` becomes true; a descendant
+        that floods the outputs delays that by a few megabytes only.
         """
         wait_s, most_s = deadline - time.monotonic(), left_s()
         events = self._selector.select(max(0.0, min(wait_s, most_s)))
@@ -324,15 +306,12 @@ class Child:
 
 
 class _Kept:
-    """The first and the last bytes of a stream."""
-
     def __init__(self, head: int, tail: int) -> None:
         self._limits = head, tail
         self._head, self._tail = bytearray(), bytearray()
         self.overflowed = False
 
     def add(self, chunk: bytes) -> None:
-        """Takes in what was read, drops what is over the limits."""
         head, tail = self._limits
         room = head - len(self._head)
         self._head += chunk[:room]
@@ -342,7 +321,6 @@ class _Kept:
             del self._tail[:over]
 
     def text(self) -> str:
-        """What is kept; bytes that are no UTF-8 are replaced."""
         return (self._head + self._tail).decode(errors="replace")
 
 
@@ -437,8 +415,6 @@ def _kill_tree(root: int, mark: str) -> None:
 
 
 class _ProcessStat(NamedTuple):
-    """What /proc/PID/stat says about a process."""
-
     is_dead: bool
     parent: int
     session: int
@@ -466,8 +442,7 @@ def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int,
     """Those that may be orphans of `root`'s tree, each with its mark.
 
     An orphan goes to a process above this one, or to the first of its container, and began after
-    `root`. The mark is read once for each look, so that an orphan which shows it between two
-    questions is not missed.
+    `root`. The mark is read once for each look, so that none is missed between two questions.
     """
     above = {os.getpid(), 1}
     while more := {table[pid].parent for pid in above if pid in table} - above:
@@ -481,10 +456,9 @@ def _marks_of_orphans(table: Mapping[int, _ProcessStat], root: int) -> dict[int,
 
 
 def _mark_of(pid: int) -> str | None:
-    """The mark that a process was started with, "" without one.
+    """The mark that a process was started with, "" without one; None: it shows none.
 
-    None: it shows none, as a process that executes a program, or gives up its memory, has no
-    environment at that moment.
+    A process that executes a program, or gives up its memory, has no environment then.
     """
     try:
         variables = variables_of(pid)

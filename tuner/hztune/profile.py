@@ -42,35 +42,28 @@ from hztune.schema import (
 )
 
 SCHEMA = "hztune-profile/1"
-PROFILE = "profile.json"
-"""Its name in a results directory."""
-MOST_BYTES = 64 * 1024
-"""A profile is a page of text; whatever is larger is something else."""
+PROFILE = "profile.json"  # in a results directory
+MOST_BYTES = 64 * 1024  # a profile is a page of text; whatever is larger is something else
 
 Verdict = Literal[
     "improved", "within_limit", "less_memory", "no_gain", "infeasible", "not_enough_data",
     "interrupted",
 ]  # fmt: skip
-"""`within_limit`: it keeps a memory limit that the default breaks, whatever its speed.
-`less_memory`: it takes less memory than the default, whatever its speed."""
+"""`within_limit`: it keeps a memory limit that the default breaks; `less_memory`: it takes less
+memory than the default; both whatever its speed."""
 
 CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 """Verdicts that promise something that can be measured again."""
 
-TOLD_FROM = 1.05
-"""Times of memory from which on it is told beside a gain."""
-LIMIT_ROOM = 1.25
-"""A suggested memory limit is so many times the largest peak that was seen."""
-TERM_DAYS = 90
-"""Days after which a profile should be measured again, if it does not say otherwise."""
+TOLD_FROM = 1.05  # times of memory from which on it is told beside a gain
+LIMIT_ROOM = 1.25  # a suggested memory limit is so many times the largest peak that was seen
+TERM_DAYS = 90  # after which a profile should be measured again, if it does not say otherwise
 MOST_TERM_DAYS = 36500
 MOST_SEED = 2**63 - 1
 
 Trouble = Literal["speed", "memory", "failure", "known", "trace"]
-"""Less speed, more memory, a process that failed: measured. `known`: not measured here. `trace`: it
-was proved on a trace, and not on the program."""
-_MANY_TIMES = 0.5
-"""Times of speed below which a loss is told as a factor."""
+"""`known`: not measured here. `trace`: it was proved on a trace, and not on the program."""
+_MANY_TIMES = 0.5  # times of speed below which a loss is told as a factor
 
 _Metric = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}\Z")]
 _Threads = Annotated[int, Meta(ge=0, le=65536)]
@@ -88,7 +81,6 @@ class AllocatorId(Schema, frozen=True):
 
     @classmethod
     def of(cls, found: Installed) -> AllocatorId:
-        """The identity of an installed allocator."""
         soname = Path(found.preload).name
         return cls(found.name, found.version, soname, found.sha256, dict(found.given))
 
@@ -132,7 +124,6 @@ class MachineId(Schema, frozen=True):
 
     @classmethod
     def of(cls, machine: Machine) -> MachineId:
-        """The identity in a machine's record, its texts reduced to what a profile may hold."""
         cpu, kernel, libc, thp = map(
             as_text, (machine.cpu, machine.kernel, machine.libc, machine.thp)
         )
@@ -150,7 +141,6 @@ class Objective(Schema, frozen=True):
     quota: Quota | None = None  # the container in which it was proved
 
     def __post_init__(self) -> None:
-        """Keeps out what a program says: that would be an expression of somebody else's."""
         if self.rest is not None and self.rest.says:
             raise ValueError("rest holds what a program says; legal are idle_s and rounds")
 
@@ -158,7 +148,7 @@ class Objective(Schema, frozen=True):
 class MemoryClaim(Schema, frozen=True, omit_defaults=False):
     """What a configuration was seen to take, on the pairs of its claim.
 
-    The ratio is tuned to default, below 1 is less, with the ends of its 95 % confidence interval.
+    The ratio is tuned to default, below 1 is less, with its 95 % interval.
     """
 
     ratio: Times
@@ -167,7 +157,6 @@ class MemoryClaim(Schema, frozen=True, omit_defaults=False):
     of: MemoryKind = "rss"
 
     def __post_init__(self) -> None:
-        """Refuses what is no interval."""
         if not self.ci_low <= self.ratio <= self.ci_high:
             raise ValueError("the ratio lies outside its ci_low and ci_high")
 
@@ -175,8 +164,8 @@ class MemoryClaim(Schema, frozen=True, omit_defaults=False):
 class Claim(Schema, frozen=True):
     """The verdict, and what was proved on pairs that no selection had seen.
 
-    The ratio is tuned to default, above 1 is better whatever the metric, with the ends of its 95 %
-    confidence interval; None, all three: not measured.
+    The ratio is tuned to default, above 1 is better whatever the metric, with its 95 % interval;
+    None, all three: not measured.
     """
 
     metric: _Metric
@@ -209,7 +198,6 @@ class Caution(Schema, frozen=True):
     ci_high: Times | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what does not fit together."""
         measured = [each for each in (self.ci_low, self.ratio, self.ci_high) if each is not None]
         if len(measured) != 3 * (self.what in ("speed", "memory")):
             raise ValueError("a warning lacks its ratio, or has one that is not of its kind")
@@ -237,8 +225,6 @@ class Caution(Schema, frozen=True):
 
 
 class SearchInfo(Schema, frozen=True):
-    """How the candidate was found."""
-
     sampler: Word
     seed: Annotated[int, Meta(ge=0, le=MOST_SEED)]
     budget_s: Times
@@ -280,21 +266,15 @@ class Profile(Schema, frozen=True):
 
     @property
     def arm(self) -> Arm:
-        """The configuration as it is measured."""
         return Arm.of(self.allocator.name, self.params)
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter of its allocator."""
         return allocator.get(self.allocator.name)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that carry the parameters, made anew; LD_PRELOAD is not among them.
-
-        Raises:
-            UsageError: the allocator would not run with these parameters.
-        """
+        """The variables of the parameters, made anew, without LD_PRELOAD; UsageError: not legal."""
         found = self.allocator.as_installed()
         return self.adapter.environment(self.params, found, preload=False)
 
@@ -311,11 +291,7 @@ def hash_of_words(words: Sequence[str]) -> str:
 
 
 def load(path: str | Path) -> Profile:
-    """The profile in a file; every field of it was judged.
-
-    Raises:
-        UsageError: it is no profile, or not a legal one; the text says where.
-    """
+    """The profile in a file; UsageError: it is none, or no legal one; the text says where."""
     if os.path.isdir(path):
         raise UsageError(
             f"cannot read {str(path)!r}: it is a directory; "
@@ -329,11 +305,7 @@ def load(path: str | Path) -> Profile:
 
 
 def save(profile: Profile, path: Path) -> None:
-    """Writes `profile` so that `path` is always a whole profile.
-
-    Raises:
-        HztuneError: the profile is not one that `load` would take, or the file system refused.
-    """
+    """Writes a profile, whole or not at all; HztuneError: it is not legal, or the disk is full."""
     text = dumps(profile)
     try:
         if parse(text.encode()) != profile:
@@ -350,11 +322,7 @@ def dumps(profile: Profile) -> str:
 
 
 def parse(content: bytes) -> Profile:
-    """The profile in `content`.
-
-    Raises:
-        UsageError: in one sentence, what is wrong where.
-    """
+    """The profile in `content`; UsageError: in one sentence, what is wrong where."""
     if len(content) > MOST_BYTES:
         raise UsageError(f"it is above {MOST_BYTES} bytes")
     held = schema.judged(schema.parse(content), dict[str, object])

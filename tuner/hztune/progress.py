@@ -17,8 +17,6 @@ from hztune.arguments import printable
 
 @dataclass(frozen=True, slots=True)
 class StudyStatus:
-    """How a study stands."""
-
     phase: str
     trials: int
     failed: int
@@ -31,7 +29,6 @@ class StudyStatus:
     subject: str = ""  # what is being proved
 
     def line(self) -> str:
-        """The status in one line."""
         left = f"{duration(self.left_s)} left"
         if self.subject:
             of = f" of {self.planned}" if self.planned else ""
@@ -44,7 +41,6 @@ class StudyStatus:
         return f"{self.phase:<9} {searched}  {best}  {left}"
 
     def best_text(self) -> str:
-        """The best ratio with its interval."""
         if self.trials == 0 and not self.subject:
             return "-"
         within = f" ± {percent(self.error, sign=False)}" if self.error != float("inf") else ""
@@ -62,8 +58,6 @@ class Reporter(Protocol):
 
 
 class Quiet:
-    """Shows nothing."""
-
     def say(self, line: str) -> None:
         """Ignores the line."""
 
@@ -94,7 +88,6 @@ class Plain(Quiet):
             self._stream.flush()
 
     def update(self, status: StudyStatus) -> None:
-        """Writes the status when it is due, or when another phase begins."""
         due = self._shown_at is None or self._shown_at - status.left_s >= self._every_s
         if due or status.phase != self._phase:
             self._shown_at, self._phase = status.left_s, status.phase
@@ -109,11 +102,9 @@ class Live(Quiet):
         self._shown = ""
 
     def say(self, line: str) -> None:
-        """Writes the line above the status."""
         self._write(f"{printable(line)}\n{self._shown}")
 
     def update(self, status: StudyStatus) -> None:
-        """Shows the status in place of the one before."""
         self._shown = printable(status.line())[: get_terminal_size().columns - 1]
         self._write(self._shown)
 

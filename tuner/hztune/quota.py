@@ -20,7 +20,6 @@ class Quota(Schema, frozen=True, omit_defaults=False):
     memory_kb: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError where a number is out of range, or there is no limit at all."""
         if self.cpus is None and self.memory_kb is None:
             raise UsageError("a container needs --cpus, --memory, or both")
         if self.cpus is not None:
@@ -32,11 +31,7 @@ class Quota(Schema, frozen=True, omit_defaults=False):
 
     @classmethod
     def of(cls, cpus: float | None, memory: str) -> Quota | None:
-        """The container that a user described; None: none was.
-
-        Raises:
-            UsageError: It is not legal, or has more CPUs than there are.
-        """
+        """The container that a user described; None: none was; UsageError: it is not legal."""
         if cpus is None and not memory:
             return None
         here = len(os.sched_getaffinity(0))
@@ -58,14 +53,12 @@ class Quota(Schema, frozen=True, omit_defaults=False):
 
     @property
     def text(self) -> str:
-        """In words: "2 CPUs and 512M of memory"."""
         cpus = "" if self.cpus is None else cpus_text(self.cpus)
         memory = "" if self.memory_kb is None else f"{memory_text(self.memory_kb)} of memory"
         return " and ".join(each for each in (cpus, memory) if each)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The words of a command line that ask for it."""
         cpus = () if self.cpus is None else ("--cpus", f"{self.cpus:g}")
         memory = () if self.memory_kb is None else ("--memory", memory_text(self.memory_kb))
         return (*cpus, *memory)

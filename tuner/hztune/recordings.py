@@ -78,7 +78,6 @@ def recorder_command(
 
 
 def _require_seen_through(path: Path) -> None:
-    """Refuses a file with an allocator that is not called as malloc."""
     with contextlib.suppress(OSError):
         file = elf.read(path)
         for part in inside.parts_of([path]) if file and "malloc" not in file.defines else ():

@@ -18,11 +18,9 @@ from hztune.arguments import within
 from hztune.errors import UsageError
 from hztune.schema import Schema
 
-MemoryKind = Literal["rss", "kept"]
-"""Which memory is meant: the peak of the processes, or what they keep at rest."""
+MemoryKind = Literal["rss", "kept"]  # the peak of the processes, or what they keep at rest
 
-MEMORIES: dict[MemoryKind, str] = {"rss": "peak memory", "kept": "kept memory"}
-"""What each is called in sentences."""
+MEMORIES: dict[MemoryKind, str] = {"rss": "peak memory", "kept": "kept memory"}  # in sentences
 
 DEFAULT_IDLE_S = 2.0
 MOST_IDLE_S = 3600.0
@@ -42,7 +40,6 @@ class RestPlan(Schema, frozen=True):
     says: str = ""
 
     def __post_init__(self) -> None:
-        """Raises UsageError where a number is out of range, or the expression is none."""
         within("--idle-s", self.idle_s, 0, MOST_IDLE_S)
         within("--rounds", self.rounds, 1, MOST_RESTS)
         try:
@@ -54,7 +51,6 @@ class RestPlan(Schema, frozen=True):
 
     @property
     def text(self) -> str:
-        """In words: "3 rounds, each with 2 s of rest"."""
         if self.rounds == 1:
             return f"one load and {self.idle_s:g} s of rest"
         return f"{self.rounds} rounds, each with {self.idle_s:g} s of rest"

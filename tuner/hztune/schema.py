@@ -30,8 +30,7 @@ Created = Annotated[
     str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")
 ]
 """A time, UTC: 2026-01-31T12:00:00Z."""
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-"""The same for strftime."""
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # of Created
 
 Setting = Annotated[int, Meta(ge=1 - 2**63, le=2**63 - 1)] | Word
 """Value of a parameter: `params.Value` as a file may hold it."""
@@ -59,11 +58,7 @@ def as_word(text: str) -> str:
 
 
 def time_of(key: str, text: str) -> datetime:
-    """The time that a text like Created means.
-
-    Raises:
-        UsageError: There is no such day or hour.
-    """
+    """The time that a text like Created means; UsageError: there is no such day or hour."""
     try:
         return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -71,11 +66,7 @@ def time_of(key: str, text: str) -> datetime:
 
 
 def parse(content: bytes | str) -> Any:
-    """The value that JSON text holds.
-
-    Raises:
-        UsageError: It is not JSON.
-    """
+    """The value that JSON text holds; else UsageError."""
     try:
         return msgspec.json.decode(content)
     except RecursionError:
@@ -87,11 +78,7 @@ def parse(content: bytes | str) -> Any:
 
 
 def judged(value: object, kind: type[_T]) -> _T:
-    """`value` as a `kind`, which names every field and what is legal there.
-
-    Raises:
-        UsageError: It is none; the text says where, and what was got.
-    """
+    """`value` as a `kind`, which names every field; UsageError says where, and what was got."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -25,11 +25,7 @@ _PREFIX = "hztune-scratch-"
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Makes a directory and removes it in the end; the first time those that dead processes left.
-
-    Raises:
-        HztuneError: It cannot be made.
-    """
+    """Makes a directory and removes it in the end; the first time those of dead processes, too."""
     place = Path(tempfile.gettempdir())
     _remove_left(place)
     folder, held = Path(), None
@@ -64,7 +60,6 @@ def require_plain() -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Returns a descriptor that holds a directory; None: a living process holds it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,8 +16,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.files import sha256_of
 from hztune.schema import as_word
 
-PREFIX = "trace:"
-"""What stands before the file where a workload is named."""
+PREFIX = "trace:"  # stands before the file where a workload is named
 
 _WITH_DIGEST = re.compile(r"(?P<path>.+)@(?P<digest>[0-9a-f]{12})")
 _DEADLINE_S = 120.0
@@ -36,7 +35,6 @@ class TraceFile:
 
     @property
     def name(self) -> str:
-        """How results call it, as a workload: "trace:redis.hzt"."""
         return as_word(PREFIX + self.path.name)
 
 
@@ -45,11 +43,7 @@ def is_trace(text: str) -> bool:
 
 
 def find(text: str) -> TraceFile:
-    """The trace that "trace:FILE" names, or "trace:FILE@DIGEST", as results have it.
-
-    Raises:
-        UsageError: There is no such file, it is no whole trace, or it is another than the digest's.
-    """
+    """The trace of "trace:FILE", or "trace:FILE@DIGEST" as results have it; else UsageError."""
     words = text.removeprefix(PREFIX)
     if not words:
         raise UsageError(f"{PREFIX} names no file; write trace:FILE, the file of `hztune record`")

@@ -38,31 +38,25 @@ _USAGE_STATUS = 2
 _MAX_THREADS = 4096
 
 _MOST_CALLS_ANYWHERE = 200_000
-"""Of a round of a trace: a block of turns then has many rounds, and it matters little that it
-begins and ends within one. Turns of a longer trace are whole rounds."""
+"""Of a round of a trace: a block of turns has many such rounds, and may begin and end within one.
+Turns of a longer trace are whole rounds."""
 
 _MOST_CALLS_IN_TURNS = 8_000_000
-"""Of a round of a trace. A longer one is measured by runs of a round: turns of more than a second
-see another machine each."""
+"""Of a round of a trace. A longer one is measured by runs: turns of more than a second see another
+machine each."""
 
-_CALLS_A_SECOND = 8e6
-"""Rounds of a trace in a run are counted with this speed; most traces are faster."""
+_CALLS_A_SECOND = 8e6  # rounds of a trace in a run are counted with this speed; most are faster
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadParam:
-    """One parameter of a workload."""
-
     name: str
     default: Value
     unit: str
     doc: str
-    low: int = 0
-    """Least legal number; 0 with choices."""
-    high: int = 0
-    """Greatest legal number; 0 with choices."""
-    choices: tuple[str, ...] = ()
-    """The legal words; empty for a number."""
+    low: int = 0  # least legal number; 0 with choices
+    high: int = 0  # greatest legal number; 0 with choices
+    choices: tuple[str, ...] = ()  # the legal words; empty for a number
 
     def legal(self) -> str:
         """What is legal, in words: "a whole number from 1 to 100 (percent)"."""
@@ -72,7 +66,6 @@ class WorkloadParam:
         return f"a whole number from {self.low} to {self.high}{unit}"
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for; UsageError: it is not legal."""
         if self.choices and text in self.choices:
             return text
         is_number = not self.choices and re.fullmatch(r"[0-9]{1,18}", text, re.ASCII)
@@ -92,24 +85,17 @@ class NamedSetting:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One workload of hz-bench."""
-
     name: str
     doc: str
-    source: str
-    """Where the shape comes from."""
-    min_threads: int
-    """Fewest threads it works with."""
-    steady: bool
-    """Whether every second is like the other, so that turns can measure it."""
+    source: str  # where the shape comes from
+    min_threads: int  # fewest threads it works with
+    steady: bool  # every second is like the other, so that turns can measure it
     params: tuple[WorkloadParam, ...]
     settings: tuple[NamedSetting, ...]
-    file: bool
-    """Whether it replays a file, and is named NAME:FILE."""
+    file: bool  # it replays a file, and is named NAME:FILE
 
     @property
     def text(self) -> str:
-        """As a user writes it: "larson", "trace:FILE"."""
         return f"{self.name}:FILE" if self.file else self.name
 
     def param(self, name: str) -> WorkloadParam:
@@ -122,35 +108,24 @@ class WorkloadSpec:
     """A workload with everything chosen that makes its requests what they are, except the seed."""
 
     name: str
-    setting: str
-    """Name of the setting; "" for the workload's own defaults. Of a trace its digest."""
+    setting: str  # "": the workload's own defaults; of a trace its digest
     params: tuple[tuple[str, Value], ...]
     threads: int
-    steady: bool = True
-    """Whether turns can measure it."""
-    goal: Goal = "throughput"
-    """What is measured of it."""
-    trace: TraceFile | None = field(default=None, compare=False)
-    """The file that is replayed; None: there is none, or the specification was read from results,
-    which do not know where it stands."""
-    rest: RestPlan | None = None
-    """Its rounds of load and rest; None: it is not looked at while it rests."""
-    quota: Quota | None = None
-    """The container in which each of its runs is measured; None: it has the machine."""
+    steady: bool = True  # whether turns can measure it
+    goal: Goal = "throughput"  # what is measured of it
+    trace: TraceFile | None = field(default=None, compare=False)  # what is replayed; None: nothing
+    rest: RestPlan | None = None  # None: it is not looked at while it rests
+    quota: Quota | None = None  # of each of its runs; None: it has the machine
 
     @classmethod
     def from_text(
         cls, text: str, overrides: Sequence[str] = (), threads: int | None = None
     ) -> WorkloadSpec:
-        """The specification that a command line describes.
+        """The specification that a command line describes; UsageError: it is not legal.
 
-        Args:
-            text: "remote", or "remote@main" with a named setting; or "trace:FILE".
-            overrides: "KEY=VALUE" for each parameter that shall differ from the setting.
-            threads: None: as many as this process may use CPUs, or as the workload needs.
-
-        Raises:
-            UsageError: An unknown workload, setting or parameter, or a value out of range.
+        `text`: "remote", or "remote@main" with a named setting; or "trace:FILE". `overrides`:
+        "KEY=VALUE" for each parameter that shall differ from the setting. `threads`: None: as many
+        as this process may use CPUs, or as the workload needs.
         """
         if trace_file.is_trace(text):
             return _of_trace(trace_file.find(text), overrides, threads)
@@ -180,13 +155,10 @@ class WorkloadSpec:
         return " ".join([*words, f"T={self.threads}", *goal, *rest, *within])
 
     def by(self, goal: Goal) -> WorkloadSpec:
-        """The same workload with something else measured of it.
+        """The same workload with something else of METRICS measured; else UsageError.
 
         Latencies are of whole runs: they take a clock at every call, and come when a run ends. So
         is what stays at rest.
-
-        Raises:
-            UsageError: It is none of METRICS.
         """
         if goal not in tuple(METRICS):
             raise UsageError(f"there is no objective {goal!r} (legal: {' '.join(METRICS)})")
@@ -218,7 +190,6 @@ class WorkloadSpec:
 
     @property
     def _target(self) -> str:
-        """How hz-bench is told what to run."""
         if self.trace is not None:
             return trace_file.PREFIX + str(self.trace.path)
         return self.name + (f"@{self.setting}" if self.setting else "")
@@ -240,9 +211,7 @@ class WorkloadSpec:
     def check(self) -> None:
         """Runs one operation of it, since only hz-bench knows which parameters go together.
 
-        Raises:
-            UsageError: hz-bench refuses the combination; the message is its own.
-            HztuneError: It cannot run here at all (memory, threads).
+        UsageError: hz-bench refuses them, in its own words. HztuneError: it cannot run here.
         """
         if _is_paced(self) and self.goal == "throughput":
             raise UsageError(
@@ -283,7 +252,6 @@ def listing() -> tuple[Workload, ...]:
 
 
 def find(name: str) -> Workload:
-    """The workload called `name`; UsageError: there is none."""
     return _one(listing(), name, "workload")
 
 
@@ -305,8 +273,7 @@ def specs_named(
 ) -> tuple[WorkloadSpec, ...]:
     """The workloads of ("larson", "remote@main"), each with the overrides that it takes.
 
-    Raises:
-        UsageError: As for `WorkloadSpec.from_text`; or none of them takes one of the overrides.
+    UsageError: one is not legal, or none of them takes one of the overrides.
     """
     for override in overrides:
         if not any(takes(name, override) for name in names):
@@ -333,7 +300,6 @@ def takes(name: str, override: str) -> bool:
 
 
 def _override(workload: Workload, text: str) -> tuple[str, Value]:
-    """Name and value of one "KEY=VALUE"."""
     key, value = key_value(text, "-p")
     param = workload.param(key)
     return param.name, param.parse(value)
