@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
+from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 
 from hztune.blocks import Arm, Block, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import Effort, play
+from hztune.machine import Machine
 from hztune.measure import Around, Executor, launch
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.params import Param, Scale, Value
@@ -39,6 +41,12 @@ from hztune.workload import WorkloadSpec
 
 SIMULATED = ModelNoise(within=0.02, between=0.005, common=0.05)
 """Noise of the studies that `simulate` lets tests carry out."""
+
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
+MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+TWO_KNOBS = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
+"""A space of hz in which one parameter is a word, the other a number."""
 
 Simulate = Callable[..., VirtualClock]
 MakeProfile = Callable[..., Profile]
@@ -117,14 +125,48 @@ def row(
     return found.blocks
 
 
-class Forgetful(Around):
-    """An executor that has just begun, and takes blocks for shorter than they are."""
+@dataclass
+class Stopped(Around):
+    """An executor that notes its blocks, takes them for longer than they are, and is stopped."""
+
+    left: int = sys.maxsize
+    error: type[BaseException] | BaseException = KeyboardInterrupt
+    dearer: float = 1.0
+    seen: list[Block] = field(default_factory=list)
 
     def cost(self, arms: int, rounds: int) -> float:
-        return 0.3 * self.inner.cost(arms, rounds)
+        return self.dearer * self.inner.cost(arms, rounds)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+        if len(self.seen) >= self.left:
+            raise self.error
+        self.seen.append(self.inner.measure(arms, role=role, rounds=rounds, number=number))
+        return self.seen[-1]
+
+
+def flat(arm: Arm) -> Truth:
+    return Truth()
+
+
+def spin_wins(gain: float = 0.2, knob: str = "lock") -> Landscape:
+    """A landscape in which the spin lock is the only thing that matters."""
+    return lambda arm: Truth(gain if arm.config.get(knob) == "spin" else 0.0)
+
+
+def bench_of(
+    landscape: Landscape,
+    noise: NoiseSource | None = None,
+    *,
+    budget_s: float = 90.0,
+    seed: int = 1,
+    limit: MemoryLimit | None = None,
+    ledger: Ledger | None = None,
+    **of_executor: float,
+) -> Workbench:
+    """A bench that measures a landscape on a virtual clock, and tells a listener."""
+    clock = VirtualClock()
+    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, **of_executor)
+    return Workbench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Listener())
 
 
 @pytest.fixture(scope="session")
@@ -235,10 +277,10 @@ def toy_params() -> tuple[Param, ...]:
     )
 
 
-@pytest.fixture
-def toy_space(toy_params: tuple[Param, ...], tmp_path: Path) -> Space:
+@pytest.fixture(scope="session")
+def toy_space(toy_params: tuple[Param, ...], tmp_path_factory: pytest.TempPathFactory) -> Space:
     """A small space over those knobs."""
-    path = tmp_path / "toy.toml"
+    path = tmp_path_factory.mktemp("toy") / "toy.toml"
     path.write_text(TOY_SPACE)
     return load(path, toy_params, check=lambda config: None)
 
@@ -246,22 +288,7 @@ def toy_space(toy_params: tuple[Param, ...], tmp_path: Path) -> Space:
 @pytest.fixture(scope="session")
 def make_bench() -> MakeBench:
     """Makes a bench that measures a landscape on a virtual clock."""
-
-    def make(
-        landscape: Landscape,
-        noise: ModelNoise | None = None,
-        *,
-        budget_s: float = 90.0,
-        seed: int = 1,
-        limit: MemoryLimit | None = None,
-        ledger: Ledger | None = None,
-    ) -> Workbench:
-        clock = VirtualClock()
-        executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
-        budget = Budget(clock, budget_s)
-        return Workbench(executor, ledger or Ledger(limit), budget, Quiet())
-
-    return make
+    return bench_of
 
 
 class Listener(Quiet):
@@ -278,6 +305,12 @@ class Listener(Quiet):
         self.statuses.append(status)
 
 
+def heard(bench: Workbench) -> Listener:
+    """What a bench has told."""
+    assert isinstance(bench.reporter, Listener)
+    return bench.reporter
+
+
 @pytest.fixture
 def listener() -> Listener:
     """Is told how a study goes."""
@@ -288,9 +321,11 @@ def listener() -> Listener:
 def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulate:
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
 
-    def simulated(landscape: Landscape, *, rss_scatter: float = 0.0) -> VirtualClock:
+    def simulated(
+        landscape: Landscape, noise: ModelNoise = SIMULATED, *, rss_scatter: float = 0.0
+    ) -> VirtualClock:
         clock = VirtualClock()
-        inner = ReplayExecutor(landscape, SIMULATED, seed=1, clock=clock, rss_scatter=rss_scatter)
+        inner = ReplayExecutor(landscape, noise, seed=1, clock=clock, rss_scatter=rss_scatter)
         monkeypatch.setattr(
             session, "executor_of", lambda asked, machine, sink, *more: Kept(inner, sink)
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ReplayExecutor, Truth, VirtualClock
 
 from hztune import profile, report
 from hztune.api import request as requested
@@ -27,24 +27,21 @@ from hztune.compare.match import Measured
 from hztune.errors import UsageError
 from hztune.measure import Around
 from hztune.measure.program import described
-from hztune.profile import Claim, Objective, Profile
+from hztune.profile import Claim, Objective
 from hztune.progress import Quiet
 from hztune.rests import Rested, RestPlan, RestRound
 from hztune.result import Result
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
-from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, Rules
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, measure
 
-from .conftest import SIMULATED, Kept, row
+from .conftest import SIMULATED, TWO_KNOBS, Kept, MakeProfile, bench_of, flat, row
 
-MakeProfile = Callable[..., Profile]
 CONTROL = Arm("hz")
-SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 SCATTER = 0.03
 
 
@@ -74,7 +71,6 @@ class AtRest(Around):
         leak_kb: What a round more keeps.
     """
 
-    inner: ReplayExecutor
     kept: Callable[[Arm], float]
     loss: Callable[[Arm], float] = lambda arm: 0.0
     seeks_kept: bool = True
@@ -102,33 +98,30 @@ class AtRest(Around):
         return replace(one, rested=seen, turns=turns, ops_per_s=ops)
 
 
-def spin_saves(arm: Arm) -> float:
-    """The spin lock keeps a fifth less; to purge at once keeps half, and costs speed."""
-    saved = 0.22 if arm.config.get("depot_lock") == "spin" else 0.0
-    return -saved - (0.7 if arm.config.get("decay_ms") == 0 else 0.0)
+def by_knobs(spin: float = 0.0, at_once: float = 0.0) -> Callable[[Arm], float]:
+    """What the spin lock adds to a log ratio, and what to purge at once adds."""
+
+    def value(arm: Arm) -> float:
+        is_spin = arm.config.get("depot_lock") == "spin"
+        return spin * is_spin + at_once * (arm.config.get("decay_ms") == 0)
+
+    return value
 
 
-def purging_costs(arm: Arm) -> float:
-    return -0.2 if arm.config.get("decay_ms") == 0 else 0.0
+SAME = by_knobs()
+SPIN_SAVES = by_knobs(-0.22, -0.7)
+"""The spin lock keeps a fifth less; to purge at once keeps half, and costs speed."""
 
-
-def same(arm: Arm) -> float:
-    return 0.0
+PURGING_COSTS = by_knobs(at_once=-0.2)
 
 
 # ---- what is kept --------------------------------------------------------------------------------
 
 
-def test_what_is_kept_is_that_of_the_last_rest() -> None:
+def test_what_is_kept_is_that_of_the_last_rest_and_a_slope_leaves_out_the_first_of_three() -> None:
     assert rested(1000, leak_kb=100, rounds=4).kept_kb == 1300
-
-
-def test_a_slope_leaves_out_the_first_round_and_needs_three() -> None:
-    filled = replace(
-        rested(1000, leak_kb=100),
-        rounds=(RestRound(0, 1, 2, 1, 0), *rested(500, leak_kb=100).rounds),
-    )
-    assert filled.slope_kb == pytest.approx(100)
+    filled = (RestRound(0, 1, 2, 1, 0), *rested(500, leak_kb=100).rounds)
+    assert replace(rested(1000), rounds=filled).slope_kb == pytest.approx(100)
     assert rested(1000, rounds=2).slope_kb is None
 
 
@@ -152,21 +145,15 @@ def test_of_several_memory_limits_the_one_that_is_kept_worst_counts(
     assert limit.excess_of(outcome(100_000), outcome(80_000)) == pytest.approx(excess)
 
 
-def test_memory_that_was_not_seen_keeps_no_limit() -> None:
+def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs() -> None:
     limit = MemoryLimit.of("0.7x", "kept")
     assert limit.excess_of(outcome(100_000), replace(outcome(80_000), rested=None)) is None
-
-
-def test_a_record_holds_the_memory_that_the_study_weighs() -> None:
     ledger = Ledger(memory="kept")
     block = Block(0, "search", (outcome(100_000), outcome(50_000, 400_000, Arm.of("hz", {"x": 1}))))
     ledger.add(block)
     (record,) = ledger.searched.values()
     assert record.memory == [pytest.approx(math.log(0.5))]
     assert (record.rss_ratio, record.kept_ratio) == (pytest.approx(2.0), pytest.approx(0.5))
-
-
-def test_the_speed_of_the_load_is_what_may_be_lost_where_memory_is_sought() -> None:
     rules = Rules(max_loss=LossLimit.of("5%", of_load=True))
     (pair,) = rules.each(outcome(1e5, speed=1000.0), outcome(5e4, speed=900.0))
     assert pair is not None
@@ -180,21 +167,21 @@ def test_the_speed_of_the_load_is_what_may_be_lost_where_memory_is_sought() -> N
 def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
     """Carries out a whole request on a landscape of what is kept."""
     space = tmp_path / "two.toml"
-    space.write_text(SPACE)
+    space.write_text(TWO_KNOBS)
 
     def carry_out(
         kept: Callable[[Arm], float],
-        loss: Callable[[Arm], float] = same,
-        leak_kb: Callable[[Arm], float] = same,
-        speed: Landscape | None = None,
+        loss: Callable[[Arm], float] = SAME,
+        leak_kb: Callable[[Arm], float] = SAME,
         **asked: Any,
     ) -> Result:
         clock = VirtualClock()
         options = {"objective": "kept", "rounds": 4, "budget": "120s", "panel": False, **asked}
 
         def executor_of(request: TuneRequest, machine: object, sink: Any, *more: object) -> Around:
-            speeds = speed or (lambda arm: Truth(loss(arm)))
-            inner = ReplayExecutor(speeds, SIMULATED, seed=1, clock=clock, rss_scatter=0.01)
+            inner = ReplayExecutor(
+                lambda arm: Truth(loss(arm)), SIMULATED, seed=1, clock=clock, rss_scatter=0.01
+            )
             at_rest = AtRest(inner, kept, loss, request.seeks_kept, leak_kb)
             return Kept(at_rest, sink)
 
@@ -210,7 +197,7 @@ def test_the_least_kept_memory_wins_whose_load_loses_little_and_all_of_it_is_tol
     tuned: Callable[..., Result],
 ) -> None:
     """The winner leaks, too."""
-    asked = (spin_saves, purging_costs, lambda arm: 100.0 * (arm.config == {"depot_lock": "spin"}))
+    asked = (SPIN_SAVES, PURGING_COSTS, lambda arm: 100.0 * (arm.config == {"depot_lock": "spin"}))
     found = tuned(*asked)
     claim = found.profile.claim
     assert (claim.verdict, claim.metric) == ("improved", "kept_kb")
@@ -243,60 +230,41 @@ def test_the_least_kept_memory_wins_whose_load_loses_little_and_all_of_it_is_tol
     assert (again.account.kept, summary_lines(again)) == (kept, summary_lines(found))
 
 
-def test_what_may_cost_too_much_speed_is_told_with_what_it_saves(
-    tuned: Callable[..., Result],
-) -> None:
-    def kept(arm: Arm) -> float:
-        return -0.7 if arm.config.get("decay_ms") == 0 else 0.0
-
-    found = tuned(kept, lambda arm: 0.25 * purging_costs(arm))
-    assert found.profile.claim.verdict == "no_gain"
-    why = found.account.why
-    assert "decay_ms=0 has -50." in why
-    assert "kept memory, but it may lose more than 5% on the speed of its load" in why
-    assert ", which is 0.95" in why
-
-
-def test_a_limit_of_kept_memory_bounds_what_is_fast(tuned: Callable[..., Result]) -> None:
-    def greedy(arm: Arm) -> float:
-        return 0.5 if arm.config.get("depot_lock") == "spin" else 0.0
-
-    def fast(arm: Arm) -> float:
-        gain = 0.3 if arm.config.get("depot_lock") == "spin" else 0.0
-        return gain + (0.15 if arm.config.get("decay_ms") == 0 else 0.0)
-
-    found = tuned(greedy, fast, objective="throughput", max_kept="1.10x")
-    assert found.profile.claim.verdict == "improved"
-    assert found.profile.params == {"decay_ms": 0}
-    assert dict(found.profile.objective.limits) == {"max_kept": "1.10x"}
+THROUGHPUT = {"objective": "throughput"}
+STUDIES: dict[str, tuple[tuple[Callable[[Arm], float], ...], dict[str, str], str, object, str]] = {
+    "what may cost too much speed is told with what it saves": (
+        (by_knobs(at_once=-0.7), by_knobs(at_once=-0.05)), {}, "no_gain", None,
+        r"decay_ms=0 has -50\..* kept memory, but it may lose more than 5% on the speed of its "
+        r"load.*, which is 0\.95",
+    ),
+    "a limit bounds what is fast": (
+        (by_knobs(spin=0.5), by_knobs(0.3, 0.15)), {**THROUGHPUT, "max_kept": "1.10x"},
+        "improved", 0, "",
+    ),
+    "a default that breaks the limit is told so": (
+        (SPIN_SAVES,), {**THROUGHPUT, "max_kept": "0.7x"}, "within_limit|improved", 0,
+        r"0\.7x of kept memory",
+    ),
+    "what breaks a limit by little does not hide what keeps it": (
+        (by_knobs(math.log(0.755), math.log(0.43)), by_knobs(at_once=-0.16)),
+        {**THROUGHPUT, "max_kept": "0.75x", "budget": "60s"}, "within_limit", 0, "",
+    ),
+}  # fmt: skip
 
 
-def test_a_default_that_breaks_a_limit_of_kept_memory_is_told_so(
-    tuned: Callable[..., Result],
-) -> None:
-    found = tuned(spin_saves, objective="throughput", max_kept="0.7x")
-    assert found.profile.claim.verdict in ("within_limit", "improved")
-    assert "0.7x of kept memory" in found.account.why
-
-
-def test_what_breaks_a_limit_by_little_does_not_hide_what_keeps_it(
-    tuned: Callable[..., Result],
-) -> None:
-    def kept(arm: Arm) -> float:
-        if arm.config.get("decay_ms") == 0:
-            return math.log(0.43)
-        return math.log(0.755) if arm.config.get("depot_lock") == "spin" else 0.0
-
-    def slow(arm: Arm) -> Truth:
-        return Truth(-0.16 if arm.config.get("decay_ms") == 0 else 0.0)
-
-    found = tuned(kept, speed=slow, objective="throughput", max_kept="0.75x", budget="60s")
-    assert found.profile.claim.verdict == "within_limit"
-    assert found.profile.params["decay_ms"] == 0
+@pytest.mark.parametrize("name", STUDIES)
+def test_speed_and_kept_memory_are_weighed(tuned: Callable[..., Result], name: str) -> None:
+    landscape, asked, verdict, decay_ms, why = STUDIES[name]
+    found = tuned(*landscape, **asked)
+    assert found.profile.claim.verdict in verdict.split("|")
+    assert found.profile.params.get("decay_ms") == decay_ms
+    assert re.search(why, found.account.why)
+    if "max_kept" in asked:
+        assert dict(found.profile.objective.limits) == {"max_kept": asked["max_kept"]}
 
 
 def test_a_front_weighs_what_is_kept(tuned: Callable[..., Result]) -> None:
-    found = tuned(spin_saves, purging_costs, objective="throughput", pareto="throughput,kept")
+    found = tuned(SPIN_SAVES, PURGING_COSTS, objective="throughput", pareto="throughput,kept")
     assert found.front
     taken = [each.claim.memory for each in found.front]
     assert all(each is not None and each.of == "kept" for each in taken)
@@ -315,8 +283,8 @@ SIDES = (
 def compared() -> Comparison:
     """A comparison of one program that rests; the second contender leaks."""
     executor = AtRest(
-        ReplayExecutor(lambda arm: Truth(), seed=1),
-        spin_saves,
+        ReplayExecutor(flat, seed=1),
+        SPIN_SAVES,
         seeks_kept=False,
         leak_kb=lambda arm: 1024.0 * bool(arm.params),
     )
@@ -331,23 +299,20 @@ def test_a_comparison_with_another_rest_or_container_is_another_one() -> None:
     assert len({ProgramSpec.of(each) for each in programs}) == len(options)
 
 
-def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> None:
+def test_a_comparison_and_its_record_tell_what_each_contender_keeps(
+    compared: Comparison, tmp_path: Path
+) -> None:
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")
-    assert re.match(
-        r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB returned", plain[at + 1]
-    )
-    assert re.match(r"    spin     0.8\d \[0.\d\d, 0.\d\d\] ", plain[at + 2])
-    assert "growth per round +1,0" in plain[at + 2]
-    assert plain[at + 2].endswith("it grows, a leak or fragmentation")
+    default = r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB returned"
+    assert re.match(default, plain[at + 1])
+    spins = r"    spin     0.8\d \[0.\d\d, 0.\d\d\] .*growth per round \+1,0.*it grows, a leak"
+    assert re.match(spins, plain[at + 2])
     shown = comparison_table.as_markdown(compared.standings)
     assert "| row | contender | kept memory at rest | ratio | growth per round |" in shown
     (_, spin) = csv.DictReader(io.StringIO(comparison_table.csv_text(compared)))
     assert float(spin["kept_ratio"]) == pytest.approx(0.83, abs=0.05)
     assert float(spin["round_more_kib"]) == pytest.approx(1024, abs=60)
-
-
-def test_a_record_of_a_comparison_holds_what_was_kept(compared: Comparison, tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text(comparison.dumps(compared))
     found, wrong = comparison.load(tmp_path / "record.json")
     assert (found.standings, wrong) == (compared.standings, [])
@@ -356,8 +321,8 @@ def test_a_record_of_a_comparison_holds_what_was_kept(compared: Comparison, tmp_
 def test_equals_are_told_apart_by_no_study_of_forty() -> None:
     claims = 0
     for seed in range(40):
-        inner = ReplayExecutor(lambda arm: Truth(), SIMULATED, seed=seed, clock=VirtualClock())
-        executor = AtRest(inner, same)
+        inner = ReplayExecutor(flat, SIMULATED, seed=seed, clock=VirtualClock())
+        executor = AtRest(inner, SAME)
         blocks = [
             executor.measure([CONTROL, CONTROL], role="confirm", rounds=1, number=100 * seed + n)
             for n in range(6)
@@ -380,10 +345,8 @@ def test_a_claim_of_kept_memory_is_measured_again(
         claim=Claim("kept_kb", 1.35, 1.25, 1.45, 12, "improved"),
     )
     promise = Promise.of(claimed)
-    clock = VirtualClock()
-    inner = ReplayExecutor(lambda arm: Truth(), SIMULATED, seed=1, clock=clock)
-    executor = AtRest(inner, lambda arm: 0.0 if arm.is_default else truth)
-    bench = Workbench(executor, promise.ledger(), Budget(clock, 60.0), Quiet())
+    bench = bench_of(flat, SIMULATED, budget_s=60.0, ledger=promise.ledger())
+    bench.executor = AtRest(bench.executor, lambda arm: 0.0 if arm.is_default else truth)
     finding = measure(promise, bench)
     assert finding.answer == answer
     assert finding.kept_ratio == pytest.approx(math.exp(truth), rel=0.05)
@@ -420,11 +383,8 @@ def test_a_program_says_when_it_rests_and_a_server_rests_two_seconds() -> None:
 
 
 def test_rounds_and_rest_make_another_study() -> None:
-    texts = [
-        understand(requested("larson", threads=2, objective="kept", rounds=rounds)).identity
-        for rounds in (1, 3)
-    ]
-    assert texts[0] != texts[1]
+    one, three = (requested("larson", threads=2, objective="kept", rounds=n) for n in (1, 3))
+    assert understand(one).identity != understand(three).identity
 
 
 # ---- where to search -----------------------------------------------------------------------------

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm
 from hztune.errors import HztuneError
-from hztune.machine import Machine
-from hztune.measure import Around
 from hztune.measure.whole import RunExecutor
 from hztune.stats.intervals import Interval
 from hztune.study.bench import Workbench
 from hztune.study.panel import LOOKS, Examination, Panel, PanelExecutor, make, panel_interval
 from hztune.study.proof import Step
 
-MakeBench = Callable[..., Workbench]
+from .conftest import MACHINE, QUIET, USUAL, Stopped, bench_of, flat
+
 Steps = tuple[Step, ...]
 
-QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
-USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
 CONTROL = Arm("hz")
 
 
@@ -42,10 +40,6 @@ def chain(**gains: float) -> Steps:
 
 
 WORTHY, WEAK = chain(lock=0.2, pages=0.1, delay=0.08), chain(lock=0.2, pages=0.04, delay=0.02)
-
-
-def flat(arm: Arm) -> Truth:
-    return Truth()
 
 
 def slow(log_ratio: float, **config: object) -> Landscape:
@@ -66,29 +60,27 @@ def panel(
     bench: Workbench, landscapes: Mapping[str, Landscape], noise: ModelNoise = QUIET, seed: int = 1
 ) -> Panel:
     """A panel of simulated workloads, on the clock of the bench."""
-    clock = bench.executor.clock  # type: ignore[attr-defined]
-    return Panel(
-        [
-            PanelExecutor(
-                ReplayExecutor(landscape, noise, seed=100 * seed + index, clock=clock,
-                               rss_scatter=0.02),
-                name, f"programs like {name}",
-            )
-            for index, (name, landscape) in enumerate(landscapes.items())
-        ]
-    )  # fmt: skip
+    clock, executors = bench.budget.clock, []
+    for index, (name, landscape) in enumerate(landscapes.items(), start=100 * seed):
+        drawn = ReplayExecutor(landscape, noise, seed=index, clock=clock, rss_scatter=0.02)
+        executors.append(PanelExecutor(drawn, name, f"programs like {name}"))
+    return Panel(executors)
 
 
 def examined(
-    make_bench: MakeBench,
     landscapes: Mapping[str, Landscape],
     steps: Steps = WEAK,
     seconds: float = 30.0,
-    **options: object,
-) -> Examination:
-    bench = make_bench(flat)
-    found = panel(bench, landscapes, **options)  # type: ignore[arg-type]
-    return found.examine(bench, CONTROL, steps, until_s=seconds)
+    stops: int | None = None,
+    **options: Any,
+) -> tuple[Examination, Workbench]:
+    """What a panel finds; the first workload cannot be measured after so many blocks."""
+    bench = bench_of(flat)
+    found = panel(bench, landscapes, **options)
+    if stops is not None:
+        gone = HztuneError("hz-turns is gone")
+        found.executors[0].inner = Stopped(found.executors[0].inner, stops, gone)
+    return found.examine(bench, CONTROL, steps, until_s=seconds), bench
 
 
 def texts(cautions: Sequence[object]) -> list[str]:
@@ -116,9 +108,9 @@ def texts(cautions: Sequence[object]) -> list[str]:
     ],
 )
 def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
-    make_bench: MakeBench, landscape: Landscape, steps: Steps, left: int, gone: str, told: str
+    landscape: Landscape, steps: Steps, left: int, gone: str, told: str
 ) -> None:
-    found = examined(make_bench, {"large": landscape, "mstress": flat}, steps)
+    found, _ = examined({"large": landscape, "mstress": flat}, steps)
     assert (found.winner, found.steps) == (steps[-1].arm, steps[:left])
     assert texts([harm.caution for harm in found.left_out]) == [
         f"on programs like large: {gone}"
@@ -127,8 +119,8 @@ def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
     assert [seen.state for seen in found.seen] == ["harmed" if told else "safe", "safe"]
 
 
-def test_what_only_may_not_be_removed_is_told(make_bench: MakeBench) -> None:
-    bench = make_bench(flat)
+def test_what_only_may_not_be_removed_is_told() -> None:
+    bench = bench_of(flat)
     found = panel(bench, {"large": slow(-3.5, delay=0)})
     seen = found.examine(bench, CONTROL, WEAK, until_s=30.0, may_remove=False)
     assert (seen.steps, texts(seen.cautions)) == (
@@ -139,22 +131,20 @@ def test_what_only_may_not_be_removed_is_told(make_bench: MakeBench) -> None:
     assert len(bench.ledger.panel) == blocks
 
 
-def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected(
-    make_bench: MakeBench,
-) -> None:
+def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected() -> None:
     """On `large`, pairs of a ruined winner scatter by 0.3: three of them show nothing yet."""
     noise = ModelNoise(within=0.6, between=0.2, common=0.2)
     landscapes = {"large": slow(-2.0, delay=0), "bursts": flat, "mstress": flat}
     found = 0
     for seed in range(10):
-        seen = examined(make_bench, landscapes, noise=noise, seed=seed, seconds=14.4)
+        seen, _ = examined(landscapes, noise=noise, seed=seed, seconds=14.4)
         found += seen.steps == WEAK[:2]
     assert found >= 8
 
 
-def test_two_steps_that_harm_different_programs_both_go(make_bench: MakeBench) -> None:
+def test_two_steps_that_harm_different_programs_both_go() -> None:
     landscapes = {"large": slow(-2.0, delay=0), "mstress": slow(-2.0, pages="on")}
-    found = examined(make_bench, landscapes, seconds=60.0)
+    found, _ = examined(landscapes, seconds=60.0)
     assert found.steps == WEAK[:1]
     assert len(found.left_out) in (1, 2)  # the shorter one may be found first
 
@@ -162,27 +152,13 @@ def test_two_steps_that_harm_different_programs_both_go(make_bench: MakeBench) -
 # ---- what cannot be measured ---------------------------------------------------------------------
 
 
-@dataclass
-class Broken(Around):
-    """What cannot measure any more after so many blocks."""
-
-    after: int = 0
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        self.after -= 1
-        if self.after < 0:
-            raise HztuneError("hz-turns is gone")
-        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
-
-
-def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench(flat)
-    found = panel(bench, {"large": flat, "bursts": lambda arm: Truth(status="oom"),
-                          "mstress": slow(-3.5, delay=0)})  # fmt: skip
-    found.executors[0].inner = Broken(found.executors[0].inner)
-    seen = found.examine(bench, CONTROL, WEAK, until_s=30.0)
+def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why() -> None:
+    landscapes = {
+        "large": flat,
+        "bursts": lambda arm: Truth(status="oom"),
+        "mstress": slow(-3.5, delay=0),
+    }
+    seen, _ = examined(landscapes, stops=0)
     assert seen.steps == WEAK[:2]
     assert [(each.state, each.missing) for each in seen.seen] == [
         ("open", "the default failed on it (failed: hz-turns is gone)"),
@@ -191,18 +167,13 @@ def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why(
     ]
 
 
-def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench(flat)
-    found = panel(bench, {"large": slow(-3.5, delay=0)})
-    found.executors[0].inner = Broken(found.executors[0].inner, after=3)
-    seen = found.examine(bench, CONTROL, WEAK, until_s=30.0)
+def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause() -> None:
+    seen, bench = examined({"large": slow(-3.5, delay=0)}, stops=3)
     assert texts(seen.cautions) == ["on programs like large: 33 times slower"]
     assert len(bench.ledger.panel) == 5
 
 
-def test_a_process_that_fails_as_often_with_the_default_is_no_harm(make_bench: MakeBench) -> None:
+def test_a_process_that_fails_as_often_with_the_default_is_no_harm() -> None:
     """By turns default and winner fail once, then neither."""
     arms = iter([CONTROL, WEAK[-1].arm])
     failing = next(arms)
@@ -214,20 +185,19 @@ def test_a_process_that_fails_as_often_with_the_default_is_no_harm(make_bench: M
             return Truth(status="crash")
         return Truth()
 
-    found = examined(make_bench, {"large": flaky})
+    found, _ = examined({"large": flaky})
     assert (found.cautions, found.left_out) == ((), ())
     assert [seen.state for seen in found.seen] == ["safe"]
 
 
-def test_the_panel_keeps_its_time_and_says_what_it_had_none_for(make_bench: MakeBench) -> None:
-    found = examined(make_bench, {"large": slow(-3.5, delay=0)}, seconds=1.0)
+def test_the_panel_keeps_its_time_and_says_what_it_had_none_for() -> None:
+    found, _ = examined({"large": slow(-3.5, delay=0)}, seconds=1.0)
     assert (found.steps, [each.missing for each in found.seen]) == (
         WEAK,
         ["no time was left for it"],
     )
-    bench = make_bench(flat)
     landscapes = {"large": slow(-0.06, delay=0), "bursts": slow(-0.06, pages="on"), "mstress": flat}
-    panel(bench, landscapes, USUAL).examine(bench, CONTROL, WEAK, until_s=14.4)
+    _, bench = examined(landscapes, noise=USUAL, seconds=14.4)
     assert bench.budget.elapsed() <= 14.4
 
 
@@ -236,8 +206,7 @@ def test_a_winner_that_hangs_costs_the_panel_seconds(
 ) -> None:
     """The first run of a block has no usual time yet."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    machine = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
-    found = make(None, seed=1, machine=machine, threads=2, tuned=("larson",))
+    found = make(None, seed=1, machine=MACHINE, threads=2, tuned=("larson",))
     (bursts,) = (each.inner for each in found if each.workload == "burst-idle")
     assert isinstance(bursts, RunExecutor)
     assert bursts.limit_s() <= 5.0
@@ -247,19 +216,17 @@ def test_a_winner_that_hangs_costs_the_panel_seconds(
 
 
 @pytest.mark.slow
-def test_noise_alone_warns_in_few_panels(make_bench: MakeBench) -> None:
+def test_noise_alone_warns_in_few_panels() -> None:
     """At most 3 % of panels of three workloads: 4 or more of 100 would be told."""
     warned = 0
     equal = {"large": flat, "bursts": flat, "mstress": flat}
     for seed in range(60):
-        found = examined(make_bench, equal, noise=USUAL, seed=seed, seconds=14.4)
+        found, _ = examined(equal, noise=USUAL, seed=seed, seconds=14.4)
         warned += bool(found.cautions or found.left_out)
     assert warned <= 2
 
 
 def test_the_interval_of_a_panel_covers_at_all_its_looks_together() -> None:
-    import numpy as np
-
     rng = np.random.default_rng(5)
     missed = 0
     for _ in range(1000):

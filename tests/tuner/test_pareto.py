@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm
-from hztune.progress import Quiet
 from hztune.result import Decision
-from hztune.space import AnySpace, Space
+from hztune.space import Space
 from hztune.stats.intervals import Interval, planned_interval, planned_looks
 from hztune.stats.question import Looks, Question
-from hztune.study.bench import Budget, Workbench
+from hztune.study.bench import Workbench
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.ledger import Ledger
@@ -34,8 +34,8 @@ from hztune.study.proof import (
 from hztune.study.search import Search
 from hztune.tune.story import Front
 
-QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
-USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
+from .conftest import QUIET, USUAL, bench_of, flat
+
 CONTROL = Arm("hz")
 
 
@@ -50,10 +50,6 @@ def points_of(found: Sequence[At]) -> list[Point]:
     return [each.point for each in found]
 
 
-def flat(arm: Arm) -> Truth:
-    return Truth()
-
-
 def three_ways(arm: Arm) -> Truth:
     """The spin lock is fast and greedy; a short delay saves, and costs less than it gains."""
     lock, delay = arm.config.get("lock"), arm.config.get("delay", 100)
@@ -64,24 +60,15 @@ def three_ways(arm: Arm) -> Truth:
     return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
 
 
-def bench_of(
-    landscape: Landscape,
-    noise: ModelNoise = QUIET,
-    *,
-    seed: int = 1,
-    budget_s: float = 120.0,
-    limit: MemoryLimit | None = None,
-    ledger: Ledger | None = None,
-    rss_scatter: float = 0.01,
-) -> Workbench:
-    """A bench on a virtual clock, on which peak memory scatters, too."""
-    clock = VirtualClock()
-    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, rss_scatter=rss_scatter)
-    return Workbench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Quiet())
+def scattering(landscape: Landscape, noise: ModelNoise = QUIET, **options: Any) -> Workbench:
+    """A bench on which peak memory scatters, too."""
+    return bench_of(landscape, noise, **{"budget_s": 120.0, "rss_scatter": 0.01, **options})
 
 
-def front_search(bench: Workbench, space: AnySpace) -> Search:
-    return Search(bench, space, seed=1, goal=FrontGoal())
+def calibrated(landscape: Landscape, noise: ModelNoise = QUIET, **options: Any) -> Workbench:
+    made = scattering(landscape, noise, **options)
+    calibrate(made, CONTROL, 0.08)
+    return made
 
 
 def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
@@ -121,10 +108,12 @@ def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def test_savers_are_measured_again_and_what_is_beaten_in_both_is_not(toy_space: Space) -> None:
-    bench = bench_of(three_ways)
-    calibrate(bench, CONTROL, 0.08)
-    front_search(bench, toy_space).run(share=0.6)
+def test_savers_are_measured_again_and_found_and_what_is_beaten_in_both_is_not(
+    toy_space: Space,
+) -> None:
+    bench = calibrated(three_ways)
+    search = Search(bench, toy_space, seed=1, goal=FrontGoal())
+    search.run(share=0.6)
     pairs: dict[Point, list[int]] = {}
     for record in bench.ledger.searched.values():
         truth = three_ways(record.arm)
@@ -132,13 +121,6 @@ def test_savers_are_measured_again_and_what_is_beaten_in_both_is_not(toy_space: 
         pairs.setdefault(point, []).append(len(record.pairs))
     assert max(pairs[(-0.1, 0.67)]) > 1  # it takes the least
     assert max(pairs[(-0.3, 1.49)]) == 1  # slow and greedy
-
-
-def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> None:
-    bench = bench_of(three_ways)
-    calibrate(bench, CONTROL, 0.08)
-    search = front_search(bench, toy_space)
-    search.run(share=0.6)
     found = [three_ways(arm) for arm in members(search, MOST_MEMBERS)]
     assert min(truth.rss_kb for truth in found) < 70_000
     assert max(truth.log_ratio for truth in found) == 0.2
@@ -151,9 +133,7 @@ def some_arms(count: int) -> list[Arm]:
     return [Arm.of("hz", {"delay": number}) for number in range(count)]
 
 
-def proved(landscape: Landscape, arms: Sequence[Arm], **how: object) -> list[Proof]:
-    bench = bench_of(landscape, **how)  # type: ignore[arg-type]
-    calibrate(bench, CONTROL, 0.08)
+def proved(bench: Workbench, arms: Sequence[Arm]) -> list[Proof]:
     return prove_front(bench, CONTROL, arms, 0.97)
 
 
@@ -162,35 +142,25 @@ def test_the_error_is_split_over_the_members_and_both_objectives(members: int) -
     assert 2 * members * member_error(members) == pytest.approx(CLAIM_ERROR)
 
 
-def test_a_member_is_confirmed_by_either_of_speed_and_memory() -> None:
+def test_a_member_is_confirmed_by_either_of_speed_and_memory_and_one_that_fails_is_out() -> None:
     truths = [Truth(0.2, rss_kb=130_000), Truth(-0.2, rss_kb=70_000), Truth(-0.2, rss_kb=130_000)]
-    arms = some_arms(3)
-
-    def landscape(arm: Arm) -> Truth:
-        return truths[arms.index(arm)] if arm in arms else Truth()
-
-    fast, small, neither = proved(landscape, arms)
+    arms = some_arms(4)
+    landscape = dict(zip(arms, [*truths, Truth(status="crash")], strict=True))
+    made = calibrated(lambda arm: landscape.get(arm, Truth()), budget_s=160.0)
+    fast, small, neither, broken = proved(made, arms)
     assert (fast.answer, fast.is_faster, fast.is_saving) == ("proved", True, False)
     assert (small.answer, small.is_faster, small.is_saving) == ("proved", False, True)
-    assert neither.answer == "futile"
+    assert (neither.answer, broken.answer) == ("futile", "failed")
     assert fast.memory is not None and small.interval is not None
     assert fast.memory.low < math.log(1.3) < fast.memory.high
     assert small.interval.low < -0.2 < small.interval.high
     assert on_front([neither, small, fast]) == [fast, small]
 
 
-def test_a_member_that_fails_is_out_and_the_others_go_on() -> None:
-    arms = some_arms(2)
-    truths = dict(zip(arms, [Truth(status="crash"), Truth(0.2)], strict=True))
-    broken, fast = proved(lambda arm: truths.get(arm, Truth()), arms)
-    assert (broken.answer, fast.answer) == ("failed", "proved")
-
-
 def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> None:
     arms = some_arms(3)
-    bench = bench_of(lambda arm: Truth(0.5 if arm == arms[0] else 0.03), USUAL)
-    calibrate(bench, CONTROL, 0.08)
-    prove_front(bench, CONTROL, arms, 0.97)
+    bench = calibrated(lambda arm: Truth(0.5 if arm == arms[0] else 0.03), USUAL)
+    proved(bench, arms)
     blocks = [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == "confirm"]
     assert blocks[:3] == [[CONTROL, arm] for arm in arms]
     counts = Counter(block[1] for block in blocks)
@@ -200,14 +170,13 @@ def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> Non
 def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
     arms, settled = some_arms(2), []
     for seed in range(3):
-        bench = bench_of(
+        bench = calibrated(
             lambda arm: Truth(0.2, rss_kb=90_000) if arm.params else Truth(),
             USUAL,
             seed=seed,
             budget_s=300.0,
         )
-        calibrate(bench, CONTROL, 0.08)
-        members = prove_front(bench, CONTROL, arms, 0.97)
+        members = proved(bench, arms)
         looks = planned_looks(members[0].planned)
         settled += [looks.index(len(bench.ledger.fresh(arm).pairs)) for arm in arms]
         assert all(member.is_faster and member.is_saving for member in members)
@@ -218,13 +187,13 @@ def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
 def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
     claims = 0
     for seed in range(25):
-        members = proved(flat, some_arms(5), noise=USUAL, seed=seed, budget_s=60.0)
+        members = proved(calibrated(flat, USUAL, seed=seed, budget_s=60.0), some_arms(5))
         claims += any(member.is_faster or member.is_saving for member in members)
     assert claims <= 2  # 0.8 % a proof: three or more in 25 come once in 900
 
 
 def test_fewer_members_are_proved_where_there_is_little_time() -> None:
-    counts = [affordable_members(bench_of(flat, budget_s=s), 0.97) for s in (1.0, 10.0, 600.0)]
+    counts = [affordable_members(scattering(flat, budget_s=s), 0.97) for s in (1.0, 10.0, 600.0)]
     assert counts[0] == 0 and counts[-1] == MOST_MEMBERS
     assert counts == sorted(counts)
 
@@ -237,7 +206,7 @@ def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: S
     fast, between, small = (0.2, -0.2), (0.1, 0.2), (-0.1, 0.4)
     found: Counter[Point] = Counter()
     for seed in range(2):
-        decision = decided(bench_of(three_ways, seed=seed, budget_s=400), toy_space, seed)
+        decision = decided(scattering(three_ways, seed=seed, budget_s=400), toy_space, seed)
         seen = {truth_of(three_ways, member): member.verdict for member in decision.front}
         assert set(seen) <= {fast, between, small}, seed
         assert (seen.get(fast), seen.get(small)) == ("improved", "less_memory"), seed
@@ -251,7 +220,7 @@ def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
         truth = three_ways(arm)
         return Truth(min(0.0, truth.log_ratio), rss_kb=truth.rss_kb)
 
-    decision = decided(bench_of(savers), toy_space)
+    decision = decided(scattering(savers), toy_space)
     assert decision.verdict == "less_memory"
     assert decision.memory is not None and decision.memory.high < 0.0
     assert all(member.verdict == "less_memory" for member in decision.front)
@@ -260,37 +229,29 @@ def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
 
 def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space: Space) -> None:
     limit = MemoryLimit.of("0.9x")
-    decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
+    decision = decided(scattering(three_ways, limit=limit, budget_s=240), toy_space)
     assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2
-    unkept = decided(bench_of(flat, limit=limit, budget_s=240), toy_space)
+    unkept = decided(scattering(flat, limit=limit, budget_s=240), toy_space)
     assert (unkept.verdict, unkept.front) == ("infeasible", ())
 
 
-@pytest.mark.parametrize("stopped_at", [5])
-def test_a_front_that_was_stopped_in_its_proof_goes_on_with_the_same_members(
-    toy_space: Space, stopped_at: int
+def test_a_front_that_was_stopped_goes_on_with_the_same_members_and_an_ended_one_says_the_same(
+    toy_space: Space,
 ) -> None:
-    whole = bench_of(three_ways)
-    decided(whole, toy_space)
-    fresh = [i for i, block in enumerate(whole.ledger.blocks) if block.role == "confirm"]
-    kept = whole.ledger.blocks[: fresh[stopped_at]]
-    again = bench_of(three_ways, ledger=Ledger.of(kept))
-    again.budget.spent_s = 0.6 * again.budget.total_s
-    decision = decided(again, toy_space)
-    proved_first = {whole.ledger.blocks[i].outcomes[1].arm for i in fresh}
-    assert {proof.arm for proof in decision.proofs} == proved_first
-    assert all(block.role == "confirm" for block in again.ledger.blocks[fresh[0] :])
-    assert decision.front
-
-
-def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space: Space) -> None:
-    """Its plan is made anew from how long its blocks took, so that intervals may differ."""
-    first = bench_of(three_ways)
-    before = decided(first, toy_space)
-    again = bench_of(three_ways, ledger=Ledger.of(first.ledger.blocks))
-    again.budget.spent_s = again.budget.total_s
-    after = decided(again, toy_space)
-    assert again.ledger.blocks == first.ledger.blocks
+    """The plan is made anew from how long blocks took, so that intervals may differ."""
+    whole = scattering(three_ways)
+    before = decided(whole, toy_space)
+    blocks = whole.ledger.blocks
+    fresh = [i for i, block in enumerate(blocks) if block.role == "confirm"]
+    for kept, used in ((blocks[: fresh[5]], 0.6), (blocks, 1.0)):
+        again = scattering(three_ways, ledger=Ledger.of(kept))
+        again.budget.spent_s = used * again.budget.total_s
+        after = decided(again, toy_space)
+        proved_first = {blocks[i].outcomes[1].arm for i in fresh}
+        assert {proof.arm for proof in after.proofs} == proved_first
+        assert all(block.role == "confirm" for block in again.ledger.blocks[fresh[0] :])
+        assert after.front
+    assert again.ledger.blocks == blocks
     assert [(m.arm, m.interval.estimate, m.memory.estimate) for m in after.front] == [
         (m.arm, m.interval.estimate, m.memory.estimate) for m in before.front
     ]
@@ -302,18 +263,3 @@ def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() ->
     assert gain.proved_by == 6
     proving = planned_interval(pairs[:6], 0.05, 10)
     assert gain.claimed() == Interval(proving.low, proving.low, proving.high, 10)
-
-
-def test_how_exactly_memory_is_known_is_each_machines_own() -> None:
-    """On one host equal processes take equal memory, on the other they do not."""
-    scatters, benches = {"quiet": 0.002, "noisy": 0.1}, {}
-    for seed, (name, scatter) in enumerate(scatters.items()):
-        ledger = Ledger(machine=name)
-        benches[name] = bench_of(flat, seed=seed, ledger=ledger, rss_scatter=scatter)
-        calibrate(benches[name], CONTROL, 0.08)
-    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
-    both = Ledger.of(blocks).memory_noises()
-    assert both.on("noisy").between > 100.0 * both.on("quiet").between
-    for name, bench in benches.items():
-        assert both.on(name) == bench.ledger.memory_noises().on(name)
-    assert both.on("newcomer") == both

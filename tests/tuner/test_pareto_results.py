@@ -16,22 +16,18 @@ from hztune import cli, profile, report
 from hztune.blocks import Arm
 from hztune.cli.tune import print_result
 from hztune.errors import UsageError
-from hztune.profile import Claim, MemoryClaim, Profile
+from hztune.profile import Claim, MemoryClaim
 from hztune.progress import Quiet
 from hztune.result import Result
 from hztune.result.summary import summary_json, summary_lines
-from hztune.study.bench import Workbench
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
-from .conftest import SIMULATED, Simulate
+from .conftest import SIMULATED, TWO_KNOBS, MakeProfile, Simulate, bench_of, flat
 
-MakeProfile = Callable[..., Profile]
-MakeBench = Callable[..., Workbench]
 SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
-SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 
 
 def spin_or_purge(arm: Arm) -> Truth:
@@ -42,10 +38,6 @@ def spin_or_purge(arm: Arm) -> Truth:
     return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
 
 
-def nothing(arm: Arm) -> Truth:
-    return Truth()
-
-
 @pytest.fixture
 def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
     """Carries out a request for a front on a landscape, or goes on with one in a folder."""
@@ -53,7 +45,7 @@ def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
     def carry_out(landscape: Landscape, resume: bool = False) -> Result:
         simulate(landscape, rss_scatter=0.01)
         space = tmp_path / "two.toml"
-        space.write_text(SPACE)
+        space.write_text(TWO_KNOBS)
         asked = TuneRequest(
             workload=WorkloadSpec.from_text("larson", (), 2),
             space=str(space),
@@ -97,14 +89,14 @@ def test_every_member_is_a_profile_of_its_own_from_the_fastest_to_the_least_memo
 
     before = {path.name: path.read_text() for path in files}
     shutil.rmtree(tuned.folder / "front")
-    assert tuned_on(nothing, resume=True).front == tuned.front
+    assert tuned_on(flat, resume=True).front == tuned.front
     assert before == {path.name: path.read_text() for path in files}
 
 
 def test_where_none_is_better_the_front_is_the_default_alone(
     tuned_on: Callable[..., Result],
 ) -> None:
-    found = tuned_on(nothing)
+    found = tuned_on(flat)
     assert (found.profile.claim.verdict, print_result(found, as_json=True)) == ("no_gain", 0)
     assert "the front is the default alone" in found.account.why
     assert found.folder is not None and not (found.folder / "front").exists()
@@ -146,7 +138,7 @@ def test_a_memory_that_is_none_is_refused(
     ],
 )
 def test_a_claim_of_less_memory_holds_where_it_is_true(
-    speed: float, rss: int, why: str, make_profile: MakeProfile, make_bench: MakeBench
+    speed: float, rss: int, why: str, make_profile: MakeProfile
 ) -> None:
     made = make_profile(claim=SMALL)
     made = structs.replace(made, objective=structs.replace(made.objective, limits={}))
@@ -155,7 +147,7 @@ def test_a_claim_of_less_memory_holds_where_it_is_true(
     def landscape(arm: Arm) -> Truth:
         return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
 
-    found = measure(Promise.of(made), make_bench(landscape, SIMULATED, budget_s=60.0))
+    found = measure(Promise.of(made), bench_of(landscape, SIMULATED, budget_s=60.0))
     assert found.answer == ("holds" if "as much less" in why else "does not hold")
     assert found.why.startswith(why)
 

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ReplayExecutor
 from tests.bench import traces
 
 from hztune import profile, report
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm
 from hztune.errors import StoppedByUser, UsageError
 from hztune.export import provenance
-from hztune.measure import Around
 from hztune.measure.program import described
 from hztune.progress import Quiet, Reporter
 from hztune.result import Result, ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
+from hztune.tune import session
 from hztune.tune.request import TuneRequest, understand
-from hztune.tune.session import tune
 from hztune.workload import WorkloadSpec
 
-from .conftest import Kept, Listener
+from .conftest import QUIET, Kept, Listener, Simulate, Stopped, spin_wins
 
-QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 PROGRAM = described((sys.executable, "-c", "pass"))
 SPACE = """
 schema = 1
@@ -41,59 +39,37 @@ values = ["mutex", "spin"]
 CarryOut = Callable[..., Result]
 
 
-@dataclass
-class Stopped(Around):
-    """An executor that the user stops after so many blocks."""
-
-    left: int
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        if self.left == 0:
-            raise StoppedByUser("stopped by the user")
-        self.left -= 1
-        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
-
-
 @pytest.fixture
 def trace(tmp_path: Path) -> WorkloadSpec:
     path = traces.write(tmp_path / "app.hzt", [traces.churn(400)])
     return WorkloadSpec.from_text(f"trace:{path}")
 
 
-def gains(ratio: float) -> Landscape:
-    return lambda arm: Truth(ratio * (arm.config.get("depot_lock") == "spin"))
-
-
 @pytest.fixture
 def carry_out(
-    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: WorkloadSpec
+    core_build: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trace: WorkloadSpec,
+    simulate: Simulate,
 ) -> CarryOut:
     """Carries out a study of a trace, whose program has a landscape of its own."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     (tmp_path / "one.toml").write_text(SPACE)
-    clock = VirtualClock()
 
     def carried_out(
-        on_trace: float,
-        on_program: float,
-        *,
-        stop_after: int = sys.maxsize,
-        reporter: Reporter | None = None,
-        **changes: Any,
+        on_program: float, *, stop_after: int = 1000, reporter: Reporter | None = None, **more: Any
     ) -> Result:
-        def made(ratio: float, seed: int) -> ReplayExecutor:
-            return ReplayExecutor(gains(ratio), QUIET, seed=seed, clock=clock, rss_scatter=0.01)
-
-        where, inner = "hztune.tune.session", made(on_trace, 1)
-        program = Stopped(made(on_program, 2), stop_after)
-        monkeypatch.setattr(f"{where}.executor_of", lambda r, machine, to, *_: Kept(inner, to))
-        monkeypatch.setattr(f"{where}.executor_for", lambda p, to, **_: Kept(program, to))
-        monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
+        clock = simulate(spin_wins(0.4, "depot_lock"), QUIET, rss_scatter=0.01)
+        own = spin_wins(on_program, "depot_lock")
+        drawn = ReplayExecutor(own, QUIET, seed=2, clock=clock, rss_scatter=0.01)
+        program = Stopped(drawn, stop_after, StoppedByUser("stopped by the user"))
+        monkeypatch.setattr(session, "executor_for", lambda program_, to, **_: Kept(program, to))
         request = TuneRequest(
             trace, space=str(tmp_path / "one.toml"), budget_s=180.0, out=tmp_path / "out",
             panel=False, prove_on=PROGRAM,
         )  # fmt: skip
-        return tune(understand(replace(request, **changes)), reporter or Quiet())
+        return session.tune(understand(replace(request, **more)), reporter or Quiet())
 
     return carried_out
 
@@ -101,7 +77,7 @@ def carry_out(
 def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
     carry_out: CarryOut, tmp_path: Path
 ) -> None:
-    result = carry_out(0.4, 0.1)
+    result = carry_out(0.1)
     made = result.profile
     assert made.claim.verdict == "improved" and made.claim.metric == "wall_s"
     assert made.claim.ratio is not None and 1.05 < made.claim.ratio < 1.16
@@ -117,35 +93,29 @@ def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
     )
     assert read(json.loads(json.dumps(ending(result))), result.folder) == result
 
+    blocks = recording(tmp_path / "out").blocks
+    ledger = Ledger.of(blocks)
+    assert {block.role for block in ledger.on_program} == {"aa", "confirm"}
+    assert [block.number for block in blocks] == list(range(len(blocks)))
+    on_trace = ledger.fresh(Arm.of("hz", {"depot_lock": "spin"})).log_ratios
+    assert sum(on_trace) / len(on_trace) > 0.3, "no block of the program is among them"
+
 
 def test_a_gain_of_the_trace_alone_is_none(carry_out: CarryOut) -> None:
-    result = carry_out(0.4, 0.0)
+    result = carry_out(0.0)
     assert result.profile.claim.verdict == "no_gain" and result.profile.params == {}
     assert "itself does not confirm it" in result.account.why
     assert result.profile.workload.kind == "program"
 
 
-def test_no_other_decision_looks_at_the_blocks_of_the_program(
-    carry_out: CarryOut, tmp_path: Path
-) -> None:
-    carry_out(0.4, 0.1)
-    blocks = recording(tmp_path / "out").blocks
-    ledger = Ledger.of(blocks)
-    assert {block.role for block in ledger.on_program} == {"aa", "confirm"}
-    assert [block.number for block in blocks] == list(range(len(blocks)))
-    spin = Arm.of("hz", {"depot_lock": "spin"})
-    on_trace = ledger.fresh(spin).log_ratios
-    assert sum(on_trace) / len(on_trace) > 0.3
-
-
 def test_a_study_that_was_stopped_on_the_program_goes_on_there(
     carry_out: CarryOut, tmp_path: Path
 ) -> None:
-    stopped = carry_out(0.4, 0.1, stop_after=5)
+    stopped = carry_out(0.1, stop_after=5)
     assert stopped.profile.claim.verdict == "interrupted"
     before = Ledger.of(recording(tmp_path / "out").blocks).on_program
     assert len(before) == 5
-    result = carry_out(0.4, 0.1, resume=True)
+    result = carry_out(0.1, resume=True)
     assert result.profile.claim.verdict == "improved" and result.profile.found_on is not None
     assert Ledger.of(recording(tmp_path / "out").blocks).on_program[:5] == before
 
@@ -170,9 +140,7 @@ def test_what_cannot_be_proved_on_a_program_is_refused(
         understand(replace(TuneRequest(trace, prove_on=PROGRAM), **changes))
 
 
-def test_another_program_makes_another_study(
-    trace: WorkloadSpec,
-) -> None:
+def test_another_program_makes_another_study(trace: WorkloadSpec) -> None:
     plain, proved = TuneRequest(trace), TuneRequest(trace, prove_on=PROGRAM)
     assert "proved on" not in understand(plain).identity
     other = replace(proved, prove_on=replace(PROGRAM, argv=(sys.executable, "-c", "1")))
@@ -186,7 +154,7 @@ def test_another_program_makes_another_study(
 def test_what_was_proved_on_a_trace_only_says_so_everywhere(
     carry_out: CarryOut, tmp_path: Path, listener: Listener
 ) -> None:
-    result = carry_out(0.4, 0.1, prove_on=None, reporter=listener)
+    result = carry_out(0.1, prove_on=None, reporter=listener)
     line = "trace:app.hzt: proved on a trace only, not on its program"
     assert [each.text for each in result.profile.cautions] == [line]
     assert f"  warning: {line}" in summary_lines(result)

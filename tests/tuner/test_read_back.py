@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import Landscape, ReplayExecutor, Truth
 
-from hztune.blocks import Arm, Block, ProofPlan, Role
-from hztune.machine import Machine
-from hztune.measure import Around, Executor
+from hztune.blocks import Arm, ProofPlan
 from hztune.space import Space
 from hztune.store.log import LocalStudy
-from hztune.study.bench import Budget, Note, Workbench
 from hztune.study.ledger import Ledger
 from hztune.tune.story import Front, Winner
 
-from .conftest import Kept, Listener, tell
-
-MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
-LOUD = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
+from .conftest import MACHINE, USUAL, Kept, Listener, Stopped, bench_of, flat, spin_wins, tell
 
 
 class Dated(Listener):
@@ -37,72 +30,44 @@ class Dated(Listener):
             self.said.append((len(self.ledger.blocks), line))
 
 
-class Interrupted(Around):
-    """An executor that is interrupted at once, by a session that takes blocks for shorter."""
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return 0.3 * self.inner.cost(arms, rounds)
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        raise KeyboardInterrupt
-
-
-@dataclass(frozen=True)
 class Told:
-    """A study that is told and read back.
+    """A study that is told and read back; what a session says, each after so many blocks."""
 
-    Attributes:
-        folder: Its directory.
-        space: What it searches.
-        landscape: What is true of it.
-        seed: Of its noise and its search.
-        kind: What it looks for.
-        budget_s: Its budget, seconds.
-    """
+    def __init__(
+        self,
+        folder: Path,
+        space: Space,
+        landscape: Landscape,
+        seed: int = 1,
+        kind: type[Winner] | type[Front] = Winner,
+        budget_s: float = 60.0,
+    ) -> None:
+        self.folder, self.budget_s = folder, budget_s
+        self.make = partial(bench_of, landscape, USUAL, seed=seed, rss_scatter=0.01)
+        self.run = lambda bench: kind(bench, space, seed).run()
+        self.spent_s = 0.0
+        self.said = self.session()
 
-    folder: Path
-    space: Space
-    landscape: Landscape
-    seed: int
-    kind: type[Winner] | type[Front] = Winner
-    budget_s: float = 60.0
-
-    def whole(self) -> tuple[list[tuple[int, str]], float]:
-        """Tells it to its end; what was said of its proofs, and the seconds that it took."""
-        clock = VirtualClock()
+    def session(self, blocks: int | None = None) -> list[tuple[int, str]]:
+        """The first one tells it to its end; others find so many blocks, and measure no more."""
         with LocalStudy(self.folder, {}, MACHINE, resume=True) as store:
-            executor = Kept(self._drawn(clock), store)
-            said = self._said(executor, Ledger(), Budget(clock, self.budget_s), store.note)
-        return said, clock.now()
-
-    def read_back(self, blocks: int | None, spent_s: float) -> list[tuple[int, str]]:
-        """What a session says that finds so many blocks, all for None, and measures no more."""
-        clock = VirtualClock()
-        with LocalStudy(self.folder, {}, MACHINE, resume=True) as store:
+            is_first = not store.replay()
             ledger = Ledger.of(store.replay()[:blocks])
-        budget = Budget(clock, self.budget_s, spent_s)
-        return self._said(Interrupted(self._drawn(clock)), ledger, budget)
-
-    def _drawn(self, clock: VirtualClock) -> ReplayExecutor:
-        return ReplayExecutor(self.landscape, LOUD, seed=self.seed, clock=clock, rss_scatter=0.01)
-
-    def _said(
-        self, executor: Executor, ledger: Ledger, budget: Budget, note: Note = lambda plan: None
-    ) -> list[tuple[int, str]]:
-        reporter = Dated(ledger)
-        bench = Workbench(executor, ledger, budget, reporter, note=note)
-        self.kind(bench, self.space, self.seed).run()
-        return reporter.said
-
-
-def lock_wins(arm: Arm) -> Truth:
-    return Truth(0.08 if arm.config.get("lock") == "spin" else 0.0)
+            bench = self.make(ledger=ledger, budget_s=self.budget_s)
+            bench.budget.spent_s, bench.reporter = self.spent_s, Dated(ledger)
+            if is_first:
+                bench.executor, bench.note = Kept(bench.executor, store), store.note
+            else:
+                bench.executor = Stopped(bench.executor, left=0, dearer=0.3)
+            self.run(bench)
+        self.spent_s = bench.budget.elapsed()
+        return bench.reporter.said
 
 
 def greedy_and_saving(arm: Arm) -> Truth:
     """The spin lock is fast, short delays save memory."""
     saves = arm.config.get("delay", 100) in (0, 1, 10)
-    return Truth(lock_wins(arm).log_ratio, rss_kb=80_000 if saves else 100_000)
+    return Truth(spin_wins(0.08)(arm).log_ratio, rss_kb=80_000 if saves else 100_000)
 
 
 def sentences(said: list[tuple[int, str]]) -> list[str]:
@@ -114,27 +79,25 @@ def test_a_study_whose_end_was_lost_says_the_intervals_that_it_printed(
     kind: type[Winner] | type[Front], budget_s: float, toy_space: Space, tmp_path: Path
 ) -> None:
     study = Told(tmp_path, toy_space, greedy_and_saving, 1, kind, budget_s)
-    said, spent_s = study.whole()
-    assert said
-    assert sentences(study.read_back(None, spent_s)) == sentences(said)
+    assert study.said
+    assert sentences(study.session()) == sentences(study.said)
 
 
 def test_a_study_that_went_on_says_of_each_refused_finalist_what_it_printed(
     toy_space: Space, tmp_path: Path
 ) -> None:
     """Blocks that were measured later tell more of the noise, by which intervals are moderated."""
-    study = Told(tmp_path, toy_space, lambda arm: Truth(), seed=4)
-    said, spent_s = study.whole()
+    study = Told(tmp_path, toy_space, flat, seed=4)
+    said = sentences(study.said)
     assert len(said) == 3
-    for count, (blocks, _) in enumerate(said[:-1], start=1):
-        again = study.read_back(blocks + 1, spent_s)
-        assert sentences(again)[:count] == sentences(said)[:count]
-    assert sentences(study.read_back(None, spent_s)) == sentences(said)
+    for count, (blocks, _) in enumerate(study.said[:-1], start=1):
+        assert sentences(study.session(blocks + 1))[:count] == said[:count]
+    assert sentences(study.session()) == said
 
 
 def test_the_plan_of_a_proof_is_kept_with_its_blocks(tmp_path: Path) -> None:
     plan = ProofPlan(pairs=23, rounds=7, floor=0.1 + 0.2)
-    drawn = ReplayExecutor(lambda arm: Truth(), seed=1)
+    drawn = ReplayExecutor(flat, seed=1)
     arms = [Arm("hz"), Arm.of("hz", {"lock": "spin"})]
     with LocalStudy(tmp_path, {}, MACHINE, resume=True) as store:
         for number, each in enumerate([None, plan, None]):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
-from statistics import stdev
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -28,16 +26,10 @@ from hztune.study.limits import MemoryLimit
 from hztune.study.proposer import sampler_named
 from hztune.study.search import SLOTS, Search
 
-MakeBench = Callable[..., Workbench]
-QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
+from .conftest import SIMULATED, bench_of, flat, spin_wins
 
-
-def flat(arm: Arm) -> Truth:
-    return Truth()
-
-
-def spin_is_faster(arm: Arm) -> Truth:
-    return Truth(0.2 if arm.config.get("lock") == "spin" else 0.0)
+CONTROL = Arm("hz")
+SPIN = Arm.of("hz", {"lock": "spin"})
 
 
 def arms(bench: Workbench, role: str) -> list[list[Arm]]:
@@ -45,62 +37,70 @@ def arms(bench: Workbench, role: str) -> list[list[Arm]]:
     return [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == role]
 
 
+def calibrated(bench: Workbench) -> Workbench:
+    calibrate(bench, CONTROL, share=0.1)
+    return bench
+
+
+def searched(bench: Workbench, space: Space, share: float = 0.5) -> Search:
+    """A search that has ended."""
+    search = Search(bench, space, seed=1)
+    search.run(share)
+    return search
+
+
+@pytest.fixture(scope="module")
+def spinning(toy_space: Space) -> Workbench:
+    """A bench whose study, in which the spin lock is a fifth faster, is to be proved."""
+    bench = calibrated(bench_of(spin_wins(), SIMULATED))
+    searched(bench, toy_space)
+    return bench
+
+
 # ---- calibration ---------------------------------------------------------------------------------
 
 
-def test_the_calibration_measures_only_the_default_and_keeps_to_its_share(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench(flat)
-    calibrate(bench, Arm("hz"), share=0.1)
-    assert {arm for block in arms(bench, "aa") for arm in block} == {Arm("hz")}
+def test_the_calibration_measures_only_the_default_and_keeps_to_its_share() -> None:
+    bench = bench_of(flat)
+    calibrate(bench, CONTROL, share=0.1)
+    assert {arm for block in arms(bench, "aa") for arm in block} == {CONTROL}
     assert bench.budget.elapsed() <= 0.1 * bench.budget.total_s
 
 
-def test_the_calibration_finds_the_noise(make_bench: MakeBench) -> None:
-    bench = make_bench(flat, ModelNoise(within=0.1, between=0.04, common=0.2), budget_s=3000)
-    calibrate(bench, Arm("hz"), share=0.5)
+def test_the_calibration_finds_the_noise() -> None:
+    bench = bench_of(flat, ModelNoise(within=0.1, between=0.04, common=0.2), budget_s=3000)
+    calibrate(bench, CONTROL, share=0.5)
     noise = assess(bench, confirm_s=100, alpha=0.01).noise
     assert math.sqrt(noise.between) == pytest.approx(0.04 * math.sqrt(2), rel=0.5)
     assert math.sqrt(noise.per_round) == pytest.approx(0.1 * math.sqrt(2), rel=0.3)
 
 
-def test_a_default_that_does_not_run_ends_the_study_with_its_reason(make_bench: MakeBench) -> None:
+def test_a_default_that_does_not_run_ends_the_study_with_its_reason() -> None:
     crashing = "hz does not run with its defaults: none of 4 processes ended well (crash: "
     with pytest.raises(HztuneError, match=re.escape(crashing)):
-        calibrate(make_bench(lambda arm: Truth(status="crash")), Arm("hz"), share=0.1)
+        calibrate(bench_of(lambda arm: Truth(status="crash")), CONTROL, share=0.1)
     with pytest.raises(HztuneError, match=r"the unchanged program does not run \(hang: "):
-        calibrate(make_bench(lambda arm: Truth(status="hang")), Arm("none"), share=0.1)
-
-
-@pytest.fixture
-def flaky(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workbench]:
-    """A bench of a whole program, of whose first block some runs fail."""
-
-    def make(*which: int) -> Workbench:
-        bench = make_bench(flat)
-        measure = bench.executor.measure
-
-        def measured(*args: Any, **more: Any) -> Block:
-            block = measure(*args, **more)
-            outcomes = [*block.outcomes]
-            for i in () if bench.ledger.blocks else which:
-                outcomes[i] = Outcome(Arm("none"), "failed", "exit status 1")
-            return replace(block, outcomes=tuple(outcomes))
-
-        monkeypatch.setattr(Workbench, "is_whole", True)
-        monkeypatch.setattr(bench.executor, "measure", measured)
-        return bench
-
-    return make
+        calibrate(bench_of(lambda arm: Truth(status="hang")), Arm("none"), share=0.1)
 
 
 def test_a_program_that_often_fails_is_refused_with_how_often(
-    flaky: Callable[..., Workbench],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    bench = bench_of(flat)
+
+    measure, failed = bench.executor.measure, Outcome(Arm("none"), "failed", "exit status 1")
+
+    def measured(*args: Any, **more: Any) -> Block:
+        block: Block = measure(*args, **more)
+        if bench.ledger.blocks:
+            return block
+        return replace(block, outcomes=(block.outcomes[0], failed) * 2)
+
+    monkeypatch.setattr(Workbench, "is_whole", True)
+    monkeypatch.setattr(bench.executor, "measure", measured)
     said = "the unchanged program does not always run: 2 of 4 runs did not end well (failed: exit"
     with pytest.raises(HztuneError, match=re.escape(said)):
-        calibrate(flaky(1, 3), Arm("none"), share=0.1)
+        calibrate(bench, Arm("none"), share=0.1)
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -108,57 +108,52 @@ def test_a_program_that_often_fails_is_refused_with_how_often(
 
 @pytest.mark.parametrize(("gain", "times"), [(0.0, 2), (-0.2, 1)])
 def test_a_preset_is_measured_twice_unless_it_is_behind(
-    make_bench: MakeBench, toy_space: Space, gain: float, times: int
+    toy_space: Space, gain: float, times: int
 ) -> None:
     preset = Arm.of("hz", {"shards": 4})
-    bench = make_bench(lambda arm: Truth(gain if arm == preset else 0.0), QUIET)
-    calibrate(bench, Arm("hz"), share=0.1)
-    Search(bench, toy_space, seed=1).run(share=0.2)
+    bench = bench_of(lambda arm: Truth(gain if arm == preset else 0.0), SIMULATED)
+    calibrate(bench, CONTROL, share=0.1)
+    searched(bench, toy_space, 0.2)
     assert sum(preset in block for block in arms(bench, "search")[:2]) == times
 
 
-def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(lambda arm: Truth(-0.5 if arm.params else 0.0), QUIET, budget_s=10.0)
+def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(toy_space: Space) -> None:
+    bench = bench_of(lambda arm: Truth(-0.5 if arm.params else 0.0), SIMULATED, budget_s=10.0)
     search = Search(bench, toy_space, seed=1)
     search.run(share=0.16)
     search.run(share=0.1 + bench.budget.elapsed() / 10.0)
     assert [len(block) for block in arms(bench, "search")] == [1 + SLOTS, 1 + LEAST_SLOTS]
 
 
-def test_the_number_of_trials_is_kept(make_bench: MakeBench, toy_space: Space) -> None:
-    bench = make_bench(spin_is_faster, QUIET, budget_s=1000)
+def test_the_number_of_trials_is_kept(toy_space: Space) -> None:
+    bench = bench_of(spin_wins(), SIMULATED, budget_s=1000)
     Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
     assert bench.ledger.configurations == 9
 
 
-def test_those_that_could_win_are_measured_again_and_losers_are_not(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
+def test_those_that_could_win_are_measured_again_and_losers_are_not(toy_space: Space) -> None:
     def landscape(arm: Arm) -> Truth:
         return Truth(0.2 if arm.config.get("lock") == "spin" else -0.4)
 
-    bench = make_bench(landscape, QUIET, budget_s=300)
-    calibrate(bench, Arm("hz"), share=0.1)
-    Search(bench, toy_space, seed=1).run(share=0.5)
-    pairs = {"spin": 0, "other": 0}
-    counts = Counter[str]()
+    bench = calibrated(bench_of(landscape, SIMULATED, budget_s=300))
+    searched(bench, toy_space)
+    pairs: dict[bool, list[int]] = {True: [], False: []}
     for record in bench.ledger.searched.values():
-        kind = "spin" if record.arm.config.get("lock") == "spin" else "other"
-        pairs[kind] += len(record.pairs)
-        counts[kind] += 1
-    assert pairs["spin"] / counts["spin"] > pairs["other"] / counts["other"]
-    assert pairs["other"] < 1.4 * counts["other"]
+        pairs[record.arm.config.get("lock") == "spin"].append(len(record.pairs))
+    assert fmean(pairs[True]) > fmean(pairs[False])
+    assert fmean(pairs[False]) < 1.4
 
 
-def test_the_same_seed_searches_the_same_way(make_bench: MakeBench, toy_space: Space) -> None:
-    def searched() -> list[list[Arm]]:
-        bench = make_bench(spin_is_faster, QUIET)
-        Search(bench, toy_space, seed=4).run(share=0.4)
-        return arms(bench, "search")
-
-    assert searched() == searched()
+def test_the_same_seed_searches_the_same_way_and_proposes_by_the_ledger_alone(
+    spinning: Workbench, toy_space: Space
+) -> None:
+    again = calibrated(bench_of(spin_wins(), SIMULATED))
+    search = searched(again, toy_space)
+    assert arms(again, "search") == arms(spinning, "search")
+    read_back = Ledger.of(spinning.ledger.blocks)
+    assert read_back == spinning.ledger
+    fresh = Search(bench_of(flat, SIMULATED, ledger=read_back), toy_space, seed=1)
+    assert fresh._batch(proposing=True) == search._batch(proposing=True)
 
 
 def test_search_and_model_agree_on_what_is_far_behind() -> None:
@@ -168,20 +163,16 @@ def test_search_and_model_agree_on_what_is_far_behind() -> None:
 # ---- failures ------------------------------------------------------------------------------------
 
 
-def test_failures_are_infeasible_and_the_search_goes_on(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
+def test_failures_are_infeasible_and_the_search_goes_on(toy_space: Space) -> None:
     def landscape(arm: Arm) -> Truth:
         if arm.config.get("pages") == "on":
             return Truth(status="crash")
         if arm.config.get("lock") == "lockfree":
             return Truth(status="hang")
-        return spin_is_faster(arm)
+        return spin_wins()(arm)
 
-    bench = make_bench(landscape, QUIET)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.5)
-    best = search.best()
+    bench = bench_of(landscape, SIMULATED)
+    best = searched(bench, toy_space).best()
     assert set(bench.ledger.failures()) == {"crash", "hang"}
     assert best is not None and best.config["lock"] == "spin"
     failed = [r for r in bench.ledger.searched.values() if r.failures]
@@ -189,15 +180,13 @@ def test_failures_are_infeasible_and_the_search_goes_on(
     assert {len(record.failures) for record in failed} == {1}
 
 
-def test_what_an_allocator_refused_once_is_asked_of_it_no_more(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
+def test_what_an_allocator_refused_once_is_asked_of_it_no_more(toy_space: Space) -> None:
     def landscape(arm: Arm) -> Truth:
         is_refused = arm.config.get("lock") == "lockfree"
-        return Truth(status="rejected") if is_refused else spin_is_faster(arm)
+        return Truth(status="rejected") if is_refused else spin_wins()(arm)
 
     presets = (Preset("bare", "why", {"lock": "lockfree"}), *toy_space.presets)
-    bench = make_bench(landscape, QUIET)
+    bench = bench_of(landscape, SIMULATED)
     Search(bench, replace(toy_space, presets=presets), seed=1).run(share=0.3)
     arms = [o.arm for block in bench.ledger.blocks for o in block.outcomes]
     assert [arm for arm in arms if landscape(arm).status != "ok"] == [
@@ -206,16 +195,14 @@ def test_what_an_allocator_refused_once_is_asked_of_it_no_more(
     assert bench.ledger.failures() == {"refused by hz": 1}
 
 
-def test_a_control_that_keeps_failing_ends_the_study(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(lambda arm: Truth(status="oom" if arm.is_default else "ok"))
+def test_a_control_that_keeps_failing_ends_the_study(toy_space: Space) -> None:
+    bench = bench_of(lambda arm: Truth(status="oom" if arm.is_default else "ok"))
     with pytest.raises(HztuneError, match="the control failed 3 times in a row"):
         Search(bench, toy_space, seed=1).run(share=1.0)
 
 
-def test_a_block_whose_control_failed_says_nothing(make_bench: MakeBench) -> None:
-    default, other = Arm("hz"), Arm.of("hz", {"lock": "spin"})
+def test_a_block_whose_control_failed_says_nothing() -> None:
+    default, other = CONTROL, Arm.of("hz", {"lock": "spin"})
     ledger = Ledger()
     ledger.add(Block(0, "search", (Outcome(default, "hang", "x"), Outcome(other, "ok", "", 1.0))))
     assert ledger.searched == {}
@@ -223,8 +210,8 @@ def test_a_block_whose_control_failed_says_nothing(make_bench: MakeBench) -> Non
     assert ledger.next_number == 1
 
 
-def test_a_stop_is_asked_for_before_each_block(make_bench: MakeBench, toy_space: Space) -> None:
-    bench = make_bench(flat)
+def test_a_stop_is_asked_for_before_each_block(toy_space: Space) -> None:
+    bench = bench_of(flat)
     bench.stop = lambda: len(bench.ledger.blocks) >= 3
     with pytest.raises(StoppedByUser):
         Search(bench, toy_space, seed=1).run(share=1.0)
@@ -234,18 +221,14 @@ def test_a_stop_is_asked_for_before_each_block(make_bench: MakeBench, toy_space:
 # ---- limits --------------------------------------------------------------------------------------
 
 
-def test_the_fastest_is_not_the_best_when_it_takes_too_much_memory(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
+def test_the_fastest_is_not_the_best_when_it_takes_too_much_memory(toy_space: Space) -> None:
     def landscape(arm: Arm) -> Truth:
         greedy = arm.config.get("pages") == "on"
         spin = 0.1 if arm.config.get("lock") == "spin" else 0.0
         return Truth(0.3 * greedy + spin, rss_kb=150_000 if greedy else 100_000)
 
-    bench = make_bench(landscape, QUIET, limit=MemoryLimit.of("1.10x"))
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.5)
-    best = search.best()
+    bench = bench_of(landscape, SIMULATED, limit=MemoryLimit.of("1.10x"))
+    best = searched(bench, toy_space).best()
     assert best is not None
     assert best.config.get("pages") != "on"
     assert best.config["lock"] == "spin"
@@ -282,60 +265,14 @@ def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
 # ---- the ledger ----------------------------------------------------------------------------------
 
 
-def test_the_search_never_sees_confirmation_pairs(make_bench: MakeBench) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    arm = Arm.of("hz", {"lock": "spin"})
-    bench.measure([Arm("hz"), arm], "confirm", 10)
+def test_the_search_never_sees_confirmation_pairs() -> None:
+    bench = bench_of(spin_wins(), SIMULATED)
+    bench.measure([CONTROL, SPIN], "confirm", 10)
     assert bench.ledger.searched == {}
-    assert len(bench.ledger.fresh_by_arm[arm.key].pairs) == 1
-
-
-def test_a_ledger_read_back_is_the_ledger(make_bench: MakeBench, toy_space: Space) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    calibrate(bench, Arm("hz"), share=0.1)
-    Search(bench, toy_space, seed=1).run(share=0.4)
-    assert Ledger.of(bench.ledger.blocks) == bench.ledger
-
-
-def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(make_bench: MakeBench) -> None:
-    noises = {"quiet": QUIET, "noisy": ModelNoise(within=0.2, between=0.15, common=0.1)}
-    benches = {}
-    for name, noise in noises.items():
-        benches[name] = make_bench(flat, noise, ledger=Ledger(machine=name))
-        calibrate(benches[name], Arm("hz"), share=0.1)
-    alone = {name: assess(bench, 20.0, 0.01) for name, bench in benches.items()}
-    assert alone["noisy"].floor > 5.0 * alone["quiet"].floor
-    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
-    for name, bench in benches.items():
-        bench.ledger = Ledger.of(blocks, machine=name)
-        assert assess(bench, 20.0, 0.01) == alone[name]
-    newcomer = Ledger.of(blocks, machine="newcomer")
-    assert newcomer.noise() == newcomer.noises()
-
-
-def test_what_is_proposed_next_depends_on_the_ledger_alone(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    bench = make_bench(spin_is_faster, QUIET, budget_s=200)
-    calibrate(bench, Arm("hz"), share=0.1)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.3)
-    read_back = Ledger()
-    for block in bench.ledger.blocks:
-        read_back.add(block)
-    fresh = Search(make_bench(flat, QUIET, ledger=read_back), toy_space, seed=1)
-    assert fresh._batch(proposing=True) == search._batch(proposing=True)
+    assert len(bench.ledger.fresh_by_arm[SPIN.key].pairs) == 1
 
 
 # ---- what the search knows -----------------------------------------------------------------------
-
-
-def measured(bench: Workbench, arms: Sequence[Arm]) -> Ledger:
-    """A ledger in which each of the arms has stood beside the default once."""
-    calibrate(bench, Arm("hz"), share=0.2)
-    for start in range(0, len(arms), SLOTS):
-        bench.measure([Arm("hz"), *arms[start : start + SLOTS]], "search", 8)
-    return bench.ledger
 
 
 def some(space: Space, count: int, seed: int = 1) -> list[Arm]:
@@ -348,56 +285,50 @@ def some(space: Space, count: int, seed: int = 1) -> list[Arm]:
     return list(found.values())
 
 
-def test_a_lucky_configuration_is_not_believed(make_bench: MakeBench, toy_space: Space) -> None:
-    noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
-    bench = make_bench(flat, noisy, budget_s=200)
-    calibrate(bench, Arm("hz"), share=0.1)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.5)
+NOISY = ModelNoise(within=0.02, between=0.08, common=0.05)
+
+
+def test_a_lucky_configuration_is_not_believed(toy_space: Space) -> None:
+    bench = calibrated(bench_of(flat, NOISY, budget_s=200))
+    search = searched(bench, toy_space)
     raw = [one.raw for one in bench.ledger.estimates().values()]
     believed = [one.estimate.mean for one in search.ranked()]
     assert stdev(believed) < 0.5 * stdev(raw)
     assert max(believed) < 0.5 * max(raw)
 
 
-def test_of_hundreds_none_leads_that_the_model_does_not_hold(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
-    bench = make_bench(flat, noisy)
-    pooled = measured(bench, some(toy_space, 300)).estimates()
+def test_of_hundreds_none_leads_that_the_model_does_not_hold(toy_space: Space) -> None:
+    bench = bench_of(flat, NOISY)
+    calibrate(bench, CONTROL, share=0.2)
+    each = some(toy_space, 300)
+    for start in range(0, len(each), SLOTS):
+        bench.measure([CONTROL, *each[start : start + SLOTS]], "search", 8)
+    pooled = bench.ledger.estimates()
     ranked = Search(bench, toy_space, seed=1).ranked()
     assert ranked[0].estimate.mean < max(one.mean for one in pooled.values())
     assert len(ranked) == len(pooled) == 300
 
 
-def test_the_finalist_is_the_shortest_that_is_as_good_as_the_best(
-    make_bench: MakeBench, toy_space: Space
+def test_the_finalist_is_the_shortest_as_good_as_the_best_until_it_was_refused(
+    spinning: Workbench, toy_space: Space
 ) -> None:
-    for seed in range(2):
-        bench = make_bench(spin_is_faster, QUIET, seed=seed)
-        calibrate(bench, Arm("hz"), share=0.1)
-        search = Search(bench, toy_space, seed=seed)
-        search.run(share=0.5)
-        finalist = search.finalist(most=4)
-        assert finalist is not None
-        assert finalist[0].config == {"lock": "spin"}
-        records = bench.ledger.searched.values()
-        long = [r.arm for r in records if len(r.arm.params) > 2 and spin_is_faster(r.arm).log_ratio]
-        short = [len(search.shortened(arm, (0.0,)).params) < len(arm.params) for arm in long]
-        assert sum(short) >= 0.7 * len(short) > 0
+    search = Search(spinning, toy_space, seed=1)
+    finalist = search.finalist(most=4)
+    assert finalist is not None and finalist[0] == SPIN
+    records = spinning.ledger.searched.values()
+    long = [r.arm for r in records if len(r.arm.params) > 2 and r.arm.config.get("lock") == "spin"]
+    short = [len(search.shortened(arm, (0.0,)).params) < len(arm.params) for arm in long]
+    assert sum(short) >= 0.7 * len(short) > 0
+    search.refuse(SPIN)
+    second = search.finalist(most=4)
+    assert second is None or second[0] != SPIN
 
 
-def test_a_chain_adds_the_strongest_parameter_first(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
+def test_a_chain_adds_the_strongest_parameter_first(toy_space: Space) -> None:
     def two(arm: Arm) -> Truth:
         return Truth(0.2 * ("lock" in arm.config) + 0.08 * (arm.config.get("pages") == "on"))
 
-    bench = make_bench(two, QUIET, budget_s=200)
-    calibrate(bench, Arm("hz"), share=0.1)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.6)
+    search = searched(calibrated(bench_of(two, SIMULATED, budget_s=200)), toy_space, 0.6)
     finalist = search.finalist(most=4)
     assert finalist is not None
     assert [*finalist[0].config] == ["lock"]
@@ -406,29 +337,18 @@ def test_a_chain_adds_the_strongest_parameter_first(
         assert {*shorter.params} < {*longer.params}
 
 
-def test_what_was_refused_does_not_begin_a_chain(make_bench: MakeBench, toy_space: Space) -> None:
-    bench = make_bench(spin_is_faster, QUIET)
-    search = Search(bench, toy_space, seed=1)
-    search.run(share=0.5)
-    first = search.finalist(most=4)
-    assert first is not None
-    search.refuse(first[0])
-    second = search.finalist(most=4)
-    assert second is None or second[0] != first[0]
-
-
 # ---- samplers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["tpe", "optuna.samplers:NSGAIISampler"])
 def test_any_sampler_of_optuna_is_asked_and_a_great_gain_is_found(
-    name: str, make_bench: MakeBench, toy_space: Space
+    name: str, toy_space: Space
 ) -> None:
-    bench = make_bench(spin_is_faster, QUIET, budget_s=120.0)
+    bench = bench_of(spin_wins(), SIMULATED, budget_s=120.0)
     search = Search(bench, toy_space, seed=1, sampler=name)
     search.run(share=0.5)
     assert bench.ledger.configurations > 10
-    best = search.best()
+    best = searched(bench, toy_space).best()
     assert best is not None and best.config["lock"] == "spin"
 
 

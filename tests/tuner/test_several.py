@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
@@ -15,12 +16,10 @@ from msgspec import structs
 from hztune import profile
 from hztune.blocks import Arm, Block
 from hztune.errors import UsageError
-from hztune.machine import Machine
 from hztune.measure import SeveralExecutor
 from hztune.measure.executors import executor_for
-from hztune.profile import Profile, Share, WorkloadId
+from hztune.profile import Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.result import Decision
 from hztune.space import Space
 from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
@@ -29,23 +28,17 @@ from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit
 from hztune.study.proof import Proof, prove
-from hztune.tune.story import Story, Winner
+from hztune.tune.story import Winner
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
-from .conftest import Kept
+from .conftest import MACHINE, QUIET, Kept, MakeProfile, flat, spin_wins
 
-MakeProfile = Callable[..., Profile]
-QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 LOUD = ModelNoise(within=0.1, between=0.15, common=0.1)
+UNSURE = ModelNoise(within=0.03, between=0.03)
 ONE_PERCENT = LossLimit.of("1%")
+FIVE_PERCENT = LossLimit("5%", -math.log(0.95), ("a", "b"))
 CONTROL, SPIN = Arm("hz"), Arm("hz", (("lock", "spin"),))
-MACHINE = Machine("cpu", 2, None, "6.1", "glibc 2.36", 4096, "always", "", "", 8, None)
-
-
-def worth(**gains: float) -> Landscape:
-    """A landscape in which each word of `lock` has a log ratio."""
-    return lambda arm: Truth(gains.get(str(arm.config.get("lock")), 0.0))
 
 
 def several(
@@ -67,25 +60,23 @@ def several(
     return SeveralExecutor(parts, sink)
 
 
+def bench_over(
+    landscapes: Sequence[Landscape], ledger: Ledger, budget_s: float, **how: Any
+) -> Workbench:
+    clock = VirtualClock()
+    executor = several(landscapes, clock=clock, **how)
+    return Workbench(executor, ledger, Budget(clock, budget_s), Quiet())
+
+
 def measured(landscapes: Sequence[Landscape], rounds: int = 20) -> Block:
     return several(landscapes).measure([CONTROL, SPIN], role="confirm", rounds=rounds, number=0)
 
 
-def decided(
-    space: Space, landscapes: Sequence[Landscape], max_loss: LossLimit = ONE_PERCENT
-) -> tuple[Decision, Story]:
-    clock = VirtualClock()
-    executor = several(landscapes, clock=clock)
-    bench = Workbench(executor, Ledger(None, max_loss), Budget(clock, 400.0), Quiet())
-    study = Winner(bench, space, 1)
-    return study.run(), study
-
-
-# ---- joining -------------------------------------------------------------------------------------
+# ---- joining and keeping -------------------------------------------------------------------------
 
 
 def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
-    control, spin = measured([worth(spin=0.3), worth(spin=-0.1)], rounds=100).outcomes
+    control, spin = measured([spin_wins(0.3), spin_wins(-0.1)], rounds=100).outcomes
     pair = pair_ratio(control, spin)
     parts = [part for part in part_ratios(control, spin) if part]
     assert pair is not None
@@ -96,10 +87,7 @@ def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
 
 
 def test_what_fails_on_one_workload_has_failed_and_is_told_where() -> None:
-    def crashes(arm: Arm) -> Truth:
-        return Truth(status="ok" if arm.is_default else "crash")
-
-    block = measured([worth(), crashes])
+    block = measured([flat, lambda arm: Truth(status="ok" if arm.is_default else "crash")])
     assert block.control.ok
     assert block.outcomes[1].status == "crash"
     assert block.outcomes[1].detail == "on b: the landscape says crash"
@@ -110,7 +98,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     def greedy(arm: Arm) -> Truth:
         return Truth(rss_kb=100_000 if arm.is_default else 200_000)
 
-    control, spin = measured([worth(), greedy]).outcomes
+    control, spin = measured([flat, greedy]).outcomes
     assert spin.rss_peak_kb == 200_000
     assert log_memory_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
     ledger = Ledger(MemoryLimit.of("1.5x"))
@@ -118,12 +106,9 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
 
 
-# ---- keeping -------------------------------------------------------------------------------------
-
-
 def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Path) -> None:
     with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
-        first, second = several([worth(), worth()], store), several([worth(), worth()], store)
+        first, second = several([flat, flat], store), several([flat, flat], store)
         first._executors[0].measure([CONTROL], role="aa", rounds=2, number=0)
         block = second.measure([CONTROL], role="aa", rounds=2, number=0)
         assert store.replay() == (block,)
@@ -133,37 +118,28 @@ def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Pa
 
 
 def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space: Space) -> None:
-    decision, _ = decided(toy_space, [worth(spin=0.3), worth(spin=0.1)])
+    bench = bench_over([spin_wins(0.3), spin_wins(0.1)], Ledger(None, ONE_PERCENT), 400.0)
+    decision = Winner(bench, toy_space, 1).run()
     assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
-    assert decision.interval is not None
-    assert decision.interval.low < 0.2 < decision.interval.high
-    ends = [(each.low, each.high) for each in decision.each if each is not None]
-    assert ends[0][0] < 0.3 < ends[0][1] and ends[1][0] < 0.1 < ends[1][1]
+    for interval, truth in zip((decision.interval, *decision.each), (0.2, 0.3, 0.1), strict=True):
+        assert interval is not None and interval.low < truth < interval.high
 
 
 def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space: Space) -> None:
-    decision, study = decided(toy_space, [worth(spin=0.5), worth(spin=-0.2)])
-    assert decision.arm.config.get("lock") != "spin"
-    spinning = [
-        record
-        for record in study.bench.ledger.searched.values()
-        if record.arm.config.get("lock") == "spin"
-    ]
+    bench = bench_over([spin_wins(0.5), spin_wins(-0.2)], Ledger(None, ONE_PERCENT), 400.0)
+    assert Winner(bench, toy_space, 1).run().arm.config.get("lock") != "spin"
+    records = bench.ledger.searched.values()
+    spinning = [record for record in records if record.arm.config.get("lock") == "spin"]
     assert spinning and not any(record.feasible for record in spinning)
-
-
-FIVE_PERCENT = LossLimit("5%", -math.log(0.95), ("a", "b"))
 
 
 def proof_of(
     other: float, *, noise: ModelNoise = QUIET, budget_s: float = 40.0, seed: int = 0
 ) -> tuple[Workbench, Proof]:
     """A proof of what gains 22 % on the first workload, and `other` on the second one."""
-    clock = VirtualClock()
-    executor = several([worth(spin=0.2), worth(spin=other)], clock=clock, noise=noise, seed=seed)
-    bench = Workbench(executor, Ledger(None, FIVE_PERCENT), Budget(clock, budget_s), Quiet())
-    proof = prove(bench, CONTROL, [SPIN], alpha=0.016, until=1.0)
-    return bench, proof
+    landscapes, ledger = [spin_wins(0.2), spin_wins(other)], Ledger(None, FIVE_PERCENT)
+    bench = bench_over(landscapes, ledger, budget_s, noise=noise, seed=seed)
+    return bench, prove(bench, CONTROL, [SPIN], alpha=0.016, until=1.0)
 
 
 def test_a_workload_that_loses_too_much_ends_the_proof() -> None:
@@ -173,20 +149,20 @@ def test_a_workload_that_loses_too_much_ends_the_proof() -> None:
 
 
 def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
-    bench, proof = proof_of(-0.03, noise=ModelNoise(within=0.03, between=0.03), budget_s=8.0)
+    bench, proof = proof_of(-0.03, noise=UNSURE, budget_s=8.0)
     assert proof.interval is not None and proof.interval.low > 0.0
-    on_b = [pair.log_ratio for pair in bench.ledger.fresh(SPIN).each[1]]
-    assert FIVE_PERCENT.excess(fmean(on_b)) < 0.0
+    fresh = bench.ledger.fresh(SPIN)
+    assert FIVE_PERCENT.excess(fmean(pair.log_ratio for pair in fresh.each[1])) < 0.0
     assert proof.answer == "over_loss"
-    words = loss_words(bench.ledger, bench.ledger.fresh(SPIN))
+    words = loss_words(bench.ledger, fresh)
     assert words.startswith("it may lose more than 5% on b, which is ")
 
 
 @pytest.mark.slow
 def test_what_loses_just_what_it_may_not_is_claimed_in_at_most_one_of_a_hundred_proofs() -> None:
-    noise = ModelNoise(within=0.03, between=0.03)
-    answers = [proof_of(-FIVE_PERCENT.log, noise=noise, seed=seed)[1].answer for seed in range(60)]
-    assert answers.count("proved") <= 2  # 0.8 % each: more come once in 80 such tests
+    proofs = [proof_of(-FIVE_PERCENT.log, noise=UNSURE, seed=seed)[1] for seed in range(60)]
+    # 0.8 % each: more come once in 80 such tests
+    assert [proof.answer for proof in proofs].count("proved") <= 2
 
 
 def test_turns_and_whole_runs_are_not_mixed() -> None:
@@ -205,45 +181,35 @@ def test_turns_and_whole_runs_are_not_mixed() -> None:
 def test_a_claim_for_several_workloads_holds_where_none_loses(
     other: float, answer: str, why: str
 ) -> None:
-    clock = VirtualClock()
-    executor = several([worth(spin=0.6), worth(spin=other)], clock=clock)
     claim = Promise(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
-    found = measure(claim, Workbench(executor, Ledger(), Budget(clock, 120.0), Quiet()))
+    found = measure(claim, bench_over([spin_wins(0.6), spin_wins(other)], Ledger(), 120.0))
     assert found.answer == answer and why in found.why
 
 
 def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifications() -> None:
     """With Student's interval of each workload at each look it would be 15 %."""
     limit = LossLimit.of("5%")
-    landscapes = [worth(spin=0.25), worth(spin=-limit.log), worth(spin=-limit.log)]
+    landscapes = [spin_wins(0.25), spin_wins(-limit.log), spin_wins(-limit.log)]
     claim = Promise(CONTROL, SPIN, math.log(1.02), None, True, limit)
-    verifications, refuted = 60, 0
-    for seed in range(verifications):
-        clock = VirtualClock()
-        executor = several(landscapes, clock=clock, noise=LOUD, seed=seed)
-        found = measure(claim, Workbench(executor, Ledger(), Budget(clock, 60.0), Quiet()))
-        refuted += found.answer == "does not hold"
-    assert refuted <= 0.05 * verifications
+    benches = [bench_over(landscapes, Ledger(), 60.0, noise=LOUD, seed=seed) for seed in range(60)]
+    answers = [measure(claim, bench).answer for bench in benches]
+    assert answers.count("does not hold") <= 0.05 * len(answers)
 
 
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-def shares() -> tuple[Share, ...]:
-    return (
+def test_a_profile_keeps_the_share_of_each_workload_and_those_of_others_are_refused(
+    make_profile: MakeProfile,
+) -> None:
+    shares = (
         Share(WorkloadId("bench", "remote", "main", {"remote": 50}), 1.2, 1.1, 1.3),
         Share(WorkloadId("bench", "larson", "", {}), 1.0, 0.9, 1.1),
     )
-
-
-def test_a_profile_keeps_the_share_of_each_workload(make_profile: MakeProfile) -> None:
-    kept = make_profile(shares=shares())
+    kept = make_profile(shares=shares)
     assert profile.parse(profile.dumps(kept).encode()) == kept
     assert [each.label for each in kept.workloads] == ["remote@main remote=50", "larson"]
-
-
-def test_shares_of_something_else_than_the_workload_are_refused(make_profile: MakeProfile) -> None:
-    for wrong in (shares()[:1], shares()[::-1]):
+    for wrong in (shares[:1], shares[::-1]):
         text = profile.dumps(structs.replace(make_profile(), shares=wrong))
         with pytest.raises(UsageError, match="shares"):
             profile.parse(text.encode())
