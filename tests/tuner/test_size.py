@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18490, "modules": 125, "functions": 1682, "classes": 261, "docstrings": 4552},
-    "tests": {"code": 20448},
+    "tests": {"code": 20061},
     "experiments": {"code": 4832},
     "core in C": {"code": 19598},
     "tests in C": {"code": 10086},
