@@ -15,6 +15,8 @@
  *
  * A free of NULL takes the slow path: its page's entry names the stack of no class, which is full.
  *
+ * A block of another shard takes the slow path, too, but for its ring the same facts are enough.
+ *
  * The block's seal is written and not read. A read of a block that has left the caches would keep
  * the free from retiring, while a write waits in the store buffer. So a second free is noticed when
  * the block would be handed out again. With double_free=at_call the thread's rows are full for all
@@ -92,10 +94,11 @@ static uint32_t class_to_free(void *block)
 
 void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block)
 {
-    if (hz_info_at(block)->shard == heap->shard)
+    const uint32_t shard = hz_info_at(block)->shard;
+    if (shard == heap->shard)
         hz_magazine_push(heap, class_, block);
     else
-        hz_remote_push(heap, class_, block);
+        hz_remote_push(heap, class_, shard, block);
 }
 
 /* Checks a block and puts it where it belongs. */
@@ -149,13 +152,28 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
+/* Puts a block of another shard into the thread's ring: the stack that its page's entry names tells
+ * class and shard, and the remainder whether a block starts there. Like the fast path it reads
+ * neither the block nor the page's info. False when it is no such block. */
+static bool free_abroad(void *block, const hz_stack *stack, uint64_t remainder)
+{
+    hz_heap *heap = hz_heap_mine;
+    const size_t at = (size_t)((const char *)stack - (const char *)heap->rows);
+    const uint32_t class_ = hz_step_class(at), shard = (uint32_t)(at / HZ_ROW_OFFSET(1));
+    if (heap->ring == NULL || hz_rows_mine != heap->rows || shard == heap->shard) return false;
+    if (class_ == HZ_CLASS_NONE || remainder >= HZ_REMAINDER_MAX) return false;
+    hz_seal(block, stack->key);
+    hz_remote_push(heap, class_, shard, block);
+    return true;
+}
+
 /* With double_free=at_call all frees come here: `stack` is one that is always full. The block's
  * magazine, which mostly has room, lies hz_rows_away from it. */
 __attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t remainder)
 {
     const ptrdiff_t away = hz_rows_away;
     if (away != 0 && put(hz_stack_at(stack, (size_t)away), block, remainder, true)) return;
-    if (block != NULL) free_elsewhere(block);
+    if (block != NULL && !free_abroad(block, stack, remainder)) free_elsewhere(block);
 }
 
 /* The program says that it asked for `size` bytes. Only hardening checks that; under it the rows

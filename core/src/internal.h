@@ -102,7 +102,7 @@ void hz_budget_after_fork(void);
 
 bool hz_remote_make(hz_heap *heap);
 /* Puts a block of another shard into the ring, and hands the ring over when it is full. */
-void hz_remote_push(hz_heap *heap, uint32_t class_, void *block);
+void hz_remote_push(hz_heap *heap, uint32_t class_, uint32_t shard, void *block);
 void hz_remote_flush(hz_heap *heap);
 /* Moves blocks from the inbox of the heap's shard to the shard's depots. */
 void hz_remote_drain_inbox(hz_heap *heap);

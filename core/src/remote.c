@@ -5,26 +5,28 @@
  * remote_grouping says how a full ring is split: one block at a time (`none`); one group for each
  * shard, of mixed classes, into that shard's inbox (`shard`), which sorts it into its depots when
  * one of them runs dry; or one group for each shard and class, straight into the depot
- * (`shard_class`). An item is the block's address with its class in the top byte, so that sorting
- * by class needs no look-up.
+ * (`shard_class`). An item is the block's address with its class and shard in the top bytes, so that
+ * sorting needs no look-up.
  */
+#include <errno.h>
+
 #include "internal.h"
 
-enum { CLASS_SHIFT = 56, SORT_KEYS = 64 };
+enum { SHARD_SHIFT = 48, CLASS_SHIFT = 56, SORT_KEYS = 64 };
 _Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_CLASS_NUMBERS <= (int)SORT_KEYS,
                "sort keys");
-_Static_assert(HZ_ADDRESS_MAX <= UINT64_C(1) << CLASS_SHIFT &&
-                   HZ_CLASS_NUMBERS <= 1 << (HZ_WORD_BITS - CLASS_SHIFT),
-               "an item holds an address and a class");
+_Static_assert(HZ_ADDRESS_MAX <= UINT64_C(1) << SHARD_SHIFT && (int)SORT_KEYS <= UINT8_MAX,
+               "an item holds an address, a shard and a class");
 
-static void *item_make(void *block, uint32_t class_)
+static void *item_make(void *block, uint32_t class_, uint32_t shard)
 {
-    return (void *)((uintptr_t)block | (uintptr_t)class_ << CLASS_SHIFT);
+    return (void *)((uintptr_t)block | (uintptr_t)shard << SHARD_SHIFT |
+                    (uintptr_t)class_ << CLASS_SHIFT);
 }
 
 static void *item_block(const void *item)
 {
-    return (void *)((uintptr_t)item & ((UINT64_C(1) << CLASS_SHIFT) - 1));
+    return (void *)((uintptr_t)item & ((UINT64_C(1) << SHARD_SHIFT) - 1));
 }
 
 static uint32_t item_class(const void *item)
@@ -34,7 +36,7 @@ static uint32_t item_class(const void *item)
 
 static uint32_t item_shard(const void *item)
 {
-    return hz_info_at(item_block(item))->shard;
+    return (uint8_t)((uintptr_t)item >> SHARD_SHIFT);
 }
 
 /* ---- sorting -------------------------------------------------------------------------------- */
@@ -236,17 +238,24 @@ static bool ring_is_full(const hz_heap *heap)
            heap->ring_bytes >= (size_t)hz_live(thread_cache_bytes);
 }
 
-void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
+/* Keeps errno, as a free does. */
+static void hand_over_full(hz_heap *heap)
 {
-    if (HZ_UNLIKELY(heap->ring == NULL)) { /* a thread without a heap */
-        hz_depot_give(item_shard(block), class_, &block, 1);
-        return;
-    }
-    heap->ring[heap->ring_count] = item_make(block, class_);
-    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* after the item */
-    heap->ring_bytes += hz_class_bytes[class_];
-    if (HZ_LIKELY(!ring_is_full(heap))) return;
+    const int saved = errno;
     hz_count(HZ_STAT_ring_full, 1);
     hz_remote_flush(heap);
     hz_tick_of_free(heap);
+    errno = saved;
+}
+
+void hz_remote_push(hz_heap *heap, uint32_t class_, uint32_t shard, void *block)
+{
+    if (HZ_UNLIKELY(heap->ring == NULL)) { /* a thread without a heap */
+        hz_depot_give(shard, class_, &block, 1);
+        return;
+    }
+    heap->ring[heap->ring_count] = item_make(block, class_, shard);
+    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* after the item */
+    heap->ring_bytes += hz_class_bytes[class_];
+    if (HZ_UNLIKELY(ring_is_full(heap))) hand_over_full(heap);
 }
