@@ -180,10 +180,7 @@ class Child:
             self._process.stdin.flush()
 
     def lines(self, stall_s: float) -> Iterator[str]:
-        """Yields each line of stdout as soon as it is complete, until the child has ended.
-
-        Stalled: no line came for `stall_s` seconds, or one without an end.
-        """
+        """Yields each whole line of stdout at once; Stalled: none came for `stall_s` seconds."""
         rest = b""
         deadline = time.monotonic() + stall_s
         while not self._ended:

@@ -91,9 +91,7 @@ def _require_seen_through(path: Path) -> None:
 def trace_info(path: str | Path) -> dict[str, Any]:
     """What is in a trace, as `hztune trace info --json` prints it.
 
-    Raises:
-        UsageError: It is none.
-        HztuneError: What it says of itself is nothing that hztune writes.
+    UsageError: it is none. HztuneError: what it says of itself is nothing that hztune writes.
     """
     said, _ = _run("info", path)
     try:
@@ -134,10 +132,8 @@ def anonymize_trace(
 ) -> list[str]:
     """Writes a trace without the names of its program and threads; returns what is to be said.
 
-    With `round_sizes`, sizes become multiples of so many bytes, a power of two.
-
-    Raises:
-        UsageError: It is no trace, or cannot be written.
+    With `round_sizes`, sizes become multiples of so many bytes, a power of two. UsageError: it is
+    no trace, or cannot be written.
     """
     words = [] if round_sizes is None else ["--round-sizes", str(round_sizes)]
     return _run("anonymize", path, "--output", str(output), *words)[1]
@@ -146,9 +142,7 @@ def anonymize_trace(
 def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") -> list[str]:
     """Writes a trace as plain text, or makes one; returns what is to be said.
 
-    Raises:
-        UsageError: It is no recording of a form that is known, or there is no such form.
-        HztuneError: It cannot be written.
+    UsageError: its form, or `form`, is not known. HztuneError: it cannot be written.
     """
     return _run("convert", path, "--output", str(output), "--to", form)[1]
 

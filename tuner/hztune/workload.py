@@ -172,10 +172,7 @@ class WorkloadSpec:
         return replace(self, rest=plan or RestPlan(), steady=False)
 
     def within(self, quota: Quota) -> WorkloadSpec:
-        """The same workload in a container.
-
-        It is measured by runs: a quota counts the time in which others have their turn, as well.
-        """
+        """The same workload in a container, by runs: a quota counts the turns of others as well."""
         return replace(self, quota=quota, steady=False)
 
     def command(self, seed: int) -> list[str]:

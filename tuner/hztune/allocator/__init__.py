@@ -27,6 +27,7 @@ def _adapters() -> dict[str, Adapter]:
 
 
 def names() -> tuple[str, ...]:
+    """The name of every allocator that hztune knows, installed or not."""
     return tuple(_adapters())
 
 

@@ -113,10 +113,7 @@ class Library(Adapter):
         return self.answers(environment, installed)
 
     def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """What a process that does nothing says; where it says nothing, that the library is there.
-
-        WrongConfiguration: it did not say what it should, or has not the library.
-        """
+        """What a process that does nothing says; if nothing, it must have the library."""
         if not self.confirms:
             self.ask("answer = {}", environment, installed)
             return {}
@@ -130,10 +127,7 @@ class Library(Adapter):
         return said
 
     def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:
-        """What Python code leaves in `answer`, in a probe that has the library.
-
-        WrongConfiguration: the probe was started with it, but runs without it.
-        """
+        """What Python code leaves in `answer`, in a probe that has the library."""
         answer = probe.ask(
             f"{code}\nsay({{'files': mapped(), 'answer': answer}})",
             {"LD_PRELOAD": installed.preload, **environment},

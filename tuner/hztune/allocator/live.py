@@ -224,10 +224,7 @@ def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[s
 
 
 def strangers(pid: int, library: Path) -> tuple[Running, ...]:
-    """The descendants of a process that have another allocator than `library`.
-
-    One that has ended, or has no malloc to look at yet, is left out.
-    """
+    """The living descendants of a process that have a malloc, and another than `library`."""
     seen = []
     for child in descendants(pid):
         with suppress(UsageError):

@@ -201,9 +201,7 @@ class _Answer(Struct):
 def process_statistics(pid: int) -> Statistics:
     """What a process holds, by its allocator's own account; it must take requests.
 
-    Raises:
-        UsageError: There is none, or it takes no requests.
-        HztuneError: It did not answer in time, or ended.
+    UsageError: there is none, or it takes no requests. HztuneError: it did not answer, or ended.
     """
     return statistics_of(Process.of(pid))
 
@@ -240,9 +238,7 @@ def statistics_of(process: Process) -> Statistics:
 def trim_process(pid: int) -> Trimmed:
     """Has a process give back what it does not need.
 
-    Raises:
-        UsageError: There is none, or it takes no requests.
-        HztuneError: It did not answer in time, or ended.
+    UsageError: there is none, or it takes no requests. HztuneError: it did not answer, or ended.
     """
     process = Process.of(pid)
     before = process.memory()
@@ -254,9 +250,8 @@ def trim_process(pid: int) -> Trimmed:
 def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     """Changes parameters of hz in a process, all or none: {"decay_ms": "0"}.
 
-    Raises:
-        UsageError: There is none, it takes no requests, or refuses the change.
-        HztuneError: It did not answer in time, or ended.
+    UsageError: there is none, it takes no requests, or refuses the change. HztuneError: it did
+    not answer, or ended.
     """
     process = Process.of(pid)
     if not settings:
@@ -280,8 +275,7 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
 def diagnose(pid: int) -> Diagnosis:
     """What a process's allocator holds, what is set, and what would help, in words.
 
-    Raises:
-        UsageError: There is none, or it may not be looked at.
+    UsageError: there is none, or it may not be looked at.
     """
     process, remarks = Process.of(pid), list[str]()
     memory, running, found = process.memory(), None, None
@@ -393,7 +387,7 @@ def _of_hz(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
 
 _Advice = tuple[str, Callable[[Statistics, Holding], bool], str]
 
-_BY_ALLOCATOR: tuple[_Advice, ...] = (
+_BY_ALLOCATOR: tuple[_Advice, ...] = (  # what to say of each allocator, and when
     ("jemalloc", lambda _, main: main.settings.get("dirty_decay_ms") not in (0, None),
      "unused pages stay for dirty_decay_ms ({main.settings[dirty_decay_ms]}), and longer while the "
      "program rests: start it with MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,"
@@ -416,7 +410,6 @@ _BY_ALLOCATOR: tuple[_Advice, ...] = (
      "unused pages stay for a while: start it with MIMALLOC_{purge}_DELAY=0 (`hztune trim` reaches "
      "little of mimalloc, in which each thread must return its own memory)"),
 )  # fmt: skip
-"""What to say of each allocator, and when."""
 
 
 def _by_allocator(found: Statistics, main: Holding) -> Iterator[str]:

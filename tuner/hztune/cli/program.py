@@ -75,10 +75,7 @@ class ProgramCommand(FilledCommand):
 def given_words(
     measured: Sequence[object] = (), leave_out: frozenset[str] = _OF_ONE_RUN
 ) -> tuple[str, ...]:
-    """The words of this command line, to be given again: its options stand first.
-
-    Where stdin was redirected from a file, --input names it.
-    """
+    """The words of this command line, to be given again; a redirected stdin stands as --input."""
     ctx = click.get_current_context()
     options: list[str] = []
     sides: list[str] = []

@@ -30,6 +30,7 @@ _FIGURES: dict[Amount, str] = {
 
 
 def text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
+    """A comparison for people, or as a table for a Markdown document."""
     if markdown:
         return as_markdown(found.standings, found.answers)
     return plain(found.standings, found.answers, counters=counters)
@@ -150,7 +151,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
-    """Writes a comparison in one of the forms, so that the file is whole or absent."""
+    """Writes a comparison, whole or not at all; HztuneError: the file system refused."""
     files.write_whole(path, csv_text(found) if form == "csv" else junit(found))
 
 

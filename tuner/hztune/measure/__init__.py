@@ -157,10 +157,7 @@ class Around(Executor):
 
 
 class Remembered(Around):
-    """An executor that has some of its blocks already, from before it was stopped.
-
-    What asks for blocks in order, and decides by what they showed, comes to where it stood.
-    """
+    """An executor that has blocks of a study from before it was stopped, and goes on from there."""
 
     def __init__(self, inner: Executor, blocks: Iterable[Block]) -> None:
         super().__init__(inner)

@@ -35,10 +35,7 @@ class IdentityCheck(Protocol):
         """The environment of everything that is started, without any allocator's variable."""
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """Returns the variables of the arm's processes beyond `base`, or why it cannot run.
-
-        UsageError: the arm's allocator is not installed.
-        """
+        """The arm's variables beyond `base`, or why it cannot run; UsageError: not installed."""
 
     def program(self, arm: Arm) -> Path | None:
         """Returns the arm's own build of the program, for turns; None: the usual."""

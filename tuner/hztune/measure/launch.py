@@ -85,10 +85,7 @@ class Unit:
         return [*words, "--", *program.command(self.seed)]
 
     def overtime(self, stderr: str = "") -> Fault:
-        """Why a run does not count that was ended for its length.
-
-        A larger --timeout gives it more only where that is the limit.
-        """
+        """Why a run that was ended for its length does not count, and whether --timeout helps."""
         why = _with_last_line(f"it did not end within {self.limit_s:.3g} s", stderr)
         more = "; --timeout gives a run more, in a study up to --budget"
         return Fault("hang", why + (more if self.limit_s >= self.program.timeout_s else ""))
@@ -205,10 +202,7 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
 
 
 def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict[str, Any]:
-    """What hz-launch reports; _LOST if something, such as the program itself, killed it.
-
-    UsageError: the program could not be started; the reason is in `stderr`.
-    """
+    """What hz-launch reports; _LOST: it was killed; UsageError: the program did not start."""
     if code < 0:  # hz-launch was killed, or what was put before it
         return _LOST
     if not told:
@@ -227,10 +221,7 @@ def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict
 
 
 def ending_fault(status: Status, signal: int, code: int, stderr: str) -> Fault:
-    """Why a process that ended badly does not count: "exit status 1: cannot open a.conf".
-
-    One whose allocator refused its settings, and said so, did not crash.
-    """
+    """Why a process that ended badly does not count; one whose allocator refused did not crash."""
     stderr = _without_chatter(stderr)
     for name, table in tables().items() if status == "crash" else ():
         if table.refusal and (said := re.search(table.refusal, stderr, re.M)):

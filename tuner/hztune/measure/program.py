@@ -308,7 +308,10 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
 
 
 def named(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
-    """The programs that NAME='./program args' describe; the options hold for each."""
+    """The programs that NAME='./program args' describe; the options hold for each.
+
+    UsageError: one is not so written, two have one name, or the options are not legal.
+    """
     pairs = [named_command(text, "--command") for text in texts]
     found = tuple(replace(described(words, **options), name=name) for name, words in pairs)
     names = [program.name for program in found]

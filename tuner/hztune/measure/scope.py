@@ -186,10 +186,7 @@ def _upwards(mount: Path, group: str) -> Iterator[Path]:
 
 
 def _group(parent: Path, limits: Mapping[str, str]) -> Path:
-    """A new group with limits; a limit of swap is left out where the kernel counts none.
-
-    Groups of processes that are gone are removed first.
-    """
+    """A new group with limits (of swap where it is counted); groups of dead processes go first."""
     with contextlib.suppress(OSError):
         for folder in parent.iterdir():
             found = _OURS.fullmatch(folder.name)

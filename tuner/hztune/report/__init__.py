@@ -45,13 +45,8 @@ def render(folder: Path) -> str:
 def write(folder: str | Path, out: str | Path | None = None) -> Path:
     """Writes the study in a results directory as one HTML page, and returns the page's path.
 
-    Args:
-        folder: The results directory.
-        out: The page; None: report.html in `folder`.
-
-    Raises:
-        UsageError: There is no study in `folder` that has ended.
-        HztuneError: Its samples are damaged, or the file system refused.
+    `out`: None: report.html in `folder`. UsageError: no study in it has ended. HztuneError: its
+    samples are damaged, or the file system refused.
     """
     path = Path(folder) / PAGE if out is None else Path(out)
     files.write_whole(path, render(Path(folder)))

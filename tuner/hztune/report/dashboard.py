@@ -31,10 +31,7 @@ def write_storage(folder: str | Path) -> Path:
     """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
 
     It is made elsewhere: Optuna cannot open a journal that ends in the middle of a record.
-
-    Raises:
-        UsageError: There is no study in `folder`.
-        HztuneError: Its samples are damaged, or the file system refused.
+    UsageError: there is no study. HztuneError: its samples are damaged, or the file system refused.
     """
     samples, path = recording(Path(folder)), Path(folder) / STORAGE
     text = samples.identity.get("limit", "none")

@@ -132,8 +132,7 @@ Legal = Callable[[Params], Params | None]
 class Grid:
     """Parameters with their levels, and what was worked out of their configurations.
 
-    `space` has the parameters, `axes` the same as the model sees them, `bare` the row that changes
-    nothing.
+    `axes`: the parameters as the model sees them. `bare`: the row that changes nothing.
     """
 
     def __init__(
@@ -156,10 +155,7 @@ class Grid:
         self._level_rows: dict[int, LevelRow | None] = {}
 
     def level_row(self, params: Mapping[str, Any]) -> LevelRow:
-        """A configuration as level numbers; what it leaves out, or leaves alone, is UNCHANGED.
-
-        ValueError: a value is none of its parameter's levels.
-        """
+        """A configuration's level numbers, UNCHANGED if left alone; ValueError: no such level."""
         row = []
         for axis, values in zip(self.axes, self._values, strict=True):
             level = axis.default

@@ -71,10 +71,7 @@ class _Reading:
 
 
 class SparseModel:
-    """What is believed of all configurations after some measurements.
-
-    `levels`: the measured ones, shape (configurations, axes).
-    """
+    """What is believed of configurations after some, the rows of `levels`, were measured."""
 
     def __init__(
         self,

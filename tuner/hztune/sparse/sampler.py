@@ -137,10 +137,7 @@ class SparseSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> Params:
-        """One configuration, see `suggest`; the defaults where there is nothing else to measure.
-
-        ValueError: not even the defaults are legal.
-        """
+        """One configuration, see `suggest`; ValueError: not even the defaults are legal."""
         if not search_space:
             return {}
         if self._prepared:

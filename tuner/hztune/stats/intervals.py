@@ -216,10 +216,7 @@ def planned_bound(pairs: int, alpha: float, planned: int, *, is_last: bool = Fal
 def fixed_interval(
     log_ratios: Sequence[float], alpha: float = 0.05, *, prior: Spread | None = None
 ) -> Interval:
-    """Student's interval of the mean for a number of pairs that was fixed beforehand.
-
-    `log_ratios`: shape (pairs,), at least 1. `alpha`: 1 - coverage.
-    """
+    """Student's interval of the mean, for a fixed number of pairs, at least 1; covers 1 - alpha."""
     z = -normal_quantile(0.5 * alpha) if len(log_ratios) > 1 else math.inf
     return _around(log_ratios, z, prior)
 
@@ -239,10 +236,7 @@ def _around(log_ratios: Sequence[float], z: float, prior: Spread | None) -> Inte
 
 
 def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
-    """The two-sided critical z of each look, so that all looks together err with at most `alpha`.
-
-    `counts`: pairs at each look, rising, shape (looks,).
-    """
+    """The two-sided critical z of looks at rising `counts`, which together err with `alpha`."""
     first = alpha * (1.0 - SPENDING_DECAY)
     return spending_bounds(counts, tuple(first * SPENDING_DECAY**k for k in range(len(counts))))
 
@@ -252,8 +246,7 @@ def spending_bounds(counts: tuple[int, ...], spends: tuple[float, ...]) -> tuple
     """The two-sided critical z of each look for an error that is given look by look.
 
     `counts`: pairs at each look, rising, shape (looks,). `spends`: the probability, under no
-    effect, that a look is the first to cross, shape (looks,); next to nothing has a critical z of
-    9.
+    effect, that a look is the first to cross; for next to nothing z is 9.
     """
     if len(counts) == 1:
         return (min(_NO_CROSSING_Z, -normal_quantile(max(1e-30, 0.5 * spends[0]))),)

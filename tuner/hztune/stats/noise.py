@@ -126,9 +126,8 @@ def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> f
 def detectable_effect(noise: Noise, rounds: int, pairs: int, alpha: float) -> float:
     """The gain that a proof with `pairs` planned pairs claims in 90 % of studies, log units.
 
-    If pairs scatter as `noise` says: the chance of a claim at the last look, with what the pairs
-    know of their variance averaged out; earlier looks find next to nothing else. `alpha`:
-    two-sided.
+    If pairs scatter as `noise` says: the chance at the last look, their own variance averaged out;
+    earlier looks find next to nothing else. `alpha` is two-sided.
     """
     pairs = max(LEAST_PLANNED, pairs)
     spread = noise.spread(rounds)

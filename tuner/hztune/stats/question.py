@@ -154,8 +154,7 @@ def is_precise(interval: Interval) -> bool:
 def futile_counts(planned: int) -> frozenset[int]:
     """The pair counts at which a proof may be given up, `planned` among them.
 
-    They grow by a third: asked after every pair, it would give up too many true gains that begin
-    badly.
+    They grow by a third: after every pair, many true gains that begin badly would be given up.
     """
     found, due = {planned}, float(FUTILE_FROM)
     while due < planned:

@@ -137,9 +137,8 @@ class Workbench:
     ) -> Block:
         """Measures one block and enters it; `arms` begins with the control.
 
-        `executor`: None: that of the study. `plan`: of the proof that the block belongs to.
-        StoppedByUser: the user asked to stop. HztuneError: the control keeps failing, so that
-        nothing can be compared.
+        `executor`: None: that of the study. StoppedByUser: the user asked to stop. HztuneError: the
+        control keeps failing, so that nothing can be compared.
         """
         if self.stop():
             raise StoppedByUser("stopped by the user")

@@ -70,10 +70,7 @@ class Division:
 
     @classmethod
     def of(cls, budget_s: float, *, panel: bool, program: bool) -> Division:
-        """Divides a budget; the panel is there if its part is long enough.
-
-        `program`: whether what is found is proved on a program.
-        """
+        """Divides a budget; the panel is there if its part is long enough."""
         panel_s, program_s = PANEL_SHARE * budget_s * panel, PROGRAM_SHARE * budget_s * program
         part = 1.0 - (panel_s + program_s) / budget_s
         panel_s = panel_s if panel_s >= PANEL_LEAST_S else 0.0

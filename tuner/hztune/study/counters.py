@@ -109,10 +109,7 @@ def _figure(value: float) -> str:
 
 
 def fresh_outcomes(ledger: Ledger, arm: Arm) -> list[Pair]:
-    """The control and an arm in each block of fresh pairs of this machine, in order of time.
-
-    Of several attempts at a proof that held the arm, only the last counts.
-    """
+    """The control and an arm in each fresh pair of this machine, of its last attempt, in order."""
     found = [
         (block.outcomes[1].arm, (block.control, outcome))
         for block in ledger.own_blocks("confirm")

@@ -291,10 +291,7 @@ class Ledger:
         return self._fresh.get((first or arm, arm)) or ArmRecord(arm)
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
-        """What each fresh block that holds both says of `other` against `one`, in order of time.
-
-        `first`: the first arm of the attempt's chain.
-        """
+        """What each fresh block of the chain from `first` says of `other` against `one`."""
         seen, found = self._between.get((one, other, first), (0, []))
         for block in filter(self.is_own, self.blocks[seen:]):
             if block.role == "confirm" and block.control.ok and block.outcomes[1].arm == first:

@@ -108,8 +108,7 @@ class LossLimit:
     ) -> list[Question]:
         """Does each workload lose no more? One of them refuses all, so that they share that error.
 
-        `error`: of a yes, which takes all of them. `priors`: what others say of the scatter on
-        each.
+        `error`: of a yes, which takes all. `priors`: what others say of the scatter on each.
         """
         return [
             Question(

@@ -107,10 +107,7 @@ class PanelExecutor(Around):
 def make(
     sink: Sink | None, *, seed: int, machine: Machine, threads: int, tuned: Collection[str]
 ) -> tuple[PanelExecutor, ...]:
-    """Makes what measures the panel, but for workloads that are tuned, which are no strangers.
-
-    `sink`: None: nowhere. `threads`: of the tuned workload; 0: the program decides.
-    """
+    """Makes what measures the panel, but for tuned workloads; `threads` 0: the program decides."""
     count = max(1, min(threads or _THREADS, len(os.sched_getaffinity(0))))
     made = []
     for name, phrase, params in WORKLOADS:
@@ -269,9 +266,8 @@ class Panel:
     ) -> Examination:
         """Measures a winner on the panel, and what is left of it where a step goes.
 
-        `steps`: each proved to add something; the last one is the winner. `until_s`: second of the
-        budget by which it ends; in the past, nothing is measured. StoppedByUser: every block is
-        kept.
+        `steps`: proved; the last one is the winner. `until_s`: second of the budget by which it
+        ends; when past, nothing is measured. StoppedByUser: every block is kept.
         """
         course, gone, left = _Course(bench, control, until_s), list[Harm](), tuple(steps)
         while True:

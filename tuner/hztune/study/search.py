@@ -231,10 +231,7 @@ class Search:
     # ---- what is known ---------------------------------------------------------------------------
 
     def ranked(self) -> list[Ranked]:
-        """Every feasible configuration that was not refused, the most promising first.
-
-        Of two that are as good as equal, the one that changes less.
-        """
+        """What is feasible and not refused, the most promising first; of equals the shorter one."""
         when = len(self.bench.ledger.blocks), len(self._refused)
         if self._ranked is None or self._ranked[0] != when:
             self._ranked = when, sorted(self._estimated(), key=lambda one: one.rank)

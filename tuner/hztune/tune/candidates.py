@@ -72,9 +72,8 @@ def asks_inside(wanted: Sequence[str]) -> bool:
 def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> AllocatorChoice:
     """Finds the allocators of a study.
 
-    `searched`: name or path of the search space of one allocator; "" for their own. UsageError: one
-    that was named does not exist, is not installed or has no parameters; or the space is not for
-    it; or it cannot be put under the target.
+    `searched`: the space of one allocator, by name or path; "" for their own. UsageError: one does
+    not exist, is not installed, has no parameters, or cannot be put under the target.
     """
     if is_any := tuple(wanted) == (ANY_ALLOCATOR,):
         installed, missing = _all(target)

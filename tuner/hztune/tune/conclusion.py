@@ -56,10 +56,7 @@ def result_of(
     wall_s: float,
     folder: Path | None,
 ) -> Result:
-    """The result of a study that came to a decision; nothing is written.
-
-    `wall_s`: seconds that this session took. `folder`: None: there is no results directory.
-    """
+    """The result of a study that came to a decision; `wall_s` is this session's own time."""
     ledger = story.bench.ledger
     made, *front = (profile_of(task, machine, each, ledger) for each in (decision, *decision.front))
     return Result(made, account_of(story, decision, wall_s), tuple(front), folder)

@@ -70,10 +70,7 @@ class LastProof:
         )
 
     def verdict(self, study: Workbench, control: Arm, found: Decision) -> Decision:
-        """Measures fresh pairs of the program, and says what they show of what was found.
-
-        StoppedByUser: every block is kept. HztuneError: the program does not run.
-        """
+        """Measures fresh pairs of the program, and says what they show of what was found."""
         earlier = [replace(block, workload="") for block in study.ledger.on_program]
         seconds = self.seconds + max(0.0, study.budget.left())
         budget = Budget(study.budget.clock, seconds, spent_s(earlier))

@@ -228,10 +228,7 @@ def _workloads(tuned: Profile, traces: Sequence[Path]) -> list[WorkloadSpec]:
 
 
 def measure(promise: Promise, bench: Workbench) -> Verification:
-    """Measures fresh pairs until a look has judged the claim, all are there, or time is up.
-
-    `bench.ledger` has the memory limit of the promise. HztuneError: the control does not run.
-    """
+    """Measures fresh pairs until a look has judged the claim, all are there, or time is up."""
     planned, budget = 0, bench.budget
     with budget.running():
         with suppress(OutOfTime):  # then it is late, too
