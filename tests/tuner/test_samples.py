@@ -20,7 +20,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.rests import Rested, RestRound
 from hztune.store import Evidence, Plan
-from hztune.store.log import SAMPLES, LocalStudy, packed, recording
+from hztune.store.log import _END_BYTES, SAMPLES, LocalStudy, _ended, packed, recording
 from hztune.store.rows import StudyRow, columns
 
 from .conftest import tell
@@ -285,6 +285,24 @@ def test_a_file_of_a_study_in_place_of_its_directory_is_told_with_the_directory(
     said = capsys.readouterr().err
     assert f"cannot read a study from '{file}': it is not a directory; give the" in said
     assert said.endswith(f"('{tmp_path}' is one)\n")
+
+
+EXPORTS = [["export", "--format", "csv"], ["export", "--format", "samples"]]
+
+
+@pytest.mark.parametrize("words", [["report"], *EXPORTS])
+@pytest.mark.parametrize("odd", [b"\x1b[2J", b"\xff", b"\\u009b2J", b"\xe2\x80\xae"])
+def test_the_study_of_another_steers_no_terminal(
+    odd: bytes, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+    lines = recording(tmp_path).lines
+    texts = (line[:-_END_BYTES].replace(b'"arm":"', b'"arm":"' + odd) for line in lines)
+    (tmp_path / SAMPLES).write_bytes(b"".join(map(_ended, texts)))
+    cli.status_of([*words, str(tmp_path)])
+    told = capsys.readouterr()
+    assert all(each.isprintable() or each == "\n" for each in told.out + told.err)
 
 
 # ---- whose it is ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from hztune import api, files
+from hztune.arguments import printable
 from hztune.cli.options import FILES, JSON, argument, flag, offer, option
 from hztune.cli.program import FilledCommand
 from hztune.errors import UsageError
@@ -62,7 +63,7 @@ def export_command(profile_path: Path, form: str, output: str) -> None:
     """
     executable = False
     if form == "samples":
-        text = b"".join(api.samples(profile_path)).decode()
+        text = b"".join(api.samples(profile_path)).decode(errors="replace")
     elif form == "csv":
         columns, table = api.sample_columns(profile_path), io.StringIO()
         rows = csv.writer(table, lineterminator="\n")
@@ -73,6 +74,8 @@ def export_command(profile_path: Path, form: str, output: str) -> None:
         executable, tuned = api.find_format(form).executable, api.load_profile(profile_path)
         text = api.export(tuned, form)
         _warn(tuned)
+    if form in _OF_RESULTS:  # which may be another's
+        text = "".join(f"{printable(line)}\n" for line in text.splitlines())
     if output == "-":
         click.echo(text, nl=False)
     else:

@@ -139,7 +139,7 @@ class Recording:
 def _row(line: bytes, path: Path, number: int) -> AnyRow:
     try:
         found: AnyRow = _ROW.decode(line[:-_END_BYTES] + b"}")
-    except msgspec.ValidationError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise _damaged(path, number) from None
     return found
 

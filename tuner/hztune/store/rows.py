@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Status, Turn, joined
+from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.rests import Rested
@@ -183,7 +184,7 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
             arm, known = Arm.of(row.allocator, row.params), zip(OUTCOME, _OUTCOME(row), strict=True)
             outcomes[row.index] = Outcome(arm, turns=tuple(turns[row.index]), **dict(known))
             if len(outcomes) == len(head.arms):
-                found = tuple(outcomes[index] for index in range(len(outcomes)))
+                found = tuple(outcomes[index] for index in sorted(outcomes))
                 workload = head.workload if head.parts == 1 else ""
                 yield head, Block(row.pair, row.role, found, row.machine, workload, head.proof)
 
@@ -191,7 +192,11 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
 def columns(lines: Iterable[bytes], kind: str) -> Columns:
     """Samples of one kind as columns; what is named within them has its own: "params.thp"."""
     rows = []
-    for row in map(msgspec.json.decode, lines):
+    try:
+        told = [*map(msgspec.json.decode, lines)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HztuneError(f"a sample is damaged: {error}") from None
+    for row in told:
         if row.pop("kind") == kind:
             del row["seq"], row["crc"]
             inner = {name: row.pop(name) for name in [*row] if isinstance(row[name], dict)}
