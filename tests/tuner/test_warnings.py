@@ -92,10 +92,11 @@ def test_two_speeds_without_time_for_a_claim_end_a_study_that_names_what_would_d
 
 
 def test_a_study_says_once_that_it_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = bench_of(flat, STEADY)
-    monkeypatch.setattr(machine, "waited_s", lambda: 2.0 * bench.executor.accounting.turns)
-    told = []
+    waited_s = 0.0
+    monkeypatch.setattr(machine, "waited_s", lambda: waited_s)
+    bench, told = bench_of(flat, STEADY), []
     for _ in range(5):
+        waited_s += 2.0
         bench.measure([Arm("hz")], "search", 1)
         told.append(sum("another hztune measures" in line for line in heard(bench).lines))
     assert told == [0, 0, 1, 1, 1]
