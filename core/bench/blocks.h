@@ -101,7 +101,7 @@ static inline void hz_part_with(hz_player *p, hz_block block)
     if (HZ_UNLIKELY(p->instruments != NULL)) hz_note_give(p->instruments, block.size);
 }
 
-/* Gives a block another size, by realloc. */
+/* Gives a block another size, by realloc; what is new is not touched. */
 static inline hz_block hz_regrow(hz_player *p, hz_block block, uint32_t size)
 {
     void *at;

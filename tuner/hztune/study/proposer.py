@@ -29,6 +29,8 @@ from hztune.sparse.sampler import Known
 from hztune.stats.ratios import pair_ratio, saving_ratio
 from hztune.study.ledger import Ledger
 
+# cli/tune.py, tuner/README.md and tests/tuner/test_search.py name them, too.
+# A package that one needs goes into pyproject.toml.
 OTHERS: Mapping[str, Callable[[int], BaseSampler]] = {  # what makes it from a seed
     "tpe": lambda seed: TPESampler(seed=seed, multivariate=True, constant_liar=True),
     "random": lambda seed: RandomSampler(seed=seed),
