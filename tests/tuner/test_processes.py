@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from hztune import api
+from hztune.allocator import live
 from hztune.attach import channel, diagnosis
 from hztune.attach.channel import Process, SeenMemory
 from hztune.attach.diagnosis import Diagnosis, Holding, InEffect, Statistics, ThreadCaches
@@ -216,6 +218,26 @@ def test_a_stopped_process_is_not_waited_for_without_end(
         channel.ask_process(Process.of(program.pid), "stats", patience_s=0.2)
     program.send_signal(signal.SIGCONT)
     assert api.process_statistics(program.pid).pid == program.pid
+
+
+LINE = """
+import os, sys
+for _ in range(60):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_line_of_children_may_be_longer_than_functions_may_call_themselves(start: Start) -> None:
+    program, before = start(LINE), sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 40)
+    try:
+        assert len(live.descendants(program.pid)) == 60
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_a_process_without_memory_is_said_to_have_none() -> None:

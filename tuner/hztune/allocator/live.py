@@ -16,6 +16,7 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -263,14 +264,14 @@ def _has_malloc(process: ProcessMemory, path: Path) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """The living processes that a process started, and those that these started."""
-    found: list[int] = []
-    tasks = Path("/proc", str(pid), "task")
-    with suppress(OSError):  # the process ends while it is looked at
-        for task in os.listdir(tasks):
-            with suppress(OSError):
-                for child in map(int, (tasks / task / "children").read_text().split()):
-                    found += [child, *descendants(child)]
-    return found
+    found = [pid]
+    for parent in islice(found, _MOST_ENTRIES):  # which grows
+        tasks = Path("/proc", str(parent), "task")
+        with suppress(OSError):  # the process ends while it is looked at
+            for task in os.listdir(tasks):
+                with suppress(OSError):
+                    found += map(int, (tasks / task / "children").read_text().split())
+    return found[1:]
 
 
 def _named(entries: list[bytes]) -> dict[str, str]:
