@@ -1,5 +1,5 @@
 /*
- * The workloads. To add one: write its file in workloads/, name it here and in CMakeLists.txt.
+ * The workloads. To add one: write its file in workloads/, and name it here.
  *
  * --list tells every workload with its parameters and settings; behind the name of a workload, that
  * one alone, and what is known of the file that it replays.

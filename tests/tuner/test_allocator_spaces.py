@@ -79,7 +79,7 @@ RETURNS_MOST: dict[str, dict[str, Value]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "version"), EVERY)
+@pytest.mark.parametrize(("name", "version"), [each for each in EVERY if each[0] in NEVER])
 def test_what_returns_memory_is_told_and_what_never_does_is_in_reach_only_when_asked_for(
     name: str, version: str
 ) -> None:

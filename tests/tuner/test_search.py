@@ -354,5 +354,5 @@ def test_any_sampler_of_optuna_is_asked_and_a_great_gain_is_found(
 
 @pytest.mark.parametrize("name", ["best", "json:loads", "nowhere:Sampler"])
 def test_what_is_no_sampler_is_refused_with_what_is(name: str) -> None:
-    with pytest.raises(UsageError, match=r"legal are sparse, tpe, random, cmaes, or module:Class"):
+    with pytest.raises(UsageError, match=r"legal are sparse, tpe, .*, or module:Class"):
         sampler_named(name, seed=1)

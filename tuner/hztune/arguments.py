@@ -29,7 +29,13 @@ _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
 _NAME = "1 to 40 letters, digits and _ . + -"
 _CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
-SPARSE = "sparse"  # hztune's own sampler, known where Optuna is not loaded
+SPARSE = "sparse"  # hztune's own sampler
+SAMPLERS: dict[str, tuple[str, dict[str, bool]]] = {
+    "tpe": ("TPESampler", {"multivariate": True, "constant_liar": True}),
+    "random": ("RandomSampler", {}),
+    "cmaes": ("CmaEsSampler", {}),
+}
+"""Optuna's, by name: class and settings. What one needs beside Optuna goes into pyproject.toml."""
 
 
 def parse_duration(text: str, option: str = "") -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hztune import api
+from hztune.arguments import SAMPLERS, SPARSE
 from hztune.cli.options import (
     ABOUT_PROGRAMS,
     PRIVATE,
@@ -95,7 +96,7 @@ _OPTIONS = [
            "term_days", default=90),
     option("--out DIR", "Results directory.  [default: a new one in hztune-results]"),
     option("--sampler NAME|module:Class",
-           "What proposes configurations: sparse, or Optuna's tpe, random or cmaes, or your own.",
+           f"What proposes configurations: {SPARSE}, Optuna's {', '.join(SAMPLERS)}, or your own.",
            default="sparse"),
     option("--on tcp://HOST:8786",
            "Measure on the workers of a Dask cluster, by its scheduler."),

@@ -10,15 +10,15 @@ trial are the indices of its configuration: one for each dimension of the space.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from hztune.arguments import SPARSE
+from hztune.arguments import SAMPLERS, SPARSE
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import UsageError
 from hztune.params import Value
@@ -29,14 +29,6 @@ from hztune.sparse.sampler import Known
 from hztune.stats.ratios import pair_ratio, saving_ratio
 from hztune.study.ledger import Ledger
 
-# cli/tune.py, tuner/README.md and tests/tuner/test_search.py name them, too.
-# A package that one needs goes into pyproject.toml.
-OTHERS: Mapping[str, Callable[[int], BaseSampler]] = {  # what makes it from a seed
-    "tpe": lambda seed: TPESampler(seed=seed, multivariate=True, constant_liar=True),
-    "random": lambda seed: RandomSampler(seed=seed),
-    "cmaes": lambda seed: CmaEsSampler(seed=seed),
-}
-
 
 def sampler_named(name: str, seed: int) -> BaseSampler | None:
     """A sampler by its name, or of the user's as "module:Class"; None: the sparse one.
@@ -46,14 +38,14 @@ def sampler_named(name: str, seed: int) -> BaseSampler | None:
     """
     if name == SPARSE:
         return None
-    if name in OTHERS:
-        return OTHERS[name](seed)
-    module, _, kind = name.partition(":")
-    legal = f"legal are {', '.join([SPARSE, *OTHERS])}, or module:Class of your own"
+    module, _, own = name.partition(":")
+    kind, settings = SAMPLERS.get(name, (own, {}))
+    legal = f"legal are {', '.join([SPARSE, *SAMPLERS])}, or module:Class of your own"
     if not kind:
         raise UsageError(f"--sampler is {name!r}; {legal}")
     try:
-        made = getattr(importlib.import_module(module), kind)(seed=seed)
+        where = importlib.import_module(module if own else "optuna.samplers")
+        made = getattr(where, kind)(seed=seed, **settings)
     except (ImportError, AttributeError, TypeError) as error:
         raise UsageError(f"--sampler {name!r} cannot be made ({error}); {legal}") from None
     if not isinstance(made, BaseSampler):

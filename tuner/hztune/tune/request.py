@@ -86,7 +86,7 @@ class TuneRequest:
     command: tuple[str, ...] = ()  # the words that asked, kept beside the profile; (): none
     allow_keeping: bool = False  # try settings that never return freed memory
     on: str = ""  # a Dask scheduler, "tcp://HOST:8786"; "": this machine measures
-    sampler: str = SPARSE  # or tpe, random, cmaes, "module:Class"
+    sampler: str = SPARSE  # or one of SAMPLERS, or "module:Class"
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:

@@ -279,9 +279,8 @@ class Winner(Story):
 
     def _most_steps(self) -> int:
         """Configurations of a chain for which the time left holds the pairs of a proof."""
-        pairs = max(PAIRS, self.bench.least_pairs)
-        counts = range(MOST_STEPS, 1, -1)
-        bench = self.bench
+        bench, counts = self.bench, range(MOST_STEPS, 1, -1)
+        pairs = max(PAIRS, bench.least_pairs)
         return next((n for n in counts if affordable_pairs(bench, n, PROVED_BY) >= pairs), 1)
 
     def _prove(self, chain: Chain) -> Proof | None:
