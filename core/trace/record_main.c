@@ -148,11 +148,15 @@ static bool is_ringing(const hz_bell *bell)
     if (memchr(path, '\0', sizeof path) == NULL ||
         sscanf(path, "/proc/%d/fd/%d%n", &pid, &number, &end) != 2 || path[end] != '\0')
         return false;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return false;
+    struct stat found; /* the program may have named a terminal, which would become ours */
+    const int named = open(path, O_PATH | O_CLOEXEC);
+    const bool is_file = named >= 0 && fstat(named, &found) == 0 && S_ISREG(found.st_mode);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", named);
+    const int fd = is_file ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     hz_pool head = {0};
     const ssize_t length = pread(fd, &head, sizeof head, 0);
-    (void)close(fd);
+    if (fd >= 0) (void)close(fd);
+    if (named >= 0) (void)close(named);
     return length == (ssize_t)sizeof head && head.magic == HZ_POOL_MAGIC &&
            atomic_load(&head.ended) == HZ_POOL_OPEN;
 }

@@ -280,6 +280,31 @@ def test_a_recorder_that_sleeps_is_found_in_a_child_that_closed_everything(
             os.kill(child, signal.SIGKILL)
 
 
+NAMES_A_TERMINAL = """
+import ctypes, os, re, time
+(bell,) = re.findall("^([0-9a-f]+)-.*/SYSV00000000", open("/proc/self/maps").read(), re.M)
+path = f"/proc/{os.getpid()}/fd/{os.openpty()[1]}".encode()
+ctypes.memmove(int(bell, 16) + 12, path, len(path) + 1)
+print("named", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_terminal_that_the_program_names_does_not_become_the_recorders(
+    recorder: Recorder,
+) -> None:
+    asleep = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
+    with recorder.start(sys.executable, "-c", NAMES_A_TERMINAL, **asleep) as running:
+        assert running.stdout is not None and running.stdout.readline() == "named\n"
+        words = recorder.words("one.trace", "--pid", running.pid, "--for", "1")
+        with recorder.start("setsid", *words) as one:
+            await_file(recorder.folder / "one.trace.recording")
+            stat = Path(f"/proc/{one.pid}/stat").read_text()
+            running.kill()
+    terminal = stat.rpartition(")")[2].split()[4]
+    assert terminal == "0"
+
+
 def test_a_process_is_recorded_by_one_recorder_at_a_time(recorder: Recorder) -> None:
     with sleeping(recorder, "go_on") as (running, _):
         log = recorder.folder / "first.trace.recording"
