@@ -65,9 +65,7 @@ def one_crashes(arm: Arm) -> Truth:
     return Truth(status="crash") if arm.allocator == "one" else Truth()
 
 
-def test_every_allocator_as_it_comes_stands_before_every_preset_and_is_measured_first(
-    choice: Choice,
-) -> None:
+def test_every_allocator_as_it_comes_is_measured_before_every_preset(choice: Choice) -> None:
     defaults = [Arm("one"), Arm("two"), Arm("fixed")]
     sharded = [Arm.of(name, {"shards": 4}) for name in ("one", "two")]
     assert [*choice.starts] == [*defaults, *sharded]
@@ -86,9 +84,7 @@ def test_where_none_promises_anything_only_the_leader_is_searched(choice: Choice
     assert {arm.allocator for arm in measured(bench)[len(before) :]} == {"one"}
 
 
-def test_what_was_measured_of_one_allocator_does_not_end_the_search_of_another(
-    toy_space: Space,
-) -> None:
+def test_what_is_known_of_one_allocator_does_not_end_another_one(toy_space: Space) -> None:
     both = Choice(tuple(replace(toy_space, allocator=name) for name in ("one", "two")))
     rng, bench = Random(1), bench_of(flat, QUIET, budget_s=1e6)
     arms = [replace(toy_space.arm(toy_space.sample(rng)), allocator="one") for _ in range(300)]
@@ -102,7 +98,7 @@ def test_what_was_measured_of_one_allocator_does_not_end_the_search_of_another(
 
 
 @pytest.mark.parametrize("truth", [landscape(one=-1.5), one_crashes])
-def test_an_allocator_that_is_hopeless_or_crashes_gets_no_more_than_its_default(
+def test_only_the_default_of_a_hopeless_allocator_is_tried(
     choice: Choice, truth: Landscape
 ) -> None:
     bench = bench_of(truth, QUIET)
@@ -195,9 +191,7 @@ def test_what_returns_memory_is_tried_first_where_the_default_breaks_a_limit(
 
 
 @pytest.mark.parametrize("limit", [None, MemoryLimit.of("0.5x")])
-def test_a_study_that_tried_no_parameter_says_that_it_did_not_search(
-    choice: Choice, limit: MemoryLimit | None
-) -> None:
+def test_a_study_without_parameters_says_so(choice: Choice, limit: MemoryLimit | None) -> None:
     bench = bench_of(landscape(), QUIET, limit=limit)
     decision = Winner(bench, choice, seed=1, max_trials=2).run()
     assert decision.verdict == "not_enough_data"
@@ -205,9 +199,7 @@ def test_a_study_that_tried_no_parameter_says_that_it_did_not_search(
     assert ("the least is 1.00x of its peak memory" in decision.why) == (limit is not None)
 
 
-def test_the_unchanged_program_in_another_word_is_neither_searched_nor_proved(
-    choice: Choice,
-) -> None:
+def test_the_unchanged_program_in_another_word_is_not_searched(choice: Choice) -> None:
     bench = bench_of(landscape(one=0.05), QUIET)
     decision = decided(bench, replace(choice, unchanged="one"))
     arms = {o.arm for block in bench.ledger.blocks for o in block.outcomes}

@@ -20,7 +20,6 @@ from hztune.measure.cluster import ALLOWED, Target
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import described
 from hztune.progress import Quiet
-from hztune.result import Result
 from hztune.store.log import recording
 from hztune.tune import session
 from hztune.tune.request import TuneRequest, understand
@@ -29,12 +28,9 @@ from hztune.workload import WorkloadSpec
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 PRELOAD = Path(__file__).parent / "simulated_worker.py"
+LARSON = WorkloadSpec.from_text("larson", (), 2)
 FASTER = 5.0
 """Seconds of a study in each second of the test."""
-
-MOST_KILLED = 4
-"""Workers that are killed: each takes seconds to start again, and a study that is always without
-one comes to no verdict in its time."""
 
 
 class Fast:
@@ -61,52 +57,39 @@ def workers() -> Iterator[Any]:
         yield started
 
 
-def study(address: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [0, 4])
+def test_a_study_on_a_cluster_comes_to_its_verdict_and_keeps_each_block_though_workers_are_killed(
+    workers: Any, tmp_path: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """No more are killed: each takes seconds to start again, and without one nothing goes on."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     monkeypatch.setattr(session, "SystemClock", Fast)
-    larson = WorkloadSpec.from_text("larson", (), 2)
-    request = TuneRequest(larson, budget_s=200.0, trials=60, out=out, on=address)
-    return session.tune(understand(request), Quiet())
-
-
-@pytest.mark.slow
-def test_a_study_on_a_cluster_comes_to_its_verdict_and_keeps_every_block(
-    workers: Any, tmp_path: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    result = study(workers.scheduler_address, tmp_path, monkeypatch)
-    assert (result.profile.claim.verdict, result.profile.params) == ("improved", {"thp": "on"})
-    numbers = sorted(block.number for block in recording(tmp_path).blocks)
-    assert numbers == [*range(len(numbers))]
-
-
-@pytest.mark.slow
-def test_workers_that_are_killed_cost_no_block_and_no_verdict(
-    workers: Any, tmp_path: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     chance, over, killed = Random(1), threading.Event(), []
 
     def kill() -> None:
-        while not over.wait(0.3) and len(killed) < MOST_KILLED:
+        while not over.wait(0.3) and len(killed) < kills:
             pids = [each.pid for each in workers.workers.values() if each.pid]
             if len(workers.scheduler.workers) == 3:  # those killed before are there again
                 killed.append(chance.choice(pids))
                 os.kill(killed[-1], signal.SIGKILL)
 
+    address = workers.scheduler_address
+    request = TuneRequest(LARSON, budget_s=200.0, trials=60, out=tmp_path, on=address)
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        result = study(workers.scheduler_address, tmp_path, monkeypatch)
+        result = session.tune(understand(request), Quiet())
     finally:
         over.set()
         killer.join()
-    assert killed
     assert (result.profile.claim.verdict, result.profile.params) == ("improved", {"thp": "on"})
-    numbers = [block.number for block in recording(tmp_path).blocks]
+    numbers = sorted(block.number for block in recording(tmp_path).blocks)
     assert len({*numbers}) == len(numbers)
+    assert killed if kills else numbers == [*range(len(numbers))]
 
 
-def test_a_worker_measures_no_program_and_reads_no_trace_that_it_was_not_started_for(
+def test_a_worker_measures_nothing_that_it_was_not_started_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = Target((described(("/bin/true",)),), seed=1, processes=7)
@@ -141,11 +124,9 @@ def test_what_dask_sets_for_its_workers_reaches_no_control(monkeypatch: pytest.M
     }
 
 
-@pytest.mark.parametrize("changes", [{"panel": True}])
-def test_what_only_this_machine_can_measure_excludes_a_cluster(changes: dict[str, bool]) -> None:
-    larson = WorkloadSpec.from_text("larson", (), 2)
+def test_what_only_this_machine_can_measure_excludes_a_cluster() -> None:
     with pytest.raises(UsageError, match="and --on exclude each other"):
-        understand(TuneRequest(larson, on="tcp://host:1", **changes))
+        understand(TuneRequest(LARSON, on="tcp://host:1", panel=True))
 
 
 @pytest.mark.slow

@@ -92,9 +92,7 @@ def test_all_finalists_together_use_no_more_error_than_one_study_may() -> None:
 
 
 @pytest.mark.parametrize("attempt", [50, 5000])
-def test_the_last_of_very_many_finalists_is_judged_and_has_hardly_an_error_to_spend(
-    attempt: int,
-) -> None:
+def test_the_last_of_very_many_finalists_has_hardly_an_error_to_spend(attempt: int) -> None:
     assert proof_of(bench_of(adding(0.3), LOUD), alpha=claim_error(attempt)).answer == "futile"
     lucky = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28]
     assert planned_interval(lucky, claim_error(attempt), len(lucky)).has_zero

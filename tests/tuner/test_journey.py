@@ -109,9 +109,7 @@ def test_every_row_can_leave_its_default() -> None:
     assert CHANGED.keys() == params.defaults().keys()
 
 
-def test_the_running_library_says_the_defaults_of_the_table_and_heeds_the_environment(
-    core_build: Path,
-) -> None:
+def test_the_library_says_its_defaults_and_heeds_the_environment(core_build: Path) -> None:
     said = confirmed(core_build / "libhz.so")
     for row in TABLE:
         value = said[row.name]
@@ -138,7 +136,7 @@ def test_the_header_gives_the_library_its_defaults_and_a_row_comes_from_the_tabl
 
 
 @pytest.mark.slow
-def test_a_header_that_lacks_the_row_does_not_build(
+def test_a_header_without_the_row_does_not_build(
     grown: Path, build_core: Build, header: Path
 ) -> None:
     with pytest.raises(RuntimeError, match=f"HZ_CONFIG_{NAME.upper()}"):
@@ -146,9 +144,7 @@ def test_a_header_that_lacks_the_row_does_not_build(
 
 
 @pytest.mark.slow
-def test_the_frozen_library_has_the_header_as_constants_and_refuses_each_variable(
-    build_core: Build, header: Path
-) -> None:
+def test_a_frozen_library_refuses_each_variable(build_core: Build, header: Path) -> None:
     defines = {"HZ_CONFIG_HEADER": str(header), "HZ_FROZEN": "ON", "HZ_WERROR": "ON"}
     library = build_core(targets=["hz_shared"], **defines) / "libhz.so"
     done = told(library)

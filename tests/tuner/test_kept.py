@@ -137,9 +137,7 @@ def test_what_is_kept_is_that_of_the_last_rest_and_a_slope_leaves_out_the_first_
         ({"max_kept": "100M"}, math.log(80_000 / (100 * 1024))),
     ],
 )
-def test_of_several_memory_limits_the_one_that_is_kept_worst_counts(
-    texts: dict[str, str], excess: float
-) -> None:
+def test_of_several_limits_the_one_kept_worst_counts(texts: dict[str, str], excess: float) -> None:
     limit, _ = limits_of(texts)
     assert limit is not None
     assert limit.excess_of(outcome(100_000), outcome(80_000)) == pytest.approx(excess)
@@ -193,9 +191,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resu
     return carry_out
 
 
-def test_the_least_kept_memory_wins_whose_load_loses_little_and_all_of_it_is_told(
-    tuned: Callable[..., Result],
-) -> None:
+def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned: Callable[..., Result]) -> None:
     """The winner leaks, too."""
     asked = (SPIN_SAVES, PURGING_COSTS, lambda arm: 100.0 * (arm.config == {"depot_lock": "spin"}))
     found = tuned(*asked)
@@ -299,9 +295,7 @@ def test_a_comparison_with_another_rest_or_container_is_another_one() -> None:
     assert len({ProgramSpec.of(each) for each in programs}) == len(options)
 
 
-def test_a_comparison_and_its_record_tell_what_each_contender_keeps(
-    compared: Comparison, tmp_path: Path
-) -> None:
+def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison, tmp_path: Path) -> None:
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")
     default = r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB returned"
@@ -337,7 +331,7 @@ def test_equals_are_told_apart_by_no_study_of_forty() -> None:
 
 
 @pytest.mark.parametrize(("truth", "answer"), [(-0.3, "holds"), (0.0, "does not hold")])
-def test_a_claim_of_kept_memory_is_measured_again(
+def test_a_claim_of_kept_memory_is_verified(
     make_profile: MakeProfile, truth: float, answer: str
 ) -> None:
     claimed = make_profile(

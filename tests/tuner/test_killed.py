@@ -9,30 +9,27 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ReplayExecutor
 
-from hztune.blocks import Arm, Block, Role, spent_s
+from hztune.blocks import Arm, Block, spent_s
 from hztune.errors import UsageError
-from hztune.machine import Machine
-from hztune.measure import Around
-from hztune.progress import Quiet
 from hztune.space import Space
-from hztune.store import Evidence, Plan
+from hztune.store import Plan
 from hztune.store.log import LocalStudy, recording
-from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
 from hztune.tune.story import Winner
 
+from .conftest import MACHINE, QUIET, Kept, bench_of, flat, spin_wins, tell
+
 SEED = int(os.environ.get("TEST_SEED", "0"))
 MORE = int(os.environ.get("TEST_MORE", "1"))
-MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 CANDIDATE = Arm.of("hz", {"lock": "spin"})
 Tell = Callable[[int], None]
 
@@ -69,26 +66,32 @@ def killed(work: Callable[[Tell], None], after: int) -> int:
 # ---- samples -------------------------------------------------------------------------------------
 
 
-def put(store: LocalStudy, one: Block, count: int, tell: Tell) -> int:
-    """Writes a block as an executor does, and tells how many records are kept after each one.
+class Telling:
+    """A sink that tells how many records are kept after each one.
 
-    Takes how many there were, and gives how many there are: to count them anew for each block takes
-    longer than all the rest.
+    To count them anew for each takes longer than all the rest.
     """
-    count += 1
-    rounds = len(one.control.turns)
-    store.begin(Plan(one.number, one.role, tuple(o.arm for o in one.outcomes), rounds))
-    for index, outcome in enumerate(one.outcomes):
-        for turn in outcome.turns:
-            store.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
-            count += 1
-            tell(count)
-    for index, outcome in enumerate(one.outcomes):
-        store.outcome(index, 100 + index, outcome)
-        count += 1
-        tell(count)
-    store.end()
-    return count
+
+    def __init__(self, store: LocalStudy, tell: Tell) -> None:
+        self.store, self.tell, self.count = store, tell, counted(store)
+
+    def begin(self, plan: Plan) -> None:
+        self.store.begin(plan)
+        self.count += 1
+
+    def turn(self, *of_turn: Any) -> None:
+        self._put(self.store.turn, *of_turn)
+
+    def outcome(self, *of_outcome: Any) -> None:
+        self._put(self.store.outcome, *of_outcome)
+
+    def end(self) -> None:
+        self.store.end()
+
+    def _put(self, put: Callable[..., None], *what: Any) -> None:
+        put(*what)
+        self.count += 1
+        self.tell(self.count)
 
 
 def counted(store: LocalStudy) -> int:
@@ -107,18 +110,18 @@ def records(folder: Path) -> list[dict[str, Any]]:
 @cache
 def block(number: int) -> Block:
     """The same block for the same number; it cannot be changed."""
-    executor = ReplayExecutor(lambda arm: Truth(), seed=1)
+    executor = ReplayExecutor(flat, seed=1)
     return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, number=number)
 
 
 def kill_writers(folder: Path, seed: int, kills: int) -> None:
     """Kills one writer after the other, each of which goes on where the last one ended."""
 
-    def write(tell: Tell) -> None:
+    def write(tell_count: Tell) -> None:
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
-            count = counted(store)
+            sink = Telling(store, tell_count)
             for pair in range(len(store.replay()), 1_000_000):
-                count = put(store, block(pair), count, tell)
+                tell(sink, block(pair))
 
     rng = Random(seed)
     before: list[dict[str, Any]] = []
@@ -135,32 +138,11 @@ def kill_writers(folder: Path, seed: int, kills: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4 * MORE))
-def test_of_sixty_killed_writers_none_loses_a_record_and_the_next_one_goes_on(
-    tmp_path: Path, seed: int
-) -> None:
+def test_of_sixty_killed_writers_none_loses_a_record(tmp_path: Path, seed: int) -> None:
     kill_writers(tmp_path, seed, kills=15)
 
 
 # ---- a whole study -------------------------------------------------------------------------------
-
-
-class Stored(Around):
-    """An executor that draws its blocks and keeps them as a real one does."""
-
-    def __init__(self, store: LocalStudy, clock: VirtualClock, tell: Tell) -> None:
-        self._store, self._tell = store, tell
-        self._count = counted(store)
-        self.inner = ReplayExecutor(
-            lambda arm: Truth(0.2 if arm.config.get("lock") == "spin" else 0.0),
-            ModelNoise(within=0.03, between=0.01, common=0.1),
-            seed=1,
-            clock=clock,
-        )
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        one = self.inner.measure(arms, role=role, rounds=rounds, number=number)
-        self._count = put(self._store, one, self._count, self._tell)
-        return one
 
 
 def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> None:
@@ -168,10 +150,9 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
 
     def go_on(tell: Tell) -> None:
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
-            clock = VirtualClock()
-            executor, blocks = Stored(store, clock, tell), store.replay()
-            budget = Budget(clock, 90.0, spent_s=spent_s(blocks))
-            bench = Workbench(executor, Ledger.of(blocks), budget, Quiet())
+            bench = bench_of(spin_wins(), QUIET, ledger=Ledger.of(store.replay()))
+            bench.budget.spent_s = spent_s(store.replay())
+            bench.executor = Kept(bench.executor, Telling(store, tell))
             decision = Winner(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})
             tell(counted(store))
@@ -193,7 +174,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
     assert len(begun) > len(pairs)  # or none was killed in the middle of a block
 
 
-def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_nothing(
+def test_a_study_killed_time_and_again_comes_to_its_verdict(
     toy_space: Space, tmp_path: Path
 ) -> None:
     kill_studies(tmp_path, toy_space, kills=10, most_records=250)

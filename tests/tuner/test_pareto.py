@@ -1,19 +1,29 @@
-"""Fronts on simulated noise: the plane, the search, the proof, whole studies, their errors."""
+"""Fronts on simulated noise: the plane, the search, the proof, whole studies, their profiles."""
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.replay import Landscape, ModelNoise, Truth
+from msgspec import structs
 
+from hztune import cli, profile, report
 from hztune.blocks import Arm
-from hztune.result import Decision
+from hztune.cli.tune import print_result
+from hztune.errors import UsageError
+from hztune.profile import Claim, MemoryClaim
+from hztune.progress import Quiet
+from hztune.result import Decision, Result
+from hztune.result.summary import summary_json, summary_lines
 from hztune.space import Space
 from hztune.stats.intervals import Interval, planned_interval, planned_looks
 from hztune.stats.question import Looks, Question
@@ -32,9 +42,13 @@ from hztune.study.proof import (
     prove_front,
 )
 from hztune.study.search import Search
+from hztune.tune.request import TuneRequest, understand
+from hztune.tune.session import tune
 from hztune.tune.story import Front
+from hztune.verify.claim import Promise, measure
+from hztune.workload import WorkloadSpec
 
-from .conftest import QUIET, USUAL, bench_of, flat
+from .conftest import QUIET, SIMULATED, TWO_KNOBS, USUAL, MakeProfile, Simulate, bench_of, flat
 
 CONTROL = Arm("hz")
 
@@ -108,9 +122,7 @@ def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def test_savers_are_measured_again_and_found_and_what_is_beaten_in_both_is_not(
-    toy_space: Space,
-) -> None:
+def test_savers_are_found_and_what_is_beaten_in_both_is_not(toy_space: Space) -> None:
     bench = calibrated(three_ways)
     search = Search(bench, toy_space, seed=1, goal=FrontGoal())
     search.run(share=0.6)
@@ -235,9 +247,7 @@ def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space
     assert (unkept.verdict, unkept.front) == ("infeasible", ())
 
 
-def test_a_front_that_was_stopped_goes_on_with_the_same_members_and_an_ended_one_says_the_same(
-    toy_space: Space,
-) -> None:
+def test_a_front_goes_on_with_its_members_and_says_the_same(toy_space: Space) -> None:
     """The plan is made anew from how long blocks took, so that intervals may differ."""
     whole = scattering(three_ways)
     before = decided(whole, toy_space)
@@ -263,3 +273,137 @@ def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() ->
     assert gain.proved_by == 6
     proving = planned_interval(pairs[:6], 0.05, 10)
     assert gain.claimed() == Interval(proving.low, proving.low, proving.high, 10)
+
+
+SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
+
+
+def spin_or_purge(arm: Arm) -> Truth:
+    """The spin lock is fast and greedy; to purge at once saves memory and costs time."""
+    speed, memory = (0.2, 0.2) if arm.config.get("depot_lock") == "spin" else (0.0, 0.0)
+    if arm.config.get("decay_ms") == 0:
+        speed, memory = speed - 0.1, memory - 0.4
+    return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
+
+
+@pytest.fixture
+def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
+    """Carries out a request for a front on a landscape, or goes on with one in a folder."""
+
+    def carry_out(landscape: Landscape, resume: bool = False) -> Result:
+        simulate(landscape, rss_scatter=0.01)
+        space = tmp_path / "two.toml"
+        space.write_text(TWO_KNOBS)
+        asked = TuneRequest(
+            workload=WorkloadSpec.from_text("larson", (), 2),
+            space=str(space),
+            budget_s=300.0,
+            out=tmp_path / "out",
+            pareto="throughput,rss",
+            resume=resume,
+        )
+        return tune(understand(asked), Quiet())
+
+    return carry_out
+
+
+def test_every_member_is_a_profile_the_fastest_first(tuned_on: Callable[..., Result]) -> None:
+    """Summary and report tell of each; an ended front is told again with its files."""
+    tuned = tuned_on(spin_or_purge)
+    assert tuned.folder is not None
+    files = sorted((tuned.folder / "front").iterdir())
+    assert [path.name for path in files] == ["1.json", "2.json", "3.json"]
+    results = [profile.load(path).claim for path in files]
+    assert [result.verdict for result in results] == ["improved", "improved", "less_memory"]
+    taken = [result.memory.ratio for result in results if result.memory]
+    assert taken == sorted(taken, reverse=True) and len(taken) == 3
+    assert profile.load(tuned.folder / "profile.json") == profile.load(files[0]) == tuned.profile
+
+    held = json.loads(json.dumps(summary_json(tuned)))
+    assert (held["verdict"], len(held["front"])) == ("improved", 3)
+    first = held["front"][0]
+    assert (first["file"], first["params"]["depot_lock"]) == ("front/1.json", "spin")
+    assert first["ci_low"] > 1.0 and first["rss_low"] < 1.22 < first["rss_high"] * 1.01
+    text = "\n".join(summary_lines(tuned))
+    assert "verdict: improved (a front of 3 configurations, +2" in text
+    assert "  front/3.json  less_memory: speed 0.9" in text
+
+    page = report.render(tuned.folder)
+    assert page.count('aria-label="Speed against the default by peak memory"') == 2
+    assert page.count("front/2.json") >= 3
+    assert "less memory is proved" in page and "peak memory" in page
+
+    before = {path.name: path.read_text() for path in files}
+    shutil.rmtree(tuned.folder / "front")
+    assert tuned_on(flat, resume=True).front == tuned.front
+    assert before == {path.name: path.read_text() for path in files}
+
+
+def test_the_front_may_be_the_default_alone(tuned_on: Callable[..., Result]) -> None:
+    found = tuned_on(flat)
+    assert (found.profile.claim.verdict, print_result(found, as_json=True)) == ("no_gain", 0)
+    assert "the front is the default alone" in found.account.why
+    assert found.folder is not None and not (found.folder / "front").exists()
+    assert "No configuration is proved to be on the front" in report.render(found.folder)
+
+
+HOSTILE: dict[str, tuple[object, str]] = {
+    "no interval": ({"ratio": 0.7}, "result.memory: missing required field ci_low"),
+    "no memory": (None, "no interval of memory is below 1"),
+    "a word": ({"ratio": "small", "ci_low": 0.6, "ci_high": 0.8}, "result.memory.ratio is"),
+    "ends that are crossed": ({"ratio": 0.7, "ci_low": 0.8, "ci_high": 0.6}, "lies outside"),
+    "no saving": ({"ratio": 0.7, "ci_low": 0.6, "ci_high": 1.1}, "no interval of memory is below"),
+    "a command": (
+        {"ratio": 0.7, "ci_low": 0.6, "ci_high": 0.8, "run": "sh"},
+        "result.memory: contains unknown field run",
+    ),
+}
+
+
+@pytest.mark.parametrize(("memory", "said"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_memory_is_refused(memory: object, said: str, make_profile: MakeProfile) -> None:
+    made = make_profile(claim=SMALL)
+    assert profile.parse(profile.dumps(made).encode()) == made
+    held = json.loads(profile.dumps(made))
+    held["result"]["memory"] = memory
+    with pytest.raises(UsageError, match=said):
+        profile.parse(json.dumps(held).encode())
+
+
+@pytest.mark.parametrize(
+    ("speed", "rss", "why"),
+    [
+        (0.96, 70_000, "it takes less memory, as much less as was claimed: below 0."),
+        (0.96, 85_000, "it saves less memory than was claimed"),
+        (0.96, 100_000, "it saves less memory than was claimed"),
+        (0.60, 70_000, "it is slower"),
+    ],
+)
+def test_a_claim_of_less_memory_holds_where_it_is_true(
+    speed: float, rss: int, why: str, make_profile: MakeProfile
+) -> None:
+    made = make_profile(claim=SMALL)
+    made = structs.replace(made, objective=structs.replace(made.objective, limits={}))
+    tuned = Arm.of("hz", made.params)
+
+    def landscape(arm: Arm) -> Truth:
+        return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
+
+    found = measure(Promise.of(made), bench_of(landscape, SIMULATED, budget_s=60.0))
+    assert found.answer == ("holds" if "as much less" in why else "does not hold")
+    assert found.why.startswith(why)
+
+
+@pytest.mark.parametrize("pareto", ["rss", "speed,rss", "throughput", "rss,throughput", "p99,rss"])
+def test_other_objectives_are_refused_with_what_is_legal(pareto: str) -> None:
+    asked = TuneRequest(workload=WorkloadSpec.from_text("larson", (), 2), pareto=pareto)
+    with pytest.raises(UsageError, match=f"--pareto '{pareto}': legal is throughput,rss"):
+        understand(asked)
+
+
+def test_a_dry_run_says_that_a_front_is_sought(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["tune", "--workload", "larson", "--pareto", "throughput,rss", "--dry-run"]
+    assert cli.status_of(asked) == 0
+    said = capsys.readouterr().out
+    assert "objectives: throughput,rss (a front)" in said
+    assert "searched by 1:34, all members proved by 2:55" in said

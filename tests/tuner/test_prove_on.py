@@ -74,9 +74,7 @@ def carry_out(
     return carried_out
 
 
-def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
-    carry_out: CarryOut, tmp_path: Path
-) -> None:
+def test_a_confirmed_gain_is_claimed_of_the_program(carry_out: CarryOut, tmp_path: Path) -> None:
     result = carry_out(0.1)
     made = result.profile
     assert made.claim.verdict == "improved" and made.claim.metric == "wall_s"
@@ -108,9 +106,7 @@ def test_a_gain_of_the_trace_alone_is_none(carry_out: CarryOut) -> None:
     assert result.profile.workload.kind == "program"
 
 
-def test_a_study_that_was_stopped_on_the_program_goes_on_there(
-    carry_out: CarryOut, tmp_path: Path
-) -> None:
+def test_a_study_stopped_on_the_program_goes_on(carry_out: CarryOut, tmp_path: Path) -> None:
     stopped = carry_out(0.1, stop_after=5)
     assert stopped.profile.claim.verdict == "interrupted"
     before = Ledger.of(recording(tmp_path / "out").blocks).on_program
@@ -133,7 +129,7 @@ def test_a_study_that_was_stopped_on_the_program_goes_on_there(
         ({"prove_on": replace(PROGRAM, argv=("{}",))}, "give the program itself"),
     ],
 )
-def test_what_cannot_be_proved_on_a_program_is_refused(
+def test_what_no_program_proves_is_refused(
     changes: dict[str, Any], words: str, trace: WorkloadSpec
 ) -> None:
     with pytest.raises(UsageError, match=words):
@@ -151,7 +147,7 @@ def test_another_program_makes_another_study(trace: WorkloadSpec) -> None:
 # ---- a trace alone -------------------------------------------------------------------------------
 
 
-def test_what_was_proved_on_a_trace_only_says_so_everywhere(
+def test_what_a_trace_proved_says_so(
     carry_out: CarryOut, tmp_path: Path, listener: Listener
 ) -> None:
     result = carry_out(0.1, prove_on=None, reporter=listener)

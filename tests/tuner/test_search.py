@@ -1,4 +1,4 @@
-"""The search on a virtual clock: calibration, batches, racing, failures, limits, stops."""
+"""The search on a virtual clock: calibration, its warnings, batches, racing, failures, limits."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
-from lab.replay import ModelNoise, Truth
+from lab.replay import ModelNoise, NoiseSource, Truth
 
+from hztune import machine
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.space import Preset, Space
-from hztune.sparse.grid import FAR
+from hztune.sparse.grid import FAR, Floats
 from hztune.stats.intervals import LEAST_PLANNED
+from hztune.stats.noise import two_states
 from hztune.stats.question import Looks
 from hztune.study.bench import Workbench
-from hztune.study.calibration import LEAST_SLOTS, assess, calibrate
+from hztune.study.calibration import LEAST_SLOTS, assess, calibrate, warnings_about
 from hztune.study.ledger import FAR_BEHIND, Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proposer import sampler_named
 from hztune.study.search import SLOTS, Search
+from hztune.tune.story import Winner
 
-from .conftest import SIMULATED, bench_of, flat, spin_wins
+from .conftest import SIMULATED, bench_of, flat, heard, spin_wins
 
 CONTROL = Arm("hz")
 SPIN = Arm.of("hz", {"lock": "spin"})
@@ -83,9 +87,7 @@ def test_a_default_that_does_not_run_ends_the_study_with_its_reason() -> None:
         calibrate(bench_of(lambda arm: Truth(status="hang")), Arm("none"), share=0.1)
 
 
-def test_a_program_that_often_fails_is_refused_with_how_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_often_fails_is_told_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(flat)
 
     measure, failed = bench.executor.measure, Outcome(Arm("none"), "failed", "exit status 1")
@@ -107,7 +109,7 @@ def test_a_program_that_often_fails_is_refused_with_how_often(
 
 
 @pytest.mark.parametrize(("gain", "times"), [(0.0, 2), (-0.2, 1)])
-def test_a_preset_is_measured_twice_unless_it_is_behind(
+def test_a_preset_is_measured_twice_unless_behind(
     toy_space: Space, gain: float, times: int
 ) -> None:
     preset = Arm.of("hz", {"shards": 4})
@@ -144,9 +146,7 @@ def test_those_that_could_win_are_measured_again_and_losers_are_not(toy_space: S
     assert fmean(pairs[False]) < 1.4
 
 
-def test_the_same_seed_searches_the_same_way_and_proposes_by_the_ledger_alone(
-    spinning: Workbench, toy_space: Space
-) -> None:
+def test_seed_and_ledger_alone_say_what_is_searched(spinning: Workbench, toy_space: Space) -> None:
     again = calibrated(bench_of(spin_wins(), SIMULATED))
     search = searched(again, toy_space)
     assert arms(again, "search") == arms(spinning, "search")
@@ -309,9 +309,7 @@ def test_of_hundreds_none_leads_that_the_model_does_not_hold(toy_space: Space) -
     assert len(ranked) == len(pooled) == 300
 
 
-def test_the_finalist_is_the_shortest_as_good_as_the_best_until_it_was_refused(
-    spinning: Workbench, toy_space: Space
-) -> None:
+def test_the_finalist_is_the_shortest_of_the_best(spinning: Workbench, toy_space: Space) -> None:
     search = Search(spinning, toy_space, seed=1)
     finalist = search.finalist(most=4)
     assert finalist is not None and finalist[0] == SPIN
@@ -341,9 +339,7 @@ def test_a_chain_adds_the_strongest_parameter_first(toy_space: Space) -> None:
 
 
 @pytest.mark.parametrize("name", ["tpe", "optuna.samplers:NSGAIISampler"])
-def test_any_sampler_of_optuna_is_asked_and_a_great_gain_is_found(
-    name: str, toy_space: Space
-) -> None:
+def test_any_sampler_of_optuna_finds_a_great_gain(name: str, toy_space: Space) -> None:
     bench = bench_of(spin_wins(), SIMULATED, budget_s=120.0)
     search = Search(bench, toy_space, seed=1, sampler=name)
     search.run(share=0.5)
@@ -356,3 +352,113 @@ def test_any_sampler_of_optuna_is_asked_and_a_great_gain_is_found(
 def test_what_is_no_sampler_is_refused_with_what_is(name: str) -> None:
     with pytest.raises(UsageError, match=r"legal are sparse, tpe, .*, or module:Class"):
         sampler_named(name, seed=1)
+
+
+# ---- two speeds ----------------------------------------------------------------------------------
+
+
+STEADY = ModelNoise(within=0.01, between=0.005, common=0.01)
+
+
+class TwoSpeeds:
+    """Every run is fast or a fifth slower, by chance."""
+
+    def draw(self, rng: np.random.Generator, rounds: int, arms: int) -> Floats:
+        slow: Floats = np.where(rng.random((rounds, arms)) < 0.4, -0.2, 0.0)
+        noise: Floats = rng.normal(0.0, 0.004, (rounds, arms))
+        return slow + noise
+
+
+class TwoMoments:
+    """Every other block is a fifth slower, all its runs alike."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+
+    def draw(self, rng: np.random.Generator, rounds: int, arms: int) -> Floats:
+        self.blocks += 1
+        noise: Floats = rng.normal(0.0, 0.004, (rounds, arms))
+        return noise - 0.2 * (self.blocks % 2)
+
+
+def runs_bench(run_ms: float, noise: NoiseSource = STEADY, budget_s: float = 300.0) -> Workbench:
+    """A bench that measures whole programs, on which the spin lock is a third faster."""
+    times = {"turn_ms": run_ms, "skip_ms": 0.0, "warmup_ms": 0.0, "start_ms": 0.0}
+    return bench_of(spin_wins(0.3), noise, budget_s=budget_s, **times)
+
+
+@pytest.mark.parametrize(
+    ("run_ms", "noise", "warning", "repeats", "least_pairs"),
+    [
+        (200.0, STEADY, "", 1, 6),
+        (25.0, STEADY, "a run takes only 25 ms", 2, 6),
+        (200.0, TwoSpeeds(), "fall into two groups", 1, 20),
+        (200.0, TwoMoments(), "", 1, 6),  # the machine has two speeds, not the program
+    ],
+)
+def test_short_programs_run_several_times_and_those_with_two_speeds_need_more_pairs(
+    run_ms: float, noise: NoiseSource, warning: str, repeats: int, least_pairs: int
+) -> None:
+    bench = runs_bench(run_ms, noise)
+    calibrate(bench, Arm("hz"), 0.08)
+    calibration = assess(bench, 20.0, 0.01)
+    bench.calibrated(calibration.floor, calibration.least_pairs)
+    said = " ".join(warnings_about(bench, calibration))
+    assert warning in said and bool(warning) == bool(said)
+    assert (bench.repeats(), bench.least_pairs) == (repeats, least_pairs)
+    block = bench.measure([Arm("hz"), Arm("hz")], "confirm", bench.rounds(2, 1.0))
+    assert len(block.control.turns) == repeats
+
+
+def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Space) -> None:
+    decision = Winner(runs_bench(200.0, TwoSpeeds(), 70.0), toy_space, seed=1).run()
+    assert decision.verdict == "improved"
+    assert decision.interval is not None
+    assert decision.interval.pairs >= 20
+
+
+def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space: Space) -> None:
+    decision = Winner(runs_bench(400.0, TwoSpeeds(), 20.0), toy_space, seed=1).run()
+    assert decision.verdict == "not_enough_data"
+    assert re.search(r"the 20 fresh pairs of a claim .* --budget 26s would do", decision.why)
+
+
+# ---- another hztune ------------------------------------------------------------------------------
+
+
+def test_a_study_says_once_that_it_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_s = 0.0
+    monkeypatch.setattr(machine, "waited_s", lambda: waited_s)
+    bench, told = bench_of(flat, STEADY), []
+    for waited_s in (2.0, 4.0, 6.0, 8.0, 10.0):  # noqa: B007
+        bench.measure([Arm("hz")], "search", 1)
+        told.append(sum("another hztune measures" in line for line in heard(bench).lines))
+    assert told == [0, 0, 1, 1, 1]
+
+
+# ---- the statistic -------------------------------------------------------------------------------
+
+
+def test_two_groups_are_seen_with_their_distance() -> None:
+    rng = Random(1)
+    values = [rng.gauss(0.0, 0.01) + 0.3 * (place % 3 == 0) for place in range(18)]
+    assert two_states(values) == pytest.approx(0.3, abs=0.02)
+
+
+def test_one_group_is_seldom_taken_for_two() -> None:
+    rng = Random(2)
+    found = [two_states([rng.gauss(0.0, 0.1) for _ in range(12)]) for _ in range(200)]
+    assert sum(distance is not None for distance in found) <= 4
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0] * 11 + [1.0],  # one that lies apart
+        [0.0, 0.3] * 3,  # too few
+        [0.0, 0.01] * 8,  # too close to matter
+        [0.5] * 12,  # all the same
+    ],
+)
+def test_what_is_no_reason_for_doubt(values: list[float]) -> None:
+    assert two_states(values) is None

@@ -178,9 +178,7 @@ def test_turns_and_whole_runs_are_not_mixed() -> None:
         (-0.2, "does not hold", "one of its workloads loses more than 1%"),
     ],
 )
-def test_a_claim_for_several_workloads_holds_where_none_loses(
-    other: float, answer: str, why: str
-) -> None:
+def test_a_claim_for_several_holds_where_none_loses(other: float, answer: str, why: str) -> None:
     claim = Promise(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
     found = measure(claim, bench_over([spin_wins(0.6), spin_wins(other)], Ledger(), 120.0))
     assert found.answer == answer and why in found.why
@@ -199,9 +197,7 @@ def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifi
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-def test_a_profile_keeps_the_share_of_each_workload_and_those_of_others_are_refused(
-    make_profile: MakeProfile,
-) -> None:
+def test_a_profile_keeps_the_share_of_each_workload(make_profile: MakeProfile) -> None:
     shares = (
         Share(WorkloadId("bench", "remote", "main", {"remote": 50}), 1.2, 1.1, 1.3),
         Share(WorkloadId("bench", "larson", "", {}), 1.0, 0.9, 1.1),

@@ -65,9 +65,7 @@ def test_parts_add_up_to_the_whole(studies: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_every_odd_noise_can_be_told_of_and_brings_hardly_a_false_claim(
-    studies: ModuleType,
-) -> None:
+def test_every_odd_noise_brings_hardly_a_false_claim(studies: ModuleType) -> None:
     noises = [*studies.odd.ODD]
     found = many(studies, range(len(noises)), noises, 60.0, gain=0.0)
     assert [*found] == sorted(noises)

@@ -1,28 +1,44 @@
-"""Whole studies on a virtual clock: the story, the verdicts, the time, resumption."""
+"""Whole studies on a virtual clock: verdicts, time, resumption, what is said again, budgets."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, Truth
+from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm, ProofPlan, spent_s
 from hztune.result import Decision
 from hztune.space import Space
 from hztune.stats.intervals import Interval
+from hztune.store.log import LocalStudy
 from hztune.study import search as race
-from hztune.study.bench import Workbench
-from hztune.study.calibration import assess, calibrate
+from hztune.study.bench import Budget, Workbench
+from hztune.study.calibration import LEAST_SLOTS, Division, assess, calibrate
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proof import Proof
 from hztune.study.search import SLOTS, FastestGoal, Search
-from hztune.tune.story import Winner
+from hztune.tune.story import Front, Story, Winner
 
-from .conftest import QUIET, USUAL, Stopped, bench_of, flat, heard, spin_wins
+from .conftest import (
+    MACHINE,
+    QUIET,
+    USUAL,
+    Kept,
+    Listener,
+    Stopped,
+    bench_of,
+    flat,
+    heard,
+    spin_wins,
+    tell,
+)
 
 CONTROL = Arm("hz")
 IDLE, SPIN = (Arm.of("hz", {"lock": lock}) for lock in ("lockfree", "spin"))
@@ -76,9 +92,7 @@ VERDICTS: dict[str, tuple[Landscape, ModelNoise, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_a_study_keeps_its_budget_tells_its_noise_first_and_comes_to_its_verdict(
-    name: str, toy_space: Space
-) -> None:
+def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name: str, toy_space: Space) -> None:
     landscape, noise, options, verdict = VERDICTS[name]
     bench = bench_of(landscape, noise, **options)
     decision = decided(bench, toy_space)
@@ -103,7 +117,7 @@ def test_a_knob_worth_a_fifth_is_found_and_proved(ended: Ended) -> None:
     assert 0.0 < ended.decision.interval.low < 0.2 < ended.decision.interval.high
 
 
-def test_proposals_end_for_want_of_promise_once_enough_were_measured(
+def test_proposals_end_for_want_of_promise(
     toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @dataclass(frozen=True)
@@ -130,9 +144,7 @@ def test_proposals_end_for_want_of_promise_once_enough_were_measured(
     assert is_early and not is_late
 
 
-def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
-    toy_space: Space,
-) -> None:
+def test_a_study_of_few_configurations_measures_all_and_says_so(toy_space: Space) -> None:
     two = tuple(one for one in toy_space.dimensions if one.name in ("lock", "pages"))
     small = replace(toy_space, dimensions=two, presets=(), rules=())
     bench = bench_of(spin_wins(), QUIET, budget_s=1200.0)
@@ -143,7 +155,7 @@ def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in lines)
 
 
-def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(toy_space: Space) -> None:
+def test_what_a_machine_can_see_is_its_own_among_several(toy_space: Space) -> None:
     """Its noise, how exact a verdict of no gain is, and how exactly memory is known."""
     noisy = ModelNoise(within=0.2, between=0.15, common=0.1)
     hosts = {"quiet": (QUIET, 0.002), "noisy": (noisy, 0.1)}
@@ -176,9 +188,7 @@ def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(toy_space: Spac
 
 
 @pytest.mark.parametrize("blocks", [0, 5, 20])
-def test_an_interrupted_study_keeps_its_best_and_claims_nothing(
-    toy_space: Space, blocks: int
-) -> None:
+def test_an_interrupted_study_claims_nothing(toy_space: Space, blocks: int) -> None:
     bench = bench_of(spin_wins(), QUIET)
     bench.executor = Stopped(bench.executor, blocks)
     assert decided(bench, toy_space).verdict == "interrupted"
@@ -232,7 +242,7 @@ def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(toy_space: Space) 
 
 
 @pytest.mark.parametrize("first", [[IDLE], [IDLE, SPIN]])
-def test_a_second_finalist_that_was_interrupted_keeps_its_time_and_only_its_own_pairs(
+def test_a_second_finalist_keeps_its_time_and_only_its_own_pairs(
     toy_space: Space, first: list[Arm]
 ) -> None:
     """Also where the first attempt had it as a further step."""
@@ -265,3 +275,187 @@ def test_twice_the_least_gain_that_was_promised_is_found(toy_space: Space) -> No
         bench = bench_of(spin_wins(gain), USUAL, seed=seed, budget_s=60)
         found += decided(bench, toy_space, seed).verdict == "improved"
     assert found >= 2
+
+
+# ---- read back -----------------------------------------------------------------------------------
+
+
+class Dated(Listener):
+    """Remembers of each sentence with an interval after how many blocks it was said."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.said: list[tuple[int, str]] = []
+
+    def say(self, line: str) -> None:
+        if "[" in line:
+            self.said.append((len(self.ledger.blocks), line))
+
+
+class Told:
+    """A study that is told and read back; what a session says, each after so many blocks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        space: Space,
+        landscape: Landscape,
+        seed: int = 1,
+        kind: type[Winner] | type[Front] = Winner,
+        budget_s: float = 60.0,
+    ) -> None:
+        self.folder, self.budget_s = folder, budget_s
+        self.make = partial(bench_of, landscape, USUAL, seed=seed, rss_scatter=0.01)
+        self.run = lambda bench: kind(bench, space, seed).run()
+        self.spent_s = 0.0
+        self.said = self.session()
+
+    def session(self, blocks: int | None = None) -> list[tuple[int, str]]:
+        """The first one tells it to its end; others find so many blocks, and measure no more."""
+        with LocalStudy(self.folder, {}, MACHINE, resume=True) as store:
+            is_first = not store.replay()
+            ledger = Ledger.of(store.replay()[:blocks])
+            bench = self.make(ledger=ledger, budget_s=self.budget_s)
+            bench.budget.spent_s, bench.reporter = self.spent_s, Dated(ledger)
+            if is_first:
+                bench.executor, bench.note = Kept(bench.executor, store), store.note
+            else:
+                bench.executor = Stopped(bench.executor, left=0, dearer=0.3)
+            self.run(bench)
+        self.spent_s = bench.budget.elapsed()
+        return bench.reporter.said
+
+
+def greedy_and_saving(arm: Arm) -> Truth:
+    """The spin lock is fast, short delays save memory."""
+    saves = arm.config.get("delay", 100) in (0, 1, 10)
+    return Truth(spin_wins(0.08)(arm).log_ratio, rss_kb=80_000 if saves else 100_000)
+
+
+def sentences(said: list[tuple[int, str]]) -> list[str]:
+    return [line for _, line in said]
+
+
+@pytest.mark.parametrize(("kind", "budget_s"), [(Winner, 60.0), (Front, 120.0)])
+def test_a_study_whose_end_was_lost_says_the_intervals_that_it_printed(
+    kind: type[Winner] | type[Front], budget_s: float, toy_space: Space, tmp_path: Path
+) -> None:
+    study = Told(tmp_path, toy_space, greedy_and_saving, 1, kind, budget_s)
+    assert study.said
+    assert sentences(study.session()) == sentences(study.said)
+
+
+def test_each_refused_finalist_is_told_as_it_was_printed(toy_space: Space, tmp_path: Path) -> None:
+    """Blocks that were measured later tell more of the noise, by which intervals are moderated."""
+    study = Told(tmp_path, toy_space, flat, seed=4)
+    said = sentences(study.said)
+    assert len(said) == 3
+    for count, (blocks, _) in enumerate(study.said[:-1], start=1):
+        assert sentences(study.session(blocks + 1))[:count] == said[:count]
+    assert sentences(study.session()) == said
+
+
+def test_the_plan_of_a_proof_is_kept_with_its_blocks(tmp_path: Path) -> None:
+    plan = ProofPlan(pairs=23, rounds=7, floor=0.1 + 0.2)
+    drawn = ReplayExecutor(flat, seed=1)
+    arms = [Arm("hz"), Arm.of("hz", {"lock": "spin"})]
+    with LocalStudy(tmp_path, {}, MACHINE, resume=True) as store:
+        for number, each in enumerate([None, plan, None]):
+            store.note(each)
+            tell(store, drawn.measure(arms, role="confirm", rounds=7, number=number))
+        assert [block.plan for block in store.replay()] == [None, plan, None]
+
+
+# ---- a budget is used ----------------------------------------------------------------------------
+
+
+BUDGETS_S = (40.0, 110.0)
+FEW_RUNS = (10, 20, 26, 30, 36, 50)
+"""Runs for which the budget has time; a study needs about 25."""
+
+BESIDE = ({}, {"panel": True}, {"program": True})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study that is told on a virtual clock."""
+
+    budget_s: float
+    runs: float
+    beside: dict[str, bool]
+    aim: type[Story] = Winner
+    limit: str = ""
+    is_whole: bool = True
+
+    def bench(self, landscape: Landscape) -> Workbench:
+        run_ms = 1e3 * self.budget_s / self.runs
+        times = {"turn_ms": run_ms, "warmup_ms": 0.0, "start_ms": 0.0}
+        if not self.is_whole:
+            times = {"turn_ms": run_ms / 8, "warmup_ms": run_ms / 4, "start_ms": run_ms / 4}
+        limit = MemoryLimit.of(self.limit) if self.limit else None
+        bench = bench_of(landscape, limit=limit, skip_ms=0.0, **times)
+        own = Division.of(self.budget_s, **{"panel": False, "program": False, **self.beside})
+        bench.budget = Budget(
+            bench.budget.clock, own.phases_s, 0.0, own.panel_s, own.program_s, own.part
+        )
+        return bench
+
+    def told(self, space: Space) -> tuple[Workbench, Decision]:
+        """The bench and the decision."""
+        bench = self.bench(spin_is_lean)
+        return bench, self.aim(bench, space, 1).run()
+
+
+def spin_is_lean(arm: Arm) -> Truth:
+    """Spin is a third faster, and the default takes most memory."""
+    return Truth(0.3 * (arm.config.get("lock") == "spin"), rss_kb=90_000 if arm.params else 100_000)
+
+
+CASES = [
+    *(Case(*each) for each in product(BUDGETS_S, FEW_RUNS, BESIDE)),
+    *(Case(70.0, runs, {}, Front) for runs in FEW_RUNS),
+    *(Case(110.0, runs, {}, limit="0.95x") for runs in FEW_RUNS),
+    *(Case(110.0, runs, {}, limit="0.5x") for runs in FEW_RUNS),
+    *(Case(60.0, runs, {"panel": True}, is_whole=False) for runs in FEW_RUNS),
+    *(Case(60.0, runs, {}, Front, is_whole=False) for runs in FEW_RUNS),
+]
+
+
+def judge(case: Case, space: Space) -> bool:
+    """Whether a study was told to its end; else it claims nothing of what there was time for."""
+    bench, found = case.told(space)
+    assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s, case
+    if found.verdict == "not_enough_data":
+        calibrated = sum(block.role == "aa" for block in bench.ledger.blocks)
+        assert calibrated <= 1 and len(bench.ledger.blocks) >= 1, case
+        assert "the budget is too small: " in found.why
+        return False
+    assert len(bench.ledger.searched) >= LEAST_SLOTS, case
+    assert "no time was left" not in found.why, case
+    return True
+
+
+@pytest.mark.slow
+def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space: Space) -> None:
+    begun = [case for case in CASES if judge(case, toy_space)]
+    assert {case.runs for case in begun if not (case.beside or case.limit) and case.is_whole} == {
+        *FEW_RUNS[2:]
+    }
+
+
+def test_a_limit_that_the_default_breaks_needs_less_time(toy_space: Space) -> None:
+    for runs in (18, 20, 22, 26):
+        bench, found = Case(110.0, runs, {}, limit="0.95x").told(toy_space)
+        assert found.verdict in ("within_limit", "improved"), (runs, found)
+        assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s
+
+
+@pytest.mark.slow
+def test_the_budget_that_is_named_would_do(toy_space: Space) -> None:
+    for case in CASES:
+        found = case.told(toy_space)[1] if case.runs <= FEW_RUNS[3] else None
+        if found is not None and found.verdict == "not_enough_data":
+            enough_s = float(re.findall(r"--budget (\d+)s would do", found.why)[0])
+            runs = case.runs * enough_s / case.budget_s
+            assert judge(replace(case, budget_s=enough_s, runs=runs), toy_space)

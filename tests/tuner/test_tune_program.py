@@ -43,9 +43,7 @@ def hztune(capsys: pytest.CaptureFixture[str]) -> Hztune:
     return Hztune(capsys)
 
 
-def test_the_plan_of_a_program_names_all_allocators_and_how_to_get_the_others(
-    hztune: Hztune,
-) -> None:
+def test_the_plan_names_all_allocators_and_how_to_get_the_others(hztune: Hztune) -> None:
     plan = hztune("--dry-run", "--", *GREEDY)
     assert "allocators: glibc " in plan
     for name in ("jemalloc", "mimalloc", "tcmalloc", "hz"):
@@ -88,7 +86,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(hztune: Hztune, name: st
     assert reason in hztune("--dry-run", *words, status=2)
 
 
-def test_the_metric_and_the_settings_of_the_user_tell_studies_apart(
+def test_metric_and_settings_tell_studies_apart(
     hztune: Hztune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def identity(*words: str) -> dict[str, str]:
