@@ -6,8 +6,8 @@
  * one left alone will be due. While more than max_dirty_bytes are free, pages are due at once, the
  * most recently freed ones last.
  *
- * Where the system refuses, as it does for locked memory, no one asks it again for a while: a pause
- * that doubles with each refusal in a row.
+ * The system refuses locked memory. Where it refuses a part, a call goes on with others; where it
+ * refuses all of them, no one asks it again for a while: a pause that doubles with each such call.
  *
  * One thread purges at a time. The only lock that is held during its system calls is one that
  * malloc and free try and never wait for (but see run_list_unknown in repair.c, for a child of
@@ -25,6 +25,7 @@ enum {
      * max_dirty_bytes, those that were freed within that time go last. */
     SHARE_OF_DECAY = 8,
     PAUSE_MOST_MS = 1024,
+    REFUSALS_MOST = 16, /* parts that the system refuses, after which a call asks for no more */
 };
 
 _Static_assert(HZ_PARAM_MOST(decay_ms) < UINT32_MAX / 2,
@@ -47,8 +48,10 @@ static struct {
     uint64_t part_ticks;         /* when it took its last part */
     size_t excess_below;         /* how far the sweep for pages beyond max_dirty_bytes has come */
     size_t any_below;            /* how far the search for the highest of them has come */
-    _Atomic uint32_t refused_ms; /* when the system last refused */
-    _Atomic uint32_t pause_ms;   /* how long it is not asked then; 0: it did not refuse */
+    bool is_any_taken;           /* whether the system has taken a part in this call, */
+    uint32_t refusals;           /* and how many it has refused */
+    _Atomic uint32_t refused_ms; /* when it last refused all parts of a call */
+    _Atomic uint32_t pause_ms;   /* how long it is not asked then; 0: it took some */
 } purge;
 
 static bool is_pausing(void)
@@ -64,6 +67,25 @@ static void pause_longer(void)
     hz_atomic_poke(&purge.pause_ms, pause_ms == 0              ? 1
                                     : pause_ms < PAUSE_MOST_MS ? pause_ms
                                                                : PAUSE_MOST_MS);
+}
+
+static void call_begin(void)
+{
+    purge.is_any_taken = false;
+    purge.refusals = 0;
+}
+
+static void call_end(void)
+{
+    if (purge.is_any_taken)
+        hz_atomic_poke(&purge.pause_ms, 0);
+    else if (purge.refusals > 0)
+        pause_longer();
+}
+
+static bool may_ask_for_more(void)
+{
+    return purge.refusals < REFUSALS_MOST;
 }
 
 /* Returns a run to the system in parts, up to the first one that it refuses; the result is how many
@@ -86,10 +108,10 @@ static bool run_make_clean(hz_page_info *run)
     const size_t pages = run->pages, done = run_return(run);
     hz_pages_swept(run, done);
     if (done < pages) {
-        pause_longer();
+        purge.refusals++;
         return false;
     }
-    hz_atomic_poke(&purge.pause_ms, 0);
+    purge.is_any_taken = true;
     hz_count(HZ_STAT_purges, 1);
     hz_count(HZ_STAT_purged_bytes, pages << HZ_PAGE_SHIFT);
     return true;
@@ -152,11 +174,11 @@ static void purge_aged(void)
 {
     sweep_begin();
     purge.aged.looks = LOOKS_MOST;
-    for (size_t left = aged_part_pages(); left > 0;) {
+    for (size_t left = aged_part_pages(); left > 0 && may_ask_for_more();) {
         hz_page_info *run = hz_pages_sweep(&purge.aged, left);
         if (run == NULL) break;
-        left -= run->pages;
-        if (!run_make_clean(run)) break;
+        const size_t pages = run->pages;
+        if (run_make_clean(run)) left -= pages;
     }
     if (purge.aged.below == 0) sweep_end();
 }
@@ -201,12 +223,15 @@ static hz_page_info *find_excess(size_t most, size_t *looks)
 static void purge_excess(void)
 {
     size_t looks = LOOKS_MOST;
-    for (size_t left = PART_PAGES, much; left > 0 && (much = excess()) > 0;) {
+    for (size_t left = PART_PAGES, much; left > 0 && may_ask_for_more() && (much = excess()) > 0;) {
         hz_page_info *run = find_excess(much < left ? much : left, &looks);
         if (run == NULL) return;
-        left -= run->pages;
+        const size_t first = hz_info_page(run), pages = run->pages;
         hz_count(HZ_STAT_purges_forced, 1);
-        if (!run_make_clean(run)) return;
+        if (run_make_clean(run))
+            left -= pages;
+        else
+            purge.any_below = first; /* the highest run below it is next */
     }
 }
 
@@ -223,28 +248,38 @@ bool hz_purge_part(void)
     const bool is_too_much = excess() > 0;
     if (!is_too_much && !hz_purge_is_behind() && !is_time()) return false;
     if (hz_atomic_peek(&purge.lock.word) != 0 || !hz_lock_try(&purge.lock)) return false;
+    call_begin();
     if (is_too_much)
         purge_excess();
     else
         purge_aged();
+    call_end();
     hz_atomic_poke(&purge.is_behind, purge.is_sweeping || excess() > 0);
     hz_lock_release(&purge.lock);
     return hz_atomic_peek(&purge.pause_ms) == 0;
 }
 
-/* Takes whole runs, and returns each in parts, so that the runs are not split. */
+/* Takes whole runs, and returns each in parts, so that the runs are not split. Once the system has
+ * refused a part, it takes each part by itself, and leaves off after REFUSALS_MOST in a row. */
 bool hz_purge_all(void)
 {
-    bool any = false;
-    hz_page_info *run;
+    size_t most = SIZE_MAX;
     hz_sweep sweep = {.below = SIZE_MAX, .looks = SIZE_MAX};
     hz_lock_take(&purge.lock);
-    while (sweep.below > 0) {
-        run = hz_pages_sweep(&sweep, SIZE_MAX);
+    call_begin();
+    while (sweep.below > 0 && may_ask_for_more()) {
+        hz_page_info *run = hz_pages_sweep(&sweep, most);
         if (run == NULL) continue;
-        if (!run_make_clean(run)) break;
-        any = true;
+        const size_t end = hz_info_page(run) + run->pages;
+        if (run_make_clean(run)) {
+            purge.refusals = 0;
+        } else if (most > PART_PAGES) {
+            most = PART_PAGES;
+            sweep.below = end;
+        }
     }
+    call_end();
+    const bool any = purge.is_any_taken;
     hz_lock_release(&purge.lock);
     return any;
 }
