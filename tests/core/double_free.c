@@ -230,13 +230,13 @@ static void *step_and_end(void *step)
 static void run_steps(const char *steps)
 {
     for (; *steps != '\0'; steps++) {
-        const char who = *steps;
-        if (who == '1' || who == '2')
-            have(&helpers[who - '1'], *++steps);
-        else if (who == 'e')
+        const char what = *steps; /* a step, or the thread that does the next one */
+        if (what == '1' || what == '2')
+            have(&helpers[what - '1'], *++steps);
+        else if (what == 'e')
             (void)thread_end(thread_start(step_and_end, ++steps));
         else
-            step_do(who);
+            step_do(what);
     }
 }
 

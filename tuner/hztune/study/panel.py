@@ -166,8 +166,7 @@ def seen_in(
     `is_last`: time is up: there is one more look, whose moment is not the data's.
     """
     void = [block.control for block in blocks if not block.control.ok]
-    own = [block for block in blocks if block.control.ok and block.outcomes[1].arm == arm]
-    pairs = [(block.control, block.outcomes[1]) for block in own]
+    pairs = _pairs_of(blocks, arm)
     failed = [_how(outcome) for _, outcome in pairs if not outcome.ok]
     if len(failed) > len(void):
         harms = (Harm("failure", workload, phrase),)
@@ -190,6 +189,12 @@ def seen_in(
     state: State = "harmed" if harmed else "safe" if found == {"safe"} else "open"
     every = tuple(Harm(what, workload, phrase, told[what]) for what in harmed)
     return Seen(workload, phrase, state, speed, memory, harms=every)
+
+
+def _pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
+    """The control and a configuration in each block that has both, if the control ran well."""
+    ran = [block for block in blocks if block.control.ok]
+    return [(block.control, block.outcomes[1]) for block in ran if block.outcomes[1].arm == arm]
 
 
 def _how(failed: Outcome) -> str:
@@ -364,5 +369,4 @@ class _Course:
         return [block for block in own if block.workload == executor.workload]
 
     def _pairs(self, executor: PanelExecutor, arm: Arm) -> list[Pair]:
-        blocks = [block for block in self._blocks(executor) if block.control.ok]
-        return [(b.control, b.outcomes[1]) for b in blocks if b.outcomes[1].arm == arm]
+        return _pairs_of(self._blocks(executor), arm)
