@@ -305,8 +305,8 @@ class _Course:
         Where it does harm, its cause is sought before anything else.
         """
         arm, left_s, chosen = steps[-1].arm, self.until_s - self.bench.budget.elapsed(), []
-        for each in sorted(executors, key=lambda one: -len(self._pairs(one, arm))):
-            missing = max(0, LOOKS[0] - len(self._pairs(each, arm)))
+        for each in sorted(executors, key=lambda one: -len(_pairs_of(self._blocks(one), arm))):
+            missing = max(0, LOOKS[0] - len(_pairs_of(self._blocks(each), arm)))
             left_s -= missing * each.cost(2, each.rounds)
             if left_s >= 0.0:  # there is time for the fewest pairs
                 chosen.append(each)
@@ -339,7 +339,7 @@ class _Course:
 
     def _is_clear(self, arm: Arm, harm: Harm, executor: PanelExecutor) -> bool | None:
         """Whether a configuration does less than half of a harm; None: not known yet."""
-        pairs = self._pairs(executor, arm)
+        pairs = _pairs_of(self._blocks(executor), arm)
         if harm.interval is None:
             if not all(other.ok for _, other in pairs):
                 return False
@@ -352,7 +352,7 @@ class _Course:
     def _more(self, executor: PanelExecutor, arm: Arm) -> bool:
         """Measures one block more, unless that would be too many, or too late."""
         void = sum(not block.control.ok for block in self._blocks(executor))
-        is_enough = void >= MOST_VOID or len(self._pairs(executor, arm)) >= LOOKS[-1]
+        is_enough = void >= MOST_VOID or len(_pairs_of(self._blocks(executor), arm)) >= LOOKS[-1]
         ends_s = self.bench.budget.elapsed() + executor.cost(2, executor.rounds)
         if is_enough or ends_s > self.until_s:
             return False
@@ -367,6 +367,3 @@ class _Course:
     def _blocks(self, executor: PanelExecutor) -> list[Block]:
         own = filter(self.bench.ledger.is_own, self.bench.ledger.panel)
         return [block for block in own if block.workload == executor.workload]
-
-    def _pairs(self, executor: PanelExecutor, arm: Arm) -> list[Pair]:
-        return _pairs_of(self._blocks(executor), arm)
