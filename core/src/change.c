@@ -30,6 +30,8 @@ void hz_config_in_effect(hz_config *config)
 {
     config_read(config);
     if (config->shards == HZ_AUTO) config->shards = hz_map.shards;
+    if (config->max_dirty_bytes == HZ_AUTO)
+        config->max_dirty_bytes = (int64_t)hz_map.max_dirty_bytes;
 }
 
 bool hz_param_value(const char *name, int64_t *value)

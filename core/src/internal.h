@@ -274,6 +274,8 @@ extern hz_shard *hz_shards;
 /* Makes hz ready: configuration, arena, hooks. Idempotent; false when there is no memory to start
  * with. */
 bool hz_start(void);
+/* The parameter, resolved. */
+size_t hz_max_dirty_bytes(void);
 void hz_start_after_fork(void);
 /* HZ_CONTROL=1: whether other processes may ask. */
 bool hz_is_controlled(void);

@@ -22,7 +22,7 @@ static bool clear_by_system(const hz_page_info *run)
     unsigned char *at = hz_info_address(run);
     size_t left = (size_t)run->pages << HZ_PAGE_SHIFT;
     const size_t most = hz_purge_part_pages(run->pages) << HZ_PAGE_SHIFT;
-    if (left <= (size_t)hz_live(max_dirty_bytes) || left <= HZ_PURGE_BYTES) return false;
+    if (left <= hz_max_dirty_bytes() || left <= HZ_PURGE_BYTES) return false;
     for (size_t part; left > 0; left -= part, at += part) {
         part = left < most ? left : most;
         if (!hz_os_purge(at, part)) return false;

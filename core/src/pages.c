@@ -256,7 +256,7 @@ static hz_page_info *stretch_any(const hz_run_lists *dirty, size_t pages)
 /* Whether some dirty pages go back to the system at once. */
 static bool is_too_much_dirty(void)
 {
-    return hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
+    return hz_pages_dirty() > hz_max_dirty_bytes() >> HZ_PAGE_SHIFT;
 }
 
 /* A dirty run of a node that is at least so far behind this one, in turn. */

@@ -187,7 +187,7 @@ static void purge_aged(void)
 
 static size_t excess(void)
 {
-    const size_t keep = (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
+    const size_t keep = hz_max_dirty_bytes() >> HZ_PAGE_SHIFT;
     const size_t dirty = hz_pages_dirty();
     return dirty > keep ? dirty - keep : 0;
 }

@@ -138,6 +138,7 @@ typedef struct hz_map_t {
     struct hz_page_info *infos; /* an info per page */
     uint32_t shards;            /* shards in use: the parameter, resolved */
     uint32_t nodes;             /* nodes that are told apart, at most `shards`; see hz_node_of */
+    size_t max_dirty_bytes;     /* the parameter where it is auto */
     uint64_t keys[HZ_CLASS_NUMBERS]; /* by class; secret */
 } hz_map_t;
 

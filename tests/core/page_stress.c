@@ -112,7 +112,7 @@ static void take(size_t number)
     bool zeroed = false;
     const uint32_t node = (uint32_t)below(hz_map.nodes);
     const bool is_any_node_right =
-        most_pages != 0 || hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
+        most_pages != 0 || hz_pages_dirty() > hz_max_dirty_bytes() >> HZ_PAGE_SHIFT;
     hz_page_info *run = hz_pages_alloc(pages, align, node, below(2) != 0 ? &zeroed : NULL);
     if (run == NULL && most_pages != 0) return;
     require(run != NULL && run->pages == pages, "no run of %zu pages", pages);

@@ -43,6 +43,8 @@ static size_t page_bytes(void)
     return (size_t)number_chosen("STAND_IN_PAGE_BYTES", 4096);
 }
 
+#define GROUP "/proc/self/cgroup"
+#define V2 "/sys/fs/cgroup/"
 #define NODE "/sys/devices/system/node/"
 #define CALL(number, ...) os_call_behind(number, (const long[HZ_OS_CALL_WORDS]){__VA_ARGS__})
 
@@ -60,9 +62,9 @@ static long open_file(const long words[HZ_OS_CALL_WORDS])
                                       {NODE "node0/cpulist", "0-7\n"},
                                       {NODE "node1/cpulist", "8-15\n"}};
     const char *path = (const char *)words[1], *text = text_of(nodes, path);
-    const char *most = getenv("STAND_IN_MAPPINGS");
+    const char *one = getenv("STAND_IN_FILE");
     if (has_nodes() && text != NULL) return os_file(text);
-    if (most != NULL && strcmp(path, "/proc/sys/vm/max_map_count") == 0) return os_file(most);
+    if (one != NULL && strcmp(path, one) == 0) return os_file(getenv("STAND_IN_TEXT"));
     if (files == NULL) return os_call_behind(SYS_openat, words);
     text = text_of(files, path);
     return text != NULL ? os_file(text) : -ENOENT;
@@ -123,73 +125,72 @@ long os_call(long number, const long w[HZ_OS_CALL_WORDS])
 
 /* ---- CPUs and nodes -------------------------------------------------------------------------- */
 
-#define GROUP "/proc/self/cgroup"
-#define MOUNTS "/proc/self/mountinfo"
-#define V2_MOUNT                                                                                   \
-    "23 1 0:5 / / rw - ext4 /dev/vda rw\n"                                                         \
-    "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
-#define V2 "/sys/fs/cgroup/"
-
-static char long_mounts[70000]; /* a line of 66,000 bytes, and the mount */
-
 static const struct {
     const char *what;
-    uint32_t cpus;
+    uint32_t cpus, memory_mib; /* 0: all memory */
     file files[FILES];
 } machines[] = {
-    {"more CPUs than a cpu_set_t holds, without a quota", 4096, {{MOUNTS, ""}}},
+    {"more CPUs than a cpu_set_t holds, without a quota", 4096, 0, {{GROUP, ""}}},
     {"a slice above a service, whose quota is the least on the way up",
      2,
+     1,
      {{GROUP, "0::/web.slice/web.service/worker\n"},
-      {MOUNTS, V2_MOUNT},
       {V2 "web.slice/web.service/worker/cpu.max", "max 100000\n"},
       {V2 "web.slice/web.service/cpu.max", "350000 100000\n"},
+      {V2 "web.slice/web.service/memory.max", "1048576\n"},
       {V2 "web.slice/cpu.max", "150000 100000\n"}}},
     {"a service of systemd with CPUQuota=50%",
      1,
+     0,
      {{GROUP, "0::/system.slice/web.service\n"},
-      {MOUNTS, V2_MOUNT},
       {V2 "system.slice/web.service/cpu.max", "50000 100000\n"},
-      {V2 "system.slice/cpu.max", "max 100000\n"}}},
-    {"a container with a namespace of its own",
+      {V2 "system.slice/web.service/memory.max", "max\n"}}},
+    {"a cgroup outside of the namespace of a container",
      3,
-     {{GROUP, "0::/\n"}, {MOUNTS, V2_MOUNT}, {V2 "cpu.max", "300000 100000\n"}}},
-    {"a cgroup outside of the namespace",
-     3,
-     {{GROUP, "0::/../outside\n"}, {MOUNTS, V2_MOUNT}, {V2 "cpu.max", "300000 100000\n"}}},
-    {"version 1",
+     1,
+     {{GROUP, "0::/../outside\n"},
+      {V2 "cpu.max", "300000 100000\n"},
+      {V2 "memory.max", "1048576\n"}}},
+    {"version 1 in a container",
      6,
-     {{GROUP, "5:cpuset:/\n4:cpuacct,cpu:/docker/abc/inner\n1:name=systemd:/x\n"},
-      {MOUNTS, "30 23 0:27 /docker/abc /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-               "31 23 0:28 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct,cpu\n"},
-      {V2 "cpu/inner/cpu.cfs_quota_us", "-1\n"},
-      {V2 "cpu/inner/cpu.cfs_period_us", "100000\n"},
+     0,
+     {{GROUP, "5:cpuset:/\n4:memory,cpu:/docker/abc\n1:name=systemd:/x\n"},
+      {V2 "memory/memory.limit_in_bytes", "9223372036854771712\n"},
       {V2 "cpu/cpu.cfs_quota_us", "120000\n"},
       {V2 "cpu/cpu.cfs_period_us", "20000\n"}}},
     {"both versions",
      4,
-     {{GROUP, "4:cpu:/a\n0::/b\n"},
-      {MOUNTS, "31 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-               "32 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"},
+     2,
+     {{GROUP, "4:cpu:/a\n3:memory:/c/d\n0::/b\n"},
+      {V2 "cpu/cpu.cfs_quota_us", "-1\n"},
       {V2 "cpu/a/cpu.cfs_quota_us", "400000\n"},
-      {V2 "cpu/a/cpu.cfs_period_us", "100000\n"}}},
-    {"long lines among the mounts",
-     7,
-     {{GROUP, "0::/a\n"}, {MOUNTS, long_mounts}, {V2 "a/cpu.max", "700000 100000\n"}}},
+      {V2 "cpu/a/cpu.cfs_period_us", "100000\n"},
+      {V2 "memory/c/memory.limit_in_bytes", "2097152\n"}}},
 };
 
-CHECK("CPUs are counted by affinity and quota")
+CHECK("CPUs and memory are what affinity, machine and cgroups allow")
 {
-    memset(long_mounts, 'x', 66000);
-    snprintf(long_mounts + 66000, 4000, "\n%s", V2_MOUNT);
     possible_cpus = 4096;
     for (size_t i = 0; i < COUNT(machines); i++) {
         files = machines[i].files;
-        const uint32_t found = hz_os_cpus();
+        const uint32_t cpus = hz_os_cpus();
+        const uint64_t memory = hz_os_memory_allowed(), mib = machines[i].memory_mib;
         files = NULL;
-        require(found == machines[i].cpus, "%s: %u CPUs, not %u", machines[i].what, found,
-                machines[i].cpus);
+        require(cpus == machines[i].cpus && memory == (mib > 0 ? mib << 20 : hz_os_memory_bytes()),
+                "%s: %u CPUs, %zu bytes", machines[i].what, cpus, (size_t)memory);
     }
+}
+
+PROGRAM("--dirty")
+{
+    const size_t most = hz_max_dirty_bytes(), share = hz_os_memory_allowed() / 16;
+    require(most <= share && (most == (size_t)2 << 30 || 2 * most > share), "%zu bytes", most);
+}
+
+CHECK("unused memory grows with the CPUs, and stays small in a small cgroup")
+{
+    require_program("--dirty", 0, "STAND_IN_NODES=2");
+    require_program("--dirty", 0, "STAND_IN_TEXT=67108864 STAND_IN_FILE=" V2 "memory.max");
 }
 
 static void require_nodes(const char *what, size_t cpus, const file *all, uint32_t nodes)
@@ -213,7 +214,7 @@ CHECK("nodes count whose CPUs may be used")
     require_nodes("the first 32 CPUs", 32, three, 2);
     require_nodes("the first 16 CPUs", 16, three, 1);
     require_nodes("one node", 4096, (const file[FILES]){{NODE "has_cpu", "0\n"}}, 1);
-    require_nodes("no such directory", 4096, (const file[FILES]){{MOUNTS, ""}}, 1);
+    require_nodes("no such directory", 4096, (const file[FILES]){{GROUP, ""}}, 1);
     require_nodes("none says its CPUs", 4096, (const file[FILES]){{NODE "has_cpu", "0-1\n"}}, 1);
 }
 
@@ -296,7 +297,8 @@ PROGRAM("--map")
 CHECK_IN(60, "where commit is counted it goes back, and guards leave mappings to the program")
 {
     require_program("--commit", 0, "TEST_STRICT=1");
-    require_program("--map", 0, "STAND_IN_MAPPINGS=1000 HZ_HARDENING=full");
+    require_program("--map", 0,
+                    "STAND_IN_FILE=/proc/sys/vm/max_map_count STAND_IN_TEXT=1000 HZ_HARDENING=full");
 }
 
 /* ---- memory of nodes ------------------------------------------------------------------------- */

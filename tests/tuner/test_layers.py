@@ -60,7 +60,7 @@ C_LEVELS = (
     frozenset({"purge.c"}),
     frozenset({"pages.c", "repair.c", "sweep.c"}),
     frozenset({"move.c", "freed.c"}),
-    frozenset({"arena.c", "os_cpus.c", "os_nodes.c", "os_linux.c"}),
+    frozenset({"arena.c", "os_cgroup.c", "os_nodes.c", "os_linux.c"}),
     frozenset({"os_call.c", "os_clock.c", "os_ticks.c"}),
 )
 C_BESIDE = frozenset({

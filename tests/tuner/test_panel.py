@@ -429,7 +429,7 @@ allocator = "hz"
 [parameters.depot_lock]
 values = ["mutex", "spin"]
 [parameters.max_dirty_bytes]
-values = [0, 268435456]
+values = [0, "auto"]
 [[risk]]
 rule = "max_dirty_bytes == 0"
 why = "pages are faulted in again"
