@@ -15,16 +15,6 @@ import pytest
 
 Preload = Callable[..., "subprocess.CompletedProcess[str]"]
 
-PERL = r"""
-my %count; my @kept;
-for my $i (1 .. 200_000) {
-    $count{$i % 1000} .= chr(65 + $i % 26);
-    push @kept, "x" x ($i % 97) if $i % 7 == 0;
-}
-my $text = join ',', map { length $count{$_} } sort { $a <=> $b } keys %count;
-$text =~ s/(\d+),(\d+)/$2;$1/g; print length $text, " ", scalar @kept, "\n";
-"""
-
 PYTHON = """
 import json, pickle, re, threading, collections, zlib
 def work(n, out):
@@ -81,30 +71,9 @@ TAR = """
 cp -r /usr/include/linux/can t; tar czf t.tgz t; mv t u; tar xzf t.tgz; diff -r t u && echo same
 """
 
-CXX = """
-#include <cstdio>
-#include <map>
-#include <string>
-#include <thread>
-int main() {
-    long sums[4] = {};
-    std::thread threads[4];
-    for (int t = 0; t < 4; t++) threads[t] = std::thread([&sums, t] {
-        std::map<std::string, std::string> m;
-        for (int i = 0; i < 9000; i++) m[std::to_string(i * 7 % 1013)] += std::to_string(i + t);
-        for (auto &[key, values] : m) sums[t] += values.size();
-    });
-    for (auto &thread : threads) thread.join();
-    for (long sum : sums) std::printf("%ld ", sum);
-}
-"""
-
-COMPILE = f"cat > p.cc <<'END'\n{CXX}\nEND\ng++ -std=c++17 -pthread p.cc -o p && ./p"
-
 PROGRAMS = {
     "ls lists a large directory": ["ls", "-laR", "--time-style=+%s", "/usr/include"],
     "bash runs a script with many children": ["bash", "-c", BASH],
-    "perl builds strings and hashes": ["perl", "-e", PERL],
     "sqlite3 writes, vacuums and checks a database": ["sqlite3", "x.db", SQL],
     "git commits, merges, collects garbage and checks": ["bash", "-c", GIT],
     "sort sorts in parallel": ["bash", "-c", SORT],
@@ -113,7 +82,6 @@ PROGRAMS = {
     "python threads parse and pickle, every object on malloc": [
         "env", "PYTHONMALLOC=malloc", "/usr/bin/python3", "-c", PYTHON,
     ],
-    "g++ compiles a program, which runs": ["bash", "-c", COMPILE],
 }  # fmt: skip
 
 

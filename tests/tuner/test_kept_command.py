@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import Run
 
-from hztune import api, files
+from hztune import api
 from hztune.errors import HztuneError, UsageError
 from hztune.profile import PROFILE
 from hztune.store import kept_command
 from hztune.tune.request import TuneRequest
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 WORDS = [
     "--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better", "--no-panel",
@@ -99,59 +94,23 @@ def test_a_comparison_goes_on_by_its_directory_alone(
 # ---- names that mean something else from one moment to the next ----------------------------------
 
 
-def at_each_moment(path: Path, other: Path, act: Callable[[], object]) -> Iterator[object]:
-    """What `act` returns where, before one of its calls, two names are exchanged; each call once.
-
-    An OSError or UsageError counts as nothing.
-    """
-    aside, calls, at = path.with_name("aside"), 0, 0
-
-    def exchange() -> None:
-        path.rename(aside)
-        other.rename(path)
-        aside.rename(other)
-
-    def hear(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        if event == "c_call":
-            calls += 1
-            if calls == at:
-                exchange()
-
-    while calls >= at:
-        calls, at, found = 0, at + 1, None
-        sys.setprofile(hear)
-        try:
-            found = act()
-        except (OSError, UsageError):
-            pass
-        finally:
-            sys.setprofile(None)
-        if calls >= at:
-            yield found
-            exchange()
-
-
-def test_no_command_is_read_from_a_folder_that_takes_the_place_of_ones_own(tmp_path: Path) -> None:
+def test_no_command_is_read_from_a_folder_that_takes_the_place_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()
         kept_command.write(folder / PROFILE, [folder.name])
     (other / "profile.args").chmod(0o666)
-    found = list(at_each_moment(own, other, lambda: kept_command.read(own / PROFILE)))
-    assert {*found} == {None, ("own",)}
+    with pytest.raises(UsageError, match=r"profile\.args"):
+        kept_command.read(other / PROFILE)
+    opened = kept_command._opened_folder
 
+    def exchanged(path: Path) -> int:
+        handle = opened(path)
+        own.rename(tmp_path / "aside")
+        other.rename(own)
+        return handle
 
-def test_what_takes_the_place_of_a_regular_file_is_not_opened(tmp_path: Path) -> None:
-    own, other = tmp_path / "own", tmp_path / "other"
-    own.write_text("")
-    os.mkfifo(other)
-
-    def kind() -> bool:
-        handle = files.regular(own)
-        try:
-            return stat.S_ISREG(os.fstat(handle).st_mode)
-        finally:
-            os.close(handle)
-
-    assert {*at_each_moment(own, other, kind)} == {None, True}
+    monkeypatch.setattr(kept_command, "_opened_folder", exchanged)
+    assert kept_command.read(own / PROFILE) == ("own",)

@@ -18,15 +18,11 @@ from typing import Any
 import pytest
 from lab.replay import ReplayExecutor
 
-from hztune.blocks import Arm, Block, spent_s
+from hztune.blocks import Arm, Block
 from hztune.errors import UsageError
-from hztune.space import Space
-from hztune.store import Plan
 from hztune.store.log import LocalStudy, recording
-from hztune.study.ledger import Ledger
-from hztune.tune.story import Winner
 
-from .conftest import MACHINE, QUIET, Kept, bench_of, flat, spin_wins, tell
+from .conftest import MACHINE, flat, tell
 
 SEED = int(os.environ.get("TEST_SEED", "0"))
 MORE = int(os.environ.get("TEST_MORE", "1"))
@@ -73,30 +69,15 @@ class Telling:
     """
 
     def __init__(self, store: LocalStudy, tell: Tell) -> None:
-        self.store, self.tell, self.count = store, tell, counted(store)
+        self.store, self.tell, self.count = store, tell, len(records(store.folder))
 
-    def begin(self, plan: Plan) -> None:
-        self.store.begin(plan)
-        self.count += 1
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def put(*what: Any) -> None:
+            getattr(self.store, name)(*what)
+            self.count += name != "end"
+            self.tell(self.count)
 
-    def turn(self, *of_turn: Any) -> None:
-        self._put(self.store.turn, *of_turn)
-
-    def outcome(self, *of_outcome: Any) -> None:
-        self._put(self.store.outcome, *of_outcome)
-
-    def end(self) -> None:
-        self.store.end()
-
-    def _put(self, put: Callable[..., None], *what: Any) -> None:
-        put(*what)
-        self.count += 1
-        self.tell(self.count)
-
-
-def counted(store: LocalStudy) -> int:
-    """How many records are kept."""
-    return len(recording(store.folder).lines)
+        return put
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -140,41 +121,3 @@ def kill_writers(folder: Path, seed: int, kills: int) -> None:
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4 * MORE))
 def test_of_sixty_killed_writers_none_loses_a_record(tmp_path: Path, seed: int) -> None:
     kill_writers(tmp_path, seed, kills=15)
-
-
-# ---- a whole study -------------------------------------------------------------------------------
-
-
-def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> None:
-    """Kills a study again and again, then lets it come to its end."""
-
-    def go_on(tell: Tell) -> None:
-        with LocalStudy(folder, {}, MACHINE, resume=True) as store:
-            bench = bench_of(spin_wins(), QUIET, ledger=Ledger.of(store.replay()))
-            bench.budget.spent_s = spent_s(store.replay())
-            bench.executor = Kept(bench.executor, Telling(store, tell))
-            decision = Winner(bench, space, seed=1).run()
-            store.conclude({"verdict": decision.verdict})
-            tell(counted(store))
-
-    rng = Random(kills)
-    before: list[dict[str, Any]] = []
-    for number in range(kills + 1):
-        told = killed(go_on, rng.randrange(1, most_records) if number < kills else 1_000_000)
-        found = records(folder)
-        assert len(found) >= told
-        assert found[: len(before)] == before
-        before = found
-    with LocalStudy(folder, {}, MACHINE, resume=True) as store:
-        pairs = [one.number for one in store.replay()]
-        ending = store.ending
-    assert ending is not None and ending["verdict"] == "improved"
-    assert pairs == list(range(len(pairs)))
-    begun = [row["pair"] for row in before if row["kind"] == "block"]
-    assert len(begun) > len(pairs)  # or none was killed in the middle of a block
-
-
-def test_a_study_killed_time_and_again_comes_to_its_verdict(
-    toy_space: Space, tmp_path: Path
-) -> None:
-    kill_studies(tmp_path, toy_space, kills=10, most_records=250)

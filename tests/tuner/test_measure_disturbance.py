@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +34,12 @@ CAUSES: dict[str, tuple[Evidence, int, int, str]] = {
         Evidence(pressure_us=WAITING, others_us=150_000), 3, SECOND_NS, "pressure",
     ),
     "others where there is room": (Evidence(others_us=900_000), 3, SECOND_NS, ""),
+    "own threads that are not the workload's": (
+        Evidence(cpu_ns=2 * TURN_NS, pressure_us=16_000), 2, TURN_NS, "",
+    ),
+    "less time than there is": (
+        Evidence(cpu_ns=TURN_NS, pressure_us=16_000), 2, TURN_NS, "pressure",
+    ),
     "few ticks of others": (Evidence(pressure_us=90_000, others_us=45_000), 3, 10**8, ""),
 }  # fmt: skip
 
@@ -65,10 +70,6 @@ def test_throttling_is_read_from_the_group_and_those_above_it(version: str, tmp_
     assert (throttling.count(), throttling.us()) == (5, 1400)
     (own / "cpu.stat").write_text("nr_throttled 3\nthrottled_usec 1000\n")
     assert throttling.us() == 1700
-
-
-def test_where_nothing_is_throttled_nothing_is_seen(tmp_path: Path) -> None:
-    assert Throttling(tmp_path).us() == 0
 
 
 def test_a_run_of_a_program_says_for_how_long_it_was_throttled(
@@ -104,10 +105,3 @@ def test_the_time_of_others_is_what_the_machine_was_busy_without_us(
     )
     watch = Watch()
     assert watch.passed()["others_us"] == expected
-
-
-def test_threads_of_the_allocator_that_take_cpus_from_the_workload_are_no_disturbance() -> None:
-    own = Evidence(cpu_ns=2 * TURN_NS, pressure_us=16_000)
-    rule = DisturbanceRule(threads=2, cores=2)
-    assert rule.causes(own, TURN_NS) == ""
-    assert rule.causes(replace(own, cpu_ns=TURN_NS), TURN_NS) == "pressure"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,224 +107,169 @@ def twice(alone: Stint) -> tuple[Stint, Stint, Stint]:
     return alone, copy, copy
 
 
-def test_of_a_program_that_leaves_its_work_to_others_that_is_said() -> None:
-    assert judged(TIMED, *twice(stint())).remark == ""
-    assert judged(TIMED, *twice(stint(left=1))).remark.startswith(
-        "when the program ends, a process that it started lives on"
-    )
-    waits = judged(TIMED, *twice(stint(cpu_s=0.1, seen_s=0.0, left=3)))
-    assert "it waits" in waits.reason and "3 processes live on" in waits.remark
-
-
-# ---- the pace ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("alone", "pace"),
-    [
-        (stint(), ONE_CPU),
-        (stint(cpu_s=1.09), ONE_CPU),
-        (stint(cpu_s=1.9, threads=2, beside=95), ALL_CPUS),
-        (stint(cpu_s=1.05, threads=2, beside=6), ALL_CPUS),
-        (stint(cpu_s=1.05, threads=2, beside=5), ONE_CPU),
-        (stint(cpu_s=2.0, threads=10 * CPUS, beside=99), Pace(40.0, None)),
-        (stint(cpu_s=2.0, threads=500 * CPUS, beside=99), Pace(120.0, None)),
-    ],
-    ids=["one thread", "hardly more", "two threads", "seldom two", "nearly never", "many", "crowd"],
-)
-def test_what_keeps_more_than_one_cpu_busy_has_all_and_longer_turns_for_a_crowd(
-    alone: Stint, pace: Pace
-) -> None:
-    assert judged(TIMED, *twice(alone)) == Finding("", pace)
-
-
-def test_what_is_known_to_keep_one_thread_busy_has_one_cpu_whichever_thread_that_is() -> None:
-    beside = stint(threads=2, beside=95)
-    assert judged(replace(TIMED, threads=1), *twice(beside)) == Finding("", ONE_CPU)
-    assert judged(TIMED, *twice(beside)) == Finding("", ALL_CPUS)
-
-
-# ---- waiting -------------------------------------------------------------------------------------
-
-BOTH = pytest.mark.parametrize("program", [TIMED, SERVER], ids=["program", "server"])
-
-
-@BOTH
-def test_what_waits_for_more_than_a_twentieth_of_its_time_is_not_believed(program: Program) -> None:
-    found = judged(program, *twice(stint(cpu_s=0.9, seen_s=0.8, server_s=0.5)))
-    assert "for something else than a CPU 10% of the time" in found.reason
-    assert judged(program, *twice(stint(cpu_s=0.96, seen_s=0.8, server_s=0.5))).reason == ""
-
-
-def test_copies_that_wait_for_each_other_are_not_believed() -> None:
-    alone, *copies = twice(stint())
-    waiting = [replace(copy, run=replace(copy.run, cpu_ns=6 * 10**8), awake=60) for copy in copies]
-    assert "it waits for something else than a CPU 40%" in judged(TIMED, alone, *waiting).reason
-
-
-def test_what_other_programs_took_of_its_time_is_no_waiting() -> None:
-    assert judged(TIMED, *twice(stint(2.0, cpu_s=1.0, delay_s=1.0, seen_s=0.5))).reason == ""
-    assert judged(TIMED, *twice(stint(2.0, cpu_s=1.0, seen_s=0.95))).reason == ""
-
-
-def test_of_what_has_few_turns_only_the_time_is_judged() -> None:
-    assert "10% of the time" in judged(TIMED, *twice(stint(cpu_s=0.9, turns=4))).reason
-    assert judged(TIMED, *twice(stint(cpu_s=0.9, turns=20))).reason == ""
-
-
-@pytest.mark.parametrize(("seen_s", "is_believed"), [(1.0, True), (0.5, False)])
-def test_a_short_program_that_seems_to_wait_alone_is_run_until_enough_turns_have_ended(
-    seen_s: float, is_believed: bool
-) -> None:
-    short = stint(0.1, cpu_s=0.09, turns=10, seen_s=seen_s)
-    busy = stint(0.1, alive_s=0.2, turns=30)
-    assert (judged(TIMED, short, busy, busy, short).reason == "") == is_believed
-
-
-def test_on_all_cpus_what_is_seen_at_the_end_of_turns_counts() -> None:
-    busy = stint(cpu_s=1.2, threads=2, beside=50, seen_s=0.95)  # others kept the CPUs busy
-    assert judged(TIMED, *twice(busy)) == Finding("", ALL_CPUS)
-    waits = stint(cpu_s=1.8, threads=2, beside=50, seen_s=0.85)
-    assert "15% of the time" in judged(TIMED, *twice(waits)).reason
-
-
-# ---- failures ------------------------------------------------------------------------------------
-
 FAULT = Fault("failed", "exit status 1")
 HANGS = Fault("hang", "it did not end in its time")
+LONG = stint(6.0)
+BESIDE = stint(threads=2, beside=95)
+SHORT = stint(0.1, cpu_s=0.09, turns=10, seen_s=0.5)
+FEW = stint(0.1, alive_s=0.2, turns=30)
+THREADS = {"server_s": 0.5, "threads": 4}
+HALF = stint(0.5, alive_s=1.0, server_s=0.25, says=50)
+"""It takes a second, come what may."""
+
+FIXED = stint(server_s=0.5, says=100)
 
 
-@BOTH
-def test_what_fails_alone_or_beside_a_copy_of_itself_is_not_believed(program: Program) -> None:
-    alone = stint(server_s=0.5)
-    failed, hung = judged(program, FAULT), judged(program, HANGS)
-    assert (failed.reason, failed.hangs) == ("it fails by itself: exit status 1", None)
-    assert (hung.reason, hung.hangs) == ("it fails by itself: it did not end in its time", HANGS)
-    assert judged(program, alone, alone, FAULT).reason == (
-        "a second copy of it beside the first fails: exit status 1"
-    )
+def standing(says: float, wall_s: float, alive_s: float) -> list[Stint]:
+    """Two copies by turns."""
+    return [stint(wall_s, alive_s=alive_s, says=says)] * 2
 
 
-def test_a_long_program_is_cut_and_a_short_one_that_hangs_is_not_believed() -> None:
-    long = stint(6.0)
-    assert judged(TIMED, long, long, HANGS) == Finding("", ONE_CPU)
-    assert "fails: it did not end" in judged(TIMED, stint(4.0), long, HANGS).reason
-    assert "fails: it did not end" in judged(NUMBERED, replace(long), long, HANGS).reason
+def served(server_s: float, says: float | None = None) -> list[Stint]:
+    """Two copies of a server by turns."""
+    return [stint(alive_s=2.0, server_s=server_s, says=says)] * 2
 
 
-def test_servers_that_do_not_fit_into_memory_are_not_believed() -> None:
-    found = judged(SERVER, *twice(stint(server_s=0.5)), room=7)
-    assert found.reason == "8 copies of it take more memory than there is"
+ALONE, SERVED, SAYS = stint(), stint(server_s=0.5), stint(says=100)
+WAITING = [replace(one, run=replace(one.run, cpu_ns=6 * 10**8), awake=60) for one in twice(ALONE)]
+PER_CPU, BOTH = NumberReading(per_server_cpu=True), NumberReading(True, per_server_cpu=True)
+Runs = Sequence[Stint | Fault]
+
+# What is found of a program whose runs show this: the reason against turns, and what else is said.
+FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
+    "one thread": (TIMED, twice(ALONE), "", {"pace": ONE_CPU, "remark": ""}),
+    "hardly more": (TIMED, twice(stint(cpu_s=1.09)), "", {"pace": ONE_CPU}),
+    "two threads": (TIMED, twice(stint(cpu_s=1.9, threads=2, beside=95)), "", {"pace": ALL_CPUS}),
+    "seldom two": (TIMED, twice(stint(cpu_s=1.05, threads=2, beside=6)), "", {"pace": ALL_CPUS}),
+    "nearly never": (TIMED, twice(stint(cpu_s=1.05, threads=2, beside=5)), "", {"pace": ONE_CPU}),
+    "many": (TIMED, twice(stint(cpu_s=2.0, threads=10 * CPUS, beside=99)), "",
+             {"pace": Pace(40.0, None)}),
+    "a crowd": (TIMED, twice(stint(cpu_s=2.0, threads=500 * CPUS, beside=99)), "",
+                {"pace": Pace(120.0, None)}),
+    "any one of two threads": (TIMED, twice(BESIDE), "", {"pace": ALL_CPUS}),
+    "any one of two, known to be one": (
+        replace(TIMED, threads=1), twice(BESIDE), "", {"pace": ONE_CPU},
+    ),
+    "it leaves a process": (TIMED, twice(stint(left=1)), "", {
+        "remark": "when the program ends, a process that it started lives on",
+    }),
+    "it waits for three": (TIMED, twice(stint(cpu_s=0.1, seen_s=0.0, left=3)), "it waits",
+                           {"remark": "3 processes live on"}),
+    # waiting: more than a twentieth of its time, and not what other programs took of it
+    "it waits": (TIMED, twice(stint(cpu_s=0.9, seen_s=0.8)),
+                 "for something else than a CPU 10% of the time", {}),
+    "it hardly waits": (TIMED, twice(stint(cpu_s=0.96, seen_s=0.8)), "", {}),
+    "a server waits": (SERVER, twice(stint(cpu_s=0.9, seen_s=0.8, server_s=0.5)),
+                       "for something else than a CPU 10% of the time", {}),
+    "a server hardly waits": (
+        SERVER, twice(stint(cpu_s=0.96, seen_s=0.8, server_s=0.5)), "", {},
+    ),
+    "copies wait for each other": (TIMED, [ALONE, *WAITING[1:]], "else than a CPU 40%", {}),
+    "others took its time": (
+        TIMED, twice(stint(2.0, cpu_s=1.0, delay_s=1.0, seen_s=0.5)), "", {},
+    ),
+    "it was seen awake": (TIMED, twice(stint(2.0, cpu_s=1.0, seen_s=0.95)), "", {}),
+    "few turns": (TIMED, twice(stint(cpu_s=0.9, turns=4)), "10% of the time", {}),
+    "enough turns": (TIMED, twice(stint(cpu_s=0.9, turns=20)), "", {}),
+    "a short one waits": (TIMED, [SHORT, FEW, FEW, SHORT], "of the time", {}),
+    "a short one does not": (TIMED, [one := replace(SHORT, awake=10), FEW, FEW, one], "", {}),
+    "others keep all CPUs busy": (
+        TIMED, twice(stint(cpu_s=1.2, threads=2, beside=50, seen_s=0.95)), "", {"pace": ALL_CPUS},
+    ),
+    "on all CPUs, it waits": (TIMED, twice(stint(cpu_s=1.8, threads=2, beside=50, seen_s=0.85)),
+                              "15% of the time", {}),
+    # failures
+    "it fails": (TIMED, [FAULT], "it fails by itself: exit status 1", {"hangs": None}),
+    "it hangs": (TIMED, [HANGS], "it fails by itself: it did not end in its time",
+                 {"hangs": HANGS}),
+    "a copy fails": (TIMED, [ALONE, ALONE, FAULT],
+                     "a second copy of it beside the first fails: exit status 1", {}),
+    "a server's copy fails": (SERVER, [SERVED, SERVED, FAULT],
+                              "a second copy of it beside the first fails: exit status 1", {}),
+    "a long one is cut": (TIMED, [LONG, LONG, HANGS], "", {"pace": ONE_CPU}),
+    "a copy of a short one hangs": (TIMED, [stint(4.0), LONG, HANGS], "fails: it did not end", {}),
+    "a long one must print": (NUMBERED, [LONG, LONG, HANGS], "fails: it did not end", {}),
+    # its own time by turns and alone
+    "a bit slower by turns": (TIMED, [ALONE, *standing(0, 1.4, 1.4)], "", {}),
+    "slower by turns": (TIMED, [ALONE, *standing(0, 1.6, 1.6)],
+                        "by turns it takes 1.6 s of its own time", {}),
+    "faster by turns": (TIMED, [ALONE, *standing(0, 0.6, 0.6)],
+                        "by turns it takes 0.6 s of its own time", {}),
+    "slower as others took it": (
+        TIMED, [ALONE, *[stint(2.0, cpu_s=1.0, delay_s=1.0)] * 2], "", {},
+    ),
+    "a very short one": (TIMED, [stint(0.01), *[stint(0.03)] * 2], "", {}),
+    # what its number counts
+    "its own time": (NUMBERED, [SAYS, *standing(100, 1.0, 2.0)], "",
+                     {"pace": ONE_CPU, "reading": NumberReading(False)}),
+    "all its time": (NUMBERED, [SAYS, *standing(50, 1.0, 2.0)], "",
+                     {"reading": NumberReading(True)}),
+    "its own time, slowly": (NUMBERED, [SAYS, *standing(50, 2.0, 4.0)], "",
+                             {"reading": NumberReading(False)}),
+    "all its time, slowly": (NUMBERED, [SAYS, *standing(25, 2.0, 4.0)], "",
+                             {"reading": NumberReading(True)}),
+    "a certain time": (NUMBERED, [SAYS, *standing(50, 0.5, 1.0)], "",
+                       {"reading": NumberReading(True)}),
+    "something else": (NUMBERED, [SAYS, *standing(200, 1.0, 2.0)],
+                       "the number that it prints is 2 times as high by turns", {}),
+    # of a server its own CPU time, or what its load prints
+    "a server": (SERVER, twice(stint(server_s=0.25, threads=10, busy_threads=1.5)), "", {
+        "reading": PER_CPU, "pace": ONE_CPU,
+        "remark": "under the load the server takes 0.25 s of CPU time, and the load 0.75 s; "
+                  "compared is the server's own",
+    }),
+    "a server that leaves CPUs idle": (
+        SERVER, [one := stint(cpu_s=0.8 * CPUS, busy_threads=2.0, **THREADS), *twice(one)], "",
+        {"reading": NumberReading(),
+         "remark": "compared is the time of both, since they leave CPUs idle"},
+    ),
+    "a server, a bit slower by turns": (SERVER, [SERVED, *served(0.7)], "", {}),
+    "a server, slower by turns": (SERVER, [SERVED, *served(0.8)],
+                                  "the server takes 0.8 s of CPU time", {}),
+    "a server, faster by turns": (SERVER, [SERVED, *served(0.3)],
+                                  "the server takes 0.3 s of CPU time", {}),
+    "a load that counts all its time": (
+        SERVER_NUMBERED, [FIXED, *served(0.5, 50)], "", {"reading": BOTH},
+    ),
+    "a load of a certain time": (SERVER_NUMBERED, [FIXED, HALF, HALF], "", {"reading": BOTH}),
+    "a load that prints the same": (SERVER_NUMBERED, [FIXED, *served(0.5, 100)], "", {
+        "reading": NumberReading(), "remark": "compared is what it prints",
+    }),
+    "a load that prints anything": (SERVER_NUMBERED, [FIXED, *served(0.5, 300)],
+                                    "the number that the load prints is 3 times as high", {}),
+}  # fmt: skip
 
 
-# ---- a program's time and number -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("by_turns_s", "is_believed"), [(1.4, True), (1.6, False), (0.6, False)])
-def test_by_turns_a_program_takes_the_time_that_it_takes_alone(
-    by_turns_s: float, is_believed: bool
-) -> None:
-    found = judged(TIMED, stint(), stint(by_turns_s), stint(by_turns_s))
-    assert (found.reason == "") == is_believed
-    assert is_believed or f"by turns it takes {by_turns_s} s of its own time" in found.reason
+@pytest.mark.parametrize("name", FOUND)
+def test_turns_are_believed_where_runs_alone_and_two_copies_agree(name: str) -> None:
+    program, runs, reason, more = FOUND[name]
+    found = judged(program, *runs)
+    assert reason in found.reason and bool(reason) == bool(found.reason)
+    assert more.pop("remark", "") in found.remark
+    assert {each: getattr(found, each) for each in more} == more
 
 
 def test_a_machine_that_was_slower_for_a_moment_is_looked_at_again() -> None:
-    once = stint(wall_s=0.5)
-    slowed = stint(wall_s=0.8, alive_s=1.6)
+    once, slowed = stint(wall_s=0.5), stint(wall_s=0.8, alive_s=1.6)
     assert not Given(once, slowed, slowed, *twice(once)).finding(TIMED).reason
 
 
-def test_the_time_that_others_took_and_that_of_very_short_programs_is_not_compared() -> None:
-    disturbed = stint(2.0, cpu_s=1.0, delay_s=1.0)
-    assert judged(TIMED, stint(), disturbed, disturbed).reason == ""
-    assert judged(TIMED, stint(0.01), stint(0.03), stint(0.03)).reason == ""
-
-
-NUMBERS = {
-    "it counts its own time": ((100, 1.0, 1.0), (100, 1.0, 2.0), False),
-    "it counts all its time": ((100, 1.0, 1.0), (50, 1.0, 2.0), True),
-    "it counts its own time on a slower CPU": ((100, 1.0, 1.0), (50, 2.0, 4.0), False),
-    "it counts all its time on a slower CPU": ((100, 1.0, 1.0), (25, 2.0, 4.0), True),
-    "it works for a certain time": ((100, 1.0, 1.0), (50, 0.5, 1.0), True),
-    "it counts something else": ((100, 1.0, 1.0), (200, 1.0, 2.0), None),
-}
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-def test_what_a_number_counts_is_found_by_what_it_is_alone_and_by_turns(name: str) -> None:
-    (says, wall_s, alive_s), copies, counts_standing = NUMBERS[name]
-    copy = stint(copies[1], alive_s=copies[2], says=copies[0])
-    found = judged(NUMBERED, stint(wall_s, alive_s=alive_s, says=says), copy, copy)
-    if counts_standing is None:
-        assert found.reason.startswith("the number that it prints is 2 times as high by turns")
-    else:
-        assert found == Finding("", ONE_CPU, NumberReading(counts_standing))
-
-
-# ---- a server's ----------------------------------------------------------------------------------
-
-
-def test_a_server_is_compared_for_its_own_cpu_time() -> None:
-    found = judged(SERVER, *twice(stint(server_s=0.25, threads=10, busy_threads=1.5)))
-    assert found.reading == NumberReading(per_server_cpu=True)
-    assert found.pace == ONE_CPU
-    assert found.remark == (
-        "under the load the server takes 0.25 s of CPU time, and the load 0.75 s; compared is the "
-        "server's own"
-    )
+def test_servers_that_do_not_fit_into_memory_are_not_believed() -> None:
+    found = judged(SERVER, *twice(SERVED), room=7)
+    assert found.reason == "8 copies of it take more memory than there is"
 
 
 def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_again() -> None:
-    threads = stint(cpu_s=1.0 * CPUS, server_s=0.5, threads=4, busy_threads=1.7)
+    threads = stint(cpu_s=1.0 * CPUS, busy_threads=1.7, **THREADS)
     given = Given(threads, *twice(threads))
     found = given.finding(SERVER)
     assert given.paces == [ONE_CPU, ALL_CPUS, ALL_CPUS]
-    assert (found.pace, found.reading) == (ALL_CPUS, NumberReading(per_server_cpu=True))
-
-
-def test_where_server_and_load_leave_cpus_idle_the_time_of_both_is_compared() -> None:
-    threads = stint(cpu_s=0.8 * CPUS, server_s=0.5, threads=4, busy_threads=2.0)
-    found = judged(SERVER, threads, *twice(threads))
-    assert found.reading == NumberReading()
-    assert found.remark.endswith("compared is the time of both, since they leave CPUs idle")
-
-
-@pytest.mark.parametrize(("by_turns_s", "is_believed"), [(0.7, True), (0.8, False), (0.3, False)])
-def test_by_turns_a_server_takes_the_cpu_time_that_it_takes_alone(
-    by_turns_s: float, is_believed: bool
-) -> None:
-    copy = stint(alive_s=2.0, server_s=by_turns_s)
-    found = judged(SERVER, stint(server_s=0.5), copy, copy)
-    assert (found.reason == "") == is_believed
-    assert is_believed or f"the server takes {by_turns_s} s of CPU time" in found.reason
+    assert (found.pace, found.reading) == (ALL_CPUS, PER_CPU)
 
 
 def test_a_load_of_a_certain_time_that_prints_nothing_is_refused() -> None:
-    half = stint(0.5, alive_s=1.0, server_s=0.25)
     with pytest.raises(HztuneError, match="its time says nothing of the server"):
-        judged(SERVER, stint(server_s=0.5), half, half)
-
-
-def test_of_a_load_that_counts_all_its_time_requests_are_taken_for_the_servers_cpu_time() -> None:
-    requests = stint(server_s=0.5, says=100), stint(alive_s=2.0, server_s=0.5, says=50)
-    found = judged(SERVER_NUMBERED, *requests, requests[1])
-    assert found.reading == NumberReading(counts_standing=True, per_server_cpu=True)
-    certain = stint(0.5, alive_s=1.0, server_s=0.25, says=50)  # it takes a second, come what may
-    assert judged(SERVER_NUMBERED, requests[0], certain, certain).reading == found.reading
-
-
-def test_a_load_that_prints_the_same_alone_and_by_turns_is_taken_at_its_word() -> None:
-    says = stint(server_s=0.5, says=100), stint(alive_s=2.0, server_s=0.5, says=100)
-    found = judged(SERVER_NUMBERED, *says, says[1])
-    assert (found.reading, found.reason) == (NumberReading(), "")
-    assert found.remark.endswith("compared is what it prints")
-
-
-def test_a_number_of_a_load_that_nothing_explains_is_not_believed() -> None:
-    says = stint(server_s=0.5, says=100), stint(alive_s=2.0, server_s=0.5, says=300)
-    found = judged(SERVER_NUMBERED, *says, says[1])
-    assert found.reason.startswith("the number that the load prints is 3 times as high by turns")
+        judged(SERVER, SERVED, HALF, HALF)
 
 
 ENDLESS = stint(server_s=0.5, says=100, was_told=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from hztune.measure.disturbance import Watch
 from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
-from hztune.measure.program import Metric, Program, bench_program, can_have_networks
+from hztune.measure.program import Metric, Program, bench_program
 from hztune.measure.whole import Part, RunExecutor
 from hztune.store import Evidence
 from hztune.store.log import LocalStudy, recording
@@ -197,12 +196,6 @@ def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free() -> None:
     assert program.measure(1.0, "{}") == Fault("bad_output", "hz-bench printed no latencies")
 
 
-@pytest.mark.parametrize("pattern", ["(", "no group"])
-def test_a_bad_metric_pattern_is_a_usage_error(pattern: str) -> None:
-    with pytest.raises(UsageError, match="--metric-regex"):
-        Metric(pattern)
-
-
 @WAYS
 def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(
     measure: Measure, tmp_path: Path
@@ -261,12 +254,6 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
     monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
     by_runs(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
-
-
-def test_a_program_that_does_not_exist_is_a_usage_error(clock: str) -> None:
-    for measure in (by_runs, by_turns):
-        with pytest.raises(UsageError, match="cannot run /no/such/program"):
-            measure(Program(("/no/such/program",)))
 
 
 def test_what_keeps_a_program_from_its_start_is_the_reason() -> None:
@@ -501,32 +488,6 @@ def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_othe
     assert "4 copies of it take more memory than there is" in said
     assert not any(BY_TURNS in outcome.facts for outcome in block.outcomes)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
-
-
-WITHOUT_NETWORKS = (
-    *("unshare", "--user", "--map-root-user", "sh", "-c"),
-    'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
-    "sh",
-)
-"""In front of a command: the kernel refuses it every network of its own."""
-
-
-def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_networks(
-    core_build: Path,
-) -> None:
-    words = WITHOUT_NETWORKS if can_have_networks() else ()
-    if subprocess.run([*words, "true"], check=False).returncode != 0:
-        pytest.skip("this process may make networks, but no user namespaces to be refused them in")
-    server = ("--server", "redis-server", "--load", "true", "--ready", "true")
-    done = subprocess.run(
-        [*words, sys.executable, "-m", "hztune", "--by", "turns", *server],
-        env={**os.environ, "HZTUNE_CORE": str(core_build)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "--by turns needs a port of its own for each copy of the server" in done.stderr
 
 
 def test_what_two_copies_cannot_both_hold_is_seen(tmp_path: Path) -> None:

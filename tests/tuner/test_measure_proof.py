@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 
 import pytest
 
 from hztune import allocator, artifacts, params
-from hztune.allocator import live
 from hztune.blocks import Arm, Outcome
 from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.program import Metric, Program, bench_program
 from hztune.measure.turns import Tempo, TurnExecutor
-from hztune.measure.watch import alongside
 from hztune.measure.whole import RunExecutor
 from hztune.workload import WorkloadSpec
 
@@ -147,23 +143,6 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
     for name in names:
         told = (tmp_path / name).read_text()
         assert "/cat" in told and library not in told
-
-
-def test_of_all_processes_of_a_block_by_turns_only_hz_bench_has_hz_mapped() -> None:
-    library, seen = os.path.realpath(artifacts.library()), set()
-
-    def look(ended: Event) -> None:
-        while not ended.is_set():
-            for pid in live.descendants(os.getpid()):
-                with contextlib.suppress(OSError):
-                    maps = Path("/proc", str(pid), "maps").read_text()
-                    seen.add((Path(os.readlink(f"/proc/{pid}/exe")).name, library in maps))
-
-    with alongside(look, "look"):
-        assert by_turns(DEFAULT, CANDIDATE, rounds=30)[0].ok
-    mapped = {name for name, is_mapped in seen if is_mapped}
-    assert mapped - {"true"} == {"hz-bench"}  # `true` is what an allocator is asked through
-    assert ("hz-turns", False) in seen
 
 
 # ---- what stands between hztune and the program --------------------------------------------------

@@ -13,10 +13,10 @@ import pytest
 from msgspec import structs
 
 from hztune.blocks import Arm, Outcome
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure.disturbance import DisturbanceRule
-from hztune.measure.program import Metric, Program, Service, bench_program, described
+from hztune.measure.program import Metric, Program, Service, bench_program
 from hztune.measure.watch import MemoryWatch, TreeMemory
 from hztune.measure.whole import RunExecutor
 from hztune.rests import Rested, RestPlan
@@ -175,24 +175,3 @@ def test_a_workload_rests_with_its_threads_when_everything_is_freed(name: str) -
     assert outcome.rested is not None and len(outcome.rested.rounds) == 3
     assert 0 < outcome.rested.kept_kb <= outcome.rss_peak_kb
     assert outcome.rested.speed > 1000.0
-
-
-SERVED = {"server": "x {port}", "load": "y {port}", "rests": "^x", "rounds": 2}
-REFUSED = {
-    "nothing says when it rests": ({"rounds": 2}, "--rests REGEX"),
-    "--by turns": ({"rests": "^x", "by": "turns", "rounds": 2}, "by runs"),
-    "an expression that is none": ({"rests": "(", "rounds": 2}, "no regular expression"),
-    "no round": ({"rests": "^x", "rounds": 0}, "legal is a number from 1"),
-    "a rest before a server's load": (SERVED, "rests when its --load"),
-    "a time of rest without a rest": ({"idle_s": 2.0}, "--rests REGEX"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_measured_at_rest_is_refused_with_the_way_out(name: str) -> None:
-    options, said = REFUSED[name]
-    words = () if "server" in options else ("./program",)
-    with pytest.raises(UsageError, match=said):
-        described(words, **options)
-    with pytest.raises(UsageError, match="not measured of a trace"):
-        WorkloadSpec("trace:x.hzt", "abc", (), 1).by("kept")

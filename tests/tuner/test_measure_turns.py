@@ -13,13 +13,11 @@ import pytest
 from hztune import artifacts
 from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.errors import HztuneError
-from hztune.machine import Machine
 from hztune.measure import turns
 from hztune.measure.disturbance import Throttling
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
 from hztune.store import Evidence, Plan
-from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 from .measured import FIRST, OpenProof
@@ -210,14 +208,6 @@ def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage: Stage) -> No
     with pytest.raises(KeyboardInterrupt):
         stage.measure(DEFAULT)
     assert stage.sink.kinds == ["begin", "turn", "turn"]
-
-
-def test_what_the_store_replays_is_what_was_measured(stage: Stage, tmp_path: Path) -> None:
-    plan = {"status": "crash", "ends_in_round": 2}
-    with LocalStudy(tmp_path, {}, Machine.here()) as store:
-        stage.sink = store
-        measured = [stage.measure(DEFAULT, FIRST, arm_1=plan, number=pair) for pair in (0, 1)]
-    assert list(recording(tmp_path).blocks) == measured
 
 
 @pytest.mark.parametrize(

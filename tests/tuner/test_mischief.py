@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,10 @@ from hztune.measure import launch
 from hztune.measure.program import Metric, Program
 from hztune.measure.scope import freezer
 
-from .conftest import processes_naming, resident_kb, zombies
+from .conftest import processes_naming, zombies
 from .measured import CONTROL, FIRST, SOON_S, by_runs, by_turns, python
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-
-IN_A_ROW = 60
-IN_A_ROW_S = 0.15
-"""Limit of each of many that hang: they are as hung after it as after a longer one."""
-
-MOST_KB = 20 << 10
-"""By how much the memory of the tuner may grow."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,6 @@ BOMB = "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
 
 MISCHIEFS = {
     "segfaults": Mischief("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
-    "aborts": Mischief("os.abort()", "crash", "ended by SIGABRT"),
     "fails": Mischief("sys.exit('no input file')", "failed", "exit status 1: no input file"),
     "says a word and kills what measures it": Mischief(
         f"print('a word', file=sys.stderr)\nos.kill(os.getppid(), signal.SIGKILL)\n{SPIN}",
@@ -52,9 +43,6 @@ MISCHIEFS = {
     ),
     "fails with a line that steers a terminal": Mischief(
         "sys.exit('\\x1b[2J\\tgone')", "failed", "exit status 1: ?[2J gone"
-    ),
-    "fails with a line without end": Mischief(
-        "sys.exit('x' * 70000)", "failed", f"exit status 1: {'x' * 300} [...]"
     ),
     "refuses its configuration": Mischief("sys.exit(78)", "rejected", "exit status 78"),
     "loops": Mischief("while True: pass", "hang"),
@@ -82,19 +70,11 @@ MISCHIEFS = {
         "for _ in range(100): os.write(1, b'x' * (1 << 20))", "bad_output", "more than 64 MiB"
     ),
     "floods stdout": Mischief("for _ in range(1024): os.write(1, b'x' * (1 << 20))", "ok"),
-    "floods stderr": Mischief("for _ in range(256): os.write(2, b'x' * (1 << 20))", "ok"),
-    "deletes its directory": Mischief(
-        "os.mkdir(d := '/tmp/hz-gone-' + str(os.getpid())); os.chdir(d); os.rmdir(d)", "ok"
-    ),
-    "becomes another program": Mischief("os.execv('/bin/true', ['true'])", "ok"),
     "reserves a terabyte": Mischief(
         "import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)", "ok"
     ),
     "leaves a daemon's daemon": Mischief(
         "if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n  time.sleep(3600)", "ok"
-    ),
-    "leaves 63 processes": Mischief(
-        f"first = os.getpid()\n{BOMB}if os.getpid() != first: {SLEEP}", "ok"
     ),
     "catches SIGCONT": Mischief(
         f"signal.signal(18, lambda *_: sys.exit('continued'))\n{SPIN}", "ok", by_freezer=True
@@ -186,21 +166,3 @@ def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(
         assert mischief.detail in outcome.detail
     assert processes_naming(word) == []
     assert zombies() == []
-
-
-@pytest.mark.slow
-def test_many_that_misbehave_in_a_row_leave_no_process_and_no_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(launch, "hyperfine", lambda: None)
-    word = f"row-{tmp_path}"
-    before_kb, held_kb, wrong = resident_kb(), [], []
-    for name in islice(cycle(MISCHIEFS), IN_A_ROW):
-        mischief = MISCHIEFS[name]
-        outcome = by_runs(mischievous(mischief, word, IN_A_ROW_S)).control
-        wrong += [(name, outcome)] if outcome.status != mischief.status else []
-        held_kb.append(resident_kb())
-    assert wrong == []
-    assert processes_naming(word) == []
-    assert zombies() == []
-    assert max(held_kb) - before_kb <= MOST_KB

@@ -14,24 +14,20 @@ from typing import Any
 
 import pytest
 from lab.replay import Landscape, ModelNoise, Truth
-from msgspec import structs
 
 from hztune import cli, profile, report
 from hztune.blocks import Arm
 from hztune.cli.tune import print_result
-from hztune.errors import UsageError
-from hztune.profile import Claim, MemoryClaim
 from hztune.progress import Quiet
 from hztune.result import Decision, Result
 from hztune.result.summary import summary_json, summary_lines
 from hztune.space import Space
-from hztune.stats.intervals import Interval, planned_interval, planned_looks
+from hztune.stats.intervals import Interval, planned_interval
 from hztune.stats.question import Looks, Question
 from hztune.study.bench import Workbench
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.ledger import Ledger
-from hztune.study.limits import MemoryLimit
 from hztune.study.proof import (
     CLAIM_ERROR,
     MOST_MEMBERS,
@@ -45,10 +41,9 @@ from hztune.study.search import Search
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import tune
 from hztune.tune.story import Front
-from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
-from .conftest import QUIET, SIMULATED, TWO_KNOBS, USUAL, MakeProfile, Simulate, bench_of, flat
+from .conftest import QUIET, TWO_KNOBS, USUAL, Simulate, bench_of, flat
 
 CONTROL = Arm("hz")
 
@@ -87,12 +82,6 @@ def calibrated(landscape: Landscape, noise: ModelNoise = QUIET, **options: Any) 
 
 def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
     return Front(bench, space, seed).run()
-
-
-def truth_of(landscape: Landscape, decision: Decision) -> Point:
-    """Where a member really is."""
-    truth = landscape(decision.arm)
-    return round(truth.log_ratio, 2), round(-math.log(truth.rss_kb / 100_000), 2)
 
 
 # ---- the plane -----------------------------------------------------------------------------------
@@ -179,22 +168,6 @@ def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> Non
     assert min(counts.values()) >= 4 and len(set(counts.values())) > 1
 
 
-def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
-    arms, settled = some_arms(2), []
-    for seed in range(3):
-        bench = calibrated(
-            lambda arm: Truth(0.2, rss_kb=90_000) if arm.params else Truth(),
-            USUAL,
-            seed=seed,
-            budget_s=300.0,
-        )
-        members = proved(bench, arms)
-        looks = planned_looks(members[0].planned)
-        settled += [looks.index(len(bench.ledger.fresh(arm).pairs)) for arm in arms]
-        assert all(member.is_faster and member.is_saving for member in members)
-    assert {*settled} <= {0, 1}, settled  # of three looks, none had to be the last
-
-
 @pytest.mark.slow
 def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
     claims = 0
@@ -213,20 +186,6 @@ def test_fewer_members_are_proved_where_there_is_little_time() -> None:
 # ---- whole studies -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: Space) -> None:
-    fast, between, small = (0.2, -0.2), (0.1, 0.2), (-0.1, 0.4)
-    found: Counter[Point] = Counter()
-    for seed in range(2):
-        decision = decided(scattering(three_ways, seed=seed, budget_s=400), toy_space, seed)
-        seen = {truth_of(three_ways, member): member.verdict for member in decision.front}
-        assert set(seen) <= {fast, between, small}, seed
-        assert (seen.get(fast), seen.get(small)) == ("improved", "less_memory"), seed
-        assert (decision.verdict, decision.arm) == ("improved", decision.front[0].arm)
-        found.update(seen.keys())
-    assert found[between] >= 1  # it needs two parameters at once
-
-
 def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
     def savers(arm: Arm) -> Truth:
         truth = three_ways(arm)
@@ -237,14 +196,6 @@ def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
     assert decision.memory is not None and decision.memory.high < 0.0
     assert all(member.verdict == "less_memory" for member in decision.front)
     assert decision.arm == decision.front[-1].arm
-
-
-def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space: Space) -> None:
-    limit = MemoryLimit.of("0.9x")
-    decision = decided(scattering(three_ways, limit=limit, budget_s=240), toy_space)
-    assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2
-    unkept = decided(scattering(flat, limit=limit, budget_s=240), toy_space)
-    assert (unkept.verdict, unkept.front) == ("infeasible", ())
 
 
 def test_a_front_goes_on_with_its_members_and_says_the_same(toy_space: Space) -> None:
@@ -273,9 +224,6 @@ def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() ->
     assert gain.proved_by == 6
     proving = planned_interval(pairs[:6], 0.05, 10)
     assert gain.claimed() == Interval(proving.low, proving.low, proving.high, 10)
-
-
-SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
 
 
 def spin_or_purge(arm: Arm) -> Truth:
@@ -345,60 +293,6 @@ def test_the_front_may_be_the_default_alone(tuned_on: Callable[..., Result]) -> 
     assert "the front is the default alone" in found.account.why
     assert found.folder is not None and not (found.folder / "front").exists()
     assert "No configuration is proved to be on the front" in report.render(found.folder)
-
-
-HOSTILE: dict[str, tuple[object, str]] = {
-    "no interval": ({"ratio": 0.7}, "result.memory: missing required field ci_low"),
-    "no memory": (None, "no interval of memory is below 1"),
-    "a word": ({"ratio": "small", "ci_low": 0.6, "ci_high": 0.8}, "result.memory.ratio is"),
-    "ends that are crossed": ({"ratio": 0.7, "ci_low": 0.8, "ci_high": 0.6}, "lies outside"),
-    "no saving": ({"ratio": 0.7, "ci_low": 0.6, "ci_high": 1.1}, "no interval of memory is below"),
-    "a command": (
-        {"ratio": 0.7, "ci_low": 0.6, "ci_high": 0.8, "run": "sh"},
-        "result.memory: contains unknown field run",
-    ),
-}
-
-
-@pytest.mark.parametrize(("memory", "said"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_memory_is_refused(memory: object, said: str, make_profile: MakeProfile) -> None:
-    made = make_profile(claim=SMALL)
-    assert profile.parse(profile.dumps(made).encode()) == made
-    held = json.loads(profile.dumps(made))
-    held["result"]["memory"] = memory
-    with pytest.raises(UsageError, match=said):
-        profile.parse(json.dumps(held).encode())
-
-
-@pytest.mark.parametrize(
-    ("speed", "rss", "why"),
-    [
-        (0.96, 70_000, "it takes less memory, as much less as was claimed: below 0."),
-        (0.96, 85_000, "it saves less memory than was claimed"),
-        (0.96, 100_000, "it saves less memory than was claimed"),
-        (0.60, 70_000, "it is slower"),
-    ],
-)
-def test_a_claim_of_less_memory_holds_where_it_is_true(
-    speed: float, rss: int, why: str, make_profile: MakeProfile
-) -> None:
-    made = make_profile(claim=SMALL)
-    made = structs.replace(made, objective=structs.replace(made.objective, limits={}))
-    tuned = Arm.of("hz", made.params)
-
-    def landscape(arm: Arm) -> Truth:
-        return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
-
-    found = measure(Promise.of(made), bench_of(landscape, SIMULATED, budget_s=60.0))
-    assert found.answer == ("holds" if "as much less" in why else "does not hold")
-    assert found.why.startswith(why)
-
-
-@pytest.mark.parametrize("pareto", ["rss", "speed,rss", "throughput", "rss,throughput", "p99,rss"])
-def test_other_objectives_are_refused_with_what_is_legal(pareto: str) -> None:
-    asked = TuneRequest(workload=WorkloadSpec.from_text("larson", (), 2), pareto=pareto)
-    with pytest.raises(UsageError, match=f"--pareto '{pareto}': legal is throughput,rss"):
-        understand(asked)
 
 
 def test_a_dry_run_says_that_a_front_is_sought(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,9 +193,9 @@ BRIEF = {
 
 
 @pytest.mark.slow
-def test_a_thousand_children_that_misbehave_leave_no_process_and_no_memory() -> None:
+def test_two_hundred_children_that_misbehave_leave_no_process_and_no_memory() -> None:
     before, others = resident_kb(), children()
-    for number in range(1000):
+    for number in range(200):
         code = list(BRIEF)[number % len(BRIEF)]
         assert process.run(["/bin/sh", "-c", code], deadline_s=PLENTY_S).code == BRIEF[code]
     assert resident_kb() - before < 20 << 10
@@ -242,17 +242,6 @@ def test_what_cannot_be_started_is_a_usage_error_that_says_why() -> None:
     for name in ("", "A=B", "A\0B"):
         with pytest.raises(UsageError, match="start true: no program can be given the variable"):
             process.run(["true"], env={name: "x"}, deadline_s=PLENTY_S)
-
-
-def test_a_library_is_preloaded_into_the_program_alone(tmp_path: Path) -> None:
-    source, library, seen = (tmp_path / name for name in ("a.c", "a.so", "seen"))
-    source.write_text(
-        "#include <stdio.h>\n__attribute__((constructor)) static void start(void)\n"
-        f'{{ FILE *f = fopen("{seen}", "a"); fputs("loaded\\n", f); fclose(f); }}\n'
-    )
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    process.run(["true"], env={"LD_PRELOAD": str(library)}, deadline_s=PLENTY_S)
-    assert seen.read_text() == "loaded\n"
 
 
 # ---- the program that uses hztune ----------------------------------------------------------------

@@ -6,12 +6,10 @@ import inspect
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Run
 
 from hztune import api
 from hztune.allocator import live
@@ -34,7 +33,6 @@ NO_PROCESS = (1 << 22) + 1
 
 Program = subprocess.Popen[str]
 Start = Callable[..., Program]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 
 READY = "print('ready', flush=True); import sys\n"
@@ -60,7 +58,6 @@ threading.Thread(target=sys.stdin.read).start()
 {READY}
 ctypes.CDLL(None).pthread_exit(None)
 """
-AS_ANOTHER_USER = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
 # Shows a name and a key as hz does, and answers the first request with these packets.
 ANSWER = """
 import os, socket, sys
@@ -259,55 +256,28 @@ def test_a_name_that_may_be_anothers_by_now_is_not_asked(
         api.process_statistics(program.pid)
 
 
-@pytest.fixture
-def elsewhere(core_build: Path) -> Iterator[Callable[..., int]]:
-    """Starts `sleep` on hz behind words that give it namespaces of its own; returns its number."""
-    folder = Path(tempfile.mkdtemp())  # where another user may read
-    folder.chmod(0o755)
-    library = shutil.copy(core_build / "libhz.so", folder)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(*words: str) -> int:
-        variables = ("env", f"LD_PRELOAD={library}", "HZ_CONTROL=1")
-        program = subprocess.Popen([*words, *variables, "sleep", "60"])
-        started.append(program)
-        while Process.of(program.pid).name != "sleep":
+def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(
+    on_hz: dict[str, str],
+) -> None:
+    variables = [f"{name}={value}" for name, value in on_hz.items()]
+    with (
+        subprocess.Popen(["unshare", "--net", "env", *variables, "sleep", "60"]) as program,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as thief,
+    ):
+        names: list[str] = []
+        while not names:
             if program.poll() is not None:
                 pytest.skip("this process may make no namespaces")
-            time.sleep(0.01)
-        return program.pid
-
-    yield run
-    for program in started:
-        program.kill()
-        program.wait(DEADLINE_S)
-    shutil.rmtree(folder)
-
-
-def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(
-    elsewhere: Callable[..., int],
-) -> None:
-    pid = elsewhere("unshare", "--net")
-    names: list[str] = []
-    while not names:
-        names = re.findall("hz-control-[0-9a-f]{16}", Path(f"/proc/{pid}/net/unix").read_text())
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as thief:
+            unix = Path(f"/proc/{program.pid}/net/unix").read_text()
+            names = re.findall("hz-control-[0-9a-f]{16}", unix)
         thief.bind(f"\0{names[0]}")
         thief.listen()
         thief.settimeout(0)
         with pytest.raises(UsageError, match=r"in another network namespace .* nsenter --net "):
-            api.process_statistics(pid)
+            api.process_statistics(program.pid)
         with pytest.raises(BlockingIOError):
             thief.accept()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_process_that_cannot_tell_who_asks_is_said_to_be_elsewhere(
-    elsewhere: Callable[..., int],
-) -> None:
-    pid = elsewhere(*AS_ANOTHER_USER, "unshare", "--user", "--map-root-user")
-    with pytest.raises(UsageError, match=r"in another user namespace .* nsenter --user "):
-        api.process_statistics(pid)
+        program.kill()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -7,26 +7,24 @@ import os
 import random
 import re
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 
-from hztune import params, profile
+from hztune import export, params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.params import Value
-from hztune.profile import AllocatorId, Claim, MachineId, MemoryClaim, Profile
+from hztune.profile import Claim, MachineId, MemoryClaim, Profile
 
-MakeProfile = Callable[..., Profile]
+from .conftest import TUNED, MakeProfile
+
 SEED = 20260131
 MUTATIONS = 10_000
-MOST_MEMORY_KIB = 64 * 1024
 
 
 def again(made: Profile) -> Profile:
@@ -139,37 +137,24 @@ def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(
     assert not (tmp_path / "profile.json").is_symlink()
 
 
-FOREIGN: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
-    "glibc": (AllocatorId("glibc", "2.36", "", "c" * 64), {"arena_max": 2}),
-    "jemalloc": (AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "c" * 64), {"narenas": 2}),
-    "mimalloc": (AllocatorId("mimalloc", "2.0.9", "libmimalloc.so.2.0", ""), {"purge_delay": 0}),
-    "tcmalloc": (
-        AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", ""),
-        {"max_total_thread_cache_bytes": 67108864},
-    ),
-    "tbb": (AllocatorId("tbb", "2021.8.0", "libtbbmalloc_proxy.so.2", ""), {}),
-    "snmalloc": (AllocatorId("snmalloc", "", "libsnmallocshim.so", ""), {}),
-    "rpmalloc": (AllocatorId("rpmalloc", "", "librpmallocwrap.so", ""), {}),
-    "none": (AllocatorId("none", "", "", ""), {}),
-}
 SMUGGLED = ["2,junk:true", "2:glibc.malloc.check=3", "2\nX=1", "$(id)", "", -7, True]
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", TUNED)
 def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(
-    name: str, make_profile: MakeProfile
+    name: str, profile_of: Callable[[str], Profile]
 ) -> None:
     """No other library passes for it, and no value smuggles a second setting in."""
-    identity, config = FOREIGN[name]
-    made = make_profile(config, allocator=identity)
+    made = profile_of(name)
     assert again(made) == made
     assert "LD_PRELOAD" not in made.environment
     assert set(made.environment) <= set(made.adapter.variables())
     with pytest.raises(UsageError, match=r"allocator\.soname"):
-        again(structs.replace(made, allocator=structs.replace(identity, soname="libhz.so")))
-    for value in SMUGGLED if config else ():
+        other = structs.replace(made.allocator, soname="libhz.so")
+        again(structs.replace(made, allocator=other))
+    for value in SMUGGLED if made.params else ():
         with pytest.raises(UsageError):
-            profile.parse(encoded(made, "params", dict.fromkeys(config, value)))
+            profile.parse(encoded(made, "params", dict.fromkeys(made.params, value)))
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -220,7 +205,12 @@ HOSTILE: dict[str, list[object]] = {
     "result.metric": ["%n%n%n"],
     "result.ratio": ["1.14", 3.0, None],
     "result.ci_low": [0.9],
-    "result.verdict": ["trust me"],
+    "result.verdict": ["trust me", "less_memory"],
+    "result.memory": [
+        {"ratio": 0.7}, {"ratio": "small", "ci_low": 0.6, "ci_high": 0.8},
+        {"ratio": 0.7, "ci_low": 0.8, "ci_high": 0.6},
+        {"ratio": 0.7, "ci_low": 0.6, "ci_high": 0.8, "run": "sh"},
+    ],
     "search": [GONE],
     "search.seed": [-1],
     "search.space_sha256": ["../../etc/passwd"],
@@ -344,54 +334,26 @@ def test_a_mutated_profile_is_refused_or_sets_variables_of_hz_alone(
     assert 0 < taken < MUTATIONS / 10
 
 
-WATCHED_LOADS = """
-import sys
-from pathlib import Path
-from hztune import export, profile
-from hztune.errors import UsageError
-
-folder = Path(sys.argv[1])
-allowed = (str(folder), "/proc/self/fd/")  # the latter is what was found there, and is open
-paths = sorted(folder.iterdir())
-profile.load(paths[0])  # whatever is imported late is imported now
-export.render(profile.load(paths[0]), "header")
-seen = []
-
-
-def watch(event, arguments):
-    by_name = event == "open" and not isinstance(arguments[0], int)
-    if by_name and not str(arguments[0]).startswith(allowed):
-        seen.append((event, arguments[0]))
-    if event.startswith(("os.", "subprocess.", "socket.", "ctypes.", "pty.")):
-        seen.append((event, arguments))
-    if event in ("exec", "compile", "import"):
-        seen.append((event, arguments[0]))
-
-
-sys.addaudithook(watch)
-for path in paths[1:]:
-    try:
-        export.render(profile.load(path), "header")
-    except UsageError:
-        pass
-print(len(seen), seen[:3])
-status = Path("/proc/self/status").read_text().splitlines()
-print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
-"""
-
-
 def test_loading_hostile_profiles_runs_nothing_and_opens_nothing_else(
     make_profile: MakeProfile, tmp_path: Path
 ) -> None:
-    edits = [(path, value) for path, values in HOSTILE.items() for value in values]
-    contents: list[Any] = [encoded(make_profile(), *edit) for edit in edits]
-    contents += [each for each, _ in zip(mutations(profile.dumps(make_profile())), range(1000))]  # noqa: B905
-    (tmp_path / "00000.json").write_bytes(encoded(make_profile()))
-    for number, content in enumerate(contents, start=1):
-        (tmp_path / f"{number:05}.json").write_bytes(content)
-    command = [sys.executable, "-c", WATCHED_LOADS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stderr == ""
-    seen, peak_kib = done.stdout.splitlines()
-    assert seen == "0 []"
-    assert int(peak_kib) <= MOST_MEMORY_KIB
+    path, watched = tmp_path / "p.json", False
+    seen: list[object] = []
+    allowed = (str(tmp_path), "/proc/self/fd/")  # the latter is what was found there, and is open
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if watched and event == "open" and not isinstance(arguments[0], int):
+            seen.extend([arguments[0]] * (not str(arguments[0]).startswith(allowed)))
+        elif watched and event.startswith(("os.", "subprocess.", "socket.", "ctypes.", "exec")):
+            seen.append((event, arguments))
+
+    sys.addaudithook(watch)  # it stays, and does nothing from then on
+    edits = [(at, value) for at, values in HOSTILE.items() for value in values]
+    contents = [encoded(make_profile()), *(encoded(make_profile(), *edit) for edit in edits)]
+    for number, content in enumerate(contents):
+        path.write_bytes(content)
+        watched = number > 0  # by then what is imported late is there
+        with suppress(UsageError):
+            export.render(profile.load(path), "header")
+        watched = False
+    assert seen == []

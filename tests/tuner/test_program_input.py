@@ -76,21 +76,6 @@ def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat
         timer.join()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"input": "/absent"}, "--input '/absent' cannot be read: No such file"),
-        ({"input": "/"}, "is not a regular file"),
-        ({"input": "/dev/zero"}, "is not a regular file"),
-        ({"input": __file__, "rests": "^rest$"}, "told on stdin to go on"),
-        ({"input": __file__, "server": "s {port}", "load": "l {port}"}, "is for a program"),
-    ],
-)
-def test_what_cannot_be_given_to_every_run_is_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        described(() if "server" in options else ("true",), **options)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("command", [("compare", "none", "hz"), ("tune",), ("suggest",)])
 def test_a_command_that_runs_programs_refuses_a_pipe_with_data(
     hztune_here: Command, stdin: Callable[[int], None], command: tuple[str, ...]

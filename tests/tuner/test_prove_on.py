@@ -15,7 +15,7 @@ from tests.bench import traces
 
 from hztune import profile, report
 from hztune.blocks import Arm
-from hztune.errors import StoppedByUser, UsageError
+from hztune.errors import StoppedByUser
 from hztune.export import provenance
 from hztune.measure.program import described
 from hztune.progress import Quiet, Reporter
@@ -117,23 +117,6 @@ def test_a_study_stopped_on_the_program_goes_on(carry_out: CarryOut, tmp_path: P
 
 
 # ---- the request ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"workload": WorkloadSpec("larson", "", (), 2)}, "--prove-on is for one trace"),
-        ({"pareto": "throughput,rss"}, "leave --pareto out"),
-        ({"max_rss": "1.1x"}, "leave --max-rss out"),
-        ({"prove_on": replace(PROGRAM, argv=("/nowhere/program",))}, "there is no program"),
-        ({"prove_on": replace(PROGRAM, argv=("{}",))}, "give the program itself"),
-    ],
-)
-def test_what_no_program_proves_is_refused(
-    changes: dict[str, Any], words: str, trace: WorkloadSpec
-) -> None:
-    with pytest.raises(UsageError, match=words):
-        understand(replace(TuneRequest(trace, prove_on=PROGRAM), **changes))
 
 
 def test_another_program_makes_another_study(trace: WorkloadSpec) -> None:

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from hztune import cli
-from hztune.blocks import Arm, Block, Outcome, Turn, times_of
+from hztune.blocks import Arm, Block, Outcome, ProofPlan, Turn, times_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.rests import Rested, RestRound
@@ -64,6 +64,10 @@ BLOCKS = {
     "odd names": [block(0, (DEFAULT, Arm.of(',"arm":"x","kind":"turn",', NAMES)))],
     "a failed arm": [Block(0, "search", (block(0).control, CRASH))],
     "rests": [Block(0, "search", (dataclasses.replace(block(0).control, rested=RESTED),))],
+    "plans": [
+        dataclasses.replace(block(n), plan=plan)
+        for n, plan in enumerate([None, ProofPlan(pairs=23, rounds=7, floor=0.1 + 0.2), None])
+    ],
     "facts": [
         Block(0, "search", (dataclasses.replace(block(0).control, facts={"ops": 9, "faults": 4}),))
     ],
@@ -75,6 +79,7 @@ def test_a_block_comes_back_as_it_was_measured(case: str, tmp_path: Path) -> Non
     told = tuple(BLOCKS[case])
     with open_study(tmp_path, resume=False) as study:
         for each in told:
+            study.note(each.plan)
             tell(study, each)
         assert study.replay() == told
     assert recording(tmp_path).blocks == told

@@ -51,22 +51,9 @@ def a_run(**changed: Any) -> dict[str, Any]:
     }
 
 
-def test_the_run_that_a_prediction_starts_from_is_predicted_as_it_was() -> None:
-    base = a_run()
-    assert ns_per_op(base, base) == pytest.approx(50.0)
-
-
 def test_a_line_from_another_cpu_takes_half_of_what_a_pass_to_and_fro_does() -> None:
     ways = {"program": 0.2, "hz": 0.1}
     few, many = (a_run(locks=[], ways_per_op=ways, threads=threads) for threads in (2, 64))
     assert ns_per_op(a_run(), few, 1) == pytest.approx(50.0)
     assert ns_per_op(a_run(), few, 2) == pytest.approx(50.0 + 0.2 * LINE_NS / 2)
     assert ns_per_op(a_run(), many, 64) == pytest.approx(50.0 + 0.3 * LINE_NS / 2)
-
-
-def test_on_many_cpus_the_way_of_its_line_makes_a_lock_the_limit() -> None:
-    run = a_run(threads=64)
-    answer = MODEL["predicted"](a_run(), run, 64, LINE_NS, FAULT_NS)
-    demand = 0.01 * (100.0 + LINE_NS)
-    assert dict(answer.used)["depot class 1 shard 0"] == pytest.approx(answer.ops_per_ns * demand)
-    assert answer.ops_per_ns == pytest.approx(1 / demand, rel=0.02)

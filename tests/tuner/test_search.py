@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -69,14 +69,6 @@ def test_the_calibration_measures_only_the_default_and_keeps_to_its_share() -> N
     calibrate(bench, CONTROL, share=0.1)
     assert {arm for block in arms(bench, "aa") for arm in block} == {CONTROL}
     assert bench.budget.elapsed() <= 0.1 * bench.budget.total_s
-
-
-def test_the_calibration_finds_the_noise() -> None:
-    bench = bench_of(flat, ModelNoise(within=0.1, between=0.04, common=0.2), budget_s=3000)
-    calibrate(bench, CONTROL, share=0.5)
-    noise = assess(bench, confirm_s=100, alpha=0.01).noise
-    assert math.sqrt(noise.between) == pytest.approx(0.04 * math.sqrt(2), rel=0.5)
-    assert math.sqrt(noise.per_round) == pytest.approx(0.1 * math.sqrt(2), rel=0.3)
 
 
 def test_a_default_that_does_not_run_ends_the_study_with_its_reason() -> None:
@@ -221,19 +213,6 @@ def test_a_stop_is_asked_for_before_each_block(toy_space: Space) -> None:
 # ---- limits --------------------------------------------------------------------------------------
 
 
-def test_the_fastest_is_not_the_best_when_it_takes_too_much_memory(toy_space: Space) -> None:
-    def landscape(arm: Arm) -> Truth:
-        greedy = arm.config.get("pages") == "on"
-        spin = 0.1 if arm.config.get("lock") == "spin" else 0.0
-        return Truth(0.3 * greedy + spin, rss_kb=150_000 if greedy else 100_000)
-
-    bench = bench_of(landscape, SIMULATED, limit=MemoryLimit.of("1.10x"))
-    best = searched(bench, toy_space).best()
-    assert best is not None
-    assert best.config.get("pages") != "on"
-    assert best.config["lock"] == "spin"
-
-
 @pytest.mark.parametrize(
     ("text", "control", "candidate", "excess"),
     [("1.10x", 100.0, 110.0, 0.0), ("1.5x", 100.0, 300.0, math.log(2)),
@@ -273,40 +252,6 @@ def test_the_search_never_sees_confirmation_pairs() -> None:
 
 
 # ---- what the search knows -----------------------------------------------------------------------
-
-
-def some(space: Space, count: int, seed: int = 1) -> list[Arm]:
-    """Different random configurations."""
-    rng = Random(seed)
-    found: dict[str, Arm] = {}
-    while len(found) < count:
-        arm = space.arm(space.sample(rng))
-        found[arm.key] = arm
-    return list(found.values())
-
-
-NOISY = ModelNoise(within=0.02, between=0.08, common=0.05)
-
-
-def test_a_lucky_configuration_is_not_believed(toy_space: Space) -> None:
-    bench = calibrated(bench_of(flat, NOISY, budget_s=200))
-    search = searched(bench, toy_space)
-    raw = [one.raw for one in bench.ledger.estimates().values()]
-    believed = [one.estimate.mean for one in search.ranked()]
-    assert stdev(believed) < 0.5 * stdev(raw)
-    assert max(believed) < 0.5 * max(raw)
-
-
-def test_of_hundreds_none_leads_that_the_model_does_not_hold(toy_space: Space) -> None:
-    bench = bench_of(flat, NOISY)
-    calibrate(bench, CONTROL, share=0.2)
-    each = some(toy_space, 300)
-    for start in range(0, len(each), SLOTS):
-        bench.measure([CONTROL, *each[start : start + SLOTS]], "search", 8)
-    pooled = bench.ledger.estimates()
-    ranked = Search(bench, toy_space, seed=1).ranked()
-    assert ranked[0].estimate.mean < max(one.mean for one in pooled.values())
-    assert len(ranked) == len(pooled) == 300
 
 
 def test_the_finalist_is_the_shortest_of_the_best(spinning: Workbench, toy_space: Space) -> None:
@@ -408,13 +353,6 @@ def test_short_programs_run_several_times_and_those_with_two_speeds_need_more_pa
     assert (bench.repeats(), bench.least_pairs) == (repeats, least_pairs)
     block = bench.measure([Arm("hz"), Arm("hz")], "confirm", bench.rounds(2, 1.0))
     assert len(block.control.turns) == repeats
-
-
-def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Space) -> None:
-    decision = Winner(runs_bench(200.0, TwoSpeeds(), 70.0), toy_space, seed=1).run()
-    assert decision.verdict == "improved"
-    assert decision.interval is not None
-    assert decision.interval.pairs >= 20
 
 
 def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space: Space) -> None:

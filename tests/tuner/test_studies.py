@@ -16,9 +16,8 @@ import pytest
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 RECORDINGS = sorted(ENGINE.glob("noise-*.json"))
 assert RECORDINGS, f"{ENGINE} holds no recorded noise"
-STUDIES = 7
+STUDIES = 4
 BUDGET_S = 180.0
-SHORT_S = 45.0
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +45,12 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: Mod
     total = studies.summed(many(studies, range(STUDIES)).values())
     assert total["studies"] == STUDIES
     assert total["finalists"] >= STUDIES  # or nothing was put to the proof
-    assert total["false_claims"] <= 1  # at the design's 0.8 %, two of 7 come once in 750
+    assert total["false_claims"] <= 1  # at the design's 0.8 %, two of 4 come once in 2600
     assert total["misplaced"] <= 1
     assert total["covered"] >= 0.95 * total["intervals"]
     assert total["emitted_covered"] >= 0.95 * total["emitted"]
-    assert total["found"] >= 1  # about a half of gains as small as the least: none once in 128
+    assert total["found"] >= 1  # about a half of gains as small as the least: none once in 16
     assert total["useless"] <= 0.2 * total["carried"]  # 1 in 30 of many studies
-
-
-def test_parts_add_up_to_the_whole(studies: ModuleType) -> None:
-    whole, *parts = (
-        many(studies, numbers, RECORDINGS[:1], SHORT_S) for numbers in (range(2), [0], [1])
-    )
-    together = studies.added(each for part in parts for each in part.items())
-    assert [*together] == [*whole]
-    for name, counts in whole.items():
-        assert together[name] == pytest.approx(counts, rel=1e-9)
 
 
 @pytest.mark.slow

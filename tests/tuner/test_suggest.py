@@ -6,19 +6,18 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import Run
 
 from hztune import api, artifacts
 from hztune.cli import status_of
 from hztune.cli.verify import programs_in
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
@@ -29,7 +28,6 @@ from hztune.suggest.suggested import Suggested, earlier_profiles
 from .conftest import MakeProfile, processes_in
 
 Compile = Callable[..., Path]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 CALLS = Calls(1_000_000, 1.0, ((63, 900_000), (4095, 100_000)), 1, 1_000_000, 0, 90 << 10, False)
 SIGHT = Sight(wall_s=1.0, ended=True, cpu_s=1.0, life_cpu_s=1.0, faults=25_000, peak_kb=100 << 10,
@@ -345,51 +343,7 @@ def test_the_command_prints_what_the_function_found(
     assert {"name", "command", "reason", "weight", "about"} == found["measurements"][0].keys()
 
 
-def test_a_killed_look_leaves_no_process_behind(core_build: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hztune", "suggest", "--quiet", "--", "sh", "-c", "sleep 60"]
-    variables = {**os.environ, "HZTUNE_CORE": str(core_build)}
-    with subprocess.Popen(words, cwd=tmp_path, env=variables) as looking:
-        while looking.poll() is None and len(processes_in(tmp_path)) < 4:
-            time.sleep(0.02)
-        looking.kill()
-    deadline = time.monotonic() + 30.0
-    while processes_in(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert processes_in(tmp_path) == []
-
-
-WRONG = {
-    "nothing to look at": ([], "there is nothing to look at: hztune suggest -- ./program"),
-    "words without dashes": (["ls"], "'ls' is no command of hztune"),
-    "no such program": (["--", "/nonexistent/x"], "there is no program '/nonexistent/x'"),
-    "no time": (["--for", "soon", "--", "ls"], "--for 'soon': legal is a number with s, m or h"),
-    "too long a time": (["--for", "2h", "--", "ls"], "--for is 7200.0; legal is a number from"),
-    "no folder": (["--profiles", "/nonexistent", "--", "ls"], "--profiles '/nonexistent' is no"),
-    "two programs": (["--command", "a=ls", "--command", "b=ls"], "give one program"),
-    "a load without a server": (["--load", "x", "--", "ls"], "need --server COMMAND"),
-    "a server without a load": (["--server", "x"], "--server needs --load COMMAND"),
-    "an open program": (["--", "{}", "x"], "stands for the contenders"),
-    "an unknown option": (["--fro", "3s", "--", "ls"], "No such option"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_bad_command_line_gets_its_sentence(what: str, hztune_here: Run) -> None:
-    words, said = WRONG[what]
-    done = hztune_here("suggest", *words)
-    assert done.returncode == 2 and done.stdout == ""
-    assert (
-        said in done.stderr and done.stderr.startswith("hztune: ") and done.stderr.count("\n") == 1
-    )
-
-
 def test_a_server_that_does_not_start_is_an_error_with_the_reason() -> None:
     server = api.program(server="sh -c 'echo no >&2; exit 4'", load="true", ready="false")
     with pytest.raises(HztuneError, match=r"fails by itself.*no"):
         api.suggest(server)
-
-
-def test_a_time_that_is_not_legal_runs_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--for is 0\.1; legal is a number from 0.2 to 60"):
-        api.suggest(api.program(("touch", str(tmp_path / "ran"))), seconds=0.1)
-    assert os.listdir(tmp_path) == []

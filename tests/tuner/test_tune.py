@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from lab.replay import Landscape, ModelNoise, Truth
 
 from hztune.blocks import Arm, ProofPlan, spent_s
 from hztune.result import Decision
@@ -37,7 +37,6 @@ from .conftest import (
     flat,
     heard,
     spin_wins,
-    tell,
 )
 
 CONTROL = Arm("hz")
@@ -260,23 +259,6 @@ def test_a_second_finalist_keeps_its_time_and_only_its_own_pairs(
     assert decision.interval is not None and decision.interval.pairs == fresh
 
 
-# ---- over many studies ---------------------------------------------------------------------------
-
-
-def test_twice_the_least_gain_that_was_promised_is_found(toy_space: Space) -> None:
-    """That equals bring no claim is seen in test_confirm.py and test_studies.py."""
-    found = 0
-    for seed in range(4):
-        probe = bench_of(flat, USUAL, seed=seed, budget_s=60)
-        study = Winner(probe, toy_space, seed, max_trials=1)  # the rest of it tells nothing more
-        study.run()
-        assert study.calibration is not None
-        gain = 2.0 * study.calibration.detectable
-        bench = bench_of(spin_wins(gain), USUAL, seed=seed, budget_s=60)
-        found += decided(bench, toy_space, seed).verdict == "improved"
-    assert found >= 2
-
-
 # ---- read back -----------------------------------------------------------------------------------
 
 
@@ -356,17 +338,6 @@ def test_each_refused_finalist_is_told_as_it_was_printed(toy_space: Space, tmp_p
     assert sentences(study.session()) == said
 
 
-def test_the_plan_of_a_proof_is_kept_with_its_blocks(tmp_path: Path) -> None:
-    plan = ProofPlan(pairs=23, rounds=7, floor=0.1 + 0.2)
-    drawn = ReplayExecutor(flat, seed=1)
-    arms = [Arm("hz"), Arm.of("hz", {"lock": "spin"})]
-    with LocalStudy(tmp_path, {}, MACHINE, resume=True) as store:
-        for number, each in enumerate([None, plan, None]):
-            store.note(each)
-            tell(store, drawn.measure(arms, role="confirm", rounds=7, number=number))
-        assert [block.plan for block in store.replay()] == [None, plan, None]
-
-
 # ---- a budget is used ----------------------------------------------------------------------------
 
 
@@ -442,13 +413,6 @@ def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space: Space) -> 
     assert {case.runs for case in begun if not (case.beside or case.limit) and case.is_whole} == {
         *FEW_RUNS[2:]
     }
-
-
-def test_a_limit_that_the_default_breaks_needs_less_time(toy_space: Space) -> None:
-    for runs in (18, 20, 22, 26):
-        bench, found = Case(110.0, runs, {}, limit="0.95x").told(toy_space)
-        assert found.verdict in ("within_limit", "improved"), (runs, found)
-        assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s
 
 
 @pytest.mark.slow
