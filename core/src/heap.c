@@ -157,19 +157,22 @@ static hz_stack *rows_make_long(uint32_t shard)
     return rows_share(rows, 0, own) && rows_share(rows, own + page, rows_bytes()) ? rows : NULL;
 }
 
-/* A heap, its rows, and room for its magazines: side by side, so that what a thread that allocates
- * little touches lies on few pages. */
+/* A heap, its rows if they are short, and its first magazines lie side by side, and beside those of
+ * other heaps: a thread that allocates little touches no more than that. */
 static hz_heap *heap_place(uint32_t shard)
 {
-    const size_t rows = rows_shared == NULL ? rows_bytes() : 0;
-    hz_heap *heap = hz_meta_alloc(sizeof *heap + rows + hz_magazine_bytes());
-    if (heap == NULL) return NULL;
+    const bool is_long = rows_shared != NULL;
+    const size_t rows = is_long ? 0 : rows_bytes(), more = hz_magazine_bytes();
+    hz_heap *heap = hz_meta_alloc(sizeof *heap + rows + hz_magazine_near_bytes());
+    unsigned char *far = hz_meta_alloc(more + hz_remote_bytes());
+    if (heap == NULL || far == NULL) return NULL;
     heap->shard = shard;
-    heap->rows = rows_shared == NULL ? (hz_stack *)(heap + 1) : rows_make_long(shard);
+    heap->rows = is_long ? rows_make_long(shard) : (hz_stack *)(heap + 1);
     if (heap->rows == NULL) return NULL;
     rows_fill(heap->rows, rows);
     heap->home_row = heap->rows + shard * (size_t)HZ_CLASS_NUMBERS;
-    hz_magazine_make_all(heap, (unsigned char *)(heap + 1) + rows);
+    hz_magazine_make_all(heap, (unsigned char *)(heap + 1) + rows, far);
+    hz_remote_make(heap, (void **)(void *)(far + more));
     return heap;
 }
 
@@ -185,7 +188,7 @@ static void heap_use(hz_heap *heap)
 
 static bool heap_fill(hz_heap *heap)
 {
-    return hz_remote_make(heap) && hz_free_make(heap) && hz_quarantine_make(heap);
+    return hz_free_make(heap) && hz_quarantine_make(heap);
 }
 
 /* The lock is held. */

@@ -66,9 +66,10 @@ void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 
 /* ---- magazine.c, and magazine.h ------------------------------------------------------------- */
 
-/* Bytes that the magazines of a heap may need, and where they are: zeroed. */
+/* Bytes that the first magazines of a heap need, and all of them; and where these are: zeroed. */
+size_t hz_magazine_near_bytes(void);
 size_t hz_magazine_bytes(void);
-void hz_magazine_make_all(hz_heap *heap, unsigned char *memory);
+void hz_magazine_make_all(hz_heap *heap, unsigned char *near, unsigned char *far);
 /* Pops a block of `class_`, after a refill if need be; NULL when there is no memory. */
 void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Returns to the system what a long block holds, but for its seal, if it is the first of its class
@@ -100,7 +101,9 @@ void hz_budget_after_fork(void);
 
 /* ---- remote.c ------------------------------------------------------------------------------- */
 
-bool hz_remote_make(hz_heap *heap);
+/* Bytes that the rings of a heap need, and where they are. */
+size_t hz_remote_bytes(void);
+void hz_remote_make(hz_heap *heap, void **memory);
 /* Puts a block of another shard into the ring, and hands the ring over when it is full. */
 void hz_remote_push(hz_heap *heap, uint32_t class_, uint32_t shard, void *block);
 void hz_remote_flush(hz_heap *heap);

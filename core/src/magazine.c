@@ -8,7 +8,7 @@
  *
  * Slots cost memory, too, and so does a lease: a page of the kernel that no other thread's blocks
  * lie on. So a magazine is made at the thread's first shortage of the class, behind those that were
- * made before; one that grows beyond FIRST_SLOTS moves to an array of its own; and one gets a lease
+ * made before, at first beside the heap; one that grows beyond FIRST_SLOTS moves to an array of its own; and one gets a lease
  * when the thread has taken as many bytes of the class. A long block, of more than
  * HZ_SMALL_MAX_BYTES, waits hollow if it is the first of its class that the thread frees: a buffer
  * that grows leaves one of each size behind, and most programs need none of them again.
@@ -18,6 +18,7 @@
 
 enum {
     FIRST_SLOTS = 8,
+    NEAR_MAGAZINES = 12, /* lie beside the heap; most threads of a large pool use no more classes */
     LEASE_BYTES = 4096, /* what a lease makes resident at least */
     SELDOM_MS = 1000,   /* longer times between two shortages count as this */
     PAUSE = 4, /* a longer time between two shortages counts as this many times the mean */
@@ -64,25 +65,44 @@ static size_t first_bytes(uint32_t class_)
     return sizeof(hz_magazine_cold) + slots_for(first_cap(cap_for(class_))) * sizeof(void *);
 }
 
-/* Of all magazines, and of a gap behind them. As it is longer than any array, no thread that
- * searches for a block takes what lies between a first array and the top of a second one for an
- * array (blocks_of). */
+/* Before and behind the second arrays. As it is longer than any array, no thread that searches for
+ * a block takes what lies between a first array and a second one for an array (blocks_of). */
+#define GAP_BYTES (HZ_PARAM_MOST(magazine_cap) * sizeof(void *))
+
+/* Of all magazines, and of a gap behind them. */
 static size_t all_first_bytes(void)
 {
-    size_t bytes = HZ_PARAM_MOST(magazine_cap) * sizeof(void *);
+    size_t bytes = GAP_BYTES;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) bytes += first_bytes(class_);
     return bytes;
 }
 
 size_t hz_magazine_bytes(void)
 {
-    return all_first_bytes() + slots_below(HZ_CLASSES + 1) * sizeof(void *);
+    return all_first_bytes() + slots_below(HZ_CLASSES + 1) * sizeof(void *) + GAP_BYTES;
 }
 
-void hz_magazine_make_all(hz_heap *heap, unsigned char *memory)
+size_t hz_magazine_near_bytes(void)
 {
-    heap->fresh = memory;
-    heap->arrays = (void **)(void *)(memory + all_first_bytes());
+    return NEAR_MAGAZINES * first_bytes(1);
+}
+
+void hz_magazine_make_all(hz_heap *heap, unsigned char *near, unsigned char *far)
+{
+    heap->fresh = near;
+    heap->fresh_end = near + hz_magazine_near_bytes();
+    heap->arrays = (void **)(void *)(far + all_first_bytes());
+}
+
+/* Where a magazine that the heap did not have yet is to be. */
+static hz_magazine_cold *place_of(hz_heap *heap, uint32_t class_)
+{
+    if (heap->fresh + first_bytes(class_) > heap->fresh_end) {
+        heap->fresh_end = (unsigned char *)heap->arrays;
+        heap->fresh = heap->fresh_end - all_first_bytes();
+    }
+    heap->fresh += first_bytes(class_);
+    return (hz_magazine_cold *)(void *)(heap->fresh - first_bytes(class_));
 }
 
 /* The magazine of a class, made at need. It stays where it is as long as the heap, but when the
@@ -91,10 +111,7 @@ static hz_magazine_cold *magazine_of(hz_heap *heap, uint32_t class_)
 {
     hz_magazine_cold *magazine = heap->magazines[class_];
     if (HZ_LIKELY(magazine != NULL && magazine->cap > 0)) return magazine;
-    if (magazine == NULL) {
-        magazine = (hz_magazine_cold *)(void *)heap->fresh;
-        heap->fresh += first_bytes(class_);
-    }
+    if (magazine == NULL) magazine = place_of(heap, class_);
     magazine->blocks = (void **)(magazine + 1) + 1;
     magazine->cap = (uint16_t)cap_for(class_);
     hz_plain_put(&heap->magazines[class_], magazine);
@@ -162,7 +179,8 @@ static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
     hz_magazine_cold *magazine = heap->magazines[class_];
     const size_t bytes = hz_class_bytes[class_];
     if (magazine->grown == 0) take_own_array(heap, class_);
-    if (grown > FIRST_SLOTS && magazine->blocks < heap->arrays) take_second_array(heap, class_);
+    if (grown > FIRST_SLOTS && magazine->blocks == (void **)(magazine + 1) + 1)
+        take_second_array(heap, class_);
     for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = HZ_SLOT_OPEN;
     magazine->blocks[grown] = NULL;
     hz_budget_charge(heap, magazine->grown * bytes, grown * bytes);

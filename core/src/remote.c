@@ -219,15 +219,17 @@ void hz_inbox_count(uint32_t shard, size_t *blocks)
 
 /* ---- a heap's part -------------------------------------------------------------------------- */
 
-bool hz_remote_make(hz_heap *heap)
+size_t hz_remote_bytes(void)
 {
-    size_t items = (size_t)hz_cfg.remote_ring_size;
-    if (hz_map.shards == 1) return true;
-    void **memory = hz_meta_alloc(3 * items * sizeof(void *));
+    return hz_map.shards == 1 ? 0 : 3 * (size_t)hz_cfg.remote_ring_size * sizeof(void *);
+}
+
+void hz_remote_make(hz_heap *heap, void **memory)
+{
+    if (hz_map.shards == 1) return;
     heap->ring = memory;
-    heap->ring_scratch = memory + items;
-    heap->ring_inbox = memory + 2 * items;
-    return memory != NULL;
+    heap->ring_scratch = memory + hz_cfg.remote_ring_size;
+    heap->ring_inbox = memory + 2 * hz_cfg.remote_ring_size;
 }
 
 /* A ring is full when its items are in use, or its blocks have thread_cache_bytes, as no thread

@@ -179,7 +179,8 @@ typedef struct hz_heap {
     hz_stack *rows;                        /* a row per shard: for frees */
     hz_magazine_cold *magazines[HZ_CLASS_NUMBERS]; /* by class, NULL until used; the other halves
                                                       are home_row */
-    unsigned char *fresh;      /* where the next magazine is made */
+    unsigned char *fresh;      /* where the next magazine is made, */
+    unsigned char *fresh_end;  /* and how far there is room */
     void **arrays;             /* slots of the magazines that have grown */
     struct hz_heap *next;      /* list of all heaps, never shortened */
     struct hz_heap *next_free; /* list of heaps whose thread has ended */
