@@ -52,6 +52,7 @@ static void *class_alloc_any(uint32_t class_)
 {
     hz_heap *heap = hz_heap_mine;
     if (heap == &hz_heap_none) heap = hz_heap_enter();
+    if (HZ_UNLIKELY(heap->astray >= HZ_ASTRAY)) heap = hz_heap_follow();
     if (!hz_start()) return NULL;
     return heap == &hz_heap_none ? take_one(class_) : hz_magazine_pop(heap, class_);
 }

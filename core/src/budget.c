@@ -54,6 +54,14 @@ static uint64_t with_one_more(uint64_t work, uint32_t epoch)
     return ((uint64_t)epoch << COUNT_BITS | before) << COUNT_BITS | (now + (now < COUNT_MOST));
 }
 
+/* Under `full` a heap keeps what it knows of its thread's last block. */
+static void note_node(hz_heap *heap)
+{
+    if (hz_map.nodes == 1 || hz_is_fenced()) return;
+    const bool is_away = hz_os_node() % hz_map.nodes != hz_node_of(heap->shard);
+    heap->astray = is_away ? heap->astray + 1 : 0;
+}
+
 void hz_budget_note(hz_heap *heap, uint64_t now_ticks)
 {
     if (heap->noted_ticks != 0 &&
@@ -61,6 +69,7 @@ void hz_budget_note(hz_heap *heap, uint64_t now_ticks)
         return;
     const uint32_t epoch = hz_os_ticks_settle() >> EPOCH_SHIFT & (EPOCHS - 1);
     const bool is_noted = heap->noted_ticks != 0 && heap->noted_epoch == epoch;
+    note_node(heap);
     heap->noted_ticks = now_ticks;
     heap->noted_epoch = epoch;
     uint64_t work = hz_atomic_peek(&budget.work);

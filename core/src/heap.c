@@ -8,8 +8,9 @@
  * heaps go back to the system, those of one heap in each tick: it is bare then. So a program that
  * once had thousands of threads does not pay for them as long as it lives.
  *
- * A thread gets a heap of a shard that belongs to the node where the thread begins, and keeps it
- * when the system moves the thread to another node.
+ * A thread gets a heap of a shard that belongs to the node where the thread begins. When it was seen
+ * on another node twice, at least half an epoch of budget.c apart, it gets one of that node: pools
+ * pin their threads after these have allocated. The old heap serves the next thread of its node.
  */
 #include <hz/hz.h>
 
@@ -284,6 +285,13 @@ static hz_heap *heap_find(uint32_t node, hz_stat *how)
     return heap;
 }
 
+static void heap_take(hz_heap *heap, hz_stat how)
+{
+    heap_use(heap);
+    if (hz_is_controlled()) hz_atomic_poke(&heap->thread, hz_os_thread());
+    hz_count(how, 1);
+}
+
 static void heap_leave(hz_heap *heap);
 
 HZ_SLOW hz_heap *hz_heap_enter(void)
@@ -294,12 +302,26 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
     if (hz_heap_mine != &hz_heap_none) return hz_heap_mine; /* one of these has allocated */
     hz_heap *heap = heap_find(node, &how);
     if (heap == NULL) return &hz_heap_none;
-    heap_use(heap);
-    if (hz_is_controlled()) hz_atomic_poke(&heap->thread, hz_os_thread());
-    hz_count(how, 1);
+    heap_take(heap, how);
     int saved = errno;
     /* It may allocate, so the heap is in place before. */
     if (HZ_UNLIKELY(pthread_setspecific(ending_key, &is_to_end) != 0)) heap_leave(heap);
+    errno = saved;
+    return hz_heap_mine;
+}
+
+HZ_SLOW hz_heap *hz_heap_follow(void)
+{
+    hz_stat how;
+    hz_heap *const old = hz_heap_mine;
+    const int saved = errno;
+    old->astray = 0;
+    hz_heap *heap = heap_find(hz_os_node() % hz_map.nodes, &how);
+    if (heap != NULL) {
+        heap_leave(old);
+        heap_take(heap, how);
+        hz_count(HZ_STAT_heaps_followed, 1);
+    }
     errno = saved;
     return hz_heap_mine;
 }

@@ -24,6 +24,10 @@ extern _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-ex
  * memory). */
 hz_heap *hz_heap_enter(void);
 
+/* Another heap for a thread that has moved to another node. */
+hz_heap *hz_heap_follow(void);
+enum { HZ_ASTRAY = 2 }; /* how often it must have been seen there */
+
 #pragma GCC visibility pop
 
 /* The same, without a call where the thread has one already. */

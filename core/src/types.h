@@ -203,6 +203,7 @@ typedef struct hz_heap {
     size_t charged_bytes;    /* those of its long magazines, see budget.c */
     uint64_t noted_ticks;    /* when it was last noted there as at work, */
     uint32_t noted_epoch;    /* and in which epoch */
+    uint32_t astray;         /* how often in a row its thread was seen on another node then */
     uint64_t random;         /* under hardening=full: state of the random numbers */
     void *latest;            /* under hardening=full: the block that was handed out last */
     hz_lock looking;         /* held while `latest` is checked: no span is freed */

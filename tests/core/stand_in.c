@@ -31,6 +31,7 @@ static size_t refused;       /* calls with an address that is no multiple of a p
 
 /* The node of each thread. */
 static _Thread_local unsigned my_node;
+static size_t node_asks;
 
 /* hz starts before main. */
 static bool has_nodes(void)
@@ -81,6 +82,7 @@ static long affinity(const long words[HZ_OS_CALL_WORDS])
 
 int sched_getcpu(void)
 {
+    node_asks++;
     return has_nodes() ? (int)(8 * my_node + 3) : 0;
 }
 
@@ -357,6 +359,28 @@ PROGRAM("--nodes")
         crowd_end(&all);
     }
     require(hz_stats_total(HZ_STAT_heaps_adopted) > 0, "no heap had a second thread");
+}
+
+/* A heap is found, its thread noted on the first node and twice on the other one; a heap is found
+ * and its thread noted there. A pause in the last round may add to these six. */
+PROGRAM("--pinned")
+{
+    enum { ASKS_MOST = 12 };
+    void *blocks[TURNS];
+    blocks[0] = hz_malloc(1);
+    my_node = hz_node_of(hz_heap_mine->shard) ^ 1;
+    while (hz_stats_total(HZ_STAT_heaps_followed) == 0) {
+        for (size_t i = 1; i < TURNS; i++) blocks[i] = hz_malloc(16);
+        for (size_t i = 1; i < TURNS; i++) hz_free(blocks[i]);
+    }
+    require(hz_node_of(hz_heap_mine->shard) == my_node, "it follows to another node");
+    require(node_asks <= ASKS_MOST, "the node was asked for %zu times", node_asks);
+    hz_free(blocks[0]);
+}
+
+CHECK_IN(60, "a thread that was pinned after its first call gets memory of its new node")
+{
+    require_program("--pinned", 0, "STAND_IN_NODES=2");
 }
 
 CHECK_IN(60, "memory stays on its node")
