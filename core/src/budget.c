@@ -57,8 +57,8 @@ static uint64_t with_one_more(uint64_t work, uint32_t epoch)
 /* Under `full` a heap keeps what it knows of its thread's last block. */
 static void note_node(hz_heap *heap)
 {
-    if (hz_map.nodes == 1 || hz_is_fenced()) return;
-    const bool is_away = hz_os_node() % hz_map.nodes != hz_node_of(heap->shard);
+    const bool is_away = hz_map.nodes > 1 && !hz_is_fenced() &&
+                         hz_os_node() % hz_map.nodes != hz_node_of(heap->shard);
     heap->astray = is_away ? heap->astray + 1 : 0;
 }
 

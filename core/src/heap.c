@@ -9,8 +9,8 @@
  * once had thousands of threads does not pay for them as long as it lives.
  *
  * A thread gets a heap of a shard that belongs to the node where the thread begins. When it was seen
- * on another node twice, at least half an epoch of budget.c apart, it gets one of that node: pools
- * pin their threads after these have allocated. The old heap serves the next thread of its node.
+ * on another node twice, half an epoch of budget.c apart, it gets one of that node: pools pin their
+ * threads after these have allocated. The old heap serves the next thread of its node.
  */
 #include <hz/hz.h>
 

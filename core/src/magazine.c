@@ -8,10 +8,11 @@
  *
  * Slots cost memory, too, and so does a lease: a page of the kernel that no other thread's blocks
  * lie on. So a magazine is made at the thread's first shortage of the class, behind those that were
- * made before, at first beside the heap; one that grows beyond FIRST_SLOTS moves to an array of its own; and one gets a lease
- * when the thread has taken as many bytes of the class. A long block, of more than
- * HZ_SMALL_MAX_BYTES, waits hollow if it is the first of its class that the thread frees: a buffer
- * that grows leaves one of each size behind, and most programs need none of them again.
+ * made before, the first ones beside the heap; one that grows beyond FIRST_SLOTS moves to an array
+ * of its own; and one gets a lease when the thread has taken as many bytes of the class. A long
+ * block, of more than HZ_SMALL_MAX_BYTES, waits hollow if it is the first of its class that the
+ * thread frees: a buffer that grows leaves one of each size behind, and most programs need none of
+ * them again.
  */
 #include "internal.h"
 #include "os.h"

@@ -82,7 +82,8 @@ static void part_rebuild(size_t first, size_t end)
     while (at < end) {
         hz_page_info *run = &hz_map.infos[at];
         if (!is_kept(run)) {
-            run->state = HZ_RUN_NONE;
+            /* a write makes the child copy a page of the kernel */
+            if (run->state != HZ_RUN_NONE) run->state = HZ_RUN_NONE;
             at++;
             continue;
         }

@@ -29,11 +29,13 @@ AT_REST static void count_run(hz_survey *survey, const hz_page_info *run)
 /* The first page of each run that holds blocks has a step; other pages of a span may have one. */
 AT_REST static void count_runs(hz_survey *survey)
 {
-    const size_t pages = hz_arena_used_pages();
-    for (size_t page = 0; page < pages; page++) {
-        if (hz_atomic_peek(&hz_entry_at(hz_page_address(page))->step) == 0) continue;
-        const hz_page_info *run = &hz_map.infos[page];
-        if (run->class_ == HZ_CLASS_LARGE || run->head == page) count_run(survey, run);
+    const size_t end = hz_arena_used_pages();
+    for (size_t page = 0, pages; page < end; page += pages) {
+        const hz_page_info *run = &hz_map.infos[page]; /* may be read where there is a step */
+        const bool is_first = hz_atomic_peek(&hz_entry_at(hz_page_address(page))->step) != 0 &&
+                              (run->class_ == HZ_CLASS_LARGE || run->head == page);
+        pages = is_first && run->pages > 0 ? run->pages : 1;
+        if (is_first) count_run(survey, run);
     }
 }
 
