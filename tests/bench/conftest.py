@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ LIBRARIES = {
 ALLOCATORS = ("glibc", "hz", *LIBRARIES)
 
 Preload = Callable[[str], dict[str, str]]
+Event = dict[str, Any]
 
 
 class Programs:
@@ -53,10 +55,40 @@ class Programs:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
+    def events(self, *words: object, **variables: str) -> list[Event]:
+        """What hz-turns tells of a run that must succeed."""
+        done = self.turns(*words, **variables)
+        assert done.returncode == 0, done.stderr
+        return [read_event(line) for line in done.stdout.splitlines()]
 
-def read_event(line: str) -> dict[str, Any]:
+
+def of(events: list[Event], kind: str, arm: str | None = None) -> list[Event]:
+    """The events of a kind, of all arms or of one."""
+    return [e for e in events if e["event"] == kind and arm in (None, e.get("arm"))]
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Whether something becomes true within the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def state_of(pid: int) -> str:
+    """The state of a process as /proc tells it: S sleeping, T stopped, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def read_event(line: str) -> Event:
     """A line of hz-turns or hz-alternate; what its program reported is unpacked, too."""
-    read: dict[str, Any] = json.loads(line)
+    read: Event = json.loads(line)
     if read.get("result"):
         read["result"] = json.loads(read["result"])
     return read
@@ -74,12 +106,12 @@ def run(words: list[object], **variables: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.fixture(scope="session")
-def programs(core_build: Path) -> Programs:
+def programs(core_build) -> Programs:
     return Programs(core_build)
 
 
 @pytest.fixture(scope="session")
-def mischief(core_build: Path, build_core: Callable[..., Path]) -> Programs:
+def mischief(core_build, build_core) -> Programs:
     """The programs, and an hz-bench with one more workload, which goes wrong on demand."""
     source = Path(__file__).parent / "misbehave.c"
     built = build_core(targets=["hz-bench"], **QUICK, HZ_EXTRA_WORKLOAD=str(source))
@@ -87,7 +119,7 @@ def mischief(core_build: Path, build_core: Callable[..., Path]) -> Programs:
 
 
 @pytest.fixture(scope="session")
-def preload(core_build: Path) -> Preload:
+def preload(core_build) -> Preload:
     """The variables that put a process on an allocator."""
 
     def variables(allocator: str) -> dict[str, str]:
@@ -133,7 +165,7 @@ Witness = Callable[..., list[Call]]
 
 
 @pytest.fixture(scope="session")
-def witness(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Witness:
+def witness(programs, tmp_path_factory) -> Witness:
     """Plays a workload or a trace and returns the calls about blocks of MARKED bytes or more."""
     folder = tmp_path_factory.mktemp("witness")
     library, log = folder / "witness.so", folder / "log"

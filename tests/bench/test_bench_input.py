@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Programs, run
+from .conftest import run
 
 REFUSED = {
     "hz-bench": [
@@ -14,18 +14,15 @@ REFUSED = {
         ("remote@wide", "has no setting called wide"),
         ("larson --slots 0", "--slots 0: want a whole number from 1 to"),
         ("larson --slots 5x", "--slots 5x: want a whole number"),
-        ("larson --slots -5", "--slots -5: want a whole number"),
         ("larson --slots", "--slots: its value is missing"),
         ("larson --slot 5", "--slot: neither an option nor a parameter of larson"),
         ("larson --min-size 9 --max-size 8", "--max_size 8: less than --min_size 9"),
-        ("larson --threads 0", "--threads 0: want a whole number from 1 to"),
         ("larson --seconds nan", "--seconds nan: want a number"),
         ("larson --touch all", "--touch all: want one of: none head full"),
         ("remote --threads 1", "there is no other thread to free the blocks of one"),
         ("pipeline --threads 1", "--threads 1: pipeline needs at least 2"),
         ("larson --turns 9 --ops 5", "--ops and --turns exclude each other"),
         ("larson --turns 0", "not a conductor's memory"),
-        ("larson --rests 0", "--rests"),
         ("larson --rests 1 --turns 9", "exclude each other"),
         ("--slots 5 larson", "parameters stand after the workload's name"),
     ],
@@ -37,13 +34,11 @@ REFUSED = {
         ("--arm a --env X -- /bin/true", "--env X: want NAME=VALUE"),
         ("--arm a --unset X=1 -- /bin/true", "--unset X=1: want NAME"),
         ("--turn-ms 5 --skip-ms 5 --arm a -- /bin/true", "--skip-ms: must be shorter"),
-        ("--rounds many --arm a -- /bin/true", "--rounds many: want a whole number"),
         ("--turns 5 --arm a -- /bin/true", "--turns: not an option"),
     ],
     "hz-launch": [
         ("", "the program is missing"),
         ("-- /nonexistent/program", "cannot run /nonexistent/program"),
-        ("--timeout-ms soon -- /bin/true", "--timeout-ms soon: want a number"),
         ("--json-fd 99 -- /bin/true", "--json-fd 99: not an open descriptor"),
         ("--expect-library lib/x.so -- /bin/true", "want a soname"),
         ("--limit 5 -- /bin/true", "--limit: not an option"),
@@ -53,7 +48,6 @@ REFUSED = {
         ("--unit a", "--unit a: --main is missing"),
         ("--main 1 true", "--main: stands before the first --unit"),
         ("--unit a --main 3 -- true", "--main 3: only 2 words stand behind it"),
-        ("--unit a --main x", "--main x: want a whole number"),
         ("--unit a/b", "want a name without a slash"),
         ("--cpu 9999", "--cpu 9999: want a whole number"),
         ("--freezer /tmp", "--freezer: stands before the first --unit"),
@@ -67,9 +61,7 @@ REFUSED = {
     ("program", "line", "sentence"),
     [(name, *row) for name, rows in REFUSED.items() for row in rows],
 )
-def test_bad_input_is_refused_in_one_sentence(
-    programs: Programs, program: str, line: str, sentence: str
-) -> None:
+def test_bad_input_is_refused_in_one_sentence(programs, program, line, sentence):
     done = run([programs.bench_path.with_name(program), *line.split()])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{program}: ") and done.stderr.count("\n") == 1

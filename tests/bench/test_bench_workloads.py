@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import groupby
-from typing import Any
 
 import pytest
 
-from .conftest import MARKED, Preload, Programs, Witness
+from .conftest import MARKED
 
 NAMES = [
     *("larson", "remote", "pipeline", "xmalloc", "lifo", "fifo", "random", "interleaved", "mixed"),
@@ -23,25 +22,25 @@ OPS = {"threads": 200, "cache-scratch": 5000, "cache-thrash": 5000, "sh6": 5000,
 HURRY = {"burst-idle": ("--idle", 0), "alloctest": ("--items", 500), "larson": ("--slots", 500)}
 
 
-def words(name: str, threads: int) -> list[object]:
+def words(name, threads):
     """A short run of fixed work."""
     alone = ("--remote", 0) if name == "remote" and threads == 1 else ()
     ops = OPS.get(name, 20000)
     return [name, "--threads", threads, "--ops", ops, *alone, *HURRY.get(name, ())]
 
 
-def listing(programs: Programs) -> list[dict[str, Any]]:
+def listing(programs):
     done = programs.bench("--list")
     found = json.loads(done.stdout)
     assert found["schema"] == 1
     return list(found["workloads"])
 
 
-def test_the_list_names_every_workload_once(programs: Programs) -> None:
+def test_the_list_names_every_workload_once(programs):
     assert [workload["name"] for workload in listing(programs)] == [*NAMES, "trace"]
 
 
-def test_the_list_documents_everything(programs: Programs) -> None:
+def test_the_list_documents_everything(programs):
     for workload in listing(programs)[:-1]:
         assert workload["source"] and "An operation is" in workload["doc"]
         assert workload["steady"] is (workload["name"] not in NOT_STEADY)
@@ -55,14 +54,14 @@ def test_the_list_documents_everything(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_can_be_set(programs: Programs, name: str) -> None:
+def test_every_parameter_can_be_set(programs, name):
     (workload,) = (each for each in listing(programs) if each["name"] == name)
     told = [word for row in workload["params"] for word in (f"--{row['name']}", row["default"])]
     result = programs.result(name, "--threads", 2, "--ops", 10, *told, *HURRY.get(name, ()))
     assert len(result["params"]) == len(workload["params"])
 
 
-def test_every_setting_runs_with_the_values_it_names(programs: Programs) -> None:
+def test_every_setting_runs_with_the_values_it_names(programs):
     for workload in listing(programs):
         for setting in workload["settings"]:
             result = programs.result(
@@ -74,9 +73,7 @@ def test_every_setting_runs_with_the_values_it_names(programs: Programs) -> None
 
 @pytest.mark.parametrize("threads", [2, 32])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_allocator_receives_the_same_requests(
-    programs: Programs, preload: Preload, name: str, threads: int
-) -> None:
+def test_every_allocator_receives_the_same_requests(programs, preload, name, threads):
     one, other = (
         programs.result(*words(name, threads), **preload(allocator))
         for allocator in ("glibc", "hz")
@@ -86,7 +83,7 @@ def test_every_allocator_receives_the_same_requests(
 
 
 @pytest.mark.parametrize("name", ["remote", "mixed"])
-def test_the_seed_decides_the_requests(programs: Programs, name: str) -> None:
+def test_the_seed_decides_the_requests(programs, name):
     first, again, other = (
         programs.result(*words(name, 2), "--seed", seed)["requests"] for seed in (5, 5, 6)
     )
@@ -103,7 +100,7 @@ def test_the_seed_decides_the_requests(programs: Programs, name: str) -> None:
         ("remote@main --mailbox 2", 50), ("pipeline", 100), ("xmalloc", 100),
     ],
 )  # fmt: skip
-def test_the_remote_share_is_what_was_asked_for(programs: Programs, line: str, share: int) -> None:
+def test_the_remote_share_is_what_was_asked_for(programs, line, share):
     """A tiny mailbox makes senders wait, and not free; consumers free all."""
     result = programs.result(*line.split(), "--threads", 8, "--ops", 200000)
     assert result["remote_target"] == share
@@ -114,23 +111,23 @@ def test_the_remote_share_is_what_was_asked_for(programs: Programs, line: str, s
     "line",
     ["pipeline --threads 2 --queue 4", "pipeline --threads 5", "xmalloc --threads 2"],
 )
-def test_the_last_blocks_on_their_way_are_counted(programs: Programs, line: str) -> None:
+def test_the_last_blocks_on_their_way_are_counted(programs, line):
     counts = {programs.result(*line.split(), "--ops", 4000)["ops"] for _ in range(6)}
     assert counts == {4000}
 
 
-def test_a_missed_remote_share_fails_in_words(mischief: Programs) -> None:
+def test_a_missed_remote_share_fails_in_words(mischief):
     done = mischief.bench("misbehave", "--threads", 1, "--seconds", 0.05, HZ_MISCHIEF="share")
     assert done.returncode == 1
     assert "0.00 % of the frees were remote, asked were 50.00 %" in done.stderr
 
 
-def test_live_bytes_of_remote_are_bounded_by_slots_and_mailboxes(programs: Programs) -> None:
+def test_live_bytes_of_remote_are_bounded_by_slots_and_mailboxes(programs):
     result = programs.result("remote", "--threads", 8, "--ws", 100, "--mailbox", 16, "--ops", 10**6)
     assert 0 < result["live_peak_kb"] * 1024 <= 8 * (100 + 16 + 1) * 2048
 
 
-def test_live_bytes_of_larson_are_its_slots(programs: Programs) -> None:
+def test_live_bytes_of_larson_are_its_slots(programs):
     result = programs.result("larson", "--threads", 4, "--slots", 5000, "--ops", 200000)
     assert result["live_peak_kb"] * 1024 == pytest.approx(4 * 5000 * (8 + 1024) / 2, rel=0.03)
 
@@ -140,13 +137,11 @@ def test_live_bytes_of_larson_are_its_slots(programs: Programs) -> None:
     [("larson --threads 3 --slots 100 --rounds 2 --ops 6000", 6000 / (100 * 2)),
      ("threads --threads 2 --ops 300", 300)],
 )  # fmt: skip
-def test_threads_are_born_when_others_have_done_their_part(
-    programs: Programs, line: str, births: float
-) -> None:
+def test_threads_are_born_when_others_end(programs, line, births):
     assert programs.result(*line.split())["births"] == births
 
 
-def test_app_has_the_sizes_of_applications(programs: Programs) -> None:
+def test_app_has_the_sizes_of_applications(programs):
     octaves = programs.result("app", "--threads", 1, "--ops", 200000)["requests"]["octaves"]
     total = sum(octaves.values())
     small = sum(count for least, count in octaves.items() if int(least) < 256)
@@ -155,7 +150,7 @@ def test_app_has_the_sizes_of_applications(programs: Programs) -> None:
     assert large / total == pytest.approx(0.05, abs=0.01)
 
 
-def test_uniform_sizes_fill_their_octaves_evenly(programs: Programs) -> None:
+def test_uniform_sizes_fill_their_octaves_evenly(programs):
     octaves = programs.result("larson", "--threads", 1, "--min-size", 64, "--max-size", 1023,
                               "--ops", 100000)["requests"]["octaves"]  # fmt: skip
     assert [*octaves] == ["64", "128", "256", "512"]
@@ -163,7 +158,7 @@ def test_uniform_sizes_fill_their_octaves_evenly(programs: Programs) -> None:
         assert count / sum(octaves.values()) == pytest.approx(int(least) / 960, abs=0.01)
 
 
-def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs: Programs) -> None:
+def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs):
     base = ("alloctest", "--items", 500, "--min-size", 100000, "--max-size", 100001)
     run = (*base, "--sizes", "uniform", "--threads", 1, "--ops", 500)
     peaks = [
@@ -174,14 +169,14 @@ def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs
     assert live_kb * 0.9 < peaks[1] <= peaks[2] * 1.02
 
 
-def test_a_burst_reports_its_memory_while_it_idles(programs: Programs) -> None:
+def test_a_burst_reports_its_memory_while_it_idles(programs):
     result = programs.result("burst-idle", "--threads", 2, "--idle", 0, "--ops", 200000)
     idle = result["rss_idle_kb"]
     assert set(idle) == {"at_once", "after_1_s", "at_the_end"}
     assert all(0 < kb <= result["rss_peak_kb"] + 1024 for kb in idle.values())
 
 
-def test_a_run_for_a_time_reports_what_it_counted(programs: Programs) -> None:
+def test_a_run_for_a_time_reports_what_it_counted(programs):
     result = programs.result("kv", "--threads", 2, "--seconds", 0.2, "--warmup", 0)
     assert result["seconds"] >= 0.2
     assert result["ops_per_s"] == pytest.approx(result["ops"] / result["seconds"], rel=1e-6)
@@ -189,7 +184,7 @@ def test_a_run_for_a_time_reports_what_it_counted(programs: Programs) -> None:
     assert "requests" not in result, "a plain run pays for no checksums"
 
 
-def test_latencies_are_ordered_and_cover_every_call(programs: Programs) -> None:
+def test_latencies_are_ordered_and_cover_every_call(programs):
     result = programs.result("lifo", "--threads", 2, "--ops", 50000, "--latency")
     for call in ("malloc", "free"):
         times = result["latency"][call]
@@ -198,13 +193,13 @@ def test_latencies_are_ordered_and_cover_every_call(programs: Programs) -> None:
         assert [1, *values] == sorted([1, *values])
 
 
-def test_hz_reports_its_configuration_and_counters(programs: Programs, preload: Preload) -> None:
+def test_hz_reports_its_configuration_and_counters(programs, preload):
     result = programs.result(*words("larson", 2), **preload("hz"), HZ_MAGAZINE_CAP="64")
     assert result["hz"]["config"]["magazine_cap"] == 64
     assert any(value > 0 for value in result["hz"]["counters"].values())
 
 
-def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: Witness) -> None:
+def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness):
     work = ("--threads", 4, "--blocks", 400, "--ops", 3 * 2 * 404, "--idle", 0)
     kinds = [call.kind for call in witness("burst-idle", *work, *ONE_SIZE)]
     halves = [(kind, len(list(calls))) for kind, calls in groupby(kinds)]
@@ -214,7 +209,7 @@ def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: 
 @pytest.mark.parametrize(
     "line", ["larson --slots 20", "remote --ws 20 --mailbox 2", "sh8 --kept 5"]
 )
-def test_everything_is_freed_in_the_end(witness: Witness, line: str) -> None:
+def test_everything_is_freed_in_the_end(witness, line):
     calls = witness(*line.split(), *ONE_SIZE, "--threads", 3, "--ops", 3000)
     kinds = Counter(call.kind for call in calls)
     assert kinds["malloc"] == kinds["free"] > 100

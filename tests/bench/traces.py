@@ -44,6 +44,8 @@ class Thread:
     words: list[tuple[int, ...]] = field(default_factory=list)
     calls: int = 0
     slots: int = 0
+    cells: int = 0
+    handed: int = 0
 
     def add(
         self, kind: str, operand: int = 0, size: int = 0, *, cell: bool = False, align: int = 0,
@@ -62,6 +64,10 @@ class Thread:
         self.calls += number < FIRST_THAT_CALLS_NOTHING
         if not cell and number < KINDS["spawn"]:
             self.slots = max(self.slots, operand + 1)
+        if cell or kind in ("fetch", "hand"):
+            place = operand if cell else size
+            self.cells = max(self.cells, place // 8 * 8 + 8)
+            self.handed += kind in ("fetch", "free")
         return self
 
     def chunks(self) -> list[list[int]]:
@@ -75,10 +81,15 @@ class Thread:
 
 
 def write(
-    path: Path, threads: Sequence[Thread], *, cells: int = 0, handed: int = 0, flags: int = 0,
+    path: Path,
+    threads: Sequence[Thread],
+    *,
+    cells: int | None = None,
+    flags: int = 0,
     notes: str = '{"ending":"complete"}',
-) -> Path:  # fmt: skip
-    """Writes a trace and returns its path."""
+) -> Path:
+    """Writes a trace and returns its path; None: as many cells as its threads name."""
+    cells = max(thread.cells for thread in threads) if cells is None else cells
     body, places, directory = b"", b"", b""
     count = 0
     for number, thread in enumerate(threads):
@@ -101,7 +112,7 @@ def write(
     offset = 96 + len(body)
     fields = (
         b"HZTRACE\n", 1, flags, offset + len(directory), offset, len(threads), count,
-        cells, len(text), calls, handed, 0, 0, 0,
+        cells, len(text), calls, sum(thread.handed for thread in threads), 0, 0, 0,
     )  # fmt: skip
     total = checksum(struct.pack(HEADER, *fields, 0))
     path.write_bytes(struct.pack(HEADER, *fields, total) + body + directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,22 @@ class Recorder:
         command = [self.build / "trace" / "hz-record", "--library", self.library]
         return [str(each) for each in (*command, "--output", output, *words)]
 
-    def record(self, output: str, *words: object, **options: Any) -> Finished:
-        """Runs it to its end."""
-        return self.run(*self.words(output, *words), **options)
+    def record(self, output: str, *words: object, status: int = 0, **variables: str) -> Finished:
+        """Runs it to its end, which must have that status."""
+        return self.run(*self.words(output, *words), status=status, **variables)
 
-    def trace(self, *words: object) -> Finished:
-        """Runs hz-trace."""
-        return self.run(self.build / "trace" / "hz-trace", *words)
+    def mode(self, mode: str, *options: object, status: int = 0) -> Finished:
+        """Records one mode of the test program to MODE.trace."""
+        program = self.program("program")
+        return self.record(f"{mode}.trace", *options, "--", program, mode, status=status)
 
-    def run(self, *words: object, **options: Any) -> Finished:
+    def trace(self, *words: object, status: int = 0) -> Finished:
+        """Runs hz-trace, to an end of that status."""
+        return self.run(self.build / "trace" / "hz-trace", *words, status=status)
+
+    def run(self, *words: object, status: int | None = 0, **variables: str) -> Finished:
         """Runs any program in the folder of the test."""
-        variables = options.pop("variables", {})
-        return subprocess.run(
+        done = subprocess.run(
             [str(word) for word in words],
             cwd=self.folder,
             env={**os.environ, **variables},
@@ -54,8 +57,9 @@ class Recorder:
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
-            **options,
         )
+        assert status in (None, done.returncode), done.stderr
+        return done
 
     def start(self, *words: object, **variables: str) -> subprocess.Popen[str]:
         """Starts a program in the folder of the test; a test ends it."""
@@ -71,15 +75,12 @@ class Recorder:
 
     def info(self, path: str | Path) -> dict[str, Any]:
         """What is in a trace."""
-        done = self.trace("info", path)
-        assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
+        told: dict[str, Any] = json.loads(self.trace("info", path).stdout)
         return told
 
     def lines(self, path: str | Path) -> list[list[str]]:
         """A trace as plain text, a list of words a line, without thread and time."""
-        done = self.trace("convert", path, "--output", "lines.txt", "--to", "text")
-        assert done.returncode == 0, done.stderr
+        self.trace("convert", path, "--output", "lines.txt", "--to", "text")
         text = (self.folder / "lines.txt").read_text()
         return [line.split()[2:] for line in text.splitlines() if not line.startswith("#")]
 
@@ -88,10 +89,10 @@ Finished = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="session")
-def recorder_build(as_it_stands: Callable[..., Path]) -> Path:
+def recorder_build(as_it_stands) -> Path:
     return as_it_stands(*TARGETS)
 
 
 @pytest.fixture
-def recorder(recorder_build: Path, tmp_path: Path) -> Recorder:
+def recorder(recorder_build, tmp_path) -> Recorder:
     return Recorder(recorder_build, tmp_path)

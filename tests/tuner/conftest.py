@@ -21,15 +21,7 @@ from hztune.machine import Machine
 from hztune.measure import Around, Executor, launch
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.params import Param, Scale, Value
-from hztune.profile import (
-    AllocatorId,
-    Claim,
-    MachineId,
-    Objective,
-    Profile,
-    SearchInfo,
-    WorkloadId,
-)
+from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, SearchInfo, WorkloadId
 from hztune.progress import Quiet, StudyStatus
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
@@ -214,7 +206,7 @@ TUNED: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
 
 
 @pytest.fixture(scope="session")
-def profile_of(make_profile: MakeProfile) -> Callable[[str], Profile]:
+def profile_of(make_profile) -> Callable[[str], Profile]:
     """Makes a profile for any allocator, by its name."""
 
     def make(name: str) -> Profile:
@@ -278,7 +270,7 @@ def toy_params() -> tuple[Param, ...]:
 
 
 @pytest.fixture(scope="session")
-def toy_space(toy_params: tuple[Param, ...], tmp_path_factory: pytest.TempPathFactory) -> Space:
+def toy_space(toy_params, tmp_path_factory) -> Space:
     """A small space over those knobs."""
     path = tmp_path_factory.mktemp("toy") / "toy.toml"
     path.write_text(TOY_SPACE)
@@ -318,7 +310,7 @@ def listener() -> Listener:
 
 
 @pytest.fixture
-def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulate:
+def simulate(monkeypatch) -> Simulate:
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
 
     def simulated(
@@ -336,7 +328,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulate:
 
 
 @pytest.fixture
-def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet_machine(monkeypatch):
     """Lets nothing that the machine does meanwhile disturb a run, so that none is repeated."""
     monkeypatch.setattr(DisturbanceRule, "causes", lambda self, evidence, length_ns: "")
 
@@ -363,7 +355,7 @@ int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
 
 
 @pytest.fixture
-def compiled(tmp_path: Path) -> Compiler:
+def compiled(tmp_path) -> Compiler:
     """Compiles C source to a file; `compiled("name", source, *flags)`."""
     return Compiler(tmp_path)
 
@@ -381,7 +373,6 @@ def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]
             stdout=subprocess.PIPE,
         )
         try:
-            assert child.stdout is not None
             assert child.stdout.read(1) == b"x"
             yield child.pid
         finally:
@@ -391,7 +382,7 @@ def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]
 
 
 @pytest.fixture(params=["hyperfine", "hz-launch"])
-def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def clock(request, monkeypatch) -> Iterator[str]:
     """Both ways of timing; hyperfine is a package that the tests need."""
     if request.param == "hz-launch":
         monkeypatch.setattr(launch, "hyperfine", lambda: None)

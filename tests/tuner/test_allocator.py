@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,13 @@ import msgspec
 import pytest
 
 from hztune import allocator, artifacts, process
-from hztune.allocator import Adapter, Config, WrongConfiguration, probe
+from hztune.allocator import WrongConfiguration, probe
 from hztune.allocator.base import ALPHABET
 from hztune.allocator.tables import rows_of, tables
 from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.measure.launch import ending_fault
-from hztune.params import Param, Value
+from hztune.params import Value
 
 NAMES = allocator.names()
 PRELOADED = [name for name in NAMES if name not in ("none", "glibc")]
@@ -37,48 +37,45 @@ SHORT_NAMES = Path(__file__).parents[2] / "core" / "bench" / "libraries.c"
 class Found:
     """An allocator of this machine, and what its processes answered: each is asked once."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter):
         self.adapter, self.installed = adapter, adapter.installed()
         self.knobs = adapter.knobs(self.installed)
         self.environment = partial(adapter.environment, installed=self.installed)
         self._answers: dict[str, dict[str, Value]] = {}
 
-    def answers(self, config: Config) -> dict[str, Value]:
+    def answers(self, config):
         environment = self.environment(config)
         key = repr(environment)
         if key not in self._answers:
             self._answers[key] = self.adapter.read_back(environment, self.installed)
         return self._answers[key]
 
-    def is_legal(self, config: Config) -> bool:
+    def is_legal(self, config):
         try:
             self.adapter.check(config, self.installed)
         except UsageError:
             return False
         return True
 
-    def around(self, param: Param, value: Value) -> dict[str, Value]:
+    def around(self, param, value):
         """The least that sets a knob: two of glibc's thresholds need each other."""
         if param.name in THRESHOLDS:
             return {**dict.fromkeys(THRESHOLDS, 1 << 20), param.name: value}
         return {param.name: value}
 
-    def single_settings(self) -> list[dict[str, Value]]:
+    def single_settings(self):
         """Each knob at each of its ends, where the rest at its default allows it."""
         configs = (self.around(param, value) for param in self.knobs for value in ends(param))
         return [config for config in configs if self.is_legal(config)]
 
 
-Find = Callable[[str], Found]
-
-
 @pytest.fixture(scope="module")
-def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
+def find(tmp_path_factory):
     """Finds an allocator once; where one without knobs is missing, a library of its name is."""
     found: dict[str, Found] = {}
     with pytest.MonkeyPatch.context() as patch:
 
-        def get(name: str) -> Found:
+        def get(name):
             if name not in found:
                 if name in FOREIGN and name not in TABLES:
                     _stand_in(allocator.get(name), tmp_path_factory.mktemp(name), patch)
@@ -88,7 +85,7 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
         yield get
 
 
-def _stand_in(adapter: Adapter, folder: Path, patch: pytest.MonkeyPatch) -> None:
+def _stand_in(adapter, folder, patch):
     try:
         adapter.installed()
     except UsageError:
@@ -99,16 +96,16 @@ def _stand_in(adapter: Adapter, folder: Path, patch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture
-def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_process(monkeypatch):
     monkeypatch.setattr(process, "run", None)
 
 
-def ends(param: Param) -> list[Value]:
+def ends(param):
     """Every word, or both ends of the range."""
     return list(param.choices) if param.kind == "enum" else [param.low, param.high]
 
 
-def without_library(name: str) -> Adapter:
+def without_library(name):
     """The adapter of an allocator whose library nobody has."""
     adapter = type(allocator.get(name))(tables()[name])
     adapter.table = msgspec.structs.replace(adapter.table, libraries=(("libnosuch.so.1", ""),))
@@ -119,7 +116,7 @@ def without_library(name: str) -> Adapter:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_in_no_version_a_knob_or_an_option_stands_twice(name: str) -> None:
+def test_in_no_version_a_knob_or_an_option_stands_twice(name):
     rows = tables()[name].rows
     for version in {version for row in rows for version in row.span}:
         held = [row for row in rows if row.holds(version)]
@@ -148,7 +145,7 @@ KNOBS = {
 
 
 @pytest.mark.parametrize("version", KNOBS)
-def test_a_knob_is_what_that_version_of_the_allocator_has(version: str) -> None:
+def test_a_knob_is_what_that_version_of_the_allocator_has(version):
     rows = {row.name: row for row in rows_of(*version.split())}
     for knob, expected in KNOBS[version].items():
         if expected is None:
@@ -160,7 +157,7 @@ def test_a_knob_is_what_that_version_of_the_allocator_has(version: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
-def test_what_an_allocator_needs_beside_its_table_is_there(name: str) -> None:
+def test_what_an_allocator_needs_beside_its_table_is_there(name):
     table = tables()[name]
     assert table.check, f"{name}.toml: check"
     assert table.file, f"{name}.toml: file"
@@ -170,7 +167,7 @@ def test_what_an_allocator_needs_beside_its_table_is_there(name: str) -> None:
         assert table.sources, f"{name}.toml: sources"
 
 
-def test_an_unknown_allocator_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_allocator_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="did you mean jemalloc"):
         allocator.get("jemaloc")
 
@@ -179,9 +176,7 @@ def test_an_unknown_allocator_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize("name", PRELOADED)
-def test_an_installed_allocator_is_found_with_its_file_version_and_hash(
-    name: str, find: Find
-) -> None:
+def test_an_installed_one_is_found_with_its_version_and_hash(name, find):
     installed = find(name).installed
     assert (installed.name, installed.path.is_file()) == (name, True)
     assert installed.sha256 == hashlib.sha256(installed.path.read_bytes()).hexdigest()
@@ -191,7 +186,7 @@ def test_an_installed_allocator_is_found_with_its_file_version_and_hash(
     assert "LD_PRELOAD" not in find(name).environment({}, preload=False)
 
 
-def test_of_glibc_and_the_unchanged_program_nothing_is_preloaded(find: Find) -> None:
+def test_of_glibc_and_the_unchanged_program_nothing_is_preloaded(find):
     glibc, unchanged = find("glibc"), find("none")
     assert glibc.installed.path.name.startswith("libc")
     assert "LD_PRELOAD" not in glibc.environment({"arena_max": 2})
@@ -199,16 +194,14 @@ def test_of_glibc_and_the_unchanged_program_nothing_is_preloaded(find: Find) -> 
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_missing_allocator_is_refused_with_what_to_install(name: str) -> None:
+def test_a_missing_allocator_is_refused_with_what_to_install(name):
     package = tables()[name].package
     with pytest.raises(UsageError, match="not installed") as refusal:
         without_library(name).installed()
     assert (f"apt-get install {package}" if package else "no Debian package") in str(refusal.value)
 
 
-def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(monkeypatch):
     broken = {name: allocator.get(name) for name in ("none", "hz")}
     broken["jemalloc"] = without_library("jemalloc")
     monkeypatch.setattr(broken["hz"], "installed", without_library("tcmalloc").installed)
@@ -219,9 +212,7 @@ def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(
     assert [installed.name for installed in allocator.available()] == ["none"]
 
 
-def test_a_library_that_the_loader_would_take_for_two_is_refused_before_it_is_preloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_with_a_colon_is_no_library(tmp_path, monkeypatch):
     library = tmp_path / "a:b" / "libhz.so"
     library.parent.mkdir()
     library.touch()
@@ -235,7 +226,7 @@ def test_a_library_that_the_loader_would_take_for_two_is_refused_before_it_is_pr
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_every_knob_says_range_unit_default_and_purpose(name: str, find: Find) -> None:
+def test_every_knob_says_range_unit_default_and_purpose(name, find):
     for param in find(name).knobs:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", param.name)
         assert len(param.doc) > 10
@@ -246,7 +237,7 @@ def test_every_knob_says_range_unit_default_and_purpose(name: str, find: Find) -
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_a_process_left_alone_runs_with_the_documented_defaults(name: str, find: Find) -> None:
+def test_a_process_left_alone_runs_with_the_documented_defaults(name, find):
     answers = find(name).answers({})
     stated = {p.name: p.default for p in find(name).knobs if p.default != "auto"}
     readable = stated.keys() - (tables()[name].unreadable - answers.keys())
@@ -254,9 +245,7 @@ def test_a_process_left_alone_runs_with_the_documented_defaults(name: str, find:
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_every_knob_takes_effect_at_both_ends_and_another_value_is_noticed(
-    name: str, find: Find
-) -> None:
+def test_every_knob_takes_effect_and_another_value_is_noticed(name, find):
     found, untried, before = find(name), {param.name for param in find(name).knobs}, None
     for config in found.single_settings():
         answers = found.answers(config)
@@ -270,9 +259,7 @@ def test_every_knob_takes_effect_at_both_ends_and_another_value_is_noticed(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_variables_are_named_plain_read_as_text_and_seen_where_they_disturb(
-    name: str, find: Find, no_process: None
-) -> None:
+def test_variables_are_plain_and_read_back(name, find, no_process):
     found, adapter = find(name), find(name).adapter
     for config in [{}, *found.single_settings()]:
         environment = found.environment(config, preload=False)
@@ -283,14 +270,14 @@ def test_variables_are_named_plain_read_as_text_and_seen_where_they_disturb(
         assert adapter.requested(environment, found.installed) == asked
 
 
-def test_a_library_under_a_path_that_an_export_could_not_write_is_refused(find: Find) -> None:
+def test_a_library_under_a_path_that_an_export_could_not_write_is_refused(find):
     hz = find("hz")
     with pytest.raises(UsageError, match="plain path"):
         hz.adapter.environment({}, replace(hz.installed, preload="/home/a b/libhz.so"))
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_auto_leaves_the_choice_to_the_allocator(name: str, find: Find) -> None:
+def test_auto_leaves_the_choice_to_the_allocator(name, find):
     left = {p.name: p.default for p in find(name).knobs if p.may_be_auto}
     written = find(name).environment(left)
     if name == "hz":
@@ -301,9 +288,7 @@ def test_auto_leaves_the_choice_to_the_allocator(name: str, find: Find) -> None:
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_what_is_not_legal_is_refused_before_anything_runs(
-    name: str, find: Find, no_process: None
-) -> None:
+def test_nothing_illegal_is_ever_run(name, find, no_process):
     found = find(name)
     for param in found.knobs:
         wrong: list[Value] = ["", " ", "64k", "0x10", "a b", "$HOME", "1,narenas:2", True]
@@ -315,9 +300,7 @@ def test_what_is_not_legal_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_a_knob_that_a_process_does_not_tell_is_wrong_unless_it_has_no_way_to(
-    name: str, find: Find
-) -> None:
+def test_a_knob_that_a_process_could_tell_is_asked_of_it(name, find):
     adapter, unreadable = find(name).adapter, tables()[name].unreadable
     for config in find(name).single_settings():
         asked = {knob for knob, value in config.items() if not adapter.is_left(knob, value)}
@@ -328,7 +311,7 @@ def test_a_knob_that_a_process_does_not_tell_is_wrong_unless_it_has_no_way_to(
 
 
 @pytest.mark.parametrize("name", [name for name in FOREIGN if name != "mimalloc"])
-def test_a_process_under_another_library_is_noticed(name: str, find: Find) -> None:
+def test_a_process_under_another_library_is_noticed(name, find):
     found = find(name)
     other = {**found.environment({}), "LD_PRELOAD": ""}
     with pytest.raises(WrongConfiguration):
@@ -338,15 +321,13 @@ def test_a_process_under_another_library_is_noticed(name: str, find: Find) -> No
 # ---- what a process says of itself ---------------------------------------------------------------
 
 
-def said(found: Found, config: Config) -> str:
+def said(found, config):
     environment: Mapping[str, str] = found.environment(config)
     return probe.run_true(found.adapter.confirm_environment(environment)).stderr
 
 
 @pytest.mark.parametrize("name", CONFIRMING)
-def test_a_process_says_at_its_start_what_it_runs_with_and_two_that_differ_are_noticed(
-    name: str, find: Find
-) -> None:
+def test_a_process_says_what_it_runs_with(name, find):
     found = find(name)
     param = next(p for p in found.knobs if p.kind == "int" and p.low != p.high)
     configs = [{param.name: value} for value in ends(param) if found.is_legal({param.name: value})]
@@ -362,9 +343,7 @@ def test_a_process_says_at_its_start_what_it_runs_with_and_two_that_differ_are_n
 
 
 @pytest.mark.parametrize("name", CONFIRMING)
-def test_what_an_allocator_says_of_itself_is_no_last_word_of_a_program(
-    name: str, find: Find
-) -> None:
+def test_what_an_allocator_says_is_no_last_word(name, find):
     speaking = find(name).adapter.confirm_environment(find(name).environment({}))
     words = [sys.executable, "-I", "-S", "-c", "import sys; sys.exit('no such order')"]
     done = process.run(words, env=speaking, deadline_s=30)
@@ -372,7 +351,7 @@ def test_what_an_allocator_says_of_itself_is_no_last_word_of_a_program(
     assert ended.detail == "exit status 1: no such order"
 
 
-def test_a_process_whose_allocator_refuses_a_setting_has_not_crashed(find: Find) -> None:
+def test_a_process_whose_allocator_refuses_a_setting_has_not_crashed(find):
     jemalloc = find("jemalloc")
     refused = {**jemalloc.environment({}), "MALLOC_CONF": "none:1"}
     spoken = probe.run_true(jemalloc.adapter.confirm_environment(refused)).stderr
@@ -382,7 +361,7 @@ def test_a_process_whose_allocator_refuses_a_setting_has_not_crashed(find: Find)
     assert ending_fault("crash", signal.SIGABRT, 0, "assertion failed").status == "crash"
 
 
-def test_of_two_settings_in_one_process_the_last_counts_and_of_two_processes_both() -> None:
+def test_of_two_settings_in_one_process_the_last_counts_and_of_two_processes_both():
     jemalloc = allocator.get("jemalloc")
     begin = '<jemalloc>: malloc_conf #1 (at build time): ""\n'
     first, second = (f"<jemalloc>: -- Set conf value: narenas:{n}\n" for n in (2, 3))

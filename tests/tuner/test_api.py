@@ -15,27 +15,17 @@ import numpy as np
 import pytest
 from lab.replay import Truth
 
-import hztune
 from hztune import api
-from hztune.blocks import Arm
 from hztune.cli import status_of
 from hztune.errors import UsageError
 from hztune.measure.program import described
-from hztune.result import Result
 from hztune.tune.request import RequestOptions, TuneRequest
-
-from .conftest import Listener, Simulate
 
 PACKAGE = Path(api.__file__).parent
 MANY = 4
 
 
-def test_import_hztune_offers_the_api_and_the_version() -> None:
-    assert hztune.api is api
-    assert hztune.__version__ == hztune.version()
-
-
-def test_the_command_line_uses_every_function_of_the_api() -> None:
+def test_the_command_line_uses_every_function_of_the_api():
     used = {
         node.attr
         for path in (PACKAGE.parent / "cli").glob("*.py")
@@ -46,7 +36,7 @@ def test_the_command_line_uses_every_function_of_the_api() -> None:
 
 
 @pytest.mark.parametrize("name", api.__all__)
-def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name: str) -> None:
+def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
     function = getattr(api, name)
     text = inspect.getdoc(function) or ""
     taken = list(inspect.signature(function).parameters)
@@ -62,7 +52,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "rest beside a program": lambda: api.request(program=api.program(("ls",)), idle_s=2),
     "a seed below zero": lambda: api.plan(api.request("larson", seed=-1)),
     "a seed that no profile can hold": lambda: api.plan(api.request("larson", seed=2**63)),
-    "an objective": lambda: api.request("larson", objective="p50"),  # type: ignore[arg-type]
+    "an objective": lambda: api.request("larson", objective="p50"),
     "no words": lambda: api.program(),
     "words in one": lambda: api.program("ls -l"),
     "no time for a run": lambda: api.program(("ls",), timeout=float("nan")),
@@ -72,22 +62,22 @@ WRONG: dict[str, Callable[[], object]] = {
 }
 
 
-def test_what_is_asked_by_name_is_what_requests_and_programs_have() -> None:
+def test_what_is_asked_by_name_is_what_requests_and_programs_have():
     fields = {each.name for each in dataclasses.fields(TuneRequest)}
     spelled_out = {"workload", "program", "beside", "more", "allocator", "budget_s", "out"}
     assert set(RequestOptions.__annotations__) == fields - spelled_out
     with pytest.raises(TypeError, match="no option 'warmups'"):
-        described(("true",), warmups=2)  # type: ignore[call-arg]
+        described(("true",), warmups=2)
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_not_legal_is_a_usage_error_in_one_sentence(what: str) -> None:
+def test_what_is_not_legal_is_a_usage_error_in_one_sentence(what):
     with pytest.raises(UsageError) as refused:
         WRONG[what]()
     assert 10 < len(str(refused.value)) < 500 and "\n" not in str(refused.value)
 
 
-def test_contenders_in_one_text_are_not_split_into_letters() -> None:
+def test_contenders_in_one_text_are_not_split_into_letters():
     with pytest.raises(UsageError, match="'none' are one text; give several"):
         api.contenders("none")
 
@@ -95,23 +85,18 @@ def test_contenders_in_one_text_are_not_split_into_letters() -> None:
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 
 
-def spin_is_faster(arm: Arm) -> Truth:
+def spin_is_faster(arm):
     return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
-Study = Callable[..., Result]
-
-
 @pytest.fixture
-def study(
-    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
-) -> Study:
+def study(simulate, tmp_path, monkeypatch, listener):
     """Carries out a study from Python, of a simulated target on which `spin` is faster."""
     (tmp_path / "space.toml").write_text(SPACE)
     space, out = str(tmp_path / "space.toml"), tmp_path / "out"
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
 
-    def carry_out(*target: str, **options: object) -> Result:
+    def carry_out(*target, **options):
         simulate(spin_is_faster)
         asked = api.request(*target, budget="1m", space=space, out=out, **options)
         return api.tune(asked, reporter=listener)
@@ -120,47 +105,34 @@ def study(
 
 
 @pytest.fixture
-def studied(study: Study) -> Result:
+def studied(study):
     """Such a study of a workload."""
     return study("larson", threads=2)
 
 
-def test_a_study_says_what_disturbs_it_before_it_measures(
-    studied: Result, listener: Listener
-) -> None:
+def test_a_study_from_python_ends_in_a_result_with_its_views(studied, listener):
     said = [line.partition(":")[0] for line in listener.lines]
-    assert said.index("warning") < said.index("calibrated")
+    assert said.index("warning") < said.index("calibrated"), "what disturbs is said first"
+    tuned, folder = studied.profile, studied.folder
+    assert (tuned.claim.verdict, tuned.params) == ("improved", {"depot_lock": "spin"})
+    assert folder is not None and api.load_profile(folder / "profile.json") == tuned
+    made = api.environment(tuned, {"HZ_DEPOT_LOCK": "mutex", "HOME": "/h"})
+    assert (made["HZ_DEPOT_LOCK"], made["HOME"]) == ("spin", "/h")
+    assert api.summary(studied)["verdict"] == "improved"
+    assert any(line.startswith("verdict: improved") for line in api.summary_lines(studied))
+    assert "depot_lock" in api.report(folder).read_text()
+    assert "block" in {json.loads(line)["kind"] for line in api.samples(folder)}
 
 
-def test_a_study_from_python_ends_in_a_result_and_the_profile_that_is_stored(
-    studied: Result,
-) -> None:
-    assert studied.profile.claim.verdict == "improved"
-    assert studied.profile.params == {"depot_lock": "spin"}
-    assert studied.folder is not None
-    assert api.load_profile(studied.folder / "profile.json") == studied.profile
-
-
-def test_a_program_may_be_called_as_it_likes(study: Study, tmp_path: Path) -> None:
+def test_a_program_may_be_called_as_it_likes(study, tmp_path):
     program = tmp_path / "my pr\u00f6g's\udcff"
     program.symlink_to("/bin/cat")
     found = study(program=api.program((str(program),)), allocator="hz")
     assert found.profile.workload.name == "my-pr-g-s-"
-    assert found.folder is not None
     assert api.load_profile(found.folder / "profile.json") == found.profile
 
 
-def test_summary_page_and_samples_are_views_of_a_result(studied: Result) -> None:
-    assert studied.folder is not None
-    assert api.summary(studied)["verdict"] == "improved"
-    assert any(line.startswith("verdict: improved") for line in api.summary_lines(studied))
-    assert "depot_lock" in api.report(studied.folder).read_text()
-    kinds = {json.loads(line)["kind"] for line in api.samples(studied.folder)}
-    assert "block" in kinds
-
-
-def test_samples_are_columns_that_numpy_takes_in_one_line(studied: Result) -> None:
-    assert studied.folder is not None
+def test_samples_are_columns_for_numpy_and_a_table(studied):
     turns = api.sample_columns(studied.folder)
     speeds = np.array(turns["ops"]) / np.array(turns["counted_ns"])
     is_spin = np.array(turns["params.depot_lock"]) == "spin"
@@ -168,38 +140,14 @@ def test_samples_are_columns_that_numpy_takes_in_one_line(studied: Result) -> No
     assert speeds[is_spin].mean() > 1.1 * speeds[~is_spin].mean()
     outcomes = api.sample_columns(studied.folder, "outcome")
     assert set(outcomes["status"]) == {"ok"} and min(outcomes["rss_peak_kb"]) > 0
-
-
-def test_the_turns_of_a_study_are_exported_as_a_table(studied: Result) -> None:
-    assert studied.folder is not None
-    words = ["export", str(studied.folder), "--format", "csv"]
     table = studied.folder / "turns.csv"
-    assert status_of([*words, "-o", str(table)]) == 0
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    turns = api.sample_columns(studied.folder)
-    assert [float(row["ops"]) for row in rows] == turns["ops"]
-    assert list(rows[0]) == list(turns)
+    assert status_of(["export", str(studied.folder), "--format", "csv", "-o", str(table)]) == 0
+    head, *rows = csv.reader(table.read_text().splitlines())
+    assert head == list(turns)
+    assert [float(row[head.index("ops")]) for row in rows] == turns["ops"]
 
 
-def test_the_environment_of_a_profile_replaces_settings_and_keeps_the_rest(
-    studied: Result,
-) -> None:
-    made = api.environment(studied.profile, {"HZ_DEPOT_LOCK": "mutex", "HOME": "/h"})
-    assert (made["HZ_DEPOT_LOCK"], made["HOME"]) == ("spin", "/h")
-
-
-def test_a_study_in_a_thread_is_like_any_other(study: Study) -> None:
+def test_a_study_in_a_thread_is_like_any_other(study):
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(study, "larson", threads=2).result()
     assert result.profile.claim.verdict == "improved"
-
-
-def test_allocators_are_compared_from_python() -> None:
-    sides, specs = api.contenders(["default", "glibc"]), api.rows("larson", "1")
-    found = api.compare(sides, specs, pairs=4, budget_s=1.0)
-    assert not found.stopped
-    speed = found.standings[0].of("glibc").speed
-    assert speed is not None and speed.ratio.low <= speed.ratio.estimate <= speed.ratio.high
-    assert "glibc" in api.comparison_text(found)
-    assert json.loads(api.comparison_json(found))["rows"]

@@ -59,24 +59,24 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("form", READ)
-def test_a_text_becomes_a_typed_value(form: str) -> None:
+def test_a_text_becomes_a_typed_value(form):
     found, meant = READ[form]
     assert found == meant
 
 
 @pytest.mark.parametrize("text", CONTENDERS)
-def test_a_contender_is_known_by_its_form(text: str) -> None:
+def test_a_contender_is_known_by_its_form(text):
     assert arguments.contender_text(text) == CONTENDERS[text]
 
 
 @pytest.mark.parametrize("form", REFUSED)
-def test_what_is_not_legal_is_shown_with_its_option_and_what_is_legal(form: str) -> None:
+def test_what_is_not_legal_is_shown_with_its_option_and_what_is_legal(form):
     with pytest.raises(UsageError, match=r"^--given '.*: legal is ") as refused:
         REFUSED[form]()
     assert len(str(refused.value)) < 400
 
 
-def test_the_words_of_commands_are_read_in_one_place() -> None:
+def test_the_words_of_commands_are_read_in_one_place():
     """But for the first line of a script, and the file beside a profile: no options."""
     readers = {
         str(path.relative_to(PACKAGE))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from lab.replay import Landscape, ModelNoise, Truth
+from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, ProofPlan
 from hztune.stats.intervals import FIRST_LOOK, planned_interval
-from hztune.study.bench import Workbench
 from hztune.study.limits import MemoryLimit
-from hztune.study.proof import CLAIM_ERROR, Proof, _Attempt, claim_error, prove
+from hztune.study.proof import CLAIM_ERROR, _Attempt, claim_error, prove
 
 from .conftest import SIMULATED, Stopped, bench_of
 
@@ -22,17 +19,17 @@ LONGER = Arm.of("hz", {"lock": "spin", "pages": "on"})
 LONGEST = Arm.of("hz", {"lock": "spin", "pages": "on", "delay": 0})
 
 
-def adding(lock: float, pages: float = 0.0, delay: float = 0.0) -> Landscape:
+def adding(lock, pages=0.0, delay=0.0):
     """A landscape in which each parameter adds something."""
     effects = {"lock": lock, "pages": pages, "delay": delay}
     return lambda arm: Truth(sum(effects[name] for name in arm.config))
 
 
-def proof_of(bench: Workbench, share: float = 1.0, alpha: float = 0.01) -> Proof:
+def proof_of(bench, share=1.0, alpha=0.01):
     return prove(bench, DEFAULT, [FINALIST], alpha=alpha, until=share)
 
 
-def chained(bench: Workbench, *arms: Arm) -> Proof:
+def chained(bench, *arms):
     return prove(bench, DEFAULT, arms, alpha=claim_error(0), until=1.0)
 
 
@@ -43,20 +40,17 @@ def chained(bench: Workbench, *arms: Arm) -> Proof:
     ("gain", "floor", "answer"),
     [(0.2, 0.0, "proved"), (0.0, 0.02, "futile"), (0.05, 0.2, "futile")],
 )
-def test_a_clear_gain_is_proved_and_none_or_one_below_the_floor_is_given_up_early(
-    gain: float, floor: float, answer: str
-) -> None:
+def test_a_clear_gain_is_proved_and_none_is_given_up(gain, floor, answer):
     bench = bench_of(adding(gain), SIMULATED, budget_s=600)
     bench.calibrated(floor)
     proof = proof_of(bench)
     assert proof.answer == answer
     assert bench.budget.elapsed() < 300
     if answer == "proved":
-        assert proof.interval is not None
         assert proof.interval.low < gain < proof.interval.high
 
 
-def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned() -> None:
+def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned():
     """Beyond its plan the first step has no interval, and the claim would have none."""
     bench = bench_of(adding(0.2), SIMULATED)
     plan = ProofPlan(pairs=19, rounds=19, floor=0.0)
@@ -68,23 +62,23 @@ def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned()
     assert attempt.proof(is_last=False).interval is not None
 
 
-def test_a_proof_keeps_to_its_share_of_the_budget() -> None:
+def test_a_proof_keeps_to_its_share_of_the_budget():
     bench = bench_of(adding(0.05), LOUD, budget_s=120)
     proof_of(bench, share=0.5)
     assert bench.budget.elapsed() <= 60
 
 
 @pytest.mark.parametrize("status", ["crash", "wrong_config"])
-def test_a_finalist_that_fails_is_refused(status: str) -> None:
-    def landscape(arm: Arm) -> Truth:
-        return Truth(status=status if arm == FINALIST else "ok")  # type: ignore[arg-type]
+def test_a_finalist_that_fails_is_refused(status):
+    def landscape(arm):
+        return Truth(status=status if arm == FINALIST else "ok")
 
     bench = bench_of(landscape)
     assert proof_of(bench).answer == "failed"
     assert len(bench.ledger.blocks) == 1
 
 
-def test_all_finalists_together_use_no_more_error_than_one_study_may() -> None:
+def test_all_finalists_together_use_no_more_error_than_one_study_may():
     spent = [claim_error(attempt) for attempt in range(40)]
     assert sum(spent) <= CLAIM_ERROR
     assert 0.5 * CLAIM_ERROR < 0.01
@@ -92,7 +86,7 @@ def test_all_finalists_together_use_no_more_error_than_one_study_may() -> None:
 
 
 @pytest.mark.parametrize("attempt", [50, 5000])
-def test_the_last_of_very_many_finalists_has_hardly_an_error_to_spend(attempt: int) -> None:
+def test_the_last_of_very_many_finalists_has_hardly_an_error_to_spend(attempt):
     assert proof_of(bench_of(adding(0.3), LOUD), alpha=claim_error(attempt)).answer == "futile"
     lucky = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28]
     assert planned_interval(lucky, claim_error(attempt), len(lucky)).has_zero
@@ -100,33 +94,24 @@ def test_the_last_of_very_many_finalists_has_hardly_an_error_to_spend(attempt: i
 
 # ---- what the proof promises, over many studies --------------------------------------------------
 
-NOISES = {
-    "quiet": SIMULATED,
-    "loud": LOUD,
-    "drifting": ModelNoise(within=0.1, between=0.05, drift=0.05),
-    "heavy tails": ModelNoise(within=0.1, between=0.05, tail=2.5, outlier_share=0.02),
-}
 
-
-@pytest.mark.parametrize("kind", NOISES)
-def test_nothing_is_claimed_of_equals_and_intervals_cover_the_truth(kind: str) -> None:
+def test_nothing_is_claimed_of_equals_and_intervals_cover_the_truth():
     claims = missed = 0
     for seed in range(40):
-        equals = bench_of(adding(0.0), NOISES[kind], seed=seed, budget_s=40)
+        equals = bench_of(adding(0.0), LOUD, seed=seed, budget_s=40)
         claims += proof_of(equals, alpha=claim_error(0)).answer == "proved"
-        faster = bench_of(adding(0.1), NOISES[kind], seed=seed, budget_s=40)
-        interval = proof_of(faster).interval
+        interval = proof_of(bench_of(adding(0.1), LOUD, seed=seed, budget_s=40)).interval
         missed += interval is not None and not interval.low <= 0.1 <= interval.high
-    # With intervals of half their width each kind of noise brings more.
+    # With intervals of half their width each brings more.
     assert claims <= 2  # at 0.4 % a study, three or more would happen once in 1700 test runs
     assert missed <= 5
 
 
-def memory_bench(seed: int, limit: str, share: float, log_ratio: float = 0.0) -> Workbench:
+def memory_bench(seed, limit, share, log_ratio=0.0):
     """A bench on which memory scatters; the finalist takes that share of the limit."""
     rss_kb = round(share * 100_000 * float(limit[:-1])) + 1
 
-    def landscape(arm: Arm) -> Truth:
+    def landscape(arm):
         return Truth(log_ratio, rss_kb=rss_kb) if arm == FINALIST else Truth()
 
     return bench_of(
@@ -143,19 +128,17 @@ def memory_bench(seed: int, limit: str, share: float, log_ratio: float = 0.0) ->
     ("limit", "log_ratio", "answers"),
     [("0.80x", 0.0, {"kept"}), ("0.80x", 0.2, {"kept", "proved"}), ("1.20x", 0.2, {"proved"})],
 )
-def test_what_takes_a_tenth_less_than_the_limit_is_found_to_keep_it_and_hardly_more_is_not(
-    limit: str, log_ratio: float, answers: set[str]
-) -> None:
+def test_a_tenth_below_a_limit_keeps_it_and_it_not(limit, log_ratio, answers):
     """The design allows half of claim_error(0), 0.4 %; each pair with Student's interval: 12 %."""
     lean = [proof_of(memory_bench(seed, limit, 0.9, log_ratio), alpha=0.008) for seed in range(10)]
     assert sum(proof.answer in answers for proof in lean) >= 9
-    if (limit, log_ratio) != ("0.80x", 0.2):
+    if log_ratio == 0.0:
         benches = [memory_bench(seed, limit, 1.0, log_ratio) for seed in range(40)]
         said = [proof_of(bench, alpha=claim_error(0)).succeeded for bench in benches]
         assert sum(said) <= 2  # three or more would happen once in 450 test runs
 
 
-def test_what_takes_far_too_much_memory_is_refused_before_the_first_look() -> None:
+def test_what_takes_far_too_much_memory_is_refused_before_the_first_look():
     bench = memory_bench(1, "0.80x", 1.2)
     assert proof_of(bench).answer == "over_limit"
     assert len(bench.ledger.blocks) < FIRST_LOOK
@@ -164,17 +147,17 @@ def test_what_takes_far_too_much_memory_is_refused_before_the_first_look() -> No
 # ---- chains --------------------------------------------------------------------------------------
 
 
-def test_each_parameter_that_adds_something_is_proved_against_the_one_before_it() -> None:
+def test_each_parameter_that_adds_something_is_proved_against_the_one_before_it():
     proof = chained(bench_of(adding(0.1, 0.1), SIMULATED), FINALIST, LONGER)
     assert proof.arm == LONGER
     assert [step.answer for step in proof.steps] == ["proved", "proved"]
     assert [step.added for step in proof.steps] == [("lock",), ("pages",)]
     for step in proof.steps:
-        assert step.interval is not None and step.interval.low <= 0.1 <= step.interval.high
-    assert proof.interval is not None and proof.interval.low <= 0.2 <= proof.interval.high
+        assert step.interval.low <= 0.1 <= step.interval.high
+    assert proof.interval.low <= 0.2 <= proof.interval.high
 
 
-def crashing(arm: Arm) -> Truth:
+def crashing(arm):
     return Truth(0.1 * len(arm.config), status="crash" if "pages" in arm.config else "ok")
 
 
@@ -187,8 +170,8 @@ def crashing(arm: Arm) -> Truth:
     ],
 )
 def test_a_step_that_adds_nothing_harms_or_crashes_ends_the_chain_and_costs_only_itself(
-    landscape: Callable[[Arm], Truth], arms: tuple[Arm, ...], answer: str
-) -> None:
+    landscape, arms, answer
+):
     for seed in range(3):
         bench = bench_of(landscape, SIMULATED, seed=seed)
         proof = chained(bench, *arms)
@@ -197,17 +180,16 @@ def test_a_step_that_adds_nothing_harms_or_crashes_ends_the_chain_and_costs_only
         assert LONGEST not in [outcome.arm for outcome in bench.ledger.blocks[-1].outcomes]
 
 
-def test_an_attempt_does_not_count_the_pairs_of_the_attempt_before() -> None:
+def test_an_attempt_does_not_count_the_pairs_of_the_attempt_before():
     bench = bench_of(adding(0.0, 0.2), SIMULATED)
     prove(bench, DEFAULT, [FINALIST, LONGER], alpha=claim_error(0), until=0.5)
     refused = len(bench.ledger.blocks)
     proof = chained(bench, LONGER)
-    assert proof.interval is not None
     assert proof.interval.pairs == len(bench.ledger.blocks) - refused
 
 
 @pytest.mark.slow
-def test_useless_parameters_get_into_few_profiles() -> None:
+def test_useless_parameters_get_into_few_profiles():
     """Each addition may err in 2.5 % of studies."""
     longer = 0
     for seed in range(30):
@@ -216,7 +198,7 @@ def test_useless_parameters_get_into_few_profiles() -> None:
     assert longer <= 3  # four or more would happen once in 150 test runs
 
 
-def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less() -> None:
+def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less():
     bench = bench_of(adding(0.001))
     begun = _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9).plan
     for _ in range(4):

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.study.counters import (
-    FAULTS,
-    WHOLE,
-    CounterChange,
-    counter_changes,
-    fresh_outcomes,
-)
+from hztune.study.counters import FAULTS, WHOLE, CounterChange, counter_changes, fresh_outcomes
 from hztune.study.ledger import Ledger
 
 MIB = 1 << 20
 DEFAULT, TUNED = Arm("hz"), Arm.of("hz", {"depot_lock": "spin"})
 
 
-def process(arm: Arm, ops: int = 0, faults: int = 0, **counters: int) -> Outcome:
+def process(arm, ops=0, faults=0, **counters):
     """A process that counted; without `ops` nothing is known of it but its counters."""
     facts = {"ops": ops, FAULTS: faults} if ops else {}
     return Outcome(arm, "ok", ops_per_s=1.0, counters=counters, facts=facts)
 
 
-def changes(*pairs: tuple[Outcome, Outcome]) -> list[str]:
+def changes(*pairs):
     """What some pairs show, in words, each followed by whether it is told."""
     return [each.text for each in counter_changes(pairs)]
 
@@ -36,7 +29,7 @@ def changes(*pairs: tuple[Outcome, Outcome]) -> list[str]:
 # ---- words ---------------------------------------------------------------------------------------
 
 
-def test_every_counter_of_the_core_has_words_of_its_own(root: Path) -> None:
+def test_every_counter_of_the_core_has_words_of_its_own(root):
     table = (root / "core" / "include" / "hz" / "stats.def").read_text()
     counters = re.findall(r"^HZ_STAT\((\w+),", table, re.M)
     words = {CounterChange(name, 1, 2).noun for name in (*counters, FAULTS)}
@@ -62,11 +55,11 @@ def test_every_counter_of_the_core_has_words_of_its_own(root: Path) -> None:
         (CounterChange("of_a_later_core", 1, 9000), "more of_a_later_core: 1 -> 9,000 per process"),
     ],
 )  # fmt: skip
-def test_a_change_is_told_in_one_line(change: CounterChange, line: str) -> None:
+def test_a_change_is_told_in_one_line(change, line):
     assert change.text == line
 
 
-def test_a_faster_process_that_counts_as_often_per_operation_did_nothing_else() -> None:
+def test_a_faster_process_that_counts_as_often_per_operation_did_nothing_else():
     (faster,) = counter_changes([(process(DEFAULT, 10, refills=1), process(TUNED, 30, refills=3))])
     assert faster.size == pytest.approx(0.0)
 
@@ -103,15 +96,15 @@ TOLD: dict[str, tuple[list[tuple[Outcome, Outcome]], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_pairs_counted_is_told(case: str) -> None:
+def test_what_pairs_counted_is_told(case):
     pairs, lines = TOLD[case]
     assert changes(*pairs) == lines
 
 
-def test_only_fresh_pairs_of_the_arm_are_looked_at() -> None:
+def test_only_fresh_pairs_of_the_arm_are_looked_at():
     arms = {"search": TUNED, "confirm": Arm.of("hz", {"thp": "on"}), "panel": TUNED}
     blocks = [
-        Block(number, role, (process(DEFAULT), process(arm)))  # type: ignore[arg-type]
+        Block(number, role, (process(DEFAULT), process(arm)))
         for number, (role, arm) in enumerate([*arms.items(), ("confirm", TUNED)])
     ]
     assert fresh_outcomes(Ledger.of(blocks), TUNED) == [blocks[-1].outcomes]

@@ -7,7 +7,6 @@ a section that has another name, a room that no document names fails here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +37,7 @@ EVERY_DOCUMENT = pytest.mark.parametrize(
 
 
 @cache
-def files() -> frozenset[str]:
+def files():
     """Every file and directory of the tree, relative to its root."""
     found = {path for name in FOLDERS for path in (ROOT / name).rglob("*")} | set(ROOT.iterdir())
     return frozenset(
@@ -46,14 +45,14 @@ def files() -> frozenset[str]:
     )
 
 
-def sections(document: Path) -> set[str]:
+def sections(document):
     """The sections of a document as links name them."""
     text = BLOCK.sub("", document.read_text())
     heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def broken_links(document: Path) -> Iterator[str]:
+def broken_links(document):
     """What a document links to and is not there."""
     for target in LINK.findall(BLOCK.sub("", document.read_text())):
         path, _, section = target.partition("#")
@@ -63,7 +62,7 @@ def broken_links(document: Path) -> Iterator[str]:
             yield target
 
 
-def strange_paths(document: Path) -> Iterator[str]:
+def strange_paths(document):
     """What a document names in backticks as a source file or a directory, and is not there.
 
     A path starts at the document or at the root; a name alone may stand anywhere. The text of a
@@ -83,41 +82,40 @@ def strange_paths(document: Path) -> Iterator[str]:
 
 
 @EVERY_DOCUMENT
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_leads_somewhere(document):
     assert list(broken_links(document)) == []
 
 
 @EVERY_DOCUMENT
-def test_every_path_in_backticks_exists(document: Path) -> None:
+def test_every_path_in_backticks_exists(document):
     assert list(strange_paths(document)) == []
 
 
-def test_readme_is_read_in_five_minutes() -> None:
+def test_readme_is_read_in_five_minutes():
     assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES
 
 
-def test_the_rooms_of_the_tuner_are_told_as_they_are() -> None:
+def test_the_rooms_of_the_tuner_are_told_as_they_are():
     text = (ROOT / "tuner" / "hztune" / "README.md").read_text().partition("## The rooms")[2]
     table = text.partition("|---|---|\n")[2].partition("\n\n")[0]
     told = [frozenset(CODE.findall(line.split("|")[1])) for line in table.splitlines()]
     assert told == [level - {"__main__", "__init__"} for level in PYTHON_LEVELS]
 
 
-def example(document: Path) -> str:
+def example(document):
     """The first TOML file that a document shows."""
     found = re.search(r"^( *)```toml\n(.*?)```", document.read_text(), re.DOTALL | re.MULTILINE)
-    assert found is not None
     return re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
 
 
-def test_the_example_of_a_search_space_is_one(tmp_path: Path) -> None:
+def test_the_example_of_a_search_space_is_one(tmp_path):
     path = tmp_path / "example.toml"
     path.write_text(example(ROOT / "search_spaces" / "README.md"))
     made = space.load(path, params.table(), check=params.check, facts={"cpus": 4, "threads": 8})
     assert made.rules and made.presets and made.contains({})
 
 
-def test_the_example_of_an_experiment_is_one(tmp_path: Path) -> None:
+def test_the_example_of_an_experiment_is_one(tmp_path):
     (tmp_path / "experiment.toml").write_text(example(ROOT / "experiments" / "README.md"))
     made = definition.load(tmp_path)
     assert (len(made.sides), len(made.rows)) == (4, 4)

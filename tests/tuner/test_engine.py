@@ -10,22 +10,17 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 from numpy.typing import NDArray
 
-from hztune.machine import Machine
 from hztune.study.limits import LossLimit
 from hztune.workload import WorkloadSpec
-
-from .conftest import Compiler
 
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 LANDSCAPES = sorted(ENGINE.glob("landscape-*.json"))
@@ -37,14 +32,25 @@ SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py") if path.stem not in P
 BUDGET_S = 60.0
 
 Floats = NDArray[np.float64]
-Script = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+def script(monkeypatch):
     """Imports one of the experiments' programs as it would be when it is started."""
     monkeypatch.syspath_prepend(str(ENGINE))
     return import_module
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Starts one that was imported; gives what it prints."""
+
+    def start(module, *words):
+        monkeypatch.setattr(sys, "argv", [str(module.__file__), *map(str, words)])
+        module.main()
+        return capsys.readouterr().out
+
+    return start
 
 
 class Nearest(NamedTuple):
@@ -54,51 +60,39 @@ class Nearest(NamedTuple):
     level: Floats
     error: Floats
 
-    def predict(self, where: Floats) -> Floats:
+    def predict(self, where):
         gaps = ((where[:, None] - self.where) ** 2).sum(axis=2)
         found: Floats = self.level[gaps.argmin(axis=1)]
         return found
 
 
 @pytest.fixture
-def regret(script: Script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def regret(script, monkeypatch):
     regret = script("regret")
     monkeypatch.setattr(regret, "fitted", Nearest)
     return regret
 
 
-def replayed(spec: WorkloadSpec, seed: int = 1, **more: object) -> ReplayExecutor:
+def replayed(spec, seed=1, **more):
     """An executor in which everything is as fast as the default."""
     return ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=seed)
 
 
-def by_turns(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, ReplayExecutor]:
+def by_turns(name, seed, machine):
     """Stands for `record.by_turns`."""
     spec = WorkloadSpec.from_text(*import_module("record").WORKLOADS[name])
     return spec, replayed(spec, seed)
 
 
-def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
-    monkeypatch.setattr(sys, "argv", [str(module.__file__), *map(str, words)])
-    module.main()
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_program_of_the_experiments_says_how_it_is_used(
-    name: str,
-    script: Script,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_program_says_how_it_is_used(name, script, run, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
-        run(script(name), monkeypatch, "--help")
+        run(script(name), "--help")
     assert capsys.readouterr().out.startswith("usage: ")
 
 
 @pytest.mark.parametrize("path", LANDSCAPES[:2], ids=lambda path: path.stem)
-def test_every_recorded_landscape_can_be_searched_whatever_the_defaults_are_by_now(
-    path: Path, regret: ModuleType
-) -> None:
+def test_a_recorded_landscape_can_be_searched_for_ever(path, regret):
     surface = regret.Surface.read(path)
     found = json.loads(path.read_text())
     space = surface.space
@@ -111,49 +105,18 @@ def test_every_recorded_landscape_can_be_searched_whatever_the_defaults_are_by_n
 
 
 def test_what_is_recorded_now_can_be_searched_and_refined(
-    script: Script,
-    regret: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    script, run, regret, monkeypatch, tmp_path
+):
     record = script("record")
     monkeypatch.setattr(record, "by_turns", by_turns)
-    run(record, monkeypatch, "larson-4", "--configs", "12", "--passes", "2", "--out", tmp_path)
-    run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
+    run(record, "larson-4", "--configs", "12", "--passes", "2", "--out", tmp_path)
+    run(record, "larson-4", "--refine-only", "--out", tmp_path)
     path = tmp_path / "landscape-larson-4.json"
     assert regret.TUNERS["random search"](regret.Surface.read(path), 1, BUDGET_S)
     found = json.loads(path.read_text())
     path.write_text(json.dumps({**found, "defaults": {**found["defaults"], "magazine_cap": 8}}))
     with pytest.raises(SystemExit, match="other defaults"):
-        run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
-
-
-def test_the_precision_of_a_cell_is_measured(
-    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    precision = script("precision")
-    monkeypatch.setattr(precision, "TurnExecutor", replayed)
-    run(precision, monkeypatch, "--cell", "remote-2", "--repeats", "3", "--pairs", "2")
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
-    assert len(cell["log_ratios"]) == 3
-
-
-def test_a_study_of_equals_comes_to_a_verdict(
-    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    equals = script("equals")
-    clocks: list[Any] = []
-
-    def with_its_clock(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, Any]:
-        spec, executor = by_turns(name, seed, machine)
-        clocks.append(executor.clock)
-        return spec, executor
-
-    monkeypatch.setattr(equals, "by_turns", with_its_clock)
-    monkeypatch.setattr(equals, "SystemClock", lambda: clocks[-1])
-    run(equals, monkeypatch, "--studies", "1", "--budget", str(BUDGET_S), "larson-4")
-    (study,) = json.loads(capsys.readouterr().out)["studies"]
-    assert study["verdict"] == "no_gain"
+        run(record, "larson-4", "--refine-only", "--out", tmp_path)
 
 
 LOSS_ROW = re.compile(r"^ *\| (0\.\d+) \| (\d+) \|(( \d+ % \|)+)$", re.MULTILINE)
@@ -164,35 +127,13 @@ LOSS_TABLE = [
 
 
 @pytest.mark.parametrize(("deviation", "pairs", "shares"), LOSS_TABLE)
-def test_what_is_said_of_max_loss_is_what_the_judging_code_shows(
-    deviation: float, pairs: int, shares: list[float], script: Script
-) -> None:
+def test_what_is_said_of_max_loss_is_what_the_judging_code_shows(deviation, pairs, shares, script):
     losses, proofs = script("losses"), 250
     assert [(row, count) for row, count, _ in LOSS_TABLE] == [*losses.ROWS]
     found = losses.shares(deviation, pairs, proofs)
     for said, seen in zip(shares, found, strict=True):
         error = math.sqrt(max(said * (1.0 - said), 0.01) / proofs)
         assert abs(seen - said) <= 3.5 * error + 0.005
-
-
-def test_the_precision_of_a_program_is_measured_once_and_kept(
-    script: Script,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    programs, results = script("programs"), tmp_path / "programs.json"
-    monkeypatch.setattr(programs, "build", lambda work, cases, **sizes: None)
-    words: list[str | Path] = ["--only", "sqlite", "--pairs", "1", "--load", "busy"]
-    words += ["--results", results]
-    run(programs, monkeypatch, *words)
-    (cell,) = programs.kept(results, "cells", programs.Cell)
-    assert (cell.program, cell.load, len(cell.turns), len(cell.runs)) == ("sqlite", "busy", 1, 1)
-    told = capsys.readouterr().out
-    assert "| `sqlite` |" in told
-    monkeypatch.setattr(programs, "measure", lambda *cell: pytest.fail("it is known"))
-    run(programs, monkeypatch, *words)
-    assert capsys.readouterr().out == told
 
 
 SERVES = """
@@ -208,9 +149,7 @@ while time.process_time() < end:
 """
 
 
-def test_a_server_is_slowed_by_the_share_of_its_cpu_time_that_was_asked_for(
-    script: Script, compiled: Compiler, tmp_path: Path
-) -> None:
+def test_a_server_is_slowed_as_was_asked(script, compiled, tmp_path):
     slowed = script("slowed")
     library = compiled("slowed.so", (ENGINE / "slowed.c").read_text(), "-shared", "-fPIC")
     variables = {"LD_PRELOAD": str(library), "SLOWED_SHARE": "0.1"}

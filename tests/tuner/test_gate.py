@@ -11,37 +11,23 @@ import io
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from numpy.random import Generator
 
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm
 from hztune.compare import comparison, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.conduct import carry_out
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import (
-    Gate,
-    GateAnswer,
-    Horizon,
-    is_settled_by_failure,
-    whole,
-)
-from hztune.compare.match import (
-    LEAST_PAIRS,
-    OVERTIME_S,
-    Effort,
-    RowRun,
-    Unfinished,
-    play,
-)
-from hztune.errors import OutOfTime, UsageError
+from hztune.compare.gate import Gate, Horizon, is_settled_by_failure, whole
+from hztune.compare.match import LEAST_PAIRS, OVERTIME_S, Effort, RowRun, Unfinished, play
+from hztune.errors import OutOfTime
 from hztune.progress import Quiet
 from hztune.stats.intervals import planned_looks
 from hztune.workload import WorkloadSpec
@@ -75,7 +61,7 @@ class Case:
     rows: int = 1  # that share the error of "worse"
 
 
-def played(case: Case, noise: Draw, rng: Generator) -> tuple[GateAnswer, int]:
+def played(case, noise, rng):
     """The answer of one comparison, and the pairs that it took: as a row looks."""
     gate = Gate.of(MARGIN, case.rows)
     until = case.ends_at or case.planned
@@ -91,7 +77,7 @@ def played(case: Case, noise: Draw, rng: Generator) -> tuple[GateAnswer, int]:
     return "not enough data", until
 
 
-def shares(case: Case, noise: Draw, times: int) -> tuple[dict[str, float], float]:
+def shares(case, noise, times):
     """How often each answer is given, and the mean number of pairs."""
     rng = np.random.default_rng(SEED)
     found = [played(case, noise, rng) for _ in range(times)]
@@ -106,9 +92,7 @@ SURE = 0.025 + 3.0 * math.sqrt(0.025 * 0.975 / TIMES)
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("planned", "ends_at"), [(12, 0), (30, 0), (30, 17), (5, 0)])
-def test_neither_wrong_answer_is_frequent_where_just_the_margin_is_lost(
-    noise: str, planned: int, ends_at: int
-) -> None:
+def test_no_wrong_answer_is_frequent_at_the_margin(noise, planned, ends_at):
     found, _ = shares(Case(AT_MARGIN, 0.03, planned, ends_at), NOISES[noise], TIMES)
     assert found.get("no worse", 0.0) <= SURE, (SEED, found)
     assert found.get("worse", 0.0) <= SURE, (SEED, found)
@@ -125,9 +109,7 @@ def test_neither_wrong_answer_is_frequent_where_just_the_margin_is_lost(
         (Case(AT_MARGIN, 0.03, 30, rows=10), "worse", 0.0, SURE / 10),
     ],
 )
-def test_an_answer_is_as_frequent_as_it_should_be(
-    case: Case, answer: str, least: float, most: float
-) -> None:
+def test_answers_are_as_frequent_as_said(case, answer, least, most):
     found, pairs = shares(case, NOISES["normal"], TIMES)
     assert least <= found.get(answer, 0.0) <= most, (SEED, found)
     assert pairs < 25 or case.loss or case.scatter > 0.02, "what is quiet ends before the plan does"
@@ -136,15 +118,13 @@ def test_an_answer_is_as_frequent_as_it_should_be(
 # ---- a row under a gate --------------------------------------------------------------------------
 
 
-def landscape(loss: float = 0.0, **truth: object) -> Landscape:
+def landscape(loss=0.0, **truth):
     """The new one loses that much; `truth` says more of it."""
-    new = Truth(log_ratio=math.log1p(-loss), **truth)  # type: ignore[arg-type]
+    new = Truth(log_ratio=math.log1p(-loss), **truth)
     return lambda arm: new if arm.allocator == "b" else Truth()
 
 
-def compared(
-    truth: Landscape, noise: ModelNoise | None = None, *, budget_s: float = 60.0, rows: int = 1
-) -> Comparison:
+def compared(truth, noise=None, *, budget_s=60.0, rows=1):
     """A comparison of which everything was drawn."""
     gate = Gate.of(MARGIN, rows)
     specs = [WorkloadSpec("larson", "", (), threads + 1) for threads in range(rows)]
@@ -165,9 +145,7 @@ QUIET = ModelNoise(within=0.01, between=0.005)
 
 @pytest.mark.parametrize("gate", [None, Gate.of(MARGIN)], ids=["a ratio", "a gate"])
 @pytest.mark.parametrize(("run_s", "pairs"), [(1.0, 4), (5.5, 2), (12.0, 1), (40.0, 0)])
-def test_a_row_keeps_to_its_budget_and_says_at_once_when_that_is_too_small(
-    run_s: float, pairs: int, gate: Gate | None
-) -> None:
+def test_a_row_keeps_to_its_budget_or_says_so(run_s, pairs, gate):
     listener, clock = Listener(), VirtualClock()
     executor = ReplayExecutor(
         landscape(), QUIET, seed=SEED, clock=clock, turn_ms=1e3 * run_s, warmup_ms=0, start_ms=0
@@ -185,14 +163,14 @@ def test_a_row_keeps_to_its_budget_and_says_at_once_when_that_is_too_small(
 class Ended(ReplayExecutor):
     """An executor whose third block is ended, since the budget is used up."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms, *, role, rounds, number):
         if number == 2:
             raise OutOfTime("the budget is used up")
         return super().measure(arms, role=role, rounds=rounds, number=number)
 
 
 @pytest.mark.parametrize("gate", [None, Gate.of(MARGIN)], ids=["a ratio", "a gate"])
-def test_what_was_measured_before_a_block_was_ended_is_told(gate: Gate | None) -> None:
+def test_what_was_measured_before_a_block_was_ended_is_told(gate):
     found, stopped = carry_out(
         Comparison(SIDES, (), (), (), gate=gate),
         [WorkloadSpec.from_text("larson", (), 2)],
@@ -206,7 +184,7 @@ def test_what_was_measured_before_a_block_was_ended_is_told(gate: Gate | None) -
     assert whole(found.answers) == "not enough data"
 
 
-def test_a_contender_that_fails_now_and_then_is_not_called_worse() -> None:
+def test_a_contender_that_fails_now_and_then_is_not_called_worse():
     good, bad = (
         ReplayExecutor(truth, QUIET, seed=SEED).measure(
             [each.arm for each in SIDES], role="explore", rounds=4, number=0
@@ -219,18 +197,20 @@ def test_a_contender_that_fails_now_and_then_is_not_called_worse() -> None:
         assert Gate.of(MARGIN).rule("row", blocks, Horizon(6)).answer == answer
 
 
-@pytest.mark.parametrize(
-    ("truth", "answer"),
-    [
-        (landscape(0.0), "no worse"),
-        (landscape(0.1), "worse"),
-        (landscape(status="crash"), "worse"),
-        (landscape(status="wrong_allocator"), "not enough data"),
-        (lambda arm: Truth(status="crash") if arm.allocator == "a" else Truth(), "not enough data"),
-    ],
-    ids=["equal", "slower", "crashing", "not as asked", "a base that crashes"],
-)
-def test_a_row_has_the_answer_that_its_contenders_deserve(truth: Landscape, answer: str) -> None:
+ANSWERS = {
+    "equal": (landscape(0.0), "no worse"),
+    "slower": (landscape(0.1), "worse"),
+    "crashing": (landscape(status="crash"), "worse"),
+    "not as asked": (landscape(status="wrong_allocator"), "not enough data"),
+    "a base that crashes": (
+        lambda arm: Truth(status="crash" if arm.allocator == "a" else "ok"), "not enough data",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_row_has_the_answer_that_its_contenders_deserve(case):
+    truth, answer = ANSWERS[case]
     (found,) = compared(truth, QUIET).rulings
     assert found.answer == answer, found
 
@@ -238,30 +218,29 @@ def test_a_row_has_the_answer_that_its_contenders_deserve(truth: Landscape, answ
 class RunsForNothing(ReplayExecutor):
     """What it measures takes no time: it never runs."""
 
-    def cost(self, arms: int, rounds: int) -> float:
+    def cost(self, arms, rounds):
         """No seconds."""
         return 0.0
 
 
-def test_a_row_that_takes_no_time_ends_after_the_least_pairs() -> None:
+def test_a_row_that_takes_no_time_ends_after_the_least_pairs():
     executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
     plan, spec = Effort(None, 10.0, Gate.of(MARGIN)), WorkloadSpec("larson", "", (), 1)
     run = RowRun(executor, spec, SIDES, plan, 10.0, Quiet())
     run.measure()
-    assert run.horizon is not None and run.horizon.planned == LEAST_PAIRS
+    assert run.horizon.planned == LEAST_PAIRS
     assert 0 < len(run.blocks) <= LEAST_PAIRS
 
 
-def test_a_row_ends_at_the_first_look_that_has_an_answer_which_the_table_shows() -> None:
+def test_a_row_ends_at_the_first_look_that_has_an_answer_which_the_table_shows():
     record = compared(landscape(0.2), QUIET)
     (found,) = record.rulings
     assert found.pairs < found.planned and found.pairs in planned_looks(found.planned)
     speed = record.standings[0].of("new").speed
-    assert speed is not None and found.speed is not None
     assert (speed.low, speed.high) == pytest.approx((found.speed.low, found.speed.high), abs=1e-6)
 
 
-def test_pairs_are_planned_by_the_time_and_an_open_answer_says_how_much_more_would_tell() -> None:
+def test_pairs_are_planned_by_the_time_and_an_open_answer_says_how_much_more_would_tell():
     noisy = ModelNoise(between=0.5)
     short, long = (compared(landscape(), noisy, budget_s=s).rulings[0] for s in (4.0, 20.0))
     assert LEAST_PAIRS <= short.planned < long.planned
@@ -271,7 +250,7 @@ def test_pairs_are_planned_by_the_time_and_an_open_answer_says_how_much_more_wou
     assert "times the time (--budget) would decide" in found.why
 
 
-def test_one_row_that_is_worse_makes_the_whole_worse() -> None:
+def test_one_row_that_is_worse_makes_the_whole_worse():
     rulings = compared(landscape(), QUIET, rows=2).rulings
     worse = compared(landscape(0.2), QUIET).rulings
     assert whole(rulings) == "no worse"
@@ -279,16 +258,10 @@ def test_one_row_that_is_worse_makes_the_whole_worse() -> None:
     assert whole([*rulings, rulings[0]._replace(answer="not enough data")]) == "not enough data"
 
 
-@pytest.mark.parametrize("text", ["2", "0%", "100%", "-1%", "2 %", "much", "", "nan%"])
-def test_what_is_no_margin_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--no-worse .*legal is a percentage"):
-        Gate.of(text)
-
-
 # ---- what is written -----------------------------------------------------------------------------
 
 
-def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path: Path) -> None:
+def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path):
     text = comparison.dumps(compared(landscape(0.1), QUIET))
     path = tmp_path / "record.json"
     path.write_text(text)
@@ -303,27 +276,25 @@ def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path:
 @pytest.mark.parametrize(
     ("loss", "noise", "child", "answer"),
     [
-        (0.0, QUIET, None, "no worse"),
+        (0.0, QUIET, "", "no worse"),
         (0.2, QUIET, "failure", "worse"),
         (0.0, ModelNoise(between=0.5), "skipped", "not enough data"),
     ],
 )
-def test_every_form_has_the_answer_of_each_row(
-    loss: float, noise: ModelNoise, child: str | None, answer: str
-) -> None:
+def test_every_form_has_the_answer_of_each_row(loss, noise, child, answer):
     found = compared(landscape(loss), noise, rows=2)
     labels = ["larson T=1", "larson T=2"]
     root = ElementTree.fromstring(table.junit(found))
     assert [case.get("name") for case in root.iter("testcase")] == labels
-    two = {kind: len(root.findall(f".//{kind}")) for kind in ("failure", "skipped")}
-    assert two == {kind: 2 * (kind == child) for kind in two}
-    counts = [int(root.get(name, -1)) for name in ("tests", "failures", "skipped", "errors")]
+    two = {kind: 2 * (kind == child) for kind in ("failure", "skipped")}
+    assert {kind: len(root.findall(f".//{kind}")) for kind in two} == two
+    counts = [int(root.get(name)) for name in ("tests", "failures", "skipped", "errors")]
     assert counts == [2, two["failure"], two["skipped"], 0]
     lines = list(csv.DictReader(io.StringIO(table.csv_text(found))))
     told = [(line["row"], line["contender"], line["answer"]) for line in lines]
     assert told == [(row, *side) for row in labels for side in (("old", ""), ("new", answer))]
-    assert float(lines[1]["ci_low"]) < float(lines[1]["ratio"]) < float(lines[1]["ci_high"])
-    assert abs(float(lines[1]["ratio"]) - 1.0 + loss) < 0.02 or noise is not QUIET
+    low, ratio, high = (float(lines[1][name]) for name in ("ci_low", "ratio", "ci_high"))
+    assert low < ratio < high and (abs(ratio - 1.0 + loss) < 0.02 or noise is not QUIET)
     page = table.as_markdown(found.standings, found.rulings).splitlines()
     assert page[0] == f"### new against old: {answer}"
     assert len({line.count("|") for line in page if line.startswith("|")}) == 1
@@ -331,7 +302,7 @@ def test_every_form_has_the_answer_of_each_row(
     assert table.plain(found.standings, found.rulings).splitlines()[-1] == answer
 
 
-def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured() -> None:
+def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured():
     left = (Unfinished("larson T=2", 3), Unfinished("larson T=4", 0))
     found = replace(compared(landscape(), QUIET), left=left)
     assert whole(found.answers) == "not enough data"
@@ -343,7 +314,7 @@ def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured() 
         assert told == [f"not enough data: {reason}" for reason in why]
 
 
-def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path: Path) -> None:
+def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path):
     found = compared(landscape(status="crash"), QUIET)
     odd = replace(SIDES[1], name="<\x1b[31m&\"'\udce9\x9b\u202e\U0001f600")
     found = replace(found, contenders=(SIDES[0], odd))
@@ -353,7 +324,7 @@ def test_every_file_can_be_read_whatever_a_program_is_called(tmp_path: Path) -> 
     assert "<?[31m&" in text and "'???\U0001f600" in text
 
 
-def report(times: int) -> None:
+def report(times):
     """Prints how often each answer is given."""
     print(f"{times} comparisons each, margin {MARGIN}, seed {SEED}\n")
     print("| noise | SD of a pair | pairs | lost | no worse | worse | pairs needed |")

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 
 from hztune import allocator, api, export
 from hztune import profile as profiles
-from hztune.allocator import Installed, inside, live
+from hztune.allocator import inside, live
 from hztune.allocator.inside import Mark
 from hztune.blocks import Arm
 from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure import Outcome, insides
+from hztune.measure import insides
 from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
-from hztune.profile import AllocatorId, Profile
+from hztune.profile import AllocatorId
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import chosen_from
 from hztune.verify.running import examine
 from hztune.workload import WorkloadSpec
-
-Compile = Any  # the Compiler of conftest.py
-Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 
 #: What a build of jemalloc 5.3.0 with the prefix of tikv-jemallocator says and reads; the program
 #: gives it a decay of its own, as Polars does. VARIABLE is what it reads.
@@ -88,19 +82,19 @@ int main(void) { free(malloc(100)); usleep(30000); return 0; }
 
 
 @pytest.fixture
-def rust(compiled: Compile) -> Path:
+def rust(compiled):
     """A program that stands for one of Rust with tikv-jemallocator; any word ends it at once."""
     program: Path = compiled("rust", SPEAKING, RUST)
     return program
 
 
-def linked(compiled: Compile, family: str) -> Path:
+def linked(compiled, family):
     """A program that is linked with an allocator of Debian's, and runs for a moment."""
     program: Path = compiled("linked", BUSY, "-Wl,--no-as-needed", LINKED[family])
     return program
 
 
-def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tuple[Outcome, ...]:
+def measured(program, parts, *arms):
     executor = executor_for(
         [replace(program, warmups=0, by="runs")], seed=1, machine=Machine.here(), inside=parts
     )
@@ -110,9 +104,7 @@ def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tupl
 # ---- finding -------------------------------------------------------------------------------------
 
 
-def test_a_prefix_is_found_in_a_stripped_program_and_a_run_tells_what_the_program_gives(
-    rust: Path, compiled: Compile
-) -> None:
+def test_a_stripped_prefix_is_found_and_a_run_tells_the_rest(rust, compiled):
     marks = inside.marks_of(compiled("stripped", SPEAKING, RUST, "-s"))
     assert marks == (Mark("jemalloc", "_rjem_", "5.3.0", "_RJEM_MALLOC_CONF"),)
     assert inside.marks_of(compiled("plain")) == ()
@@ -123,9 +115,7 @@ def test_a_prefix_is_found_in_a_stripped_program_and_a_run_tells_what_the_progra
     assert insides.of_run(Program((str(compiled("silent", silent, RUST)), "end"))) == ()
 
 
-def test_a_study_is_not_refused_before_the_run_that_shows_what_is_loaded_later(
-    compiled: Compile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_loaded_later_is_found(compiled, monkeypatch):
     wheel = ('-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared", "-fPIC")
     library = compiled("libwheel.so", SPEAKING, *wheel)
     source = """
@@ -148,17 +138,15 @@ def test_a_study_is_not_refused_before_the_run_that_shows_what_is_loaded_later(
 # ---- choosing ------------------------------------------------------------------------------------
 
 
-def study(program: Path, wanted: str) -> Any:
+def study(program, wanted):
     return understand(TuneRequest(program=Program((str(program), "end")), allocator=wanted))
 
 
-def names_of(task: Any) -> list[str]:
+def names_of(task):
     return [each.name for each in task.candidates.installed]
 
 
-def test_what_is_inside_stands_beside_the_preloaded_ones_and_says_what_it_serves(
-    rust: Path,
-) -> None:
+def test_what_is_inside_stands_beside_the_preloaded_and_says_its_part(rust):
     task = study(rust, "any")
     assert names_of(task)[0] == NAME
     assert {"glibc", "jemalloc", "hz"} <= set(names_of(task))
@@ -175,9 +163,7 @@ def test_what_is_inside_stands_beside_the_preloaded_ones_and_says_what_it_serves
     assert task.space.reduced({"dirty_decay_ms": 10000}) == {"dirty_decay_ms": 10000}
 
 
-def test_of_a_program_that_is_linked_with_an_allocator_neither_that_nor_glibc_is_a_candidate(
-    compiled: Compile, tmp_path: Path
-) -> None:
+def test_what_a_program_is_linked_with_is_no_candidate(compiled, tmp_path):
     program, why = linked(compiled, "jemalloc"), "the program's malloc is that of libjemalloc.so.2"
     task = study(program, "any")
     assert "inside:jemalloc" in names_of(task)
@@ -195,9 +181,7 @@ def test_of_a_program_that_is_linked_with_an_allocator_neither_that_nor_glibc_is
     assert not out.exists()
 
 
-def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
-    compiled: Compile, tmp_path: Path
-) -> None:
+def test_variables_that_two_builds_would_read_rule_out(compiled, tmp_path):
     family, build = "tcmalloc", tmp_path / "own.so"
     build.write_bytes(LINKED[family].read_bytes() + b"another build")
     program = compiled("linked", BUSY, "-Wl,--no-as-needed", build, f"-Wl,-rpath,{tmp_path}")
@@ -207,9 +191,7 @@ def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
     assert f"inside:{family}" in names_of(task) and family not in names_of(task)
 
 
-def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(
-    compiled: Compile, tmp_path: Path
-) -> None:
+def test_a_plan_runs_nothing_and_sees_what_is_linked(compiled, tmp_path):
     wrote = tmp_path / "wrote"
     source = f'#include <stdio.h>\nint main(void) {{ return fopen("{wrote}", "w") == NULL; }}'
     program = compiled("writes", source, "-Wl,--no-as-needed", LINKED["jemalloc"])
@@ -218,7 +200,7 @@ def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(
     assert not wrote.exists()
 
 
-def test_what_cannot_be_had_is_refused_with_what_can(compiled: Compile) -> None:
+def test_what_cannot_be_had_is_refused_with_what_can(compiled):
     static, plain = compiled("static", SPEAKING, RUST, "-static"), compiled("plain", BUSY)
     assert names_of(study(static, "any")) == [NAME]
     with pytest.raises(UsageError, match=f"is a static program.*--allocator {NAME}"):
@@ -228,9 +210,8 @@ def test_what_cannot_be_had_is_refused_with_what_can(compiled: Compile) -> None:
             study(plain, wanted)
     with pytest.raises(UsageError, match="for a program of your own"):
         understand(TuneRequest(workload=WorkloadSpec.from_text("larson"), allocator="inside"))
-    for text in ("inside:jemalloc", f"{NAME}:narenas=2"):
-        with pytest.raises(UsageError, match="stands in a program"):
-            contenders.parse([text])
+    with pytest.raises(UsageError, match="stands in a program"):
+        contenders.parse([f"{NAME}:narenas=2"])
     with pytest.raises(UsageError, match="is no library of this machine: it stands in a program"):
         allocator.get(NAME).installed()
     assert not any(name.startswith(inside.ANY) for name in allocator.names())
@@ -239,37 +220,31 @@ def test_what_cannot_be_had_is_refused_with_what_can(compiled: Compile) -> None:
 # ---- proving -------------------------------------------------------------------------------------
 
 
-def test_a_setting_that_follows_the_programs_own_is_proved(rust: Path) -> None:
+def test_a_setting_that_follows_the_programs_own_is_proved(rust):
     program = Program((str(rust), "end"))
     arms = [Arm("none"), Arm(NAME), Arm.of(NAME, {"dirty_decay_ms": 1000, "narenas": 2})]
     outcomes = measured(program, insides.of_run(program), *arms)
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "knob", "does", "told"),
-    [
-        (NAME, "narenas", "unset _RJEM_MALLOC_CONF", ""),
-        ("inside:tcmalloc", "release_rate_percent", "export TCMALLOC_RELEASE_RATE=3", "TCMALLOC_"),
-    ],
-)
-def test_a_wrapper_that_drops_or_changes_the_variable_is_noticed(
-    name: str, knob: str, does: str, told: str, rust: Path, compiled: Compile, tmp_path: Path
-) -> None:
-    program = rust if name == NAME else linked(compiled, "tcmalloc")
-    parts = insides.of_run(Program((str(program), "end")))
-    wrapper = tmp_path / "wrapper"
-    wrapper.write_text(f"#!/bin/sh\n{does}\nexec {program} end\n")
-    wrapper.chmod(0o755)
-    arm = Arm.of(name, {knob: 2})
-    _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
-    assert outcome.status == "wrong_config" and told in outcome.detail
+def test_a_wrapper_that_drops_or_changes_the_variable_is_noticed(rust, compiled, tmp_path):
+    tcmalloc = linked(compiled, "tcmalloc")
+    for program, name, knob, does, told in (
+        (rust, NAME, "narenas", "unset _RJEM_MALLOC_CONF", ""),
+        (tcmalloc, "inside:tcmalloc", "release_rate_percent", "export TCMALLOC_RELEASE_RATE=3",
+         "TCMALLOC_"),
+    ):  # fmt: skip
+        parts = insides.of_run(Program((str(program), "end")))
+        wrapper = tmp_path / "wrapper"
+        wrapper.write_text(f"#!/bin/sh\n{does}\nexec {program} end\n")
+        wrapper.chmod(0o755)
+        arm = Arm.of(name, {knob: 2})
+        _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
+        assert outcome.status == "wrong_config" and told in outcome.detail, name
 
 
 @pytest.mark.parametrize("family", LINKED)
-def test_an_allocator_of_debian_is_known_and_tuned_without_being_preloaded(
-    family: str, compiled: Compile
-) -> None:
+def test_one_of_debian_is_tuned_where_it_is_linked(family, compiled):
     (mark,) = inside.marks_of(LINKED[family])
     assert (mark.family, mark.prefix) == (family, "") and mark.version
     assert allocator.get(family).installed().version.startswith(mark.version)
@@ -287,20 +262,18 @@ def test_an_allocator_of_debian_is_known_and_tuned_without_being_preloaded(
 
 
 @pytest.fixture
-def tuned(make_profile: Callable[..., Profile]) -> Profile:
+def tuned(make_profile):
     """A profile of a jemalloc with Rust's prefix."""
     return make_profile(
         {"narenas": 2, "dirty_decay_ms": 1000}, allocator=AllocatorId(NAME, "5.3.0", "", "c" * 64)
     )
 
 
-def with_given(tuned: Profile, given: dict[str, Any]) -> Profile:
+def with_given(tuned, given):
     return structs.replace(tuned, allocator=structs.replace(tuned.allocator, given=given))
 
 
-def test_a_profile_is_held_against_the_memory_of_a_process(
-    tuned: Profile, rust: Path, compiled: Compile, running: Running
-) -> None:
+def test_a_profile_is_held_against_the_memory_of_a_process(tuned, rust, compiled, running):
     with running(rust, tuned.environment) as pid:
         report = examine(tuned, pid)
     assert report.in_effect
@@ -321,9 +294,7 @@ def test_a_profile_is_held_against_the_memory_of_a_process(
     assert held["narenas"] == live.SettingRead(5, is_effective=True)
 
 
-def test_a_profile_of_what_is_inside_is_read_back_with_what_the_program_gives(
-    tuned: Profile,
-) -> None:
+def test_a_profile_is_read_back_with_what_the_program_gives(tuned):
     assert tuned.environment == {"_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000"}
     given = with_given(tuned, {"dirty_decay_ms": 500})
     for each in (tuned, given):
@@ -337,9 +308,7 @@ def test_a_profile_of_what_is_inside_is_read_back_with_what_the_program_gives(
             profiles.parse(profiles.dumps(tuned).replace(NAME, name).encode())
 
 
-def test_every_export_carries_the_variable_and_nothing_to_preload(
-    tuned: Profile, compiled: Compile
-) -> None:
+def test_every_export_carries_the_variable_alone(tuned, compiled):
     for form in ("env", "sh", "wrapper", "systemd", "dockerfile", "compose", "k8s"):
         text = export.render(tuned, form)
         assert "_RJEM_MALLOC_CONF" in text and "LD_PRELOAD" not in text
@@ -356,10 +325,10 @@ def test_every_export_carries_the_variable_and_nothing_to_preload(
     }  # fmt: skip
 
 
-def test_a_long_program_is_not_looked_at_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_program_is_not_looked_at_to_its_end(monkeypatch):
     limits: list[float] = []
 
-    def look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
+    def look(program, names):
         limits.append(program.timeout_s)
         return [], Run(None)
 

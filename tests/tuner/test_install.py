@@ -11,13 +11,11 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hztune import params, profile
-from hztune.profile import Profile
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +27,10 @@ CONSUMER_CMAKE = """
 cmake_minimum_required(VERSION 3.20)
 project(consumer C)
 find_package(hz 0.1 REQUIRED)
-add_executable(with_static main.c)
-target_link_libraries(with_static PRIVATE hz::static)
-add_executable(with_prefixed main.c)
-target_link_libraries(with_prefixed PRIVATE hz::prefixed)
-add_executable(with_shared main.c)
-target_link_libraries(with_shared PRIVATE hz::shared)
+foreach(kind static prefixed shared)
+    add_executable(with_${kind} main.c)
+    target_link_libraries(with_${kind} PRIVATE hz::${kind})
+endforeach()
 """
 
 CONSUMER_C = """
@@ -61,20 +57,20 @@ NEEDED = {
 }  # fmt: skip
 
 
-def run(command: list[str | Path], **options: object) -> str:
+def run(command, **options):
     """Runs a command to its end and returns its stdout; its stderr stands in the error."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, **options)  # type: ignore[call-overload]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return str(done.stdout)
 
 
-def away(folder: Path) -> dict[str, object]:
+def away(folder):
     """Options for a process in a folder, which knows nothing of the checkout."""
     return {"cwd": folder, "env": {k: v for k, v in os.environ.items() if k not in HIDDEN}}
 
 
 @pytest.fixture(scope="module")
-def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(root, tmp_path_factory):
     """The wheel, not optimized, that was built from the sdist, which lies beside it."""
     folder = tmp_path_factory.mktemp("dist")
     quick = {"PYTHON": sys.executable, "SKBUILD_CMAKE_BUILD_TYPE": "Quick"}
@@ -84,7 +80,7 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel, tmp_path_factory):
     """The bin directory of a fresh virtual environment that holds the wheel.
 
     What hztune depends on is lent by the environment that runs the tests, behind the fresh one's
@@ -100,19 +96,18 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def answer(root: Path) -> str:
+def answer(root):
     """What the consumer prints: the version and a default, both from their one home."""
     match = re.search(r"project\(hz VERSION (\S+)", (root / "core/CMakeLists.txt").read_text())
-    assert match is not None
     return f"{match[1]} {params.find('magazine_cap').default}\n"
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> dict[str, object]:
+def outside(tmp_path):
     return away(tmp_path)
 
 
-def test_the_wheel_carries_modules_libraries_headers_and_spaces(wheel: Path, root: Path) -> None:
+def test_the_wheel_carries_modules_libraries_headers_and_spaces(wheel, root):
     names = set(zipfile.ZipFile(wheel).namelist())
     headers = {f"include/hz/{path.name}" for path in (root / "core/include/hz").iterdir()}
     spaces = {
@@ -133,7 +128,7 @@ def test_the_wheel_carries_modules_libraries_headers_and_spaces(wheel: Path, roo
     assert {name for name in names if name.endswith(".py")} == modules
 
 
-def test_one_wheel_serves_every_python_and_glibc_and_its_readme_stands_alone(wheel: Path) -> None:
+def test_one_wheel_serves_every_python_and_glibc_and_its_readme_stands_alone(wheel):
     """Python from 3.10 on, and glibc from 2.34 on."""
     found = re.search(r"-cp310-abi3-manylinux_2_([0-9]+)_[a-z]", wheel.name)
     assert found is not None and int(found[1]) <= 34, wheel.name
@@ -145,7 +140,7 @@ def test_one_wheel_serves_every_python_and_glibc_and_its_readme_stands_alone(whe
     assert inside and all(each.startswith(f"{home}/") for each in inside)
 
 
-def test_the_sdist_holds_what_a_build_and_its_tests_need(wheel: Path) -> None:
+def test_the_sdist_holds_what_a_build_and_its_tests_need(wheel):
     (path,) = wheel.parent.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -153,9 +148,7 @@ def test_the_sdist_holds_what_a_build_and_its_tests_need(wheel: Path) -> None:
     assert not [n for n in names if "__pycache__" in n or n.startswith((".git/", "build"))]
 
 
-def test_the_installed_command_has_all_its_own_beside_it_and_needs_no_compiler(
-    installed: Path, make_profile: Callable[..., Profile], tmp_path: Path, root: Path
-) -> None:
+def test_the_installed_command_needs_nothing_else(installed, make_profile, tmp_path, root):
     share = root / "tuner" / "share"
     committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
     assert len(committed) == 3, "completions"
@@ -174,9 +167,7 @@ def test_the_installed_command_has_all_its_own_beside_it_and_needs_no_compiler(
     assert f"LD_PRELOAD={installed.parent}" in under
 
 
-def test_a_project_finds_hz_in_the_installed_wheel(
-    installed: Path, tmp_path: Path, answer: str, outside: dict[str, object]
-) -> None:
+def test_a_project_finds_hz_in_the_wheel(installed, tmp_path, answer, outside):
     (tmp_path / "CMakeLists.txt").write_text(CONSUMER_CMAKE)
     (tmp_path / "main.c").write_text(CONSUMER_C)
     hz_dir = run([installed / "hztune", "paths", "--cmake"], **outside).strip()
@@ -189,13 +180,11 @@ def test_a_project_finds_hz_in_the_installed_wheel(
 
 
 @pytest.mark.parametrize("linking", ["shared", "static"])
-def test_pkg_config_gives_flags_that_link(
-    linking: str, installed: Path, tmp_path: Path, answer: str, outside: dict[str, object]
-) -> None:
+def test_pkg_config_gives_flags_that_link(linking, installed, tmp_path, answer, outside):
     (folder,) = installed.parent.rglob("core/lib/pkgconfig")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
     ask = ["pkg-config", "--cflags", "--libs", *(["--static"] if linking == "static" else []), "hz"]
-    flags = run(ask, env=environment).split()  # type: ignore[arg-type]
+    flags = run(ask, env=environment).split()
     (tmp_path / "main.c").write_text(CONSUMER_C)
     libdir = next(flag[2:] for flag in flags if flag.startswith("-L"))
     how = ["-Wl,-Bstatic"] if linking == "static" else [f"-Wl,-rpath,{libdir}"]
@@ -204,9 +193,7 @@ def test_pkg_config_gives_flags_that_link(
     assert run([tmp_path / "main"], **outside) == answer
 
 
-def test_a_project_that_adds_hz_as_a_folder_builds_its_own_configuration_in(
-    root: Path, tmp_path: Path, outside: dict[str, object]
-) -> None:
+def test_hz_as_a_folder_is_configured(root, tmp_path, outside):
     (tmp_path / "hz_config.h").touch()
     (tmp_path / "main.c").write_text(CONSUMER_C)
     (tmp_path / "CMakeLists.txt").write_text(f"""

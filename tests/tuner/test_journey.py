@@ -12,18 +12,12 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from hztune import export, params, process, profile
 from hztune.errors import UsageError
-from hztune.params import Param, Value
-from hztune.profile import Profile
-
-Build = Callable[..., Path]
-MakeProfile = Callable[..., Profile]
+from hztune.params import Value
 
 TABLE = params.table()
 NAME = "added_row"
@@ -33,7 +27,7 @@ HZ_INT ({NAME}, {NAME.upper()}, 4, 1, 64, POW2, "blocks", NONE,
 """
 
 
-def alternatives(row: Param) -> list[Value]:
+def alternatives(row):
     """Legal values other than the default, the nearest first: big steps cost memory."""
     if row.kind == "enum":
         return [word for word in row.choices if word != row.default]
@@ -43,7 +37,7 @@ def alternatives(row: Param) -> list[Value]:
     return sorted(others, key=lambda value: abs(value.bit_length() - default.bit_length()))
 
 
-def everything_changed(config: dict[str, Value], rows: tuple[Param, ...]) -> dict[str, Value]:
+def everything_changed(config, rows):
     """`config` and for each row another value than its default, all legal; {}: there is none."""
     if not rows:
         return config
@@ -61,13 +55,13 @@ CHANGED = everything_changed({}, TABLE)
 VARIABLES = params.environment(CHANGED)
 
 
-def told(library: Path, **variables: str) -> process.Finished:
+def told(library, **variables):
     """A process under `library` that says what it runs with, and ends at what it refuses."""
     asked = {"LD_PRELOAD": str(library), "HZ_CONFIRM": "1", "HZ_STRICT": "1", **variables}
     return process.run(["/bin/true"], env=asked, deadline_s=60)
 
 
-def confirmed(library: Path, **variables: str) -> dict[str, Value]:
+def confirmed(library, **variables):
     done = told(library, **variables)
     assert done.ok, done.describe()
     config: dict[str, Value] = json.loads(done.stderr.removeprefix("HZ_CONFIRM "))["config"]
@@ -75,7 +69,7 @@ def confirmed(library: Path, **variables: str) -> dict[str, Value]:
 
 
 @pytest.fixture(scope="session")
-def header(root: Path, make_profile: MakeProfile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def header(root, make_profile, tmp_path_factory):
     """An hz_config.h with every row away from its default.
 
     Always at the same place for a tree, so that builds with it can be kept between runs.
@@ -90,7 +84,7 @@ def header(root: Path, make_profile: MakeProfile, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="module")
-def grown(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grown(root, tmp_path_factory):
     """A copy of the core whose table has one more row."""
     tree = tmp_path_factory.mktemp("grown")
     shutil.copytree(root / "core", tree / "core")
@@ -105,11 +99,11 @@ def grown(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- stations of the running library -------------------------------------------------------------
 
 
-def test_every_row_can_leave_its_default() -> None:
+def test_every_row_can_leave_its_default():
     assert CHANGED.keys() == params.defaults().keys()
 
 
-def test_the_library_says_its_defaults_and_heeds_the_environment(core_build: Path) -> None:
+def test_the_library_says_its_defaults_and_heeds_the_environment(core_build):
     said = confirmed(core_build / "libhz.so")
     for row in TABLE:
         value = said[row.name]
@@ -121,9 +115,7 @@ def test_the_library_says_its_defaults_and_heeds_the_environment(core_build: Pat
 
 
 @pytest.mark.slow
-def test_the_header_gives_the_library_its_defaults_and_a_row_comes_from_the_table_alone(
-    grown: Path, build_core: Build, header: Path
-) -> None:
+def test_a_row_comes_from_the_table_alone(grown, build_core, header):
     own = grown / "hz_config.h"
     own.write_text(header.read_text() + f"\n#define HZ_CONFIG_{NAME.upper()} 8\n")
     built = build_core(source=grown, targets=["hz_shared"], HZ_CONFIG_HEADER=str(own))
@@ -136,15 +128,13 @@ def test_the_header_gives_the_library_its_defaults_and_a_row_comes_from_the_tabl
 
 
 @pytest.mark.slow
-def test_a_header_without_the_row_does_not_build(
-    grown: Path, build_core: Build, header: Path
-) -> None:
+def test_no_header_without_the_row_builds(grown, build_core, header):
     with pytest.raises(RuntimeError, match=f"HZ_CONFIG_{NAME.upper()}"):
         build_core(source=grown, targets=["hz_shared"], HZ_CONFIG_HEADER=str(header))
 
 
 @pytest.mark.slow
-def test_a_frozen_library_refuses_each_variable(build_core: Build, header: Path) -> None:
+def test_a_frozen_library_refuses_each_variable(build_core, header):
     defines = {"HZ_CONFIG_HEADER": str(header), "HZ_FROZEN": "ON", "HZ_WERROR": "ON"}
     library = build_core(targets=["hz_shared"], **defines) / "libhz.so"
     done = told(library)
@@ -155,7 +145,7 @@ def test_a_frozen_library_refuses_each_variable(build_core: Build, header: Path)
         assert (refused.code, variable in refused.stderr) == (78, True)
 
 
-def test_a_profile_carries_every_row_there_and_back(make_profile: MakeProfile) -> None:
+def test_a_profile_carries_every_row_there_and_back(make_profile):
     assert profile.parse(profile.dumps(make_profile(CHANGED)).encode()).params == CHANGED
 
 
@@ -171,22 +161,22 @@ STATIONS: dict[str, tuple[str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def stations(root: Path) -> dict[str, str]:
+def stations(root):
     """The text of each."""
     folders = {name: sorted((root / name).glob("*.[ch]")) or [root / name] for name in STATIONS}
     return {name: "\n".join(path.read_text() for path in folders[name]) for name in folders}
 
 
-def missed(texts: dict[str, str], name: str) -> list[str]:
+def missed(texts, name):
     return [at for at, text in texts.items() if not re.search(STATIONS[at][0].format(name), text)]
 
 
-def test_every_row_is_used_searched_documented_and_alive(stations: dict[str, str]) -> None:
+def test_every_row_is_used_searched_documented_and_alive(stations):
     lacking = {row.name: missed(stations, row.name) for row in TABLE}
     assert {name: places for name, places in lacking.items() if places} == {}
 
 
-def test_each_station_is_missed_until_it_is_reached(stations: dict[str, str]) -> None:
+def test_each_station_is_missed_until_it_is_reached(stations):
     assert missed(stations, NAME) == [*STATIONS]
     for at, (_, example) in STATIONS.items():
         reached = {**stations, at: f"{stations[at]}\n{example.format(NAME)}\n"}

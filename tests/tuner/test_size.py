@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18498, "modules": 125, "functions": 1682, "classes": 261, "docstrings": 3200},
-    "tests": {"code": 18862},
+    "tests": {"code": 17827},
     "experiments": {"code": 4832},
     "core in C": {"code": 19661},
     "tests in C": {"code": 10175},

@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     """A trace of two threads and 800 calls, in a folder of its own."""
     folder = tmp_path / "recorded"
     folder.mkdir()
-    return traces.write(folder / "redis.hzt", traces.conveyor(400), cells=8, handed=400)
+    return traces.write(folder / "redis.hzt", traces.conveyor(400))
 
 
 def spec_of(path: Path, *params: str) -> WorkloadSpec:
@@ -48,7 +48,7 @@ def test_the_same_content_elsewhere_is_the_same_workload(path: Path, tmp_path: P
     copy = tmp_path / "redis.hzt"
     copy.write_bytes(path.read_bytes())
     assert spec_of(copy) == spec_of(path)
-    traces.write(copy, traces.conveyor(401), cells=8, handed=401)
+    traces.write(copy, traces.conveyor(401))
     assert spec_of(copy) != spec_of(path)
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path: Pat
 def test_a_pace_is_for_latencies_of_a_trace_with_times(path: Path) -> None:
     with pytest.raises(UsageError, match="was recorded without times"):
         spec_of(path, "pace=100")
-    traces.write(path, traces.conveyor(50), cells=8, handed=50, flags=traces.HAS_TIME)
+    traces.write(path, traces.conveyor(50), flags=traces.HAS_TIME)
     paced = spec_of(path, "pace=100")
     assert not paced.steady and paced.span(1.0) == ["--ops", "100"]
     with pytest.raises(UsageError, match="tune with --objective p99"):
