@@ -23,7 +23,7 @@ from hztune.blocks import Block
 from hztune.machine import Machine
 from hztune.measure import Arm, Around, Role
 from hztune.progress import Quiet
-from hztune.study.bench import Budget, SystemClock, Workbench
+from hztune.study.bench import Budget, Workbench, system_clock
 from hztune.study.ledger import Ledger, interval_of
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Winner
@@ -43,7 +43,7 @@ class Equals(Around):
 def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
-    bench = Workbench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
+    bench = Workbench(Equals(inner), Ledger(), Budget(system_clock, budget_s), Quiet())
     whole = Winner(bench, candidates(["hz"], "", TuneTarget(spec.threads)).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:

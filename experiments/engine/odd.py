@@ -58,7 +58,7 @@ class Interplay:
         has = {*arm.params}
         both = sum(gain for pair, gain in self.together.items() if pair <= has)
         gain = both + sum(self.effects.get(one, 0.0) for one in has)
-        return Truth(-gain if self.clock.now() > self.turning_s else gain)
+        return Truth(-gain if self.clock() > self.turning_s else gain)
 
     @property
     def has_gain(self) -> bool:
@@ -101,7 +101,7 @@ class Process:
     def __init__(self, seed: int, clock: VirtualClock, budget_s: float) -> None:
         """Begins a study."""
         self.rng: Generator = np.random.default_rng([seed, 20])
-        self._part = lambda: clock.now() / budget_s
+        self._part = lambda: clock() / budget_s
         self._last: dict[Arm, float] = {}
 
     def tails(self, arm: Arm) -> float:

@@ -62,7 +62,6 @@ MOST_BYTES = 64 * 1024
 BEST = "best"
 OF_SPEED = "speed"
 OF_MEMORY = "memory"
-INSTRUCTIONS = "instructions"
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:+=, -]{0,80}\Z")]
 Title = Annotated[str, Meta(pattern=r"\A[ -~]{1,80}\Z")]
@@ -98,6 +97,10 @@ class CounterValue(Schema, frozen=True):
     count: Word
     per: WordOrNone = ""
     times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+
+INSTRUCTIONS = CounterValue("instructions", "callgrind_instructions", "callgrind_ops")
+"""Those of an operation, from counters that `instructions.count` gives."""
 
 
 class Figure(Schema, frozen=True):
@@ -166,6 +169,11 @@ class Experiment:
         """The names of the programs among its rows."""
         return tuple(row.label for row in self.rows if isinstance(row, ProgramRow))
 
+    @property
+    def values(self) -> tuple[CounterValue, ...]:
+        """What its counters give."""
+        return (*self.file.value, *[INSTRUCTIONS] * self.file.instructions)
+
 
 def find(names: Sequence[str]) -> tuple[Path, ...]:
     """Returns the folders that are meant: of experiments by name or path, or "all" of them."""
@@ -194,7 +202,9 @@ def _judge(experiment: Experiment) -> None:
     """Refuses what no measurement could answer."""
     file, names = experiment.file, [side.name for side in experiment.sides]
     labels = [row.label for row in experiment.rows]
-    values, figures = ([each.name for each in listed] for listed in (file.value, file.figure))
+    values, figures = (
+        [each.name for each in listed] for listed in (experiment.values, file.figure)
+    )
     every = (("arm", names, 2), ("row", labels, 1), ("value", values, 0), ("figure", figures, 0))
     for what, found, least in every:
         twice = [each for each, count in Counter(found).items() if count > 1]
@@ -207,7 +217,7 @@ def _judge(experiment: Experiment) -> None:
     single = [r for r in experiment.rows if isinstance(r, WorkloadSpec) and r.threads == 1]
     if file.instructions and not single:
         raise UsageError("instructions are counted with one thread, and no row has threads = 1")
-    kinds = [OF_SPEED, OF_MEMORY, *values, *([INSTRUCTIONS] if file.instructions else [])]
+    kinds = [OF_SPEED, OF_MEMORY, *values]
     for figure in file.figure:
         for key, got, legal in (
             ("arm", figure.arm, [BEST, *names]),

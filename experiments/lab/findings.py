@@ -7,9 +7,8 @@ geometric mean over the rows that the figure covers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 from hztune.compare import comparison as comparisons
@@ -70,16 +69,12 @@ class ExperimentReading:
 
     def values(self) -> list[str]:
         """What the counters give, a line for each arm on each row; nothing without any."""
-        columns: list[tuple[str, Callable[[Standing], float | None]]] = [
-            (value.name, partial(_amount, value)) for value in self.experiment.file.value
-        ]
-        every = [(row.label, each) for row in self.standings for each in row.all]
-        if any(each.instructions is not None for _, each in every):
-            columns.append(("instructions an operation", lambda each: each.instructions))
-        if not columns:
+        values = self.experiment.values
+        if not values:
             return []
-        head = ["row", "arm", *(name for name, _ in columns)]
-        numbers = ([_number(of(each)) for _, of in columns] for _, each in every)
+        every = [(row.label, each) for row in self.standings for each in row.all]
+        head = ["row", "arm", *(value.name for value in values)]
+        numbers = ([_number(_amount(value, each)) for value in values] for _, each in every)
         cells = zip(every, numbers, strict=True)
         return table.lines(head, [[label, each.name, *row] for (label, each), row in cells])
 
@@ -161,7 +156,7 @@ def _shown(figure: Figure, experiment: Experiment, record: Comparison) -> Shown:
         found = geometric_mean([each for each in parts if each is not None])
         text = f"{table.interval_text(found, 3)} {figure.of}" if found else UNKNOWN
         return Shown(name, text, found)
-    value = next((each for each in experiment.file.value if each.name == figure.of), None)
+    value = next(each for each in experiment.values if each.name == figure.of)
     means = []
     for index in (over, arm):
         standings = [row.all[index] for row in record.standings if figure.covers(row.label)]
@@ -182,10 +177,8 @@ def _best(rows: Sequence[Measured], over: int, positions: Sequence[int]) -> int 
     return max(means, key=lambda index: means[index], default=None)
 
 
-def _amount(value: CounterValue | None, standing: Standing) -> float | None:
-    """What a value (None: instructions) is for one arm on one row; None: it does not count so."""
-    if value is None:
-        return standing.instructions
+def _amount(value: CounterValue, standing: Standing) -> float | None:
+    """What a value is for one arm on one row; None: it does not count so."""
     counted = standing.counters.get(value.count)
     per = standing.counters.get(value.per) if value.per else 1.0
     return value.times * counted / per if counted is not None and per else None

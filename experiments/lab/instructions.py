@@ -14,10 +14,10 @@ from typing import Any
 
 from hztune import process
 from hztune.blocks import Arm
-from hztune.compare.match import Count
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.workload import WorkloadSpec
+from lab.definition import INSTRUCTIONS
 
 OPERATIONS = 100_000
 
@@ -26,10 +26,10 @@ _DEADLINE_S = 300.0
 _SEED = 1
 
 
-def count(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck) -> Count:
-    """Returns how many instructions a workload with one thread takes under an arm."""
-    runs = [_run(spec, arm, proof, operations) for operations in (OPERATIONS, 2 * OPERATIONS)]
-    return Count((runs[0][0], runs[1][0]), (runs[0][1], runs[1][1]))
+def count(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck) -> dict[str, int]:
+    """Returns the counters of INSTRUCTIONS for a workload with one thread under an arm."""
+    less, more = (_run(spec, arm, proof, ops) for ops in (OPERATIONS, 2 * OPERATIONS))
+    return {INSTRUCTIONS.count: more[1] - less[1], INSTRUCTIONS.per: more[0] - less[0]}
 
 
 def _run(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck, operations: int) -> tuple[int, int]:

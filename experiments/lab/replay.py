@@ -138,7 +138,7 @@ class VirtualClock:
         """Starts at zero."""
         self._now_s = 0.0
 
-    def now(self) -> float:
+    def __call__(self) -> float:
         """Returns the seconds since the start."""
         return self._now_s
 
@@ -198,7 +198,7 @@ class ReplayExecutor(Executor):
         logs += [truth.log_ratio for truth in truths]
         ops = np.exp(logs) * (_BASE_RATE * self._counted_ns * 1e-9)
         order = rng.permuted(np.tile(np.arange(len(arms)), (rounds, 1)), axis=1)
-        start_ns = round(self.clock.now() * 1e9)
+        start_ns = round(self.clock() * 1e9)
         outcomes = tuple(
             self._outcome(arm, truth, ops[:, index], order[:, index], len(arms), start_ns)
             for index, (arm, truth) in enumerate(zip(arms, truths, strict=True))

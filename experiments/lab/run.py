@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hztune import allocator, files
 from hztune.arguments import contender_text
-from hztune.blocks import Block
+from hztune.blocks import Arm, Block
 from hztune.compare import comparison as comparisons
 from hztune.compare import conduct, contenders
 from hztune.compare.comparison import Comparison
@@ -187,24 +187,22 @@ def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
     asked = {name for value in experiment.file.value for name in (value.count, value.per)}
 
     def finish(row: Measured) -> Measured:
-        blocks = tuple(_slim(block, asked) for block in row.blocks)
-        spec = row.spec
-        if not (
-            experiment.file.instructions and isinstance(spec, WorkloadSpec) and spec.threads == 1
-        ):
-            return replace(row, blocks=blocks)
-        arms = [each.arm for each in contenders]
-        return replace(row, blocks=blocks, counts=tuple(count(spec, a, proof) for a in arms))
+        spec, more = row.spec, {}
+        is_single = isinstance(spec, WorkloadSpec) and spec.threads == 1
+        if experiment.file.instructions and is_single:
+            more = {each.arm: count(spec, each.arm, proof) for each in contenders}
+        return replace(row, blocks=tuple(_slim(block, asked, more) for block in row.blocks))
 
     return finish
 
 
-def _slim(block: Block, asked: set[str]) -> Block:
+def _slim(block: Block, asked: set[str], more: Mapping[Arm, Mapping[str, int]]) -> Block:
     outcomes = []
     for each in block.outcomes:
         every = {**each.facts, **each.counters}
         kept = {name: value for name, value in every.items() if name in asked}
-        outcomes.append(replace(each, counters=kept, facts={}))
+        counters = {**kept, **more.get(each.arm, {})}
+        outcomes.append(replace(each, counters=counters, facts={}))
     return replace(block, outcomes=tuple(outcomes))
 
 

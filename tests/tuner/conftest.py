@@ -321,7 +321,7 @@ def simulate(monkeypatch) -> Simulate:
         monkeypatch.setattr(
             session, "executor_of", lambda asked, machine, sink, *more: Kept(inner, sink)
         )
-        monkeypatch.setattr(session, "SystemClock", lambda: clock)
+        monkeypatch.setattr(session, "system_clock", clock)
         return clock
 
     return simulated

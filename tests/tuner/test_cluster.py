@@ -31,13 +31,6 @@ FASTER = 5.0
 """Seconds of a study in each second of the test."""
 
 
-class Fast:
-    """A clock that goes faster."""
-
-    def now(self):
-        return FASTER * time.monotonic()
-
-
 @pytest.fixture(scope="module")
 def workers():
     """A cluster of three workers, which are started again when they are killed."""
@@ -61,7 +54,7 @@ def test_a_study_comes_to_its_verdict_and_keeps_each_block_though_workers_are_ki
 ):
     """Only four are killed: each takes seconds to start again, and without one nothing goes on."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    monkeypatch.setattr(session, "SystemClock", Fast)
+    monkeypatch.setattr(session, "system_clock", lambda: FASTER * time.monotonic())
     chance, over, killed = Random(1), threading.Event(), []
 
     def kill():

@@ -58,7 +58,7 @@ def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned()
     for number in range(19):
         arms = [FINALIST, LONGER] if number < 3 else [FINALIST]
         bench.measure([DEFAULT, *arms], "confirm", plan.rounds)
-    assert attempt.running() == []
+    assert attempt.wanted() is None
     assert attempt.proof(is_last=False).interval is not None
 
 

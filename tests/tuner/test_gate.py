@@ -26,7 +26,7 @@ from hztune.compare.comparison import Comparison
 from hztune.compare.conduct import carry_out
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import Gate, Horizon, is_settled_by_failure, whole
-from hztune.compare.match import LEAST_PAIRS, OVERTIME_S, Effort, RowRun, Unfinished, play
+from hztune.compare.match import LEAST_PAIRS, OVERTIME_S, Effort, Unfinished, play
 from hztune.errors import OutOfTime
 from hztune.progress import Quiet
 from hztune.stats.intervals import planned_looks
@@ -154,7 +154,7 @@ def test_a_row_keeps_to_its_budget_or_says_so(run_s, pairs, gate):
     plan = Effort(LEAST_PAIRS, 25.0, gate, clock)
     (found,) = play(specs, SIDES, plan, lambda spec: executor, listener)
     assert len(found.blocks) == pairs
-    assert clock.now() <= plan.budget_s + OVERTIME_S
+    assert clock() <= plan.budget_s + OVERTIME_S
     said = [line for line in listener.lines if "the budget is too small" in line]
     assert len(said) == (pairs < LEAST_PAIRS)
     assert (found.enough_s >= 2 * LEAST_PAIRS * run_s) == bool(said)
@@ -225,11 +225,11 @@ class RunsForNothing(ReplayExecutor):
 
 def test_a_row_that_takes_no_time_ends_after_the_least_pairs():
     executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
-    plan, spec = Effort(None, 10.0, Gate.of(MARGIN)), WorkloadSpec("larson", "", (), 1)
-    run = RowRun(executor, spec, SIDES, plan, 10.0, Quiet())
-    run.measure()
-    assert run.horizon.planned == LEAST_PAIRS
-    assert 0 < len(run.blocks) <= LEAST_PAIRS
+    plan = Effort(None, 10.0, Gate.of(MARGIN))
+    spec = WorkloadSpec("larson", "", (), 1)
+    (found,) = play([spec], SIDES, plan, lambda spec: executor, Quiet())
+    assert found.horizon is not None and found.horizon.planned == LEAST_PAIRS
+    assert 0 < len(found.blocks) <= LEAST_PAIRS
 
 
 def test_a_row_ends_at_the_first_look_that_has_an_answer_which_the_table_shows():

@@ -181,7 +181,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resu
             return Kept(at_rest, sink)
 
         monkeypatch.setattr("hztune.tune.session.executor_of", executor_of)
-        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        monkeypatch.setattr("hztune.tune.session.system_clock", clock)
         made = requested("larson", threads=2, space=str(space), out=tmp_path / "out", **options)
         return tune(understand(made), Quiet())
 

@@ -15,7 +15,7 @@ import pytest
 
 from hztune import machine
 from hztune.machine import Machine, group_limit
-from hztune.study.bench import Budget, SystemClock
+from hztune.study.bench import Budget, system_clock
 
 RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 
@@ -154,7 +154,7 @@ def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(
 
     monkeypatch.setattr(machine.fcntl, "flock", wait)
     monkeypatch.setattr(machine.time, "monotonic", lambda: now_s)
-    one = Budget(SystemClock(), 60.0)
+    one = Budget(system_clock, 60.0)
     with machine.timed_window():
         now_s += 1.0
     assert (one.elapsed(), one.waited_s) == (1.0, 2.5)

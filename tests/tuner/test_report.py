@@ -64,7 +64,7 @@ class Recorded(Around):
     stop_at: float = math.inf
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        if self.inner.clock.now() > self.stop_at:
+        if self.inner.clock() > self.stop_at:
             raise KeyboardInterrupt
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         outcomes = []
@@ -108,7 +108,7 @@ def make_results(tmp_path_factory: pytest.TempPathFactory) -> MakeResults:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "executor_of", executor)
-            patch.setattr(session, "SystemClock", lambda: clock)
+            patch.setattr(session, "system_clock", clock)
             patch.setattr(Machine, "here", lambda *_: MACHINE)
             patch.setattr("hztune.doctor.remarks", lambda: [])
             several = {"max_loss": "1%"} if "," in workloads else {}

@@ -105,7 +105,7 @@ def test_every_row_says_which_study_machine_and_number_it_has(tmp_path: Path) ->
     assert {row["study"] for row in rows} == {study.study}
     assert {row["machine"] for row in rows[1:]} == {MACHINE.fingerprint}
     turn = next(row for row in rows if row["kind"] == "turn")
-    expected = {"study", "seq", "pair", "arm", "params", "role", "pid", "turn", "start_ns"}
+    expected = {"study", "seq", "block", "arm", "params", "role", "pid", "round", "start_ns"}
     assert turn.keys() > expected | {"counted_ns", "ops", "rss_kb", "disturbed", "machine", "crc"}
 
 

@@ -160,7 +160,7 @@ def finished(tuner: Tuner) -> Path:
 def test_a_killed_and_an_interrupted_study_lose_no_sample_and_repeat_none(finished: Path) -> None:
     after = rows(finished)
     assert [row["seq"] for row in after] == list(range(len(after)))
-    complete = [row["pair"] for row in after if row["kind"] == "outcome"]
+    complete = [row["block"] for row in after if row["kind"] == "outcome"]
     assert complete == sorted(complete)
     assert verdict(finished) != "interrupted"
 

@@ -28,11 +28,6 @@ def from_proved(tuned: Profile) -> tuple[str, ...]:
         return (*found, str(error))
 
 
-def facts_of_here() -> dict[str, str]:
-    here = MachineId.of(Machine.here())
-    return {name: shown(getattr(here, name)) for name in _FIELDS}
-
-
 def of_machine(there: MachineId, here: MachineId) -> tuple[str, ...]:
     pairs = ((name, getattr(there, name), getattr(here, name)) for name in _FIELDS)
     return tuple(_sentence(WORDS[name], old, new) for name, old, new in pairs if old != new)

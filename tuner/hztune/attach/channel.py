@@ -37,10 +37,6 @@ _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-
 _KIB = 1024
 
 
-class Refused(UsageError):
-    """The process understood the request and refuses it."""
-
-
 class _Head(Struct):
     protocol: int
     refused: str = ""
@@ -125,7 +121,7 @@ class Process:
 def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     """A process's answer to a request of these lines.
 
-    UsageError: it takes no requests, or refuses this one (`Refused`). HztuneError: it did not
+    UsageError: it takes no requests, or refuses this one. HztuneError: it did not
     answer in time, or ended.
     """
     try:
@@ -202,7 +198,7 @@ def _opened(packet: bytes, process: Process) -> dict[str, Any]:
             "library"
         )
     if head.refused:
-        raise Refused(f"process {process.pid} refuses: {printable(head.sentence[:600])}")
+        raise UsageError(f"process {process.pid} refuses: {printable(head.sentence[:600])}")
     return answer
 
 

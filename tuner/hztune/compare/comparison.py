@@ -23,7 +23,7 @@ from hztune import files, version
 from hztune.blocks import Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.compare.contenders import ComparedRow, Contender, ProgramSpec
 from hztune.compare.gate import Gate, GateAnswer, Horizon, Ruling, whole
-from hztune.compare.match import Count, Measured, Unfinished, failing
+from hztune.compare.match import Measured, Unfinished, failing
 from hztune.compare.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -196,7 +196,6 @@ class _Row(Schema, frozen=True):
     workload: _Workload | None = None
     program: ProgramSpec | None = None
     planned: Horizon | None = None
-    instructions: tuple[Count, ...] = ()
     is_cut: bool = False
 
     @classmethod
@@ -211,7 +210,7 @@ class _Row(Schema, frozen=True):
         told = _standings_json(row.standings(names))
         return cls(
             spec.label, row.created, counters, told, blocks, workload, program, row.horizon,
-            row.counts, row.is_cut,
+            row.is_cut,
         )  # fmt: skip
 
     def read(self, contenders: Sequence[Contender]) -> Measured:
@@ -221,17 +220,14 @@ class _Row(Schema, frozen=True):
             spec = WorkloadSpec(of.name, of.setting, params, of.threads, of.steady)
         if spec is None or spec.label != self.row:
             raise UsageError(f"the row {self.row!r} has the samples of another one")
-        counted = [self.instructions] if self.instructions else []
-        if {len(each) for each in (*self.blocks, *counted)} != {len(contenders)}:
+        if {*map(len, self.blocks)} != {len(contenders)}:
             raise UsageError(f"the row {self.row!r} has not one sample for each contender")
         blocks = []
         for number, outcomes in enumerate(self.blocks):
             both = zip(outcomes, contenders, strict=True)
             read = tuple(one.read(side.arm, self.counters) for one, side in both)
             blocks.append(Block(number, "explore", read))
-        return Measured(
-            spec, tuple(blocks), self.created, self.instructions, self.planned, is_cut=self.is_cut
-        )
+        return Measured(spec, tuple(blocks), self.created, self.planned, is_cut=self.is_cut)
 
 
 class _Gate(Schema, frozen=True):
@@ -342,7 +338,6 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         "cpu": _interval_json(standing.cpu),
         "failures": len(standing.failures) or None,
         "counters": dict(standing.counters) or None,
-        "instructions": standing.instructions,
         "kept_kb": round(keeps.kept_kb, _DIGITS) if keeps else None,
         "round_more_kb": [round(each, _DIGITS) for each in keeps.slope_kb or ()] if keeps else None,
         "kept": _interval_json(standing.kept),

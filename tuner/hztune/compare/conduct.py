@@ -36,16 +36,16 @@ from hztune.compare.match import (
     Unfinished,
     play,
 )
-from hztune.errors import UsageError
+from hztune.errors import StoppedByUser, UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import Say, executor_for, program_identity, say_nothing
 from hztune.measure.program import Program
-from hztune.progress import Quiet, Reporter, duration
+from hztune.progress import Quiet, Reporter
 from hztune.store import Nowhere, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
-from hztune.study.bench import LONG_WAIT_S, Budget
+from hztune.study.bench import Budget
 from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"  # in a results directory
@@ -86,7 +86,7 @@ def executors(
     words = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
 
     def make(spec: ComparedRow) -> Executor:
-        own = [block for block in blocks if block.workload == spec.label]
+        own = [replace(each, workload="") for each in blocks if each.workload == spec.label]
         if own:
             say(f"{spec.label}: pairs of the earlier session that count: {len(own)}")
         if isinstance(spec, ProgramSpec):
@@ -265,9 +265,6 @@ def carry_out(
                 if row.blocks:
                     record = replace(record, rows=(*record.rows, row))
                     keep(record)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StoppedByUser):
             is_stopped = True
-    if budget.waited_s >= LONG_WAIT_S:
-        told = f"another hztune measured for {duration(budget.waited_s)} meanwhile"
-        reporter.say(f"{told}, which is no part of the budget")
     return record, is_stopped

@@ -18,13 +18,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import Struct
-
-from hztune.blocks import Block
+from hztune.blocks import Arm, Block
 from hztune.compare.contenders import ComparedRow, Contender, amount_of
 from hztune.compare.gate import (
     MOST_PAIRS,
@@ -36,13 +36,23 @@ from hztune.compare.gate import (
     is_settled_by_failure,
 )
 from hztune.compare.standings import Standings, standings
-from hztune.errors import OutOfTime, UsageError
+from hztune.errors import OutOfTime, StoppedByUser, UsageError
 from hztune.measure import Executor
 from hztune.progress import Reporter, duration
 from hztune.schema import TIME_FORMAT
 from hztune.stats.intervals import planned_looks
-from hztune.study.bench import LEAST_ROUNDS, Budget, Clock, Stop, SystemClock
+from hztune.study.bench import (
+    LEAST_ROUNDS,
+    Budget,
+    Clock,
+    Inquiry,
+    Stop,
+    Wanted,
+    Workbench,
+    system_clock,
+)
 from hztune.study.calibration import HEADROOM
+from hztune.study.ledger import Ledger
 
 LEAST_PAIRS = 4  # with fewer blocks, the interval of a row says next to nothing
 
@@ -54,28 +64,9 @@ PLANNED_PAIRS = 30  # of a gate: with more, Student's t narrows no interval wort
 LEAST_BUDGET_S = 1.0
 MOST_BUDGET_S = 7 * 86400.0
 
-_MOST_ROUNDS = 100
-_FREE_START = 0.05
 _HOPELESS_BLOCKS = 2
 
 MakeExecutor = Callable[[ComparedRow], Executor]  # makes what measures one row
-
-
-class Count(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Operations and instructions of two runs, of which the second does more work."""
-
-    operations: tuple[int, int]
-    instructions: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        if self.operations[0] >= self.operations[1]:
-            raise ValueError("the second run that counts instructions must be the longer")
-
-    @property
-    def each(self) -> float:
-        """Instructions of one operation."""
-        less, more = self.instructions
-        return (more - less) / (self.operations[1] - self.operations[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ class Effort:
     pairs: int | None  # blocks of each row, if there is time; None: as usual, or as time allows
     budget_s: float  # for all rows together; each gets the same part
     gate: Gate | None = None  # what the second contender may lose; None: nothing is tested
-    clock: Clock = field(default_factory=SystemClock)  # of the budget
+    clock: Clock = system_clock  # of the budget
 
     def __post_init__(self) -> None:
         if self.pairs is not None and not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
@@ -101,7 +92,6 @@ class Measured:
     spec: ComparedRow  # the workload and its threads, or the program
     blocks: tuple[Block, ...]  # all of it; their outcomes stand in the order of the contenders
     created: str  # when it ended, UTC, "2026-01-31T12:00:00Z"
-    counts: tuple[Count, ...] = ()  # instructions of each contender; () when not counted
     horizon: Horizon | None = None  # the plan of a gate; None: there was none
     # the least whole budget that would do, where this one does not hold LEAST_PAIRS; infinite: it
     # does not hold one run; 0: it does
@@ -110,12 +100,7 @@ class Measured:
 
     def standings(self, names: Sequence[str]) -> Standings:
         return standings(
-            self.spec.label,
-            names,
-            self.blocks,
-            [each.each for each in self.counts],
-            amount=amount_of(self.spec),
-            horizon=self.horizon,
+            self.spec.label, names, self.blocks, amount=amount_of(self.spec), horizon=self.horizon
         )
 
 
@@ -153,18 +138,21 @@ def play(
 ) -> Iterator[Measured]:
     """Measures the rows one after the other, and yields each when it is there.
 
-    KeyboardInterrupt: the user wants an end. A row without a gate that has LEAST_PAIRS by then was
-    yielded before.
+    KeyboardInterrupt, StoppedByUser: the user wants an end. A row without a gate that has
+    LEAST_PAIRS by then was yielded before.
     """
     budget = Budget(plan.clock, plan.budget_s)
     for number, spec in enumerate(specs):
         reporter.say(f"[{number + 1}/{len(specs)}] {spec.label}")
         executor, part_s = make_executor(spec), budget.left() / (len(specs) - number)
-        run = RowRun(executor, spec, contenders, plan, part_s, reporter, stop)
+        # what was measured, also by a session before this one
+        part = Budget(partial(attrgetter("accounting.wall_s"), executor), part_s)
+        bench = Workbench(executor, Ledger(), part, reporter, stop)
+        run = RowRun(bench, spec.label, tuple(each.arm for each in contenders), plan)
         try:
             with Budget(plan.clock, part_s).running(), suppress(OutOfTime):
                 run.measure()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StoppedByUser):
             if plan.gate is None and len(run.blocks) >= LEAST_PAIRS:
                 yield finish(Measured(spec, tuple(run.blocks), _now(), is_cut=True))
             raise
@@ -177,73 +165,89 @@ def play(
         yield finish(Measured(spec, blocks, _now(), horizon=run.horizon, enough_s=enough_s))
 
 
-@dataclass
-class RowRun:
-    """One row while it is measured."""
+@dataclass(eq=False)
+class RowRun(Inquiry):
+    """One row while it is measured; see `bench.Inquiry`."""
 
-    executor: Executor  # fresh, so that its accounts are the row's
-    spec: ComparedRow
-    contenders: Sequence[Contender]  # the first one is the control
+    bench: Workbench  # its own, whose budget is the row's; LEAST_PAIRS may overdraw it
+    label: str
+    arms: tuple[Arm, ...]  # the first one is the control
     plan: Effort
-    part_s: float  # seconds for the row; for LEAST_PAIRS they may be OVERTIME_S more
-    reporter: Reporter
-    stop: Stop = lambda: False
-    blocks: list[Block] = field(default_factory=list)
     horizon: Horizon | None = None  # the plan of the gate
     enough_s: float = inf  # what LEAST_PAIRS need, with headroom; 0: they are there, or never will
+
+    def __post_init__(self) -> None:
+        self._rounds, self._tried = 0, 0
+
+    @property
+    def blocks(self) -> list[Block]:
+        """What counts: of a gate not the first run, where that only showed how long runs take."""
+        return self.bench.ledger.blocks[self._tried :]
 
     def measure(self) -> None:
         """Measures until all pairs are there, a look of the gate has an answer, or time is up.
 
-        KeyboardInterrupt: `stop` was true. OutOfTime: not even the control could be prepared.
+        StoppedByUser: the user wants an end. OutOfTime: not even the control could be prepared.
         """
-        self.executor.prepare(self.contenders[0].arm)
+        bench = self.bench
+        bench.executor.prepare(self.arms[0])
         enough_s = self.enough_s = self._needed_s()
-        if HEADROOM * (self.part_s + OVERTIME_S) < enough_s:
-            self.reporter.say(
+        part_s = bench.budget.total_s
+        if HEADROOM * (part_s + OVERTIME_S) < enough_s:
+            bench.reporter.say(
                 f"    the budget is too small: {LEAST_PAIRS} pairs take about {duration(enough_s)},"
-                f" and {duration(max(0.0, self.part_s))} are left for the row; "
+                f" and {duration(max(0.0, part_s))} are left for the row; "
                 "what there is time for is measured, and claims nothing"
             )
-        with suppress(OutOfTime):
-            if self.plan.gate is not None:
-                self._race(self.plan.gate, self.plan.pairs)
-            else:
-                self._fill(self.plan.pairs or USUAL_PAIRS)
+        is_late = bool(bench.answer([self], part_s))
+        if self.horizon is not None:
+            self.horizon = Horizon(self.horizon.planned, is_late)
         is_whole = len(self.blocks) >= LEAST_PAIRS or is_settled_by_failure(self.blocks)
         self.enough_s = 0.0 if is_whole or self._is_hopeless() else self._needed_s()
 
-    def _fill(self, pairs: int) -> None:
-        """Measures so many pairs, each of as many rounds as there is time for."""
-        while len(self.blocks) < pairs and not self._is_hopeless():
-            rounds = self.rounds_in(self._left_s() / (pairs - len(self.blocks)))
-            if not self.blocks and self._least_rounds() == 1:
-                rounds = 1  # it is not known yet how long a program runs
-            if not self._block(len(self.blocks), rounds):
-                return
+    def wanted(self) -> Wanted | None:
+        if self._is_hopeless():
+            return None
+        if self.plan.gate is None:
+            rounds = self._fills(self.plan.pairs or USUAL_PAIRS)
+        else:
+            rounds = self._races(self.plan.gate)
+        overtime_s = OVERTIME_S if len(self.blocks) < LEAST_PAIRS else 0.0
+        return Wanted(self.arms, "explore", rounds, overtime_s=overtime_s) if rounds else None
 
-    def _race(self, gate: Gate, pairs: int | None) -> None:
-        """Measures until a look has an answer; pairs None: as many as there is time for."""
-        if self._least_rounds() == 1:
-            self._block(0, 1)
+    def _fills(self, pairs: int) -> int:
+        """Rounds of the next of so many pairs, for which there is time; 0: all are there."""
+        if len(self.blocks) >= pairs:
+            return 0
+        if not self.blocks and self.bench.is_whole:
+            return 1  # it is not known yet how long a program runs
+        part_s = self.bench.budget.left() / (pairs - len(self.blocks))
+        return self.bench.most_rounds(len(self.arms), part_s)
+
+    def _races(self, gate: Gate) -> int:
+        """The same, where a look may have an answer and as many pairs are as there is time for."""
+        if self.horizon is None:
+            if not self.blocks and self.bench.is_whole:
+                return 1
+            self.horizon = Horizon(self._plan())
+        if len(self.blocks) >= self.horizon.planned or self._is_answered(gate, self.horizon):
+            return 0
+        return self._rounds
+
+    def _plan(self) -> int:
+        """Decides how many pairs there will be, and how many rounds each has."""
+        left_s, pairs, arms = self.bench.budget.left(), self.plan.pairs, len(self.arms)
+        self._rounds = rounds = self.bench.most_rounds(arms, left_s / (pairs or PLANNED_PAIRS))
         tried = len(self.blocks)
-        rounds = self.rounds_in(self._left_s() / (pairs or PLANNED_PAIRS))
-        if pairs is None:
-            each_s = self._cost(rounds)
-            more = int(self._left_s() / each_s) if each_s > 0.0 else 0  # what never runs takes none
-            there = tried if rounds == 1 else 0
-            pairs = max(LEAST_PAIRS, min(MOST_PAIRS, more + there))
         # A first run among measurements of many would scatter more than they do: then it only
         # showed how long runs take, or that a contender does not run.
         if rounds > 1 and all(o.ok for block in self.blocks for o in block.outcomes):
-            self.blocks.clear()
-        first = 2 * (tried - len(self.blocks))
-        self.horizon = Horizon(pairs)
-        while not self._is_answered(gate, Horizon(pairs)):
-            self.horizon = Horizon(pairs, is_last=len(self.blocks) < pairs)
-            if len(self.blocks) >= pairs or not self._block(first + len(self.blocks), rounds):
-                return
-        self.horizon = Horizon(pairs)
+            self._tried = tried
+        if pairs is not None:
+            return pairs
+        each_s = self.bench.executor.cost(arms, rounds)
+        more = int(left_s / each_s) if each_s > 0.0 else 0  # what never runs takes none
+        return max(LEAST_PAIRS, min(MOST_PAIRS, more + (tried if rounds == 1 else 0)))
 
     def _is_answered(self, gate: Gate, horizon: Horizon) -> bool:
         """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
@@ -251,53 +255,23 @@ class RowRun:
             return is_settled_by_failure(self.blocks)
         if len(self.blocks) not in planned_looks(horizon.planned):
             return False
-        found = gate.rule(self.spec.label, self.blocks, horizon)
+        found = gate.rule(self.label, self.blocks, horizon)
         if found.speed is not None:
             ratio, low, high = found.speed.ratio
             of = f"{found.pairs} of {found.planned} pairs"
-            self.reporter.say(f"    {of}: {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}")
+            self.bench.reporter.say(
+                f"    {of}: {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}"
+            )
         return found.answer != "not enough data"
-
-    def _block(self, number: int, rounds: int) -> bool:
-        """Measures a block; false: there is no time, which the first pairs may overdraw."""
-        overtime_s = OVERTIME_S if len(self.blocks) < LEAST_PAIRS else 0.0
-        if self._cost(rounds) > self._left_s() + overtime_s:
-            return False
-        if self.stop():
-            raise KeyboardInterrupt
-        arms = [each.arm for each in self.contenders]
-        found = self.executor.measure(arms, role="explore", rounds=rounds, number=number)
-        self.blocks.append(found)
-        return True
 
     def _is_hopeless(self) -> bool:
         return len(self.blocks) >= _HOPELESS_BLOCKS and not any(b.control.ok for b in self.blocks)
 
     def _needed_s(self) -> float:
-        missing_s = max(0, LEAST_PAIRS - len(self.blocks)) * self._cost(self._least_rounds())
-        return HEADROOM * (self.executor.accounting.wall_s + missing_s)
-
-    def _left_s(self) -> float:
-        return self.part_s - self.executor.accounting.wall_s
-
-    def _cost(self, rounds: int) -> float:
-        return self.executor.cost(len(self.contenders), rounds)
-
-    def _costs(self) -> tuple[float, float]:
-        """Seconds that the start of a block takes, and each of its rounds."""
-        each_s = max(1e-6, (self._cost(11) - self._cost(1)) / 10.0)
-        return self._cost(1) - each_s, each_s
-
-    def _least_rounds(self) -> int:
-        """1 where a fresh block costs no more than another round, as a program that starts anew."""
-        start_s, each_s = self._costs()
-        return 1 if start_s < _FREE_START * each_s else LEAST_ROUNDS
-
-    def rounds_in(self, seconds: float) -> int:
-        """Rounds that a block of that many seconds has, a least number in any case."""
-        start_s, each_s = self._costs()
-        most = min(_MOST_ROUNDS, int((seconds - start_s) / each_s))
-        return max(self._least_rounds(), most)
+        missing = max(0, LEAST_PAIRS - len(self.blocks))
+        rounds = 1 if self.bench.is_whole else LEAST_ROUNDS
+        missing_s = missing * self.bench.executor.cost(len(self.arms), rounds)
+        return HEADROOM * (self.bench.budget.elapsed() + missing_s)
 
 
 def _now() -> str:

@@ -32,7 +32,6 @@ class Standing:
     # what the allocator counted in a process, and what is known of the process itself (ops,
     # minor_faults), mean over the blocks; by name
     counters: Mapping[str, float] = field(default_factory=dict)
-    instructions: float | None = None  # of one operation of the workload; None: not counted
     keeps: Keeper | None = None  # what it keeps at rest; None: it was not looked at then
     kept: Interval | None = None  # log of that over what the first one keeps
 
@@ -75,21 +74,16 @@ def standings(
     label: str,
     names: Sequence[str],
     blocks: Sequence[Block],
-    instructions: Sequence[float] = (),
     *,
     amount: Amount = "ops_per_s",
     horizon: Horizon | None = None,
 ) -> Standings:
     """What the blocks of a row say.
 
-    `names`: in the order of every block's outcomes. `instructions`: of one operation of each; ()
-    when not counted. `horizon`: the plan of a gate, whose intervals allow for its looks; None: no
-    ratio decided the number of blocks.
+    `names`: in the order of every block's outcomes. `horizon`: the plan of a gate, whose intervals
+    allow for its looks; None: no ratio decided the number of blocks.
     """
-    found = tuple(
-        _standing(name, i, blocks, horizon, instructions[i] if instructions else None)
-        for i, name in enumerate(names)
-    )
+    found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = best.speed.reciprocal if best is not None and best.speed is not None else None
@@ -120,13 +114,7 @@ def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
     return pooled_mean(known, ALPHA) if known else None
 
 
-def _standing(
-    name: str,
-    index: int,
-    blocks: Sequence[Block],
-    horizon: Horizon | None,
-    instructions: float | None,
-) -> Standing:
+def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon | None) -> Standing:
     pairs = [(block.control, block.outcomes[index]) for block in blocks]
     outcomes = [outcome for _, outcome in pairs]
     well = [outcome for outcome in outcomes if outcome.ok]
@@ -142,7 +130,6 @@ def _standing(
         cpu=_interval([_log_cpu_ratio(*pair) for pair in pairs]),
         failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
         counters={key: _rounded(fmean(each[key] for each in counted)) for key in shared},
-        instructions=None if instructions is None else _rounded(instructions),
         keeps=keeper([o.rested for o in well]),
         kept=_interval([log_memory_ratio(*pair, "kept") for pair in pairs]),
     )

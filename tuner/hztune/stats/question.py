@@ -72,11 +72,11 @@ class Question:
     def proved_by(self) -> int:
         """Pairs at the first look that says yes; 0: none does."""
         both = zip(self.looks.counts, self.seen(self.error), strict=False)  # none without values
-        return next((count for count, each in both if self._is_above(each)), 0)
-
-    def _is_above(self, interval: Interval) -> bool:
-        touches = self.may_touch and interval.low == self.margin
-        return (touches or interval.low > self.margin) and interval.estimate >= self.least
+        for count, seen in both:
+            touches = self.may_touch and seen.low == self.margin
+            if (touches or seen.low > self.margin) and seen.estimate >= self.least:
+                return count
+        return 0
 
     def seen(self, error: float) -> list[Interval]:
         """The interval at each look; together they cover with 1 - `error`. None without values."""

@@ -212,7 +212,7 @@ class LocalStudy(rows.Sink):
 
     def begin(self, plan: Plan) -> None:
         machine = plan.machine or self.machine
-        head = {"machine": machine, "pair": plan.number, "role": plan.role}
+        head = {"machine": machine, "block": plan.number, "role": plan.role}
         self._arms = [
             {**head, "index": index, "arm": arm.key, "allocator": arm.allocator,
              "params": arm.config}

@@ -93,7 +93,7 @@ class EndRow(Row, tag="end", frozen=True):
 
 class _BlockPart(Row, frozen=True):
     machine: str
-    pair: int
+    block: int
     role: Role
 
 
@@ -119,7 +119,7 @@ class _ArmPart(_BlockPart, frozen=True):
 class TurnRow(_ArmPart, tag="turn", frozen=True):
     """A turn, see `blocks.Turn`, and its `Evidence`."""
 
-    turn: int
+    round: int
     position: int
     start_ns: int
     counted_ns: int
@@ -148,7 +148,7 @@ class OutcomeRow(_ArmPart, tag="outcome", frozen=True):
     rested: Rested | None
 
 
-TURN = ("turn", "position", "start_ns", "counted_ns", "ops", "disturbed")
+TURN = ("round", "position", "start_ns", "counted_ns", "ops", "disturbed")
 OUTCOME = (
     "status", "detail", "ops_per_s", "rss_peak_kb", "live_kb", "counters", "facts", "rested",
 )  # fmt: skip
@@ -186,7 +186,7 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
             if len(outcomes) == len(head.arms):
                 found = tuple(outcomes[index] for index in sorted(outcomes))
                 workload = head.workload if head.parts == 1 else ""
-                yield head, Block(row.pair, row.role, found, row.machine, workload, head.proof)
+                yield head, Block(row.block, row.role, found, row.machine, workload, head.proof)
 
 
 def columns(lines: Iterable[bytes], kind: str) -> Columns:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from hztune import machine, process
 from hztune.blocks import Arm, Block, ProofPlan, Role, Turn
-from hztune.errors import HztuneError, StoppedByUser
+from hztune.errors import HztuneError, OutOfTime, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, StudyStatus
 from hztune.stats.intervals import FIRST_LOOK, LEAST_PLANNED
@@ -25,14 +25,11 @@ from hztune.study.ledger import Ledger
 LATE_S = 7.0  # seconds after the end of a budget at which whatever still runs is ended
 
 
-class Clock(Protocol):
-    def now(self) -> float:
-        """Seconds since any fixed moment; never goes back."""
+Clock = Callable[[], float]  # seconds since any fixed moment; never goes back
 
 
-class SystemClock:
-    def now(self) -> float:
-        return time.monotonic() - machine.waited_s()
+def system_clock() -> float:
+    return time.monotonic() - machine.waited_s()
 
 
 @dataclass
@@ -46,7 +43,7 @@ class Budget:
     part: float = 1.0
 
     def __post_init__(self) -> None:
-        self._started = self.clock.now()
+        self._started = self.clock()
         self._waited_before_s = machine.waited_s()
 
     def running(self) -> AbstractContextManager[None]:
@@ -64,7 +61,7 @@ class Budget:
 
     def elapsed(self) -> float:
         """Seconds used so far, those of earlier sessions included."""
-        return self.spent_s + self.clock.now() - self._started
+        return self.spent_s + self.clock() - self._started
 
     def release(self) -> None:
         self.total_s, self.reserved_s = self.total_s + self.reserved_s, 0.0
@@ -100,6 +97,31 @@ _FREE_START = 0.05
 Note = Callable[[ProofPlan | None], None]  # told of the proof that the next block belongs to
 
 
+class Wanted(NamedTuple):
+    """A block that would tell more."""
+
+    arms: Sequence[Arm]  # the control first
+    role: Role
+    rounds: int
+    executor: Executor | None = None  # None: that of the study
+    plan: ProofPlan | None = None
+    overtime_s: float = 0.0  # by which it may end late
+
+
+class Inquiry(Protocol):
+    """What fresh blocks are to answer."""
+
+    def wanted(self) -> Wanted | None:
+        """The next block; None: everything is answered, or more would be in vain."""
+
+    def tell(self) -> None:
+        """Tells the user what is known when a block has been entered."""
+        return None
+
+
+Asked = TypeVar("Asked", bound=Inquiry)
+
+
 @dataclass
 class Workbench:
     executor: Executor  # what measures
@@ -110,13 +132,9 @@ class Workbench:
     note: Note = field(default=lambda plan: None)  # keeps the plan of a proof with its blocks
 
     def __post_init__(self) -> None:
-        self._floor, self._least_pairs = 0.0, FIRST_LOOK
+        self.floor, self._least_pairs = 0.0, FIRST_LOOK
         self._number = -1
         self._told_of_waiting = False
-
-    @property
-    def floor(self) -> float:
-        return self._floor
 
     @property
     def least_pairs(self) -> int:
@@ -125,7 +143,7 @@ class Workbench:
         return LEAST_PLANNED if is_few else self._least_pairs
 
     def calibrated(self, floor: float, least_pairs: int = FIRST_LOOK) -> None:
-        self._floor, self._least_pairs = floor, least_pairs
+        self.floor, self._least_pairs = floor, least_pairs
 
     def measure(
         self,
@@ -146,6 +164,29 @@ class Workbench:
         measuring = executor or self.executor
         block = measuring.measure(arms, role=role, rounds=rounds, number=self._next_number())
         return self._enter(block, plan)
+
+    def answer(self, inquiries: Sequence[Asked], until_s: float) -> list[Asked]:
+        """Measures a block of each by turns, until all are answered; returns what has no time left.
+
+        `until_s`: second of the budget by which the last block ends. StoppedByUser, HztuneError: as
+        of `measure`.
+        """
+        late: list[Asked] = []
+        while True:
+            asked = [(each, each.wanted()) for each in inquiries if each not in late]
+            if not any(wanted for _, wanted in asked):
+                return late
+            for each, wanted in asked:
+                if wanted is None:
+                    continue
+                cost_s = (wanted.executor or self.executor).cost(len(wanted.arms), wanted.rounds)
+                try:
+                    if cost_s > until_s + wanted.overtime_s - self.budget.elapsed():
+                        raise OutOfTime
+                    self.measure(*wanted[:5])
+                    each.tell()
+                except OutOfTime:
+                    late.append(each)
 
     def search(self, arms: Sequence[Arm], rounds: int) -> None:
         """Measures a block of the search as `measure` does; on a cluster it is entered later."""
@@ -175,16 +216,13 @@ class Workbench:
         block = replace(block, machine=block.machine or self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
-        self._tell_of_waiting()
-        return block
-
-    def _tell_of_waiting(self) -> None:
         if not self._told_of_waiting and self.budget.waited_s >= LONG_WAIT_S:
             self._told_of_waiting = True
             self.reporter.say(
                 "another hztune measures on this machine: the two take turns, and what this one "
                 "waits is no part of its budget"
             )
+        return block
 
     def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
         """Rounds for each process of a block: the least variance a second.
@@ -196,10 +234,15 @@ class Workbench:
         if self.is_whole:
             return self.repeats()
         start, each = self.costs()
-        most = int((most_s / arms - start) / each)
-        most = max(LEAST_ROUNDS, min(MOST_ROUNDS, most))
+        most = self.most_rounds(arms, most_s)
         noise = noise or self.ledger.noise()
         return noise.best_rounds(start, each, min(self.least_rounds(), most), most)
+
+    def most_rounds(self, arms: int, seconds: float) -> int:
+        """Rounds of a block that takes so long; never fewer than a fresh process is worth."""
+        start, each = self.costs()
+        least = 1 if self.is_whole else LEAST_ROUNDS
+        return max(least, min(MOST_ROUNDS, int((seconds / arms - start) / each)))
 
     def least_rounds(self) -> int:
         """Rounds with which warm-up takes no more than its share: those so far, scaled.

@@ -95,12 +95,10 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
 
 
 def _reference(points: Sequence[Point]) -> Point:
-    first, second = (_below([point[axis] for point in points]) for axis in (0, 1))
-    return first, second
-
-
-def _below(values: Sequence[float]) -> float:
-    return min(values) - _BELOW * ((max(values) - min(values)) or 1.0)
+    """Below all of them in both."""
+    axes = [*zip(*points, strict=True)]
+    speed, saving = (min(each) - _BELOW * ((max(each) - min(each)) or 1.0) for each in axes)
+    return speed, saving
 
 
 def _area(points: Sequence[Point], low: Point) -> float:

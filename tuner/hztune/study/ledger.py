@@ -278,7 +278,7 @@ class Ledger:
         """
         if self.max_loss is None or not record.each:
             return -1.0
-        found = (pool_plain(pairs, self._noises_on(part)) for part, pairs in enumerate(record.each))
+        found = (pool_plain(pairs, self.noises_on(part)) for part, pairs in enumerate(record.each))
         return self.max_loss.excess(min(mean + NORMAL_95 * error for mean, error in found))
 
     # ---- what there is ---------------------------------------------------------------------------
@@ -361,11 +361,8 @@ class Ledger:
 
     # ---- what is estimated -----------------------------------------------------------------------
 
-    def _noises_on(self, part: int) -> Noise:
+    def noises_on(self, part: int) -> Noise:
         return estimate_noise(self.calibration_each[part : part + 1]) or _USUAL_NOISE
-
-    def noise_on(self, part: int) -> Noise:
-        return self._noises_on(part).on(self.machine)
 
     def noise(self) -> Noise:
         return self.noises().on(self.machine)

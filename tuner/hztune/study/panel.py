@@ -37,7 +37,7 @@ from hztune.stats.intervals import (
 )
 from hztune.stats.ratios import log_memory_ratio, pair_ratio
 from hztune.store import Nowhere, Sink
-from hztune.study.bench import Workbench
+from hztune.study.bench import Wanted, Workbench
 from hztune.study.counters import Pair
 from hztune.study.proof import Step
 from hztune.workload import WorkloadSpec
@@ -274,9 +274,11 @@ class Panel:
         `steps`: proved; the last one is the winner. `until_s`: second of the budget by which it
         ends; when past, nothing is measured. StoppedByUser: every block is kept.
         """
-        course, gone, left = _Course(bench, control, until_s), list[Harm](), tuple(steps)
+        gone, left = list[Harm](), tuple(steps)
         while True:
-            seen = course.seen(left, self.executors)
+            course = _Course(bench, control, left, self.executors, until_s)
+            bench.answer([course], until_s)
+            seen = course.seen()
             going = (harm for one in seen for harm in one.harms if _goes(harm, left))
             if not may_remove or (found := next(going, None)) is None or found.step is None:
                 return Examination(steps[-1].arm, left, tuple(gone), tuple(seen))
@@ -293,53 +295,70 @@ def _goes(harm: Harm, steps: Sequence[Step]) -> bool:
     return harm.what == "failure" or gain <= WORTH
 
 
-@dataclass
+@dataclass(eq=False)
 class _Course:
+    """What the last of a chain does on each workload; see `bench.Inquiry`."""
+
     bench: Workbench
     control: Arm
+    steps: Sequence[Step]
+    executors: Sequence[PanelExecutor]
     until_s: float
 
-    def seen(self, steps: Sequence[Step], executors: Sequence[PanelExecutor]) -> list[Seen]:
-        """What the last of a chain does on each workload, measured by turns while it is not clear.
-
-        Where it does harm, its cause is sought before anything else.
-        """
-        arm, left_s, chosen = steps[-1].arm, self.until_s - self.bench.budget.elapsed(), []
-        for each in sorted(executors, key=lambda one: -len(_pairs_of(self._blocks(one), arm))):
-            missing = max(0, LOOKS[0] - len(_pairs_of(self._blocks(each), arm)))
+    def __post_init__(self) -> None:
+        arm, left_s, self.chosen = (
+            self.steps[-1].arm,
+            self.until_s - self.bench.budget.elapsed(),
+            [],
+        )
+        for each in sorted(self.executors, key=lambda one: -len(self._pairs(one, arm))):
+            missing = max(0, LOOKS[0] - len(self._pairs(each, arm)))
             left_s -= missing * each.cost(2, each.rounds)
             if left_s >= 0.0:  # there is time for the fewest pairs
-                chosen.append(each)
-        while chosen:
-            for each in chosen:
-                self._blamed(self._judged(each, arm, is_last=False), steps, each)
-            chosen = [
-                each
-                for each in chosen
-                if self._judged(each, arm, is_last=False).state == "open" and self._more(each, arm)
-            ]
-        found = [self._judged(each, arm, is_last=True) for each in executors]
-        both = zip(found, executors, strict=True)
-        return [self._blamed(one, steps, each) for one, each in both]
+                self.chosen.append(each)
 
-    def _blamed(self, seen: Seen, steps: Sequence[Step], executor: PanelExecutor) -> Seen:
-        """The same with the step that harms: the longest chain without it is clear of the harm."""
+    def wanted(self) -> Wanted | None:
+        """Where there is harm, its cause is sought before anything else."""
+        arm = self.steps[-1].arm
+        judged = [(each, self._judged(each, is_last=False)) for each in self.chosen]
+        for each, seen in judged:
+            for harm in seen.harms:
+                _, suspect = self._cause(harm, each)
+                if suspect is not None:
+                    return self._pair(each, suspect)
+        unclear = [
+            each for each, seen in judged if seen.state == "open" and self._has_room(each, arm)
+        ]
+        next_one = min(unclear, key=lambda one: len(self._pairs(one, arm)), default=None)
+        return self._pair(next_one, arm) if next_one else None
+
+    def tell(self) -> None:
+        self.bench.tell("panel")
+
+    def seen(self) -> list[Seen]:
         found = []
-        for harm in seen.harms:
-            step: Step | None = steps[0]
-            for before, after in zip(steps[-2::-1], steps[:0:-1], strict=True):
-                while (clear := self._is_clear(before.arm, harm, executor)) is None:
-                    if not self._more(executor, before.arm):
-                        break
-                if clear is not False:
-                    step = after if clear else None
-                    break
-            found.append(replace(harm, step=step))
-        return replace(seen, harms=tuple(found))
+        for each in self.executors:
+            seen = self._judged(each, is_last=True)
+            harms = (replace(harm, step=self._cause(harm, each)[0]) for harm in seen.harms)
+            found.append(replace(seen, harms=tuple(harms)))
+        return found
+
+    def _cause(self, harm: Harm, executor: PanelExecutor) -> tuple[Step | None, Arm | None]:
+        """The step that does it: the longest chain without it is clear of the harm.
+
+        None: it is not known. The second is the configuration whose pairs would tell more.
+        """
+        for before, after in zip(self.steps[-2::-1], self.steps[:0:-1], strict=True):
+            is_clear = self._is_clear(before.arm, harm, executor)
+            if is_clear is None:
+                return None, before.arm if self._has_room(executor, before.arm) else None
+            if is_clear:
+                return after, None
+        return self.steps[0], None
 
     def _is_clear(self, arm: Arm, harm: Harm, executor: PanelExecutor) -> bool | None:
         """Whether a configuration does less than half of a harm; None: not known yet."""
-        pairs = _pairs_of(self._blocks(executor), arm)
+        pairs = self._pairs(executor, arm)
         if harm.interval is None:
             if not all(other.ok for _, other in pairs):
                 return False
@@ -349,20 +368,22 @@ class _Course:
             return None
         return shown.high < half
 
-    def _more(self, executor: PanelExecutor, arm: Arm) -> bool:
-        """Measures one block more, unless that would be too many, or too late."""
+    def _has_room(self, executor: PanelExecutor, arm: Arm) -> bool:
+        """Whether one more block is not too many, nor too late."""
         void = sum(not block.control.ok for block in self._blocks(executor))
-        is_enough = void >= MOST_VOID or len(_pairs_of(self._blocks(executor), arm)) >= LOOKS[-1]
+        is_enough = void >= MOST_VOID or len(self._pairs(executor, arm)) >= LOOKS[-1]
         ends_s = self.bench.budget.elapsed() + executor.cost(2, executor.rounds)
-        if is_enough or ends_s > self.until_s:
-            return False
-        self.bench.measure([self.control, arm], "panel", executor.rounds, executor)
-        self.bench.tell("panel")
-        return True
+        return not is_enough and ends_s <= self.until_s
 
-    def _judged(self, executor: PanelExecutor, arm: Arm, *, is_last: bool) -> Seen:
-        blocks = self._blocks(executor)
+    def _pair(self, executor: PanelExecutor, arm: Arm) -> Wanted:
+        return Wanted((self.control, arm), "panel", executor.rounds, executor)
+
+    def _judged(self, executor: PanelExecutor, *, is_last: bool) -> Seen:
+        blocks, arm = self._blocks(executor), self.steps[-1].arm
         return seen_in(blocks, arm, executor.workload, executor.phrase, is_last=is_last)
+
+    def _pairs(self, executor: PanelExecutor, arm: Arm) -> list[Pair]:
+        return _pairs_of(self._blocks(executor), arm)
 
     def _blocks(self, executor: PanelExecutor) -> list[Block]:
         own = filter(self.bench.ledger.is_own, self.bench.ledger.panel)

@@ -26,7 +26,6 @@ from statistics import fmean
 from typing import Literal
 
 from hztune.blocks import Arm, ProofPlan
-from hztune.errors import OutOfTime
 from hztune.params import Value
 from hztune.stats.intervals import (
     Interval,
@@ -43,7 +42,7 @@ from hztune.stats.question import (
     futile_counts,
     is_precise,
 )
-from hztune.study.bench import Workbench
+from hztune.study.bench import Wanted, Workbench
 from hztune.study.calibration import FRONT_SHARE, PAIRS, PROOF_SHARE, PROVED_BY
 from hztune.study.front import LEAST_SAVING, Point, unbeaten
 from hztune.study.ledger import ArmRecord, Ledger
@@ -146,7 +145,7 @@ def prove(
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
         return ended
-    return attempt.proof(is_last=bool(_measure([attempt], until)))
+    return attempt.proof(is_last=bool(bench.answer([attempt], until * bench.budget.total_s)))
 
 
 def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
@@ -173,7 +172,7 @@ def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: floa
     attempts = [
         _Attempt(bench, control, (arm,), alpha, plan, bench.ledger, is_member=True) for arm in arms
     ]
-    late = _measure(attempts, until)
+    late = bench.answer(attempts, until * bench.budget.total_s)
     proofs = [each.proof(is_last=each in late) for each in attempts]
     ahead = on_front(proofs)
     return [
@@ -185,24 +184,6 @@ def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: floa
 def on_front(proofs: Sequence[Proof]) -> list[Proof]:
     """The members that are proved and that none beats, the fastest first."""
     return unbeaten([proof for proof in proofs if proof.answer == "proved"])
-
-
-def _measure(attempts: Sequence[_Attempt], until: float) -> list[_Attempt]:
-    while any(running := [each.running() for each in attempts]):
-        for attempt, arms in zip(attempts, running, strict=True):
-            bench, rounds = attempt.bench, attempt.plan.rounds
-            try:
-                if arms and not bench.budget.allows(
-                    bench.executor.cost(1 + len(arms), rounds), until
-                ):
-                    raise OutOfTime
-                if arms:
-                    block = [attempt.control, *arms]
-                    bench.measure(block, "confirm", rounds, plan=attempt.plan)
-                    attempt.tell()
-            except OutOfTime:
-                return [each for each in attempts if each.running()]
-    return []
 
 
 # ---- how much there is time for ------------------------------------------------------------------
@@ -238,7 +219,7 @@ def affordable_members(bench: Workbench, until: float) -> int:
 # ---- one attempt ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Attempt:
     bench: Workbench
     control: Arm
@@ -268,27 +249,29 @@ class _Attempt:
         if not blocks:
             return None
         then = replace(self, ledger=ledger.until(blocks[-1]))
-        time_is_up = bool(then.running())
+        time_is_up = then.wanted() is not None
         if time_is_up and not ledger.has_gone_on(blocks[-1]):
             return None
         return then.proof(is_last=time_is_up)
 
-    def running(self) -> list[Arm]:
-        """The configurations that the next block holds; none: there is nothing left to learn.
+    def wanted(self) -> Wanted | None:
+        """The control and what is open of the chain; see `bench.Inquiry`.
 
         Nothing behind a step that has failed, nor more than was planned of the first one: a step
         that was in vain may become hopeful again when more is known of the noise.
         """
         if len(self._fresh(self.chain[0]).pairs) >= self.plan.pairs:
-            return []
-        answers = self._answers(is_last=False)
+            return None
         found: list[Arm] = []
+        answers = self._answers(is_last=False)
         for arm, answer in zip(self.chain, answers, strict=True):
             if answer not in (None, "proved", "kept"):
                 break
             found.append(arm)
         is_open = any(answer is None for answer in answers[: len(found)])
-        return found if is_open or (found and not self._is_done(found[-1])) else []
+        if not found or (not is_open and self._is_done(found[-1])):
+            return None
+        return Wanted((self.control, *found), "confirm", self.plan.rounds, plan=self.plan)
 
     def _is_done(self, last: Arm) -> bool:
         """Whether more pairs would hardly tell more; asked at looks, or where giving up is."""
@@ -436,7 +419,8 @@ def limit_answer(
     memory = limit.question(record.excesses, looks, error).answer if limit else "yes"
     if loss is None:
         return memory, "yes"
-    priors = [ledger.noise_on(part).spread(rounds) for part in range(len(record.each))]
+    noises = (ledger.noises_on(part).on(ledger.machine) for part in range(len(record.each)))
+    priors = [noise.spread(rounds) for noise in noises]
     lost = loss.questions(record.each, looks, error, priors)
     return memory, all_of(asked.answer for asked in lost)
 

@@ -174,7 +174,7 @@ class Task:
 
     @property
     def identity(self) -> dict[str, str]:
-        request = self.request
+        request, settings = self.request, _hashed(sorted(user_settings().items()))
         return {
             "workload": _target_identity(request),
             "program": " ".join(sha256_of(path)[:16] for path in _program_files(request)),
@@ -186,15 +186,8 @@ class Task:
             **({"objectives": request.pareto} if request.pareto else {}),
             **({"sampler": request.sampler} if request.sampler != SPARSE else {}),
             **({} if request.panel is None else {"panel": "on" if request.panel else "off"}),
-            **self._today,
+            **({} if self.space.holds(self.space.control) else {"unchanged": settings}),
         }
-
-    @property
-    def _today(self) -> dict[str, str]:
-        """What identifies the unchanged program, where that is the control: its settings."""
-        if self.space.holds(self.space.control):
-            return {}
-        return {"unchanged": _hashed(sorted(user_settings().items()))}
 
 
 def understand(request: TuneRequest, *, look: bool = True) -> Task:

@@ -26,7 +26,7 @@ from hztune.result import FRONT, Result, ending, front_file, read
 from hztune.schema import as_word
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
-from hztune.study.bench import Budget, Stop, SystemClock, Workbench
+from hztune.study.bench import Budget, Stop, Workbench, system_clock
 from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Panel, make
@@ -213,7 +213,7 @@ def _story(
 ) -> Story:
     asked, own, blocks = task.request, task.request.division, store.replay()
     budget = Budget(
-        SystemClock(),
+        system_clock,
         own.phases_s,
         spent_s(blocks) + task.judged_s,
         own.panel_s,

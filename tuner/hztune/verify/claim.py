@@ -29,7 +29,7 @@ from hztune.progress import Reporter
 from hztune.rests import MemoryKind
 from hztune.stats.intervals import LEAST_PLANNED, MOST_TIMES, Interval, fixed_interval
 from hztune.stats.question import REPORTED_ERROR, Looks, Question
-from hztune.study.bench import Budget, SystemClock, Workbench
+from hztune.study.bench import Budget, Wanted, Workbench, system_clock
 from hztune.study.calibration import HEADROOM, PAIRS
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
@@ -144,7 +144,7 @@ def verify(
         processes=2,
         inside=inside,
     )
-    budget = Budget(SystemClock(), budget_s)
+    budget = Budget(system_clock, budget_s)
     return measure(promise, Workbench(executor, promise.ledger(), budget, reporter))
 
 
@@ -227,43 +227,65 @@ def _workloads(tuned: Profile, traces: Sequence[Path]) -> list[WorkloadSpec]:
 # ---- measuring -----------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
+class _Again:
+    """A claim while it is measured again; see `bench.Inquiry`."""
+
+    promise: Promise
+    bench: Workbench
+    rounds: int = 1
+    planned: int = 0  # pairs; 0: it is not known yet how long they take
+
+    @property
+    def record(self) -> ArmRecord:
+        return self.bench.ledger.fresh(self.promise.arm)
+
+    def wanted(self) -> Wanted | None:
+        budget, pairs = self.bench.budget, len(self.record.pairs)
+        if not self.planned:
+            self.rounds = self.bench.rounds(2, budget.total_s / PAIRS)
+            if self.bench.ledger.blocks:
+                cost_s = self.bench.executor.cost(2, self.rounds)
+                self.planned = max(LEAST_PLANNED, pairs + int(budget.left() / cost_s))
+        is_told = verification(self.promise, self.record, self.looks()).answer != "cannot tell"
+        if is_told or 0 < self.planned <= pairs:
+            return None
+        return Wanted((self.promise.control, self.promise.arm), "confirm", self.rounds)
+
+    def looks(self, *, is_last: bool = False) -> Looks:
+        return Looks.due(len(self.record.pairs), LEAST_PLANNED, self.planned, is_last=is_last)
+
+    def tell(self) -> None:
+        if logs := self.record.log_ratios:
+            seen, promise = fixed_interval(logs), self.promise
+            self.bench.tell("verify", seen.estimate, seen.half_width, pairs=len(logs),
+                            planned=self.planned,
+                            subject=difference(promise.arm, promise.control))  # fmt: skip
+
+
 def measure(promise: Promise, bench: Workbench) -> Verification:
     """Measures fresh pairs until a look has judged the claim, all are there, or time is up."""
-    planned, budget = 0, bench.budget
-    with budget.running():
+    again = _Again(promise, bench)
+    with bench.budget.running():
         with suppress(OutOfTime):  # then it is late, too
             bench.executor.prepare(promise.control)
-        while True:
-            record = bench.ledger.fresh(promise.arm)
-            pairs, logs = len(record.pairs), record.log_ratios
-            if not planned:
-                rounds = bench.rounds(2, budget.total_s / PAIRS)
-            cost_s = bench.executor.cost(2, rounds)
-            if not planned and bench.ledger.blocks:
-                planned = max(LEAST_PLANNED, pairs + int(budget.left() / cost_s))
-            is_late = not budget.allows(cost_s)
-            looks = Looks.due(pairs, LEAST_PLANNED, planned, is_last=is_late)
-            finding = verification(promise, record, looks)
-            if finding.answer != "cannot tell":
-                return finding
-            if is_late or (planned and pairs >= planned):
-                why = f"{finding.why}; {_more_time(promise, record, looks, budget, cost_s)}"
-                seen = finding.interval or (fixed_interval(logs) if len(logs) > 1 else None)
-                return replace(finding, why=why, interval=seen)
-            with suppress(OutOfTime):
-                bench.measure([promise.control, promise.arm], "confirm", rounds)
-            if logs := bench.ledger.fresh(promise.arm).log_ratios:
-                seen, subject = fixed_interval(logs), difference(promise.arm, promise.control)
-                bench.tell("verify", seen.estimate, seen.half_width, pairs=len(logs),
-                           planned=planned, subject=subject)  # fmt: skip
+        looks = again.looks(is_last=bool(bench.answer([again], bench.budget.total_s)))
+    record = again.record
+    finding = verification(promise, record, looks)
+    if finding.answer != "cannot tell":
+        return finding
+    why = f"{finding.why}; {_more_time(again, looks)}"
+    logs = record.log_ratios
+    seen = finding.interval or (fixed_interval(logs) if len(logs) > 1 else None)
+    return replace(finding, why=why, interval=seen)
 
 
-def _more_time(
-    promise: Promise, record: ArmRecord, looks: Looks, budget: Budget, cost_s: float
-) -> str:
+def _more_time(again: _Again, looks: Looks) -> str:
     """The time that an answer would take: for pairs that exclude that the claim is true, or not."""
+    promise, record, budget = again.promise, again.record, again.bench.budget
     least_s, spent_s = _LONGER * budget.total_s, budget.elapsed()
     if not looks.counts:
+        cost_s = again.bench.executor.cost(2, again.rounds)
         needed_s = spent_s + HEADROOM * (LEAST_PLANNED - len(record.pairs)) * cost_s
         seconds = math.ceil(max(least_s, needed_s))
         return f"{LEAST_PLANNED} are the least: give --budget {seconds}s or more"

@@ -26,9 +26,9 @@ from hztune import files, machine_diff, profile, trace_file
 from hztune.arguments import printable
 from hztune.blocks import Ratio
 from hztune.errors import HztuneError, UsageError
-from hztune.machine import WORDS
+from hztune.machine import WORDS, Machine, shown
 from hztune.measure.program import Program
-from hztune.profile import PROFILE, Profile
+from hztune.profile import PROFILE, MachineId, Profile
 from hztune.schema import TIME_FORMAT, Created, Schema, Times, Whole, as_word, time_of
 from hztune.store import kept_command
 from hztune.verify.claim import Verification, VerifyAnswer
@@ -170,7 +170,8 @@ def profile_digest(tuned: Profile) -> str:
 
 def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
     """What may change a ratio and is known: the machine, the allocator, the programs' files."""
-    found = machine_diff.facts_of_here()
+    here = MachineId.of(Machine.here())
+    found = {name: shown(getattr(here, name)) for name in MachineId.__struct_fields__}
     if not tuned.adapter.is_inside:
         found["library"] = "not installed"
         with suppress(HztuneError):
