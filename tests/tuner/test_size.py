@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18498, "modules": 125, "functions": 1682, "classes": 261, "docstrings": 3200},
+    "tuner": {"code": 18492, "modules": 125, "functions": 1682, "classes": 260, "docstrings": 3200},
     "tests": {"code": 17827},
     "experiments": {"code": 4832},
     "core in C": {"code": 19661},
