@@ -47,19 +47,17 @@ def workers():
         yield started
 
 
+def written(folder):
+    return (folder / SAMPLES).read_bytes().count(b"\n")
+
+
 @pytest.mark.slow
 def test_a_study_comes_to_its_verdict_and_keeps_each_block_though_workers_are_killed(
     workers, tmp_path, core_build, monkeypatch
 ):
     """Only four are killed: each takes seconds to start again, and without one nothing goes on."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    samples = tmp_path / SAMPLES
-
-    def clock():
-        lines = samples.read_bytes().count(b"\n") if samples.exists() else 0
-        return lines / LINES_A_SECOND
-
-    monkeypatch.setattr(session, "system_clock", clock)
+    monkeypatch.setattr(session, "system_clock", lambda: written(tmp_path) / LINES_A_SECOND)
     chance, over, killed = Random(1), threading.Event(), []
 
     def kill():

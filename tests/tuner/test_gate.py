@@ -225,10 +225,9 @@ class RunsForNothing(ReplayExecutor):
 
 def test_a_row_that_takes_no_time_ends_after_the_least_pairs():
     executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
-    plan = Effort(None, 10.0, Gate.of(MARGIN))
-    spec = WorkloadSpec("larson", "", (), 1)
+    plan, spec = Effort(None, 10.0, Gate.of(MARGIN)), WorkloadSpec("larson", "", (), 1)
     (found,) = play([spec], SIDES, plan, lambda spec: executor, Quiet())
-    assert found.horizon is not None and found.horizon.planned == LEAST_PAIRS
+    assert found.horizon.planned == LEAST_PAIRS
     assert 0 < len(found.blocks) <= LEAST_PAIRS
 
 
