@@ -386,31 +386,25 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
     return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;
 }
 
-/* Marks blocks as back as long as they lie on the page of `info`; returns the first one that does
- * not, or that is back already. No block is read: one that was freed twice is noticed here if both
- * copies come back; else its second copy lacks the seal when an allocation meets it, or when its
- * span is given up (unseal_all). */
-static void *const *mark_back(const hz_page_info *info, hz_page_info *span, void *const *blocks,
-                              void *const *end)
+/* Marks blocks as back, from end[left] on, as long as they lie within `room` bytes of the first
+ * block of a page; `left` is below 0. Returns it for the first one that does not, or that is back
+ * already: 0 if none is. `words` would be the bits of the address 0; `lowest` becomes the lowest word
+ * that was changed. No block is read: one that was freed twice is noticed here if both copies come
+ * back; else its second copy lacks the seal when an allocation meets it, or when its span is given up
+ * (unseal_all). */
+HZ_FAST ptrdiff_t mark_back(uintptr_t first, size_t room, uint64_t *words, void *const *end,
+                            ptrdiff_t left, uintptr_t *lowest)
 {
-    const size_t page = hz_info_page(info), colour = info->colour, room = HZ_PAGE_BYTES - colour;
-    const uintptr_t start = (uintptr_t)hz_page_address(page);
-    uint64_t *bits = page_bits(page);
-    void *const *at = blocks;
-    size_t lowest = HZ_PAGE_BYTES;
-    for (; at < end; at++) {
-        const size_t offset = (uintptr_t)*at - start, granule = offset / HZ_GRANULE_BYTES;
-        if (offset - colour >= room) break; /* on another page, or before all blocks */
-        uint64_t *const word = &bits[granule / HZ_WORD_BITS];
-        const uint64_t marked = *word;
-        if (HZ_UNLIKELY((marked >> granule % HZ_WORD_BITS & 1) != 0)) break;
-        *word = marked | UINT64_C(1) << granule % HZ_WORD_BITS;
-        if (offset < lowest) lowest = offset;
-    }
-    const size_t word = (size_t)(info - span) * WORDS_PER_PAGE + lowest / BYTES_PER_WORD;
-    if (word < span->scan_word) span->scan_word = (uint32_t)word;
-    span->free_count += (uint32_t)(at - blocks);
-    return at;
+    *lowest = UINTPTR_MAX;
+    do {
+        const uintptr_t block = (uintptr_t)end[left], number = block / BYTES_PER_WORD;
+        if (block - first >= room) break; /* on another page, or before all blocks */
+        const uint64_t marked = words[number];
+        if (HZ_UNLIKELY((marked >> block / HZ_GRANULE_BYTES % HZ_WORD_BITS & 1) != 0)) break;
+        words[number] = marked | UINT64_C(1) << block / HZ_GRANULE_BYTES % HZ_WORD_BITS;
+        if (number < *lowest) *lowest = number;
+    } while (++left != 0);
+    return left;
 }
 
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
@@ -418,19 +412,30 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
     hz_bin *bin = bin_of(shard, class_);
     hz_page_info *dead = NULL;
     void *const *const end = blocks + count;
+    ptrdiff_t left = -(ptrdiff_t)count;
+    const uintptr_t base = hz_map.base, first_word = base / BYTES_PER_WORD;
+    uint64_t *const words =
+        (uint64_t *)((uintptr_t)hz_map.free_bits - first_word * sizeof(uint64_t));
     hz_lock_take(&bin->lock);
-    while (blocks < end) {
-        if (HZ_UNLIKELY(hz_granule_of(*blocks) >= hz_atomic_peek(&hz_map.granules))) break;
-        const hz_page_info *info = hz_info_at(*blocks);
+    while (left != 0) {
+        const size_t page = hz_page_of(end[left]);
+        if (HZ_UNLIKELY(page >= hz_atomic_peek(&hz_map.granules) >> HZ_PAGE_GRANULES_SHIFT)) break;
+        const hz_page_info *info = &hz_map.infos[page];
         if (HZ_UNLIKELY(info->class_ != class_ || info->shard != shard)) break;
         hz_page_info *span = &hz_map.infos[info->head];
-        void *const *const next = mark_back(info, span, blocks, end);
-        if (HZ_UNLIKELY(next == blocks)) break;
-        blocks = next;
+        const uintptr_t start = (uintptr_t)end[left] & -(uintptr_t)HZ_PAGE_BYTES;
+        uintptr_t lowest;
+        const ptrdiff_t after = mark_back(start + info->colour, HZ_PAGE_BYTES - info->colour, words,
+                                          end, left, &lowest);
+        if (HZ_UNLIKELY(after == left)) break;
+        const uintptr_t word = lowest - first_word - (uintptr_t)info->head * WORDS_PER_PAGE;
+        if (word < span->scan_word) span->scan_word = (uint32_t)word;
+        span->free_count += (uint32_t)(after - left);
+        left = after;
         if (span->listing != HZ_SPAN_LISTED || span_is_empty(span)) span_settle(bin, span, &dead);
     }
     hz_lock_release(&bin->lock);
-    if (HZ_UNLIKELY(blocks < end)) hz_die("a block was freed twice", *blocks);
+    if (HZ_UNLIKELY(left != 0)) hz_die("a block was freed twice", end[left]);
     destroy_all(dead, class_);
 }
 
