@@ -13,6 +13,7 @@
  * jemalloc(3), mimalloc.h, gperftools/malloc_extension.h, mallinfo(3).
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <link.h>
 #include <malloc.h>
@@ -25,8 +26,6 @@
 
 #include "serve.h"
 #include "text.h"
-
-enum { NAME_BYTES = 64 };
 
 /* A function of the process by its name; the type is the caller's. */
 static void *function_named(const char *name)
@@ -118,16 +117,14 @@ static void jemalloc_add_size(hz_text *answer, const char *key, const char *name
     if (jemalloc_read(name, &value, sizeof value)) add_figure(answer, key, value);
 }
 
-typedef struct jemalloc_setting {
+static const struct {
     const char *key;  /* the name of the option, as in MALLOC_CONF */
     const char *name; /* of its present value for mallctl */
-    enum { IS_SWITCH, IS_COUNT, IS_TIME, IS_WORD } type;
-} jemalloc_setting;
-
-static const jemalloc_setting jemalloc_settings[] = {
-    {"narenas", "opt.narenas", IS_COUNT},
-    {"dirty_decay_ms", "arenas.dirty_decay_ms", IS_TIME},
-    {"muzzy_decay_ms", "arenas.muzzy_decay_ms", IS_TIME},
+    enum { IS_SWITCH, IS_NUMBER, IS_WORD } type;
+} jemalloc_settings[] = {
+    {"narenas", "opt.narenas", IS_NUMBER},
+    {"dirty_decay_ms", "arenas.dirty_decay_ms", IS_NUMBER},
+    {"muzzy_decay_ms", "arenas.muzzy_decay_ms", IS_NUMBER},
     {"background_thread", "background_thread", IS_SWITCH},
     {"tcache", "opt.tcache", IS_SWITCH},
     {"retain", "opt.retain", IS_SWITCH},
@@ -136,47 +133,23 @@ static const jemalloc_setting jemalloc_settings[] = {
     {"percpu_arena", "opt.percpu_arena", IS_WORD},
 };
 
-/* Writes a present value as JSON; false when this jemalloc has none of that name. */
-static bool jemalloc_setting_text(const jemalloc_setting *setting, char *text, size_t size)
-{
-    union {
-        bool is_on;
-        unsigned count;
-        ssize_t time;
-        const char *word;
-    } value;
-    static const size_t sizes[] = {
-        [IS_SWITCH] = sizeof value.is_on,
-        [IS_COUNT] = sizeof value.count,
-        [IS_TIME] = sizeof value.time,
-        [IS_WORD] = sizeof value.word,
-    };
-    if (!jemalloc_read(setting->name, &value, sizes[setting->type])) return false;
-    switch (setting->type) {
-    case IS_SWITCH:
-        snprintf(text, size, "\"%s\"", value.is_on ? "true" : "false");
-        break;
-    case IS_COUNT:
-        snprintf(text, size, "%u", value.count);
-        break;
-    case IS_TIME:
-        snprintf(text, size, "%zd", value.time);
-        break;
-    case IS_WORD:
-        snprintf(text, size, "\"%s\"", value.word);
-        break;
-    }
-    return true;
-}
-
+/* Left out is what this jemalloc has none of. A shorter value fills the start of a longer buffer,
+ * which mallctl then calls an invalid one. */
 static void jemalloc_add_settings(hz_text *answer)
 {
     const char *separator = "";
-    char value[NAME_BYTES];
     hz_text_add(answer, ",\"settings\":{");
     for (size_t i = 0; i < sizeof jemalloc_settings / sizeof jemalloc_settings[0]; i++) {
-        if (!jemalloc_setting_text(&jemalloc_settings[i], value, sizeof value)) continue;
-        hz_text_add(answer, "%s\"%s\":%s", separator, jemalloc_settings[i].key, value);
+        int64_t value = 0;
+        size_t size = sizeof value;
+        if (jemalloc_find()(jemalloc_settings[i].name, &value, &size, NULL, 0) == ENOENT) continue;
+        hz_text_add(answer, "%s\"%s\":", separator, jemalloc_settings[i].key);
+        if (jemalloc_settings[i].type == IS_NUMBER)
+            hz_text_add(answer, "%" PRId64, value);
+        else if (jemalloc_settings[i].type == IS_WORD)
+            hz_text_add_quoted(answer, (const char *)(uintptr_t)value);
+        else
+            hz_text_add_quoted(answer, value != 0 ? "true" : "false");
         separator = ",";
     }
     hz_text_add(answer, "}");
@@ -218,7 +191,7 @@ static bool agent_add_mimalloc(hz_text *answer)
 {
     mimalloc_info *info;
     int (*version)(void);
-    char text[NAME_BYTES];
+    char text[32];
     size_t commit = 0;
     *(void **)&info = function_named("mi_process_info");
     *(void **)&version = function_named("mi_version");

@@ -29,6 +29,7 @@ static const struct {
     {"libc.so", "glibc"},         {"libc-", "glibc"},          {"libhz.", "hz"},
     {"libjemalloc.", "jemalloc"}, {"libmimalloc", "mimalloc"}, {"libtcmalloc", "tcmalloc"},
     {"libtbbmalloc", "tbb"},      {"libsnmalloc", "snmalloc"}, {"librpmalloc", "rpmalloc"},
+    {"libgoogle-tcmalloc", "google_tcmalloc"},
 };
 
 const char *hz_base_name(const char *path)

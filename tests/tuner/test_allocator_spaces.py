@@ -41,8 +41,9 @@ def test_a_space_fits_every_version_and_holds_default_and_presets(name, version)
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_what_is_proposed_takes_effect_in_a_process(name):
-    adapter = allocator.get(name)
-    installed = adapter.installed()
+    adapter, installed = allocator.get(name), allocator.states()[name]
+    if not isinstance(installed, Installed):
+        pytest.skip(str(installed))
     read = _space(adapter, installed)
     rng = Random(SEED)
     proposed = [dict(preset.config) for preset in read.presets]

@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18492, "modules": 125, "functions": 1682, "classes": 260, "docstrings": 3200},
+    "tuner": {"code": 18453, "modules": 125, "functions": 1678, "classes": 260, "docstrings": 3190},
     "tests": {"code": 17827},
-    "experiments": {"code": 4832},
+    "experiments": {"code": 4822},
     "core in C": {"code": 19664},
     "tests in C": {"code": 10175},
-    "guides": {"words": 14708},
+    "guides": {"words": 14705},
     "experiments' pages": {"words": 15045},
 }
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from hztune import allocator, artifacts, process
 from hztune.allocator import Adapter, Installed, WrongConfiguration, loaded_program, probe
@@ -29,17 +28,6 @@ def found() -> dict[str, tuple[Adapter, Installed]]:
 
 
 # ---- 1: LD_PRELOAD is ignored, exit status 0 ----------------------------------------------------
-
-
-def test_a_library_that_does_not_exist_is_ignored_by_the_loader_and_refused_by_hztune(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert probe.run_true({"LD_PRELOAD": "libnosuch.so.9"}).ok
-    adapter = allocator.get("jemalloc")
-    lacking = structs.replace(adapter.table, libraries=(("libnosuch.so.9", ""),))
-    monkeypatch.setattr(adapter, "table", lacking)
-    with pytest.raises(UsageError, match="apt-get install libjemalloc2"):
-        adapter.installed()
 
 
 def test_a_program_that_never_sees_the_library_is_refused(compiled: Any) -> None:
@@ -147,26 +135,15 @@ def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
 ) -> None:
     adapter, installed = found["jemalloc"]
     for pair in ("nosuch:1", "narenas:0", "dirty_decay_ms:10s", "cache_oblivious:true",
-                 "tcache_max:32K", "retain:TRUE", "tcache_ncached_max:8-16:4"):  # fmt: skip
+                 "tcache_max:32K", "retain:TRUE", "tcache_ncached_max:8-16:4",
+                 " narenas:4", "narenas=4", "narenas:4,", "narenas:4 ,retain:true"):  # fmt: skip
         lenient = {"LD_PRELOAD": installed.preload, "MALLOC_CONF": pair}
         assert probe.run_true(lenient).ok
-        with pytest.raises(WrongConfiguration, match=r"Invalid conf|Out-of-range"):
+        with pytest.raises(WrongConfiguration, match="abort_conf"):
             adapter.read_back({"MALLOC_CONF": pair}, installed)
         strict = adapter.confirm_environment(lenient)
         assert strict["MALLOC_CONF"].startswith("abort_conf:true,")
         assert probe.run_true(strict).code == -6
-
-
-@pytest.mark.parametrize(
-    "text", [" narenas:4", "narenas=4", "narenas:4,", "narenas:4 ,retain:true"]
-)
-def test_a_malformed_string_ends_jemalloc_although_the_rest_of_it_is_dropped(
-    text: str, found: dict[str, tuple[Adapter, Installed]]
-) -> None:
-    adapter, installed = found["jemalloc"]
-    assert probe.run_true({"LD_PRELOAD": installed.preload, "MALLOC_CONF": text}).ok
-    with pytest.raises(WrongConfiguration, match="abort_conf"):
-        adapter.read_back({"MALLOC_CONF": text}, installed)
 
 
 def test_of_an_older_spelling_and_tunables_the_tunables_win_in_either_order(
@@ -205,27 +182,7 @@ def test_a_probe_that_dies_or_hangs_is_told_in_words(
         adapter.read_back({"TCMALLOC_TRANSFER_NUM_OBJ": text}, installed)
 
 
-# ---- 4: names differ by version -----------------------------------------------------------------
-
-
-def test_one_name_has_another_variable_and_another_unit_in_another_version(
-    found: dict[str, tuple[Adapter, Installed]],
-) -> None:
-    adapter = allocator.get("mimalloc")
-    for version, variable, unit in (
-        ("2.0.9", "MIMALLOC_DECOMMIT_DELAY", ("segments", 8, 1024)),
-        ("2.1.7", "MIMALLOC_PURGE_DELAY", ("percent", 10, 100)),
-    ):
-        installed = Installed("mimalloc", version, "libmimalloc.so.2", Path(), "", "")
-        assert adapter.settings({"purge_delay": 0}, installed) == {variable: "0"}
-        (knob,) = [k for k in adapter.knobs(installed) if k.name == "max_segment_reclaim"]
-        assert (knob.unit, knob.default, knob.high) == unit
-    older = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "", "")
-    with pytest.raises(UsageError, match="in the installed version"):
-        found["jemalloc"][0].check({"cache_oblivious": "false"}, older)
-
-
-# ---- 5: a child's peak memory has its parent's as a floor ---------------------------------------
+# ---- 4: a child's peak memory has its parent's as a floor ---------------------------------------
 
 
 def test_peak_memory_of_a_small_program_does_not_include_what_started_it() -> None:

@@ -96,7 +96,7 @@ class Adapter:
         table = self.table
         own = [self.variable] if table.variable else map(self._variable_of, table.rows)
         preload = (_PRELOAD,) if table.file and not self.is_inside else ()
-        return tuple(dict.fromkeys((*preload, *own, *table.others)))
+        return tuple(dict.fromkeys((*preload, *own, *table.others, *table.always)))
 
     def settings(self, config: Config, installed: Installed) -> Environment:
         """The variables for a checked configuration; LD_PRELOAD is not among them."""
@@ -106,13 +106,16 @@ class Adapter:
             if row.name in config and not self.is_left(row.name, config[row.name])
         ]
         if not self.table.variable:
-            return {self._variable_of(row): text for row, text in given}
+            return self.table.always | {self._variable_of(row): text for row, text in given}
         pairs = self.table.join.join(row.option + self.table.pair + text for row, text in given)
         return {self.variable: pairs} if pairs else {}
 
     def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
         """What variables ask for by their text alone; else WrongConfiguration."""
         said = self.requests(environment)
+        for name, text in self.table.always.items():
+            if text not in environment.get(name, "").split(":"):
+                raise WrongConfiguration(f"without {name}={text} {self.table.without}")
         try:
             return {
                 row.name: self.value_of(row, said[row.option])

@@ -36,44 +36,10 @@ _OLDEST_GLIBC = (2, 33)
 _ADAPTING = ("mmap_threshold", "trim_threshold")
 _STRICT = "abort_conf:true"
 _SAY = "confirm_conf:true"
-#: Asked with a longer buffer than the value's, mallctl fills it all the same; 2 is ENOENT: this
-#: version has no such name.
-_ASK_JEMALLOC = """
-answer = {}
-for knob, name, form in ASKED:
-    raw, length = ctypes.create_string_buffer(8), ctypes.c_size_t(8)
-    if this.mallctl(name, raw, ctypes.byref(length), None, ctypes.c_size_t(0)) == 2:
-        continue
-    value = int.from_bytes(raw.raw, "little", signed=True)
-    if form == "switch":
-        answer[knob] = ("false", "true")[value]
-    else:
-        answer[knob] = ctypes.string_at(value).decode() if form == "word" else value
-"""
-#: The C++ members use no `this`; NumMoveSize(8) is the limit itself up to 8192.
-_ASK_TCMALLOC = """
-answer = {}
-def number(name):
-    value = ctypes.c_size_t()
-    if this.MallocExtension_GetNumericProperty(name, ctypes.byref(value)):
-        return value.value
-answer["max_total_thread_cache_bytes"] = number(b"tcmalloc.max_total_thread_cache_bytes")
-decommits = number(b"tcmalloc.aggressive_memory_decommit")
-answer["aggressive_decommit"] = None if decommits is None else ("false", "true")[bool(decommits)]
-try:
-    batch = this._ZN8tcmalloc7SizeMap11NumMoveSizeEm
-    batch.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    answer["transfer_num_obj"] = batch(None, 8)
-    rate = this._ZN22TCMallocImplementation20GetMemoryReleaseRateEv
-    rate.argtypes, rate.restype = [ctypes.c_void_p], ctypes.c_double
-    answer["release_rate_percent"] = round(100 * rate(None))
-except AttributeError:
-    pass
-"""
 
 
 class Library(Adapter):
-    """One of which the table says all: what it runs with, it says itself or nothing does."""
+    """One of which the table says all."""
 
     def installed(self) -> Installed:
         if self.is_inside:
@@ -107,36 +73,32 @@ class Library(Adapter):
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
-        """What a probe learns; of what is inside, what its variables ask for."""
+        """What a process tells or code of the table finds there; it must have the library.
+
+        Of what is inside a program: what its variables ask for.
+        """
         if self.is_inside:
             return self.requested(environment, installed)
-        return self.answers(environment, installed)
-
-    def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """What a process that does nothing says; if nothing, it must have the library."""
-        if not self.confirms:
-            self.ask("answer = {}", environment, installed)
-            return {}
-        with_it = {"LD_PRELOAD": installed.preload, **environment}
-        done = probe.run_true(self.confirm_environment(with_it))
+        with_it = {"LD_PRELOAD": ":".join(self.preloads(installed)), **environment}
+        strict = self.confirm_environment(with_it)
+        if self.table.ask or not self.confirms:
+            rows = [(row.name, row.option, row.read, row.words) for row in self.rows(installed)]
+            answer: dict[str, Value | None]
+            files, answer = probe.ask(
+                f"ROWS, answer = {rows!r}, {{}}\n{self.table.ask}\nsay([mapped(), answer])", strict
+            )
+            if str(installed.path) not in files:
+                raise WrongConfiguration(
+                    f"{installed.preload} was preloaded, but {installed.path} is not in the process"
+                )
+            return {name: value for name, value in answer.items() if value is not None}
+        done = probe.run_true(strict)
         said = self.confirmed(done.stderr)
         if said is None:
             raise WrongConfiguration(
                 f"{self.name} did not say what it runs with; the process {done.describe()}"
             )
         return said
-
-    def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:
-        """What Python code leaves in `answer`, in a probe that has the library."""
-        answer = probe.ask(
-            f"{code}\nsay({{'files': mapped(), 'answer': answer}})",
-            {"LD_PRELOAD": installed.preload, **environment},
-        )
-        if str(installed.path) not in answer["files"]:
-            raise WrongConfiguration(
-                f"{installed.preload} was preloaded, but {installed.path} is not in the process"
-            )
-        return answer["answer"]
 
 
 class Jemalloc(Library):
@@ -158,29 +120,12 @@ class Jemalloc(Library):
         """The pairs that jemalloc took; their values are as written, before clipping."""
         return super().confirmed(stderr) or ({} if _SAY in stderr else None)
 
-    def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        """What mallctl says in a probe: every value after clipping."""
-        asked = []
-        for row in self.rows(installed):
-            form = ("switch" if row.words == SWITCH else "word") if row.words else "number"
-            name = "arenas.bin.0.nshards" if row.name == "bin_shards" else f"opt.{row.option}"
-            asked.append((row.name, name.encode(), form))
-        strict = self.confirm_environment(environment)
-        answer: dict[str, Value] = self.ask(f"ASKED = {asked!r}{_ASK_JEMALLOC}", strict, installed)
-        return answer
-
 
 class Tcmalloc(Library):
-    """The library's own functions say in a probe what it runs with, after clipping."""
-
     def value_of(self, row: KnobRow, text: str) -> Value:
         if row.words == SWITCH:
             return SWITCH[text[:1] in "tTyY1"]
         return super().value_of(row, text)
-
-    def answers(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
-        said: dict[str, Value | None] = self.ask(_ASK_TCMALLOC, environment, installed)
-        return {name: value for name, value in said.items() if value is not None}
 
 
 class Hz(Library):

@@ -38,6 +38,7 @@ class KnobRow(Schema, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()  # all that is legal; empty: a number is
     versions: str = ""  # "2.0-2.1.2": from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all
     own_name: str = field(default="", name="option")
+    read: str = ""  # by what name the library tells its value; "": by that of the option
     symbol: str = ""  # where its value stands in the memory of a process; "": nowhere
     form: Literal["", "I", "?", "q", "Q", "d"] = ""  # the C type behind `symbol`
     per: int = 1  # what the allocator takes as 1: it writes and holds a fraction of that
@@ -89,6 +90,9 @@ class Table(Schema, frozen=True, kw_only=True):
     probe_version: str = _FROM_FILE
     """Python for a probe that gives the version as text; it finds `this`, the process as a ctypes
     library, and `files`, the allocator's files that it has mapped."""
+    ask: str = ""
+    """Python for a probe that puts into `answer` what it runs with, by parameter, if it can; it
+    also finds ROWS, with the name, option, `read` and words of each parameter."""
     sources: tuple[str, ...] = ()  # versions that the knobs were read from, which tests load
     variable: str = ""  # the one that holds all settings: option, `pair`, value, `join`, ...
     pair: str = ""
@@ -96,6 +100,8 @@ class Table(Schema, frozen=True, kw_only=True):
     prefix: str = ""  # else each option has a variable: this, and the option in capitals
     any_case: bool = False  # its variables are read in small letters as well
     others: tuple[str, ...] = ()  # further variables that would change or disturb it
+    always: dict[str, str] = field(default_factory=dict)  # variables that every process needs
+    without: str = ""  # what a process does that lacks one
     own_auto: frozenset[str] = frozenset()  # knobs whose word `auto` is a setting like any other
     unreadable: frozenset[str] = frozenset()  # knobs that may be unreadable: requested, not proved
     saying: dict[str, str] = field(default_factory=dict)  # variables that make it tell its settings
