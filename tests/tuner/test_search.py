@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from lab.replay import ModelNoise, NoiseSource, Truth
+from optuna.samplers import RandomSampler
 
-from hztune import machine
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.space import Preset, Space
+from hztune.space import Space
 from hztune.sparse.grid import FAR, Floats
 from hztune.stats.intervals import LEAST_PLANNED
 from hztune.stats.noise import two_states
@@ -26,11 +26,11 @@ from hztune.study.bench import Workbench
 from hztune.study.calibration import LEAST_SLOTS, assess, calibrate, warnings_about
 from hztune.study.ledger import FAR_BEHIND, Ledger
 from hztune.study.limits import MemoryLimit
-from hztune.study.proposer import sampler_named
+from hztune.study.proposer import Proposer, sampler_named
 from hztune.study.search import SLOTS, Search
 from hztune.tune.story import Winner
 
-from .conftest import SIMULATED, bench_of, flat, heard, spin_wins
+from .conftest import SIMULATED, bench_of, flat, spin_wins
 
 CONTROL = Arm("hz")
 SPIN = Arm.of("hz", {"lock": "spin"})
@@ -101,9 +101,7 @@ def test_a_program_that_often_fails_is_told_how_often(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("gain", "times"), [(0.0, 2), (-0.2, 1)])
-def test_a_preset_is_measured_twice_unless_behind(
-    toy_space: Space, gain: float, times: int
-) -> None:
+def test_a_preset_is_measured_twice_unless_behind(toy_space, gain, times) -> None:
     preset = Arm.of("hz", {"shards": 4})
     bench = bench_of(lambda arm: Truth(gain if arm == preset else 0.0), SIMULATED)
     calibrate(bench, CONTROL, share=0.1)
@@ -172,19 +170,19 @@ def test_failures_are_infeasible_and_the_search_goes_on(toy_space: Space) -> Non
     assert {len(record.failures) for record in failed} == {1}
 
 
-def test_what_an_allocator_refused_once_is_asked_of_it_no_more(toy_space: Space) -> None:
-    def landscape(arm: Arm) -> Truth:
-        is_refused = arm.config.get("lock") == "lockfree"
-        return Truth(status="rejected") if is_refused else spin_wins()(arm)
+@pytest.mark.parametrize("own", [None, RandomSampler(seed=1)])
+def test_what_an_allocator_refused_once_is_asked_of_it_no_more(own, toy_space) -> None:
+    ledger, refused = Ledger(), Arm.of("hz", {"lock": "lockfree"})
+    proposer = Proposer(toy_space, ledger, seed=1, sampler=own)
 
-    presets = (Preset("bare", "why", {"lock": "lockfree"}), *toy_space.presets)
-    bench = bench_of(landscape, SIMULATED)
-    Search(bench, replace(toy_space, presets=presets), seed=1).run(share=0.3)
-    arms = [o.arm for block in bench.ledger.blocks for o in block.outcomes]
-    assert [arm for arm in arms if landscape(arm).status != "ok"] == [
-        Arm.of("hz", {"lock": "lockfree"})
-    ]
-    assert bench.ledger.failures() == {"refused by hz": 1}
+    def proposed() -> tuple[int, bool]:
+        """How many arms, and whether one holds it, alone or beside others."""
+        arms = proposer.suggest(80)
+        return len(arms), any(arm.config.get("lock") == "lockfree" for arm in arms)
+
+    assert proposed() == (80, True)
+    ledger.add(Block(0, "search", (Outcome(CONTROL, "ok", "", 1.0), Outcome(refused, "rejected"))))
+    assert proposed() == (80, False)
 
 
 def test_a_control_that_keeps_failing_ends_the_study(toy_space: Space) -> None:
@@ -219,9 +217,7 @@ def test_a_stop_is_asked_for_before_each_block(toy_space: Space) -> None:
      ("1M", 9.0, 2048.0, math.log(2)), ("2G", 1.0, 1024.0 * 1024, -math.log(2)),
      ("512K", 1.0, 512.0, 0.0)],
 )  # fmt: skip
-def test_a_memory_limit_is_a_multiple_or_a_size(
-    text: str, control: float, candidate: float, excess: float
-) -> None:
+def test_a_memory_limit_is_a_multiple_or_a_size(text, control, candidate, excess) -> None:
     assert MemoryLimit.of(text).excess(control, candidate) == pytest.approx(excess, abs=1e-9)
 
 
@@ -293,7 +289,12 @@ def test_any_sampler_of_optuna_finds_a_great_gain(name: str, toy_space: Space) -
     assert best is not None and best.config["lock"] == "spin"
 
 
-@pytest.mark.parametrize("name", ["best", "json:loads", "nowhere:Sampler"])
+class Late(RandomSampler):
+    def sample_relative(self, *_):
+        raise ImportError("no package that it needs")
+
+
+@pytest.mark.parametrize("name", ["best", "json:loads", "nowhere:Late", f"{__name__}:Late"])
 def test_what_is_no_sampler_is_refused_with_what_is(name: str) -> None:
     with pytest.raises(UsageError, match=r"legal are sparse, tpe, .*, or module:Class"):
         sampler_named(name, seed=1)
@@ -359,19 +360,6 @@ def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space: S
     decision = Winner(runs_bench(400.0, TwoSpeeds(), 20.0), toy_space, seed=1).run()
     assert decision.verdict == "not_enough_data"
     assert re.search(r"the 20 fresh pairs of a claim .* --budget 26s would do", decision.why)
-
-
-# ---- another hztune ------------------------------------------------------------------------------
-
-
-def test_a_study_says_once_that_it_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited_s = 0.0
-    monkeypatch.setattr(machine, "waited_s", lambda: waited_s)
-    bench, told = bench_of(flat, STEADY), []
-    for waited_s in (2.0, 4.0, 6.0, 8.0, 10.0):  # noqa: B007
-        bench.measure([Arm("hz")], "search", 1)
-        told.append(sum("another hztune measures" in line for line in heard(bench).lines))
-    assert told == [0, 0, 1, 1, 1]
 
 
 # ---- the statistic -------------------------------------------------------------------------------

@@ -45,11 +45,13 @@ def sampler_named(name: str, seed: int) -> BaseSampler | None:
         raise UsageError(f"--sampler is {name!r}; {legal}")
     try:
         where = importlib.import_module(module if own else "optuna.samplers")
-        made = getattr(where, kind)(seed=seed, **settings)
+        made, tried = (getattr(where, kind)(seed=seed, **settings) for _ in range(2))
+        if not isinstance(made, BaseSampler):
+            raise TypeError("it is no optuna.samplers.BaseSampler")
+        study = optuna.create_study(sampler=tried)  # some import what they need as late as this
+        study.optimize(lambda trial: sum(trial.suggest_int(name, 0, 9) for name in "ab"), 12)
     except (ImportError, AttributeError, TypeError) as error:
-        raise UsageError(f"--sampler {name!r} cannot be made ({error}); {legal}") from None
-    if not isinstance(made, BaseSampler):
-        raise UsageError(f"--sampler {name!r} is no optuna.samplers.BaseSampler; {legal}")
+        raise UsageError(f"--sampler {name!r} cannot be used ({error}); {legal}") from None
     return made
 
 
