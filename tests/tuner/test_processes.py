@@ -132,9 +132,7 @@ def test_a_process_tells_what_it_holds_and_trims_it(start: Start, on_hz: dict[st
     assert trimmed.after.anonymous_bytes <= trimmed.before.anonymous_bytes
 
 
-def test_a_process_tells_whether_a_worker_returns_memory_at_rest(
-    start: Start, on_hz: dict[str, str]
-) -> None:
+def test_a_process_tells_whether_a_worker_returns_memory_at_rest(start, on_hz) -> None:
     assert api.process_statistics(start(THREAD, **on_hz).pid).has_rest_worker
 
 
@@ -163,9 +161,7 @@ def test_what_is_no_process_is_said() -> None:
         api.process_statistics(NO_PROCESS)
 
 
-def test_a_process_that_takes_no_requests_is_told_how_to_start_it(
-    start: Start, on_hz: dict[str, str]
-) -> None:
+def test_a_process_that_takes_no_requests_is_told_how_to_start_it(start, on_hz) -> None:
     with pytest.raises(UsageError, match=r"start it with LD_PRELOAD=\$\(hztune paths --agent\)"):
         api.process_statistics(start(WAIT).pid)
     on_hz.pop("HZ_CONTROL")
@@ -178,9 +174,7 @@ def test_a_process_that_takes_no_requests_is_told_how_to_start_it(
         api.process_statistics(lost)
 
 
-def test_of_a_forks_child_the_parent_is_named_while_it_answers(
-    start: Start, on_hz: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, monkeypatch) -> None:
     program = start(FORK, **on_hz)
     assert program.stdout is not None
     child = int(program.stdout.readline())
@@ -204,9 +198,7 @@ def test_a_name_that_steers_a_terminal_is_shown_without_that(start: Start) -> No
     assert Process.of(pid).name == "a?[2Jb"
 
 
-def test_a_stopped_process_is_not_waited_for_without_end(
-    start: Start, on_hz: dict[str, str]
-) -> None:
+def test_a_stopped_process_is_not_waited_for_without_end(start, on_hz) -> None:
     program = start(WAIT, **on_hz)
     api.process_statistics(program.pid)
     program.send_signal(signal.SIGSTOP)
@@ -245,9 +237,7 @@ def test_a_process_without_memory_is_said_to_have_none() -> None:
     ended.wait()
 
 
-def test_a_name_that_may_be_anothers_by_now_is_not_asked(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_may_be_anothers_by_now_is_not_asked(start, monkeypatch) -> None:
     program = start(ANSWER, '{"protocol":2}')
     address = channel._await_address(Process.of(program.pid))
     monkeypatch.setattr(channel, "_await_address", lambda process: address)
@@ -256,9 +246,7 @@ def test_a_name_that_may_be_anothers_by_now_is_not_asked(
         api.process_statistics(program.pid)
 
 
-def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(
-    on_hz: dict[str, str],
-) -> None:
+def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(on_hz) -> None:
     variables = [f"{name}={value}" for name, value in on_hz.items()]
     with (
         subprocess.Popen(["unshare", "--net", "env", *variables, "sleep", "60"]) as program,
@@ -319,9 +307,7 @@ def test_a_strange_answer_is_an_error(packets: list[str], sentence: str, start: 
 
 
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc"])
-def test_beside_another_allocator_the_agent_tells_what_it_holds(
-    name: str, start: Start, agent: str
-) -> None:
+def test_beside_another_allocator_the_agent_tells_what_it_holds(name, start, agent) -> None:
     state = api.allocators()[name]
     if isinstance(state, HztuneError):
         pytest.skip(str(state))
@@ -364,9 +350,7 @@ def known(found: Diagnosis) -> list[tuple[str, object, bool]]:
     return [(each.name, each.value, each.is_effective) for each in found.settings]
 
 
-def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(
-    start: Start, compiled: Any, running: Running
-) -> None:
+def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(start, compiled, running) -> None:
     found = api.diagnose(start(WAIT, MALLOC_ARENA_MAX="2").pid)
     assert (found.allocator, found.parts) == ("glibc", ())
     assert found.memory.anonymous_bytes > 0

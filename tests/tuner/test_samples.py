@@ -157,9 +157,7 @@ def go_on(folder: Path, content: bytes) -> list[bytes]:
     return kept
 
 
-def test_a_log_that_is_cut_anywhere_costs_only_the_line_that_is_cut(
-    tmp_path: Path, written: list[bytes]
-) -> None:
+def test_a_log_that_is_cut_anywhere_costs_only_the_line_that_is_cut(tmp_path, written) -> None:
     whole = b"".join(written)
     for size in range(len(whole) - len(written[-1]) - 9, len(whole) + 1):
         count = sum(end <= size for end in accumulate(map(len, written)))
@@ -175,9 +173,7 @@ def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_onl
         assert kept == written[: len(kept)] and len(kept) >= 11
 
 
-def test_turns_are_written_without_a_sync_and_a_block_ends_with_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_are_written_without_a_sync_and_a_block_ends_with_one(tmp_path, monkeypatch) -> None:
     synced: list[int] = []
     with open_study(tmp_path) as study:
         monkeypatch.setattr(os, "fdatasync", synced.append)
@@ -273,9 +269,7 @@ def link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, link])
-def test_what_is_no_file_is_refused_without_waiting(
-    make: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_what_is_no_file_is_refused_without_waiting(make, tmp_path) -> None:
     make(tmp_path / SAMPLES)
     refused(tmp_path, "cannot")
 
@@ -297,9 +291,7 @@ EXPORTS = [["export", "--format", "csv"], ["export", "--format", "samples"]]
 
 @pytest.mark.parametrize("words", [["report"], *EXPORTS])
 @pytest.mark.parametrize("odd", [b"\x1b[2J", b"\xff", b"\\u009b2J", b"\xe2\x80\xae"])
-def test_the_study_of_another_steers_no_terminal(
-    odd: bytes, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_study_of_another_steers_no_terminal(odd, words, tmp_path, capsys) -> None:
     with open_study(tmp_path) as study:
         tell(study, block(0))
     lines = recording(tmp_path).lines
@@ -368,7 +360,5 @@ def lasting_from(begin_s: float, *arms: int) -> Block:
         ([(10, 3), (13, 0, 0), (15, 3)], [(0, 3), (3, 3), (5, 8)]),  # a block without a turn
     ],
 )
-def test_the_time_of_a_study_is_read_from_its_turns(
-    blocks: list[tuple[int, ...]], expected: list[tuple[int, int]]
-) -> None:
+def test_the_time_of_a_study_is_read_from_its_turns(blocks, expected) -> None:
     assert list(times_of([lasting_from(*each) for each in blocks])) == expected

@@ -119,9 +119,7 @@ def finding_of(claimed: Claim, *logs: float) -> Verification:
         ),
     ],
 )
-def test_half_of_the_claimed_lower_end_must_be_shown(
-    logs: list[float], answer: str, why: str
-) -> None:
+def test_half_of_the_claimed_lower_end_must_be_shown(logs, answer, why) -> None:
     claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
     finding = finding_of(claimed, *logs * 6)
     assert (finding.answer, finding.why) == (answer, why)
@@ -146,9 +144,7 @@ def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(
     assert again.interval is not None
 
 
-def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
-    make_profile: MakeProfile,
-) -> None:
+def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(make_profile) -> None:
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
     wrong = 0
     for seed in range(30):
@@ -247,18 +243,14 @@ def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if
 
 
 @pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
-def test_without_a_claim_there_is_nothing_to_verify(
-    verdict: str, here: Profile, tmp_path: Path, hztune_here: Run
-) -> None:
+def test_without_a_claim_there_is_nothing_to_verify(verdict, here, tmp_path, hztune_here) -> None:
     claimed = structs.replace(CLAIMED, verdict=verdict)
     done = hztune_here("verify", saved(structs.replace(here, claim=claimed, params={}), tmp_path))
     said = f"nothing to verify: the profile claims no gain (its verdict is {verdict})"
     assert done.returncode == 0 and said in done.stdout
 
 
-def test_what_does_not_fit_the_profile_is_refused(
-    here: Profile, tmp_path: Path, hztune_here: Run
-) -> None:
+def test_what_does_not_fit_the_profile_is_refused(here, tmp_path, hztune_here) -> None:
     bench = saved(here, tmp_path)
     (tmp_path / "program").mkdir()
     run = saved(of_program(here, "sleep", "1"), tmp_path / "program")
@@ -378,9 +370,7 @@ def test_a_process_under_a_profile_has_it_in_effect_and_a_changed_parameter_is_n
     ("name", "preload"),
     [*((name, "") for name in CONFIGS if name != "glibc"), ("glibc", "libjemalloc.so.2")],
 )
-def test_a_process_without_the_allocator_has_nothing_in_effect(
-    name: str, preload: str, examined: Callable[..., Report]
-) -> None:
+def test_a_process_without_the_allocator_has_nothing_in_effect(name, preload, examined) -> None:
     report = examined(name, LD_PRELOAD=preload)
     (fault,) = report.faults
     there = "jemalloc" if preload else "glibc"
@@ -397,9 +387,7 @@ def test_a_process_without_the_allocator_has_nothing_in_effect(
         ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB", "64"),
     ],
 )
-def test_a_variable_that_somebody_else_added_is_named(
-    name: str, variable: str, value: str, examined: Callable[..., Report]
-) -> None:
+def test_a_variable_that_somebody_else_added_is_named(name, variable, value, examined) -> None:
     report = examined(name, **{variable: value})
     assert f"{variable} is set, and the profile does not set it" in report.faults
 

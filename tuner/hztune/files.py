@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import secrets
 import stat
 import sys
@@ -61,7 +62,7 @@ def read_small(path: Path, most_bytes: int) -> bytes:
         with opened(path) as file:
             content = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {str(path)!r}: {_reason(error)}") from None
+        raise UsageError(f"cannot read {str(path)!r}: {reason_of(error)}") from None
     if len(content) > most_bytes:
         raise UsageError(
             f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
@@ -140,11 +141,16 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
         finally:
             os.close(folder)
     except (OSError, ValueError) as error:
-        raise HztuneError(f"cannot write {str(path)!r}: {_reason(error)}") from None
+        raise HztuneError(f"cannot write {str(path)!r}: {reason_of(error)}") from None
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return str(getattr(error, "strerror", None) or error)
+def reason_of(error: OSError | ValueError) -> str:
+    """Why something cannot be read or written, with the remedy where a limit forbids it."""
+    reason = str(getattr(error, "strerror", None) or error)
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if getattr(error, "errno", None) != errno.EFBIG or most == resource.RLIM_INFINITY:
+        return reason
+    return f"{reason}: no file may be above {most} bytes; allow more with `ulimit -f unlimited`"
 
 
 def make_folder(path: Path) -> None:

@@ -12,6 +12,7 @@ must therefore outlive it).
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import secrets
@@ -30,7 +31,7 @@ from typing import Any, NamedTuple
 from hztune import artifacts
 from hztune.arguments import printable
 from hztune.errors import HztuneError, OutOfTime, UsageError
-from hztune.files import variables_of
+from hztune.files import reason_of, variables_of
 
 MARK = "HZTUNE_CHILD"  # marks every process of a child's tree; each child has its own value
 
@@ -101,9 +102,10 @@ def last_words(text: str) -> str:
 def signal_name(number: int) -> str:
     """The name of a signal: "SIGSEGV" for 11; of a number without one "signal 99"."""
     try:
-        return signal.Signals(number).name
+        name = signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+    return reason_of(OSError(errno.EFBIG, name)) if number == signal.SIGXFSZ else name
 
 
 def run(argv: Sequence[str], *, deadline_s: float, **options: Any) -> Finished:
@@ -368,8 +370,7 @@ def _start(
                 with process:
                     raise
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UsageError(f"cannot start {argv[0]}: {reason}") from error
+            raise UsageError(f"cannot start {argv[0]}: {reason_of(error)}") from error
     return process
 
 

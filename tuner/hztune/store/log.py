@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import fcntl
 import hashlib
 import json
@@ -242,13 +241,14 @@ class LocalStudy(rows.Sink):
     def _append(self, kind: type[Row], **fields: Any) -> None:
         line = packed(kind(seq=self._seq, study=self.study, **fields))
         try:
-            if os.write(self._file, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            rest = line
+            while rest:  # after a part, the next call says why there is no room for all
+                rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             os.ftruncate(self._file, self._size)
             raise HztuneError(
-                f"cannot write {self.path}: {error.strerror}; what was measured before is kept: "
-                "make room, and go on with --resume"
+                f"cannot write {self.path}: {files.reason_of(error)}; what was measured before is "
+                "kept: make room, and go on with --resume"
             ) from error
         self._seq, self._size = self._seq + 1, self._size + len(line)
 

@@ -7,7 +7,6 @@ is measured, so that a killed run has lost none, and several may write at once.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import math
 import os
@@ -240,13 +239,13 @@ def append(check: Recheck) -> None:
             size = os.fstat(handle).st_size
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
             line = b"\n" * torn + line
-            if os.write(handle, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while line:
+                line = line[os.write(handle, line) :]
             os.fsync(handle)
         finally:
             os.close(handle)
     except OSError as error:
-        raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise HztuneError(f"cannot write {str(path)!r}: {files.reason_of(error)}") from None
 
 
 def read(tuned: Profile | None = None) -> list[Recheck]:
