@@ -6,7 +6,8 @@ import io
 import math
 from dataclasses import replace
 
-from hztune.progress import Live, Plain, Quiet, StudyStatus, duration, percent, reporter
+from hztune import machine
+from hztune.progress import Live, Plain, StudyStatus, duration, percent, reporter
 
 STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0)
 PARTS = ("search", "12 configurations (1 failed)", "+10.0 % ± 2.0 %", "floor 3.0 %", "1:15 left")
@@ -53,7 +54,18 @@ def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end
 def test_the_display_suits_the_stream() -> None:
     assert isinstance(reporter(quiet=False, stream=Terminal()), Live)
     assert isinstance(reporter(quiet=False, stream=io.StringIO()), Plain)
-    assert isinstance(reporter(quiet=True, stream=Terminal()), Quiet)
+
+
+def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeypatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(machine.time, "monotonic", iter(range(0, 100, 2)).__next__)
+    monkeypatch.setattr(machine, "_waited_s", 0.0)
+    monkeypatch.setattr(machine, "when_waiting", [])
+    reporter(quiet=True, stream=stream).say("no progress")
+    for told in (0, 0, 1, 1):
+        with machine.timed_window():
+            assert stream.getvalue().count("another hztune measures") == told
+    assert "no progress" not in stream.getvalue()
 
 
 def test_a_change_is_given_in_percent_and_time_in_minutes() -> None:

@@ -12,7 +12,10 @@ from math import expm1
 from shutil import get_terminal_size
 from typing import Protocol, TextIO
 
+from hztune import machine
 from hztune.arguments import printable
+
+_WAITING = "another hztune measures here, too: the two take turns; waiting is no part of a budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,14 @@ class Live(Quiet):
 
 
 def reporter(*, quiet: bool, stream: TextIO | None = None) -> Quiet:
-    """The reporter that suits `stream` (stderr if left out): live on a terminal, else plain."""
+    """The reporter that suits `stream` (stderr if left out): live on a terminal, else plain.
+
+    A long wait for another hztune is told in any case.
+    """
     out = stream if stream is not None else sys.stderr
-    if quiet:
-        return Quiet()
-    return Live(out) if out.isatty() else Plain(out)
+    shown = Live(out) if out.isatty() else Plain(out)
+    machine.when_waiting[:] = [lambda: shown.say(_WAITING)]
+    return Quiet() if quiet else shown
 
 
 def percent(log_ratio: float, *, sign: bool = True) -> str:

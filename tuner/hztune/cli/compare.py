@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from hztune.cli.program import (
     refuse_without_program,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
-from hztune.progress import Plain, Quiet
+from hztune.progress import reporter
 
 if TYPE_CHECKING:
     from hztune.compare.comparison import Comparison
@@ -145,7 +144,7 @@ def compare_command(
         api.contenders(contenders, are_commands=_is_open(specs)), specs, pairs=pairs,
         budget_s=budget_s, seed=seed, no_worse=no_worse or None, out=out, resume=resume,
         command=() if private else given_words(specs),
-        reporter=Quiet() if quiet else Plain(sys.stderr),
+        reporter=reporter(quiet=quiet),
     )  # fmt: skip
     try:
         if csv_path is not None and found.rows:

@@ -87,8 +87,6 @@ WARMUP_SHARE = 0.28
 
 SHORT_S = 0.05  # a whole program that takes less is run several times for one measurement
 
-LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
-
 _MOST_REPEATS = 10
 _MOST_VOID = 3
 _FREE_START = 0.05
@@ -134,7 +132,6 @@ class Workbench:
     def __post_init__(self) -> None:
         self.floor, self._least_pairs = 0.0, FIRST_LOOK
         self._number = -1
-        self._told_of_waiting = False
 
     @property
     def least_pairs(self) -> int:
@@ -216,12 +213,6 @@ class Workbench:
         block = replace(block, machine=block.machine or self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
-        if not self._told_of_waiting and self.budget.waited_s >= LONG_WAIT_S:
-            self._told_of_waiting = True
-            self.reporter.say(
-                "another hztune measures on this machine: the two take turns, and what this one "
-                "waits is no part of its budget"
-            )
         return block
 
     def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
