@@ -237,8 +237,7 @@ def append(check: Recheck) -> None:
         try:
             # a writer that was killed within its line has left no end of line
             size = os.fstat(handle).st_size
-            torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            line = b"\n" * torn + line
+            line = b"\n" * (size > 0 and os.pread(handle, 1, size - 1) != b"\n") + line
             while line:
                 line = line[os.write(handle, line) :]
             os.fsync(handle)
