@@ -11,7 +11,7 @@ from msgspec import structs
 
 from hztune import allocator, api, export
 from hztune import profile as profiles
-from hztune.allocator import inside, live
+from hztune.allocator import elf, inside, live
 from hztune.allocator.inside import Mark
 from hztune.blocks import Arm
 from hztune.compare import contenders
@@ -102,6 +102,16 @@ def measured(program, parts, *arms):
 
 
 # ---- finding -------------------------------------------------------------------------------------
+
+
+def test_no_more_of_a_file_is_searched_than_is_loaded_of_it(tmp_path) -> None:
+    program = Path(shutil.copy("/bin/true", tmp_path))
+    with program.open("r+b") as file:
+        for place, found in ((64 << 20, set()), (0x400, {b"a mark"})):
+            file.seek(place)
+            file.write(b"a mark")
+            file.flush()
+            assert elf.contained(program, {b"a mark"}) == found
 
 
 def test_a_stripped_prefix_is_found_and_a_run_tells_the_rest(rust, compiled):

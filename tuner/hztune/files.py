@@ -145,7 +145,6 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    """Why something cannot be read or written, with the remedy where a limit forbids it."""
     reason = str(getattr(error, "strerror", None) or error)
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if getattr(error, "errno", None) != errno.EFBIG or most == resource.RLIM_INFINITY:

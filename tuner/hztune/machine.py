@@ -105,8 +105,7 @@ _LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that i
 
 _waited_s = 0.0
 
-when_waiting: list[Callable[[], None]] = []
-"""What tells, once, that this process waits for another hztune."""
+when_waiting: list[Callable[[], None]] = []  # tells, once, of waiting for another hztune
 
 
 def waited_s() -> float:

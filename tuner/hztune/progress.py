@@ -121,10 +121,7 @@ class Live(Quiet):
 
 
 def reporter(*, quiet: bool, stream: TextIO | None = None) -> Quiet:
-    """The reporter that suits `stream` (stderr if left out): live on a terminal, else plain.
-
-    A long wait for another hztune is told in any case.
-    """
+    """The reporter that suits `stream` (None: stderr); a long wait is told even if `quiet`."""
     out = stream if stream is not None else sys.stderr
     shown = Live(out) if out.isatty() else Plain(out)
     machine.when_waiting[:] = [lambda: shown.say(_WAITING)]

@@ -40,7 +40,7 @@ _MOST_BYTES = 8 << 30  # of a program or library: what is larger is none, and is
 _MOST_PART = 64 << 20  # bytes of the largest table that is read: a million symbols are 24 MiB
 _MOST_DYNAMIC = 64 << 10
 _MOST_SYMBOLS = 1 << 20
-_MOST_SEARCHED = 1 << 30  # where texts are looked for: they stand before what is for debuggers
+_MOST_SEARCHED = 1 << 30  # bytes in which texts are looked for
 _BLOCK_BYTES = 1 << 20
 _MOST_OFFSET = 1 << 62
 
@@ -55,6 +55,7 @@ class Elf:
     defines: frozenset[str] = frozenset()  # which of malloc and environ other files can see in it
     dynamic: int = 0  # where its dynamic section is loaded, as the file counts; 0: it has none
     is_fixed: bool = False  # whether its addresses are final; else from where it is loaded
+    loaded: int = 0  # bytes from the start of the file up to the end of what is loaded of it
 
 
 _KNOWN: dict[tuple[int, ...], Elf | None] = {}
@@ -119,9 +120,10 @@ def matches(path: Path, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
 
 def _blocks(path: Path) -> Iterator[bytes]:
     """Yields the file in blocks that overlap, so that a text of _LONGEST_TEXT is whole in one."""
+    about = read(path)
     with opened(path) as file:
         ending = b""
-        for _ in range(_MOST_SEARCHED // _BLOCK_BYTES):
+        for _ in range(0, min(about.loaded if about else 0, _MOST_SEARCHED), _BLOCK_BYTES):
             block = file.read(_BLOCK_BYTES)
             if not block:
                 break
@@ -199,4 +201,5 @@ def _parse(data: _Content) -> Elf:
         defines=frozenset(name.decode() for name in defined & _ASKED_FOR),
         dynamic=section[2] if section else 0,
         is_fixed=data.header[0] == _ET_EXEC,
+        loaded=max((row[1] + row[3] for row in segments if row[0] == _PT_LOAD), default=0),
     )

@@ -56,7 +56,7 @@ def parts_of(files: Iterable[Path]) -> tuple[Installed, ...]:
     parts: dict[str, Installed] = {}
     for path in files:
         with suppress(OSError):
-            for mark in marks_of(path) if elf.read(path) is not None else ():
+            for mark in marks_of(path):
                 name = f"{ANY}:{mark.prefix}{mark.family}"
                 if name not in parts and adapter_of(name) is not None:
                     parts[name] = Installed(name, mark.version, "", path, sha256_of(path), "")
@@ -66,8 +66,6 @@ def parts_of(files: Iterable[Path]) -> tuple[Installed, ...]:
 def marks_of(path: Path) -> tuple[Mark, ...]:
     """The allocators that stand in a file, whether variables reach them or not; else OSError."""
     status = path.stat()
-    if not status.st_size:
-        return ()
     return _marks(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
 
