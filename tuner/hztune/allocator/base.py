@@ -113,9 +113,6 @@ class Adapter:
     def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
         """What variables ask for by their text alone; else WrongConfiguration."""
         said = self.requests(environment)
-        for name, text in self.table.always.items():
-            if text not in environment.get(name, "").split(":"):
-                raise WrongConfiguration(f"without {name}={text} {self.table.without}")
         try:
             return {
                 row.name: self.value_of(row, said[row.option])
@@ -128,6 +125,9 @@ class Adapter:
     def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
         """What variables say to the library, its own name of an option to a text."""
         table = self.table
+        for name, text in table.always.items():
+            if text not in environment.get(name, "").split(":"):
+                raise WrongConfiguration(f"without {name}={text} {table.without}")
         if table.variable:
             pairs = environment.get(self.variable, "").split(table.join)
             split = (pair.rpartition(table.pair) for pair in pairs if pair)

@@ -316,11 +316,11 @@ def _settings(
         return
     try:
         adapter = allocator.get(name)
+        adapter.requests(running.environment or {})  # also refuses, of one that is not installed
         installed = adapter.installed()
         defaults = {knob.name: knob.default for knob in adapter.knobs(installed)}
         asked = adapter.requested(running.environment or {}, installed)
-        is_whole = name == "hz" and told
-        known = {} if is_whole else live.settings(running, adapter, installed)
+        known = {} if name == "hz" and told else live.settings(running, adapter, installed)
     except HztuneError as error:
         remarks.append(f"the settings of {name} cannot be known: {error}")
         return
