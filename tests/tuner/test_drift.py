@@ -315,8 +315,8 @@ def led_to(words):
 
 
 ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "all may write it": (lambda words: words.chmod(0o666), "may be written by another user"),
-    "all may write its folder": (lambda words: words.parent.chmod(0o777), "by another user"),
+    "others may write it": (lambda words: words.chmod(0o602), "may be written by another user"),
+    "its group may write its folder": (lambda words: words.parent.chmod(0o720), "by another user"),
     "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),
     "another's link leads to its folder": (led_to, "may be written by another user"),
     "it is another's": (lambda words: os.chown(words, 12345, -1), "may be written by another user"),

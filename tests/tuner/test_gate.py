@@ -191,7 +191,7 @@ def test_a_contender_that_fails_now_and_then_is_not_called_worse():
         )
         for truth in (landscape(0.0), landscape(status="crash"))
     )
-    assert not is_settled_by_failure([bad])
+    assert not is_settled_by_failure([bad] * 2)
     for blocks, answer in (([bad] * 3, "worse"), ([good, good, bad], "not enough data")):
         assert is_settled_by_failure(blocks)
         assert Gate.of(MARGIN).rule("row", blocks, Horizon(6)).answer == answer
