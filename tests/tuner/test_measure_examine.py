@@ -138,7 +138,6 @@ Runs = Sequence[Stint | Fault]
 # What is found of a program whose runs show this: the reason against turns, and what else is said.
 FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
     "one thread": (TIMED, twice(ALONE), "", {"pace": ONE_CPU, "remark": ""}),
-    "hardly more": (TIMED, twice(stint(cpu_s=1.09)), "", {"pace": ONE_CPU}),
     "two threads": (TIMED, twice(stint(cpu_s=1.9, threads=2, beside=95)), "", {"pace": ALL_CPUS}),
     "seldom two": (TIMED, twice(stint(cpu_s=1.05, threads=2, beside=6)), "", {"pace": ALL_CPUS}),
     "nearly never": (TIMED, twice(stint(cpu_s=1.05, threads=2, beside=5)), "", {"pace": ONE_CPU}),
@@ -146,7 +145,6 @@ FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
              {"pace": Pace(40.0, None)}),
     "a crowd": (TIMED, twice(stint(cpu_s=2.0, threads=500 * CPUS, beside=99)), "",
                 {"pace": Pace(120.0, None)}),
-    "any one of two threads": (TIMED, twice(BESIDE), "", {"pace": ALL_CPUS}),
     "any one of two, known to be one": (
         replace(TIMED, threads=1), twice(BESIDE), "", {"pace": ONE_CPU},
     ),
@@ -159,11 +157,6 @@ FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
     "it waits": (TIMED, twice(stint(cpu_s=0.9, seen_s=0.8)),
                  "for something else than a CPU 10% of the time", {}),
     "it hardly waits": (TIMED, twice(stint(cpu_s=0.96, seen_s=0.8)), "", {}),
-    "a server waits": (SERVER, twice(stint(cpu_s=0.9, seen_s=0.8, server_s=0.5)),
-                       "for something else than a CPU 10% of the time", {}),
-    "a server hardly waits": (
-        SERVER, twice(stint(cpu_s=0.96, seen_s=0.8, server_s=0.5)), "", {},
-    ),
     "copies wait for each other": (TIMED, [ALONE, *WAITING[1:]], "else than a CPU 40%", {}),
     "others took its time": (
         TIMED, twice(stint(2.0, cpu_s=1.0, delay_s=1.0, seen_s=0.5)), "", {},
@@ -184,17 +177,12 @@ FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
                  {"hangs": HANGS}),
     "a copy fails": (TIMED, [ALONE, ALONE, FAULT],
                      "a second copy of it beside the first fails: exit status 1", {}),
-    "a server's copy fails": (SERVER, [SERVED, SERVED, FAULT],
-                              "a second copy of it beside the first fails: exit status 1", {}),
     "a long one is cut": (TIMED, [LONG, LONG, HANGS], "", {"pace": ONE_CPU}),
     "a copy of a short one hangs": (TIMED, [stint(4.0), LONG, HANGS], "fails: it did not end", {}),
     "a long one must print": (NUMBERED, [LONG, LONG, HANGS], "fails: it did not end", {}),
     # its own time by turns and alone
-    "a bit slower by turns": (TIMED, [ALONE, *standing(0, 1.4, 1.4)], "", {}),
     "slower by turns": (TIMED, [ALONE, *standing(0, 1.6, 1.6)],
                         "by turns it takes 1.6 s of its own time", {}),
-    "faster by turns": (TIMED, [ALONE, *standing(0, 0.6, 0.6)],
-                        "by turns it takes 0.6 s of its own time", {}),
     "slower as others took it": (
         TIMED, [ALONE, *[stint(2.0, cpu_s=1.0, delay_s=1.0)] * 2], "", {},
     ),
@@ -202,12 +190,8 @@ FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
     # what its number counts
     "its own time": (NUMBERED, [SAYS, *standing(100, 1.0, 2.0)], "",
                      {"pace": ONE_CPU, "reading": NumberReading(False)}),
-    "all its time": (NUMBERED, [SAYS, *standing(50, 1.0, 2.0)], "",
-                     {"reading": NumberReading(True)}),
     "its own time, slowly": (NUMBERED, [SAYS, *standing(50, 2.0, 4.0)], "",
                              {"reading": NumberReading(False)}),
-    "all its time, slowly": (NUMBERED, [SAYS, *standing(25, 2.0, 4.0)], "",
-                             {"reading": NumberReading(True)}),
     "a certain time": (NUMBERED, [SAYS, *standing(50, 0.5, 1.0)], "",
                        {"reading": NumberReading(True)}),
     "something else": (NUMBERED, [SAYS, *standing(200, 1.0, 2.0)],
@@ -223,14 +207,8 @@ FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
         {"reading": NumberReading(),
          "remark": "compared is the time of both, since they leave CPUs idle"},
     ),
-    "a server, a bit slower by turns": (SERVER, [SERVED, *served(0.7)], "", {}),
     "a server, slower by turns": (SERVER, [SERVED, *served(0.8)],
                                   "the server takes 0.8 s of CPU time", {}),
-    "a server, faster by turns": (SERVER, [SERVED, *served(0.3)],
-                                  "the server takes 0.3 s of CPU time", {}),
-    "a load that counts all its time": (
-        SERVER_NUMBERED, [FIXED, *served(0.5, 50)], "", {"reading": BOTH},
-    ),
     "a load of a certain time": (SERVER_NUMBERED, [FIXED, HALF, HALF], "", {"reading": BOTH}),
     "a load that prints the same": (SERVER_NUMBERED, [FIXED, *served(0.5, 100)], "", {
         "reading": NumberReading(), "remark": "compared is what it prints",
@@ -245,8 +223,9 @@ def test_turns_are_believed_where_runs_alone_and_two_copies_agree(name: str) -> 
     program, runs, reason, more = FOUND[name]
     found = judged(program, *runs)
     assert reason in found.reason and bool(reason) == bool(found.reason)
-    assert more.pop("remark", "") in found.remark
-    assert {each: getattr(found, each) for each in more} == more
+    assert more.get("remark", "") in found.remark
+    rest = more.keys() - {"remark"}
+    assert {each: getattr(found, each) for each in rest} == {each: more[each] for each in rest}
 
 
 def test_a_machine_that_was_slower_for_a_moment_is_looked_at_again() -> None:

@@ -23,8 +23,6 @@ from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Metric, Program, bench_program
-from hztune.measure.whole import Part, RunExecutor
-from hztune.store import Evidence
 from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
@@ -63,38 +61,24 @@ class WantsLibrary(OpenProof):
         return None if library == "/lib/right" else Fault("wrong_allocator", f"{library or 'none'}")
 
 
-class MadeUp(RunExecutor):
-    """An executor whose runs are made up: they show these libraries; "" was over too early."""
-
-    libraries: Sequence[str] = ()
-
-    def _play(self, parts: list[Part], *more: Any) -> float:
-        (part,) = parts
-        for number, library in enumerate(self.libraries):
-            rate = self._rate(part, Run(None, wall_s=1.0, library=library))
-            if isinstance(rate, Fault):
-                part.fault = rate
-                break
-            self._enter(0, part, Run(None), Turn(number, 0, 0, 10**9, rate), Evidence())
-        return 0.0
-
-    def take(self, *libraries: str) -> tuple[str, str]:
-        self.libraries = libraries
-        outcome = self.measure([CONTROL], role="aa", rounds=1, number=0).control
-        return outcome.status, outcome.detail
-
-
-def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs() -> None:
-    for libraries, found in (
-        (["", "/lib/right", ""], ("ok", "")),
-        (["", "", ""], ("wrong_allocator", "none")),
-        (["", "/lib/wrong"], ("wrong_allocator", "/lib/wrong")),
-        (["/lib/right", "/lib/wrong"], ("wrong_allocator", "/lib/wrong")),
+def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that was over too early shows no library."""
+    player = executor(python("pass"), identity=WantsLibrary())
+    for libraries, status, detail in (
+        (["", "", ""], "wrong_allocator", "none"),
+        (["", "/lib/wrong"], "wrong_allocator", "/lib/wrong"),
+        (["/lib/right", "/lib/wrong"], "wrong_allocator", "/lib/wrong"),
+        (["", "/lib/right", ""], "ok", ""),
+        ([""], "ok", ""),  # it was seen in an earlier block
     ):
-        assert MadeUp(python("pass"), seed=1, identity=WantsLibrary()).take(*libraries) == found
-    later = MadeUp(python("pass"), seed=1, identity=WantsLibrary())
-    later.seen[CONTROL] = "/lib/right"  # in an earlier block
-    assert later.take("") == ("ok", "")
+        runs = (Run(None, wall_s=1.0, library=library) for library in libraries)
+        monkeypatch.setattr(whole, "time_once", lambda unit, runs=runs: next(runs))
+        found = player.measure([CONTROL], role="aa", rounds=len(libraries), number=0).control
+        assert (found.status, found.detail) == (status, detail)
+        if status != "ok":
+            player.seen.clear()
 
 
 def test_a_program_is_timed_and_the_memory_of_its_children_counts(clock: str) -> None:
@@ -240,17 +224,9 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
-
-    class Watching(Watch):
-        def __init__(self) -> None:
-            super().__init__()
-            done.append("watch")
-
-        def passed(self) -> dict[str, int]:
-            done.append("stop")
-            return super().passed()
-
-    monkeypatch.setattr(whole, "Watch", Watching)
+    passed = Watch.passed
+    monkeypatch.setattr(whole, "Watch", lambda: done.append("watch") or Watch())
+    monkeypatch.setattr(Watch, "passed", lambda self: done.append("stop") or passed(self))
     monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
     by_runs(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]

@@ -87,17 +87,6 @@ def test_every_kind_of_result_can_be_kept_and_no_gain_carries_the_defaults(
         again(make_profile({"magazine_cap": 512}, claim=none))
 
 
-def test_every_legal_value_of_every_row_can_be_kept(make_profile: MakeProfile) -> None:
-    for row in params.table():
-        for value in row.choices if row.kind == "enum" else (row.low, row.high):
-            try:
-                params.check({row.name: value})
-            except UsageError:
-                continue  # legal only beside another row's value
-            made = make_profile({row.name: value})
-            assert again(made) == made
-
-
 def test_a_machine_with_odd_characters_in_its_name_can_be_kept(make_profile: MakeProfile) -> None:
     odd = replace(Machine.here(), cpu='Odd "CPU" */ \u2122 \n' + "x" * 200, thp="")
     made = make_profile(machine=MachineId.of(odd))
@@ -221,19 +210,13 @@ HOSTILE: dict[str, list[object]] = {
 
 HOSTILE_BYTES = {
     "nothing": b"",
-    "blank": b" \n",
     "not JSON": b"schema: hztune-profile/1",
     "a list": b"[]",
-    "a string": b'"hztune-profile/1"',
     "not UTF-8": b'{"schema": "\xff"}',
-    "UTF-16": '{"schema": "x"}'.encode("utf-16"),
-    "byte order mark": b"\xef\xbb\xbf{}",
     "endless nesting": b"[" * 60_000,
-    "endless objects": b'{"a":' * 12_000,
     "a number of many digits": b'{"threads": ' + b"9" * 5_000 + b"}",
     "more than a page": b'{"schema": "' + b"x" * 70_000 + b'"}',
     "pickle": b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00",
-    "YAML tag": b"!!python/object/apply:os.system ['id']",
 }
 
 
@@ -287,28 +270,13 @@ MARKS = [b"\0", b"\n", b"\\u0000", b'"', b"$(id)", b"*/"]
 
 
 def mutated(text: str, rng: random.Random) -> bytes:
-    """The text with one to four small damages: to bytes, to tokens, or to lines."""
+    """The text with one to four small damages: to bytes, or by tokens."""
     held = bytearray(text.encode())
     for _ in range(rng.randint(1, 4)):
         start = rng.randrange(len(held))
-        end = min(len(held), start + rng.randint(1, 12))
-        match rng.randrange(6):
-            case 0:
-                held[start] = rng.randrange(256)
-            case 1:
-                del held[start:end]
-            case 2:
-                held[start:start] = held[start:end]
-            case 3:
-                held[start:end] = rng.choice(TOKENS)
-            case 4:
-                held[start:start] = rng.choice(MARKS)
-            case _:
-                lines = held.splitlines(keepends=True)
-                rng.shuffle(lines)
-                held = bytearray(b"".join(lines)) if rng.random() < 0.1 else held
-        if not held:
-            return b""
+        end = start + rng.randint(0, 12)
+        damage = [b"", bytes([rng.randrange(256)]), 2 * held[start:end], *TOKENS, *MARKS]
+        held[start:end] = rng.choice(damage)
     return bytes(held)
 
 

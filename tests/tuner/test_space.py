@@ -173,16 +173,13 @@ BAD = {  # by what is said, the text
     ": contains unknown field colour": "colour = 1",
     ": parameters.capp: there is no 'capp'; did you": "[parameters.capp]",
     ": parameters.cap: contains unknown field min": CAP + "min = 8",
-    ": parameters.cap: it is 8; expected object, got int": "[parameters]\ncap = 8",
     "to 4096; legal is a power of two from 8": CAP + "high = 4096",
     "from 64 to 32": CAP + "low = 64\nhigh = 32",
     ": parameters.cap: low is True; expected int | str": CAP + "low = true",
     "is a word and has no range": "[parameters.lock]\nlow = 1",
     'cap is "9"': CAP + "keeping = [9]",
-    'cap is "9"; legal is': CAP + "values = [8, 9]",
     "one of: mutex spin lockfree": '[parameters.lock]\nvalues = ["rw"]',
     "legal is a list of different values": CAP + "values = []",
-    "different values": CAP + "values = [8, 8]",
     "share_of is 'lock'": CAP + 'share_of = "lock"',
     "there is no 'x'": CAP + 'share_of = "x"',
     "did you mean shards": CAP + 'when = "shard > 1"',
@@ -191,7 +188,6 @@ BAD = {  # by what is said, the text
         CAP + 'when = "delay > 1"\n[parameters.delay]\nwhen = "cap > 8"'
     ),
     ": forbid[0]: missing required field why": '[[forbid]]\nrule = "cap > 8"',
-    ": forbid[0] is 'cap > 8'; expected object": 'forbid = ["cap > 8"]',
     ": risk[0].why is ": '[[risk]]\nrule = "cap > 8"\nwhy = "a\\nb"',  # no profile could hold it
     ': preset[0]: cap is "7"': PRESET % 7,
     "'p' is not legal: cap > 8: big": ('[[forbid]]\nrule = "cap > 8"\nwhy = "big"\n' + PRESET % 16),
@@ -212,20 +208,10 @@ def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('schema = 2\nallocator = "hz"', "schema is 2; legal is 1"),
-        ("schema = 1", "missing required field allocator"),
-    ],
-)
-def test_a_file_of_another_schema_or_of_no_allocator_is_refused(
-    text: str, said: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "space.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=said):
-        space.load(path, (), check=lambda config: None)
+def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text('schema = 2\nallocator = "hz"')
+    with pytest.raises(UsageError, match="schema is 2; legal is 1"):
+        space.load(tmp_path / "space.toml", (), check=lambda config: None)
 
 
 def test_a_space_that_does_not_exist_is_answered_with_those_that_do() -> None:

@@ -159,7 +159,6 @@ def test_of_a_server_only_what_its_load_does_is_counted() -> None:
 
 
 ASKED = {
-    "a program": PROGRAM,
     "what it prints": api.program(
         ("x",), metric_regex="rate=(.*)", lower_is_better=True, check="grep y"
     ),
@@ -168,8 +167,6 @@ ASKED = {
     ),
     "a container": api.program(("x",), cpus=0.5, memory="512M", timeout=9.0),
     "rounds": api.program(("x",), rests="^rest$", idle_s=0.5, rounds=4),
-    "turns": api.program(("x",), by="turns"),
-    "a server": api.program(server="s {port}", load="l {port}", ready="r {port}"),
     "a server at a port": api.program(
         server="s", load="l", ready_port=7, ready_timeout=90.0, idle_s=3.0
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -31,7 +32,6 @@ from .conftest import (
     QUIET,
     USUAL,
     Kept,
-    Listener,
     Stopped,
     bench_of,
     flat,
@@ -119,23 +119,16 @@ def test_a_knob_worth_a_fifth_is_found_and_proved(ended: Ended) -> None:
 def test_proposals_end_for_want_of_promise(
     toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @dataclass(frozen=True)
-    class Promising(FastestGoal):
-        """What is new promises so much; where that is nothing, all that is known is settled."""
-
-        much: float = 0.0
-
-        def promise(self, search: Search, allocator: str, count: int) -> float:
-            return self.much
-
-        def is_open(self, search: Search) -> bool:
-            return self.much > 0.0
-
     monkeypatch.setattr(race, "LEAST_TRIALS", 7)
     ends = []
-    for much in (0.0, 2.0):
-        goal, bench = Promising(much=much), bench_of(flat, QUIET, budget_s=250.0)
-        Search(bench, toy_space, seed=1, goal=goal).run(0.9)
+    for much in (
+        0.0,
+        2.0,
+    ):
+        monkeypatch.setattr(FastestGoal, "promise", lambda *_, much=much: much)
+        monkeypatch.setattr(FastestGoal, "is_open", lambda *_, much=much: much > 0.0)
+        bench = bench_of(flat, QUIET, budget_s=250.0)
+        Search(bench, toy_space, seed=1).run(0.9)
         is_early = any("s early: " in line for line in heard(bench).lines)
         ends.append((bench.ledger.configurations, is_early))
     (settled, is_early), (promising, is_late) = ends
@@ -262,51 +255,18 @@ def test_a_second_finalist_keeps_its_time_and_only_its_own_pairs(
 # ---- read back -----------------------------------------------------------------------------------
 
 
-class Dated(Listener):
-    """Remembers of each sentence with an interval after how many blocks it was said."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__()
-        self.ledger = ledger
-        self.said: list[tuple[int, str]] = []
-
-    def say(self, line: str) -> None:
-        if "[" in line:
-            self.said.append((len(self.ledger.blocks), line))
-
-
-class Told:
-    """A study that is told and read back; what a session says, each after so many blocks."""
-
-    def __init__(
-        self,
-        folder: Path,
-        space: Space,
-        landscape: Landscape,
-        seed: int = 1,
-        kind: type[Winner] | type[Front] = Winner,
-        budget_s: float = 60.0,
-    ) -> None:
-        self.folder, self.budget_s = folder, budget_s
-        self.make = partial(bench_of, landscape, USUAL, seed=seed, rss_scatter=0.01)
-        self.run = lambda bench: kind(bench, space, seed).run()
-        self.spent_s = 0.0
-        self.said = self.session()
-
-    def session(self, blocks: int | None = None) -> list[tuple[int, str]]:
-        """The first one tells it to its end; others find so many blocks, and measure no more."""
-        with LocalStudy(self.folder, {}, MACHINE, resume=True) as store:
-            is_first = not store.replay()
-            ledger = Ledger.of(store.replay()[:blocks])
-            bench = self.make(ledger=ledger, budget_s=self.budget_s)
-            bench.budget.spent_s, bench.reporter = self.spent_s, Dated(ledger)
-            if is_first:
-                bench.executor, bench.note = Kept(bench.executor, store), store.note
-            else:
-                bench.executor = Stopped(bench.executor, left=0, dearer=0.3)
-            self.run(bench)
-        self.spent_s = bench.budget.elapsed()
-        return bench.reporter.said
+def told(folder: Path, make: Callable[..., Workbench], run: Callable[[Workbench], object]) -> Any:
+    """What a session says with intervals; the first one measures, later ones read it back."""
+    with LocalStudy(folder, {}, MACHINE, resume=True) as store:
+        is_first = not store.replay()
+        bench = make(ledger=Ledger.of(store.replay()))
+        if is_first:
+            bench.executor, bench.note = Kept(bench.executor, store), store.note
+        else:
+            bench.budget.spent_s = bench.budget.total_s
+            bench.executor = Stopped(bench.executor, left=0, dearer=0.3)
+        run(bench)
+    return [line for line in heard(bench).lines if "[" in line]
 
 
 def greedy_and_saving(arm: Arm) -> Truth:
@@ -315,27 +275,20 @@ def greedy_and_saving(arm: Arm) -> Truth:
     return Truth(spin_wins(0.08)(arm).log_ratio, rss_kb=80_000 if saves else 100_000)
 
 
-def sentences(said: list[tuple[int, str]]) -> list[str]:
-    return [line for _, line in said]
+READ_BACK = [(Winner, flat, 60.0, 4, 3), (Front, greedy_and_saving, 120.0, 1, 1)]
 
 
-@pytest.mark.parametrize(("kind", "budget_s"), [(Winner, 60.0), (Front, 120.0)])
+@pytest.mark.parametrize("study", READ_BACK)
 def test_a_study_whose_end_was_lost_says_the_intervals_that_it_printed(
-    kind: type[Winner] | type[Front], budget_s: float, toy_space: Space, tmp_path: Path
+    study: Any, toy_space: Space, tmp_path: Path
 ) -> None:
-    study = Told(tmp_path, toy_space, greedy_and_saving, 1, kind, budget_s)
-    assert study.said
-    assert sentences(study.session()) == sentences(study.said)
-
-
-def test_each_refused_finalist_is_told_as_it_was_printed(toy_space: Space, tmp_path: Path) -> None:
     """Blocks that were measured later tell more of the noise, by which intervals are moderated."""
-    study = Told(tmp_path, toy_space, flat, seed=4)
-    said = sentences(study.said)
-    assert len(said) == 3
-    for count, (blocks, _) in enumerate(study.said[:-1], start=1):
-        assert sentences(study.session(blocks + 1))[:count] == said[:count]
-    assert sentences(study.session()) == said
+    kind, landscape, budget_s, seed, sentences = study
+    make = partial(bench_of, landscape, USUAL, budget_s=budget_s, seed=seed, rss_scatter=0.01)
+    said, again = (
+        told(tmp_path, make, lambda bench: kind(bench, toy_space, seed).run()) for _ in range(2)
+    )
+    assert len(said) == sentences and again == said
 
 
 # ---- a budget is used ----------------------------------------------------------------------------
