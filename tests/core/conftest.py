@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,22 +15,22 @@ Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def libhz(core_tests: Path) -> Path:
+def libhz(core_tests):
     """The shared library under test."""
     return core_tests / "libhz.so"
 
 
 @pytest.fixture(scope="session")
-def plain_environment() -> dict[str, str]:
+def plain_environment():
     """The environment without anything that would configure hz or load an allocator."""
     return {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
 
 
 @pytest.fixture
-def preload(libhz: Path, plain_environment: dict[str, str], tmp_path: Path) -> Preload:
+def preload(libhz, plain_environment, tmp_path):
     """Runs a command on hz, in an empty directory: `preload("ls", "-l", HZ_STRICT="1")`."""
 
-    def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(*words, **variables):
         return subprocess.run(
             [str(word) for word in words],
             env={**plain_environment, "LD_PRELOAD": str(libhz), **variables},
@@ -46,12 +45,10 @@ def preload(libhz: Path, plain_environment: dict[str, str], tmp_path: Path) -> P
 
 
 @pytest.fixture
-def holds(core_tests: Path, preload: Preload) -> Holds:
+def holds(core_tests, preload):
     """Runs a C program as `preload` does, by its name or path; fails with what did not hold."""
 
-    def run(
-        program: str | Path, *words: str | Path, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(program, *words, **variables):
         done = preload(core_tests / "tests" / program, *words, **variables)
         failed = [line for line in done.stdout.splitlines() if line.startswith(("not ok", "    "))]
         assert done.returncode == 0, "\n".join([*failed, done.stderr[-3000:]])

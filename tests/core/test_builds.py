@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Build = Callable[..., Path]
-
 
 @pytest.mark.slow
 def test_a_bench_with_hz_inside_and_without_counters_needs_no_library_and_counts_nothing_else(
-    build_core: Build, plain_environment: dict[str, str]
-) -> None:
+    build_core, plain_environment
+):
     options = {"HZ_BENCH_INSIDE": "ON", "HZ_STATS_COUNTERS": "OFF"}
     bench = build_core(targets=["hz-bench"], HZ_WERROR="ON", **options) / "bench" / "hz-bench"
     done = subprocess.run(
@@ -34,9 +31,7 @@ def test_a_bench_with_hz_inside_and_without_counters_needs_no_library_and_counts
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="shadow stacks are x86-64's")
-def test_a_process_that_loads_any_of_the_libraries_may_keep_its_shadow_stack(
-    core_build: Path,
-) -> None:
+def test_a_process_that_loads_any_of_the_libraries_may_keep_its_shadow_stack(core_build):
     names = ("libhz.so", "libhz-deepbind.so", "libhz-agent.so", "trace/libhz-recorder.so")
     for name in names:
         notes = subprocess.check_output(["readelf", "-n", core_build / name], text=True)
@@ -53,7 +48,7 @@ NEW = ("", "RKSt9nothrow_t", "St11align_val_t", "St11align_val_tRKSt9nothrow_t")
 DELETE = ("Pv", "Pvm", "PvRKSt9nothrow_t", "PvSt11align_val_t", "PvmSt11align_val_t")
 
 
-def test_the_library_has_every_symbol_of_the_malloc_family(libhz: Path) -> None:
+def test_the_library_has_every_symbol_of_the_malloc_family(libhz):
     """A missing one would mix two allocators in one program."""
     nothrow = "PvSt11align_val_tRKSt9nothrow_t"
     operators = {

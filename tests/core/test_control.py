@@ -12,12 +12,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -26,9 +24,6 @@ PATIENCE_S = 20.0
 MIB = 1 << 20
 ANOTHER_USER = 12345
 LABEL = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
-
-Program = subprocess.Popen[str]
-Start = Callable[..., Program]
 
 # Each of these says "ready" and then waits for the end of its input.
 WAIT = "print('ready', flush=True); import sys; sys.stdin.read()"
@@ -69,11 +64,11 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def start(libhz: Path, plain_environment: dict[str, str]) -> Iterator[Start]:
+def start(libhz, plain_environment):
     """Starts Python code on hz, which may be asked; all that was started ends with the test."""
-    started: list[Program] = []
+    started = []
 
-    def run(code: str, **variables: str) -> Program:
+    def run(code, **variables):
         environment = {**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONTROL": "1"}
         program = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -92,17 +87,16 @@ def start(libhz: Path, plain_environment: dict[str, str]) -> Iterator[Start]:
         program.communicate(timeout=DEADLINE_S)
 
 
-def line(program: Program) -> str:
-    assert program.stdout is not None
+def line(program):
     return program.stdout.readline().strip()
 
 
-def ready(program: Program) -> Program:
+def ready(program):
     assert line(program) == "ready"
     return program
 
 
-def address_of(pid: int) -> tuple[str, str] | None:
+def address_of(pid):
     """The name of a process's socket and the key to it; None: it takes no requests."""
     with contextlib.suppress(FileNotFoundError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -113,7 +107,7 @@ def address_of(pid: int) -> tuple[str, str] | None:
     return None
 
 
-def await_address(pid: int) -> tuple[str, str]:
+def await_address(pid):
     """The same, as soon as it listens."""
     end = time.monotonic() + PATIENCE_S
     while (found := address_of(pid)) is None:
@@ -123,14 +117,14 @@ def await_address(pid: int) -> tuple[str, str]:
 
 
 @contextmanager
-def connected(name: str) -> Iterator[socket.socket]:
+def connected(name):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(DEADLINE_S)
         connection.connect(f"\0{name}")
         yield connection
 
 
-def ask_at(name: str, *lines: str) -> dict[str, Any]:
+def ask_at(name, *lines):
     with connected(name) as connection:
         connection.send("\n".join(lines).encode())
         answer = json.loads(connection.recv(MIB))
@@ -139,12 +133,12 @@ def ask_at(name: str, *lines: str) -> dict[str, Any]:
     return dict(answer)
 
 
-def ask(pid: int, *lines: str) -> dict[str, Any]:
+def ask(pid, *lines):
     name, key = await_address(pid)
     return ask_at(name, key, *lines)
 
 
-def test_a_process_tells_what_it_has_and_a_trim_returns_what_is_free(start: Start) -> None:
+def test_a_process_tells_what_it_has_and_a_trim_returns_what_is_free(start):
     pid = ready(start(HOLD, HZ_DECAY_MS="60000")).pid
     said = ask(pid, "stats")
     assert (said["pid"], said["allocator"]) == (pid, "hz")
@@ -156,7 +150,7 @@ def test_a_process_tells_what_it_has_and_a_trim_returns_what_is_free(start: Star
     assert said["before"]["held_bytes"] - said["after"]["held_bytes"] >= 32 * MIB
 
 
-def test_a_change_acts_without_a_call_of_the_program(start: Start) -> None:
+def test_a_change_acts_without_a_call_of_the_program(start):
     program = ready(start(HOLD, HZ_DECAY_MS="60000"))
     assert ask(program.pid, "stats")["stats"]["memory"]["free_bytes"] >= 32 * MIB
     said = ask(program.pid, "set", "decay_ms=0", "span_cache=3")
@@ -178,9 +172,7 @@ def test_a_change_acts_without_a_call_of_the_program(start: Start) -> None:
         (["sets"], "request", "understands stats, trim and set"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_refused_and_changes_nothing(
-    lines: list[str], kind: str, sentence: str, start: Start
-) -> None:
+def test_a_wrong_request_is_refused_and_changes_nothing(lines, kind, sentence, start):
     program = ready(start(WAIT))
     said = ask(program.pid, *lines)
     assert said["refused"] == kind
@@ -188,14 +180,14 @@ def test_a_wrong_request_is_refused_and_changes_nothing(
     assert ask(program.pid, "stats")["stats"]["config"]["decay_ms"] == 100
 
 
-def test_without_the_variable_there_is_neither_a_thread_nor_a_socket(start: Start) -> None:
+def test_without_the_variable_there_is_neither_a_thread_nor_a_socket(start):
     program = start(f"{COUNT}; {WAIT}", HZ_CONTROL="0")
     assert line(program) == "1"
     assert address_of(ready(program).pid) is None
 
 
-def test_the_program_never_sees_the_socket(start: Start) -> None:
-    def seen(code: str, **variables: str) -> str:
+def test_the_program_never_sees_the_socket(start):
+    def seen(code, **variables):
         program = start(code, **variables)
         if variables.get("HZ_CONTROL") != "0":
             ask(program.pid, "stats")
@@ -205,14 +197,13 @@ def test_the_program_never_sees_the_socket(start: Start) -> None:
     assert seen(code) == seen(code, HZ_CONTROL="0")
 
 
-def test_a_program_that_closes_all_descriptors_still_answers(start: Start) -> None:
+def test_a_program_that_closes_all_descriptors_still_answers(start):
     program = ready(start(CLOSE_ALL))
-    assert program.stdout is not None
     assert program.stdout.read() == "", "the thread must hold no copy of the pipe"
     assert ask(program.pid, "stats")["allocator"] == "hz"
 
 
-def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start: Start) -> None:
+def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start):
     program = start(FORK)
     child = int(line(program))
     assert ask(program.pid, "set", "decay_ms=3")["config"]["decay_ms"] == 3
@@ -220,10 +211,9 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start: Start) -> N
     os.kill(child, 9)
 
 
-def test_after_an_exec_the_new_program_answers(start: Start) -> None:
+def test_after_an_exec_the_new_program_answers(start):
     program = start(EXEC)
     ask(program.pid, "set", "decay_ms=3")
-    assert program.stdin is not None
     program.stdin.write("go\n")
     program.stdin.flush()
     ready(program)
@@ -233,7 +223,7 @@ def test_after_an_exec_the_new_program_answers(start: Start) -> None:
 # ---- who may ask ---------------------------------------------------------------------------------
 
 
-def as_another_user(code: str) -> str:
+def as_another_user(code):
     words = ["setpriv", f"--reuid={ANOTHER_USER}", f"--regid={ANOTHER_USER}", "--clear-groups"]
     done = subprocess.run(
         [*words, sys.executable, "-c", f"import os, socket\n{code}"],
@@ -245,14 +235,14 @@ def as_another_user(code: str) -> str:
     return done.stdout
 
 
-def test_a_request_without_the_key_is_refused(start: Start) -> None:
+def test_a_request_without_the_key_is_refused(start):
     name, key = await_address(ready(start(WAIT)).pid)
     for lines in (["stats"], ["0" * 32, "stats"], [key], [key[:-1], "stats"]):
         assert ask_at(name, *lines)["refused"] == "user"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_neither_finds_the_key_nor_is_in_the_way(start: Start) -> None:
+def test_another_user_neither_finds_the_key_nor_is_in_the_way(start):
     pid = ready(start(WAIT)).pid
     name, _ = await_address(pid)
     said = as_another_user(f"""
@@ -271,7 +261,7 @@ for task in os.listdir("/proc/{pid}/task"):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_user_whose_rights_a_daemon_has_for_a_moment_cannot_ask_it(start: Start) -> None:
+def test_a_user_whose_rights_a_daemon_has_for_a_moment_cannot_ask_it(start):
     """Not even with the key, which a child of a fork may have left to that user."""
     program = ready(start(DROPS))
     name, key = await_address(program.pid)
@@ -301,13 +291,13 @@ except PermissionError:
     ids=["control", "background", "agent"],
 )
 def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program(
-    variables: dict[str, str], libhz: Path, start: Start
-) -> None:
+    variables, libhz, start
+):
     paths = {name: str(libhz.parent / at) for name, at in variables.items() if name == "LD_PRELOAD"}
     assert start(MAIN_ENDS, **{**variables, **paths}).wait(DEADLINE_S) == 0
 
 
-def test_many_requests_at_once_are_all_answered(start: Start) -> None:
+def test_many_requests_at_once_are_all_answered(start):
     program = ready(start(WAIT))
     requests = [("stats",), ("trim",), ("set", "decay_ms=5")] * 10
     with ThreadPoolExecutor(8) as pool:
@@ -315,7 +305,7 @@ def test_many_requests_at_once_are_all_answered(start: Start) -> None:
     assert [each.get("refused") for each in said] == [None] * 30
 
 
-def test_those_that_say_nothing_and_one_that_goes_do_not_stop_the_others(start: Start) -> None:
+def test_those_that_say_nothing_and_one_that_goes_do_not_stop_the_others(start):
     program = ready(start(WAIT))
     name, key = await_address(program.pid)
     with connected(name) as gone:
@@ -345,7 +335,7 @@ int main(void)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of another user")
-def test_a_set_user_id_program_starts_no_agent(libhz: Path, tmp_path: Path) -> None:
+def test_a_set_user_id_program_starts_no_agent(libhz, tmp_path):
     program = tmp_path / "secure"
     with TemporaryDirectory() as folder:  # the other user has to reach the agent
         agent = shutil.copy(libhz.parent / "libhz-agent.so", folder)
@@ -364,9 +354,7 @@ def test_a_set_user_id_program_starts_no_agent(libhz: Path, tmp_path: Path) -> N
 # ---- what the program sees of it -----------------------------------------------------------------
 
 
-def test_the_thread_has_a_table_of_its_own_before_it_opens_anything(
-    libhz: Path, tmp_path: Path
-) -> None:
+def test_the_thread_has_a_table_of_its_own_before_it_opens_anything(libhz, tmp_path):
     log = tmp_path / "calls"
     strace = ["strace", "-f", "-o", log, "-e", "trace=openat,socket,memfd_create,close_range"]
     switch = ["env", "HZ_CONTROL=1", f"LD_PRELOAD={libhz}"]
@@ -377,7 +365,7 @@ def test_the_thread_has_a_table_of_its_own_before_it_opens_anything(
     assert first.startswith("close_range")
 
 
-def test_what_a_thread_that_a_request_started_says_is_on_the_programs_stderr(start: Start) -> None:
+def test_what_a_thread_that_a_request_started_says_is_on_the_programs_stderr(start):
     program = ready(start(LATE_DOUBLE_FREE))
     ask(program.pid, "set", "background_period_us=1000")
     _, said = program.communicate("go\n", timeout=DEADLINE_S)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-from collections.abc import Callable, Mapping
 from itertools import combinations
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # Values for the fuzzer: the default, and others that meet the slow paths more often. Any two of
 # them go together.
@@ -47,7 +42,7 @@ TIGHT = (
 )
 
 
-def pairwise(values: Mapping[str, list[str]], seed: int = 20261121) -> list[str]:
+def pairwise(values, seed=20261121):
     """Few configurations that try every two settings together: the best of many draws, repeated."""
     draw = random.Random(seed)
     wanted = {
@@ -62,7 +57,7 @@ def pairwise(values: Mapping[str, list[str]], seed: int = 20261121) -> list[str]
     return chosen
 
 
-def variables_of(settings: str) -> dict[str, str]:
+def variables_of(settings):
     """Of `SHARDS=4 TEST_NODES=3`, where TIGHT stands for its settings."""
     read = dict(each.split("=") for each in settings.replace("TIGHT", TIGHT).split())
     return {k if k.startswith("TEST_") else f"HZ_{k}": v for k, v in read.items()}
@@ -123,7 +118,7 @@ RUNS = [
 @pytest.mark.parametrize(
     ("program", "settings", "alone"), RUNS, ids=[f"{name} {settings}" for name, settings, _ in RUNS]
 )
-def test_the_checks_hold(program: str, settings: str, alone: dict[str, str], holds: Holds) -> None:
+def test_the_checks_hold(program, settings, alone, holds):
     holds(program, **alone, **variables_of(settings))
 
 
@@ -139,11 +134,11 @@ SANITIZED = (
 
 
 @pytest.fixture
-def sanitized(build_core: Callable[..., Path]) -> Callable[[str, str], Path]:
+def sanitized(build_core):
     """Builds a program with a sanitizer."""
     flags = "-fno-sanitize-recover=all -fno-omit-frame-pointer"
 
-    def build(program: str, sanitizer: str) -> Path:
+    def build(program, sanitizer):
         made = build_core(
             targets=["fuzz_shadow_linked", "changing"] if sanitizer == THREADS else [program],
             HZ_BUILD_TESTS="ON",
@@ -157,23 +152,19 @@ def sanitized(build_core: Callable[..., Path]) -> Callable[[str, str], Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sanitizer", "settings"), SANITIZED)
-def test_the_fuzzer_gets_no_report_of(
-    sanitizer: str, settings: str, sanitized: Callable[[str, str], Path], holds: Holds
-) -> None:
+def test_the_fuzzer_gets_no_report_of(sanitizer, settings, sanitized, holds):
     short = {"LD_PRELOAD": "", "TEST_STEPS": "3000", "TEST_ROUNDS": "3"}
     holds(sanitized("fuzz_shadow_linked", sanitizer), **short, **variables_of(settings))
 
 
 @pytest.mark.slow
-def test_changes_beside_allocating_threads_give_no_report(
-    sanitized: Callable[[str, str], Path], holds: Holds
-) -> None:
+def test_changes_beside_allocating_threads_give_no_report(sanitized, holds):
     holds(sanitized("changing", THREADS), "threads may change", LD_PRELOAD="")
 
 
 def test_the_library_can_be_loaded_late_and_a_plugin_that_holds_hz_be_closed(
-    core_tests: Path, libhz: Path, holds: Holds
-) -> None:
+    core_tests, libhz, holds
+):
     tests = core_tests / "tests"
     holds("late_load", libhz, tests / "libtls_module.so", LD_PRELOAD="")
     holds("late_load", tests / "libholds_hz.so", "unused", "closing", LD_PRELOAD="")
@@ -182,14 +173,14 @@ def test_the_library_can_be_loaded_late_and_a_plugin_that_holds_hz_be_closed(
 # ---- malloc_info --------------------------------------------------------------------------------
 
 
-def number(parent: ElementTree.Element, path: str, name: str = "size") -> int:
+def number(parent, path, name="size"):
     """An attribute of the one element that `path` finds below `parent`."""
     found = parent.findall(path)
     assert len(found) == 1, f"{path}: {len(found)} times"
     return int(found[0].attrib[name])
 
 
-def bytes_in_use(parent: ElementTree.Element) -> int:
+def bytes_in_use(parent):
     """What the system gave, less what is free."""
     free = sum(number(parent, f"total[@type='{kind}']") for kind in ("fast", "rest"))
     return number(parent, "system[@type='current']") - free
@@ -199,9 +190,7 @@ def bytes_in_use(parent: ElementTree.Element) -> int:
 @pytest.mark.parametrize(
     ("variables", "tolerance"), [({"LD_PRELOAD": ""}, 0.01), ({}, 0)], ids=["glibc", "hz"]
 )
-def test_a_reader_of_malloc_info_understands(
-    variables: dict[str, str], tolerance: float, holds: Holds
-) -> None:
+def test_a_reader_of_malloc_info_understands(variables, tolerance, holds):
     told, text = holds("accounting", "--xml", **variables).stdout.split("\n", 1)
     root = ElementTree.fromstring(text)
     assert (root.tag, root.attrib["version"]) == ("malloc", "1")

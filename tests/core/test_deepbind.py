@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -34,12 +33,12 @@ echo ' ', FFI::cdef('size_t strlen(const char *);')->strlen('four'), ' ', posix_
 
 
 @pytest.fixture(params=["hz", *OTHERS])
-def allocator(request: pytest.FixtureRequest) -> str:
+def allocator(request):
     return str(request.param)
 
 
 @pytest.fixture
-def under(allocator: str, libhz: Path) -> dict[str, str]:
+def under(allocator, libhz):
     """The variables that put a program under the allocator."""
     if allocator == "hz":
         return {"LD_PRELOAD": str(libhz)}
@@ -55,9 +54,7 @@ def under(allocator: str, libhz: Path) -> dict[str, str]:
     [("-r", "echo 1;"), ("-m",), ("-r", PHP), ("-n", "-r", "echo 1;")],
     ids=["one line", "modules", "extensions", "without its ini"],
 )
-def test_php_prints_what_it_prints_without_a_preload(
-    words: tuple[str, ...], variables: dict[str, str], under: dict[str, str], preload: Preload
-) -> None:
+def test_php_prints_what_it_prints_without_a_preload(words, variables, under, preload):
     wanted = preload("php", *words, **variables, LD_PRELOAD="")
     got = preload("php", *words, **variables, **under)
     assert (wanted.returncode, wanted.stderr) == (0, "")
@@ -68,25 +65,21 @@ def test_php_prints_what_it_prints_without_a_preload(
 
 
 def test_a_library_shares_the_malloc_of_its_program_and_the_switch_lets_the_flag_through(
-    allocator: str, under: dict[str, str], holds: Holds
-) -> None:
+    allocator, under, holds
+):
     holds("deepbind", **under, TEST_ALLOCATOR=OTHERS.get(allocator, "libhz.so"))
     holds("deepbind", **under, **KEPT)
 
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])
-def test_the_switch_is_on_at_1_alone(
-    value: str, under: dict[str, str], core_tests: Path, preload: Preload
-) -> None:
+def test_the_switch_is_on_at_1_alone(value, under, core_tests, preload):
     program = core_tests / "tests" / "deepbind"
     done = preload(program, "reaches", **under, HZ_KEEP_DEEPBIND=value)
     assert done.returncode == 1
     assert "not ok - kept: the flag reaches the C library" in done.stdout
 
 
-def test_without_optimisation_the_caller_stays_the_caller(
-    root: Path, holds: Holds, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_without_optimisation_the_caller_stays_the_caller(root, holds, tmp_path_factory):
     library = tmp_path_factory.mktemp("unoptimised") / "libhz-deepbind.so"
     source = root / "core" / "src" / "deepbind.c"
     subprocess.run(
@@ -97,7 +90,7 @@ def test_without_optimisation_the_caller_stays_the_caller(
     holds("deepbind", **preloaded)
 
 
-def test_the_small_library_brings_nothing_but_two_functions(libhz: Path) -> None:
+def test_the_small_library_brings_nothing_but_two_functions(libhz):
     library = libhz.with_name("libhz-deepbind.so")
     words = ["nm", "--dynamic", "--defined-only", "--format=posix", str(library)]
     listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout

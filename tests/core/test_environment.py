@@ -12,14 +12,11 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-Done = subprocess.CompletedProcess[str]
-Preload = Callable[..., Done]
 Draw = random.Random
 
 only_root = pytest.mark.skipif(
@@ -31,30 +28,30 @@ REJECTED = 78
 CONFIRM = "HZ_CONFIRM "
 
 
-def confirmed(stderr: str) -> dict[str, Any]:
+def confirmed(stderr):
     """The object of the one confirmation among the lines of stderr."""
     (line,) = [line for line in stderr.splitlines() if line.startswith(CONFIRM)]
-    read: dict[str, Any] = json.loads(line[len(CONFIRM) :])
+    read = json.loads(line[len(CONFIRM) :])
     return read
 
 
-def config_of(stderr: str) -> dict[str, Any]:
-    config: dict[str, Any] = confirmed(stderr)["config"]
+def config_of(stderr):
+    config = confirmed(stderr)["config"]
     return config
 
 
 @pytest.fixture
-def defaults(preload: Preload) -> dict[str, Any]:
+def defaults(preload):
     """The configuration of a process with nothing set."""
     return config_of(preload("true", HZ_CONFIRM="1").stderr)
 
 
-def runs(done: Done) -> bool:
+def runs(done):
     """Whether `echo ran` did."""
     return (done.returncode, done.stdout) == (0, "ran\n")
 
 
-def is_rejected(done: Done) -> bool:
+def is_rejected(done):
     """Whether the program ended before main."""
     return (done.returncode, done.stdout) == (REJECTED, "")
 
@@ -79,8 +76,8 @@ BAD_VALUES = [
 
 @pytest.mark.parametrize(("variable", "value", "legal"), BAD_VALUES)
 def test_a_bad_value_is_named_with_what_is_legal_and_the_default_kept_or_strictly_refused(
-    variable: str, value: str, legal: str, preload: Preload, defaults: dict[str, Any]
-) -> None:
+    variable, value, legal, preload, defaults
+):
     done = preload("echo", "ran", HZ_CONFIRM="1", **{variable: value})
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
     assert variable in said and value in said and legal in said
@@ -90,9 +87,7 @@ def test_a_bad_value_is_named_with_what_is_legal_and_the_default_kept_or_strictl
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "2", "1 "])
-def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(
-    value: str, preload: Preload
-) -> None:
+def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(value, preload):
     strict = preload("echo", "ran", HZ_STRICT=value)
     assert is_rejected(strict) and "HZ_STRICT is neither 0 nor 1" in strict.stderr
     told = preload("echo", "ran", HZ_CONFIRM=value)
@@ -100,7 +95,7 @@ def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(
     assert "HZ_CONFIRM is neither 0 nor 1; it is taken as 1" in told.stderr
 
 
-def test_strictness_holds_for_the_other_switches_in_either_order(core_build: Path) -> None:
+def test_strictness_holds_for_the_other_switches_in_either_order(core_build):
     preload = f"LD_PRELOAD={core_build / 'libhz.so'}"
     for order in (("HZ_STRICT=1", "HZ_CONFIRM=2"), ("HZ_CONFIRM=2", "HZ_STRICT=1")):
         words = ["env", "-i", *order, preload, "/bin/echo", "ran"]
@@ -110,15 +105,13 @@ def test_strictness_holds_for_the_other_switches_in_either_order(core_build: Pat
 
 
 @pytest.mark.parametrize("value", ["0", ""])
-def test_a_switch_that_is_off_says_nothing(value: str, preload: Preload) -> None:
+def test_a_switch_that_is_off_says_nothing(value, preload):
     done = preload("echo", "ran", HZ_STRICT=value, HZ_CONFIRM=value, HZ_SHARDS="none")
     assert runs(done)
     assert len(done.stderr.splitlines()) == 1 and "HZ_SHARDS" in done.stderr
 
 
-def test_values_that_do_not_go_together_are_refused_together(
-    preload: Preload, defaults: dict[str, Any]
-) -> None:
+def test_values_that_do_not_go_together_are_refused_together(preload, defaults):
     pair = {"HZ_MAGAZINE_CAP": "8", "HZ_REFILL_BATCH": "256"}
     done = preload("true", HZ_CONFIRM="1", **pair)
     assert "magazine_cap" in done.stderr and "refill_batch" in done.stderr
@@ -126,7 +119,7 @@ def test_values_that_do_not_go_together_are_refused_together(
     assert preload("true", HZ_STRICT="1", **pair).returncode == REJECTED
 
 
-def test_good_values_are_taken_and_nothing_is_said(preload: Preload) -> None:
+def test_good_values_are_taken_and_nothing_is_said(preload):
     good = {"magazine_cap": 64, "shards": 4, "depot_lock": "spin", "thp": "on"}
     asked = {f"HZ_{name.upper()}": str(value) for name, value in good.items()}
     done = preload("true", HZ_CONFIRM="1", HZ_STRICT="1", **asked)
@@ -147,15 +140,13 @@ def test_good_values_are_taken_and_nothing_is_said(preload: Preload) -> None:
         ("HZ_SHARD", "HZ_SHARDS"),
     ],
 )
-def test_a_name_that_is_nearly_a_parameters_is_pointed_out(
-    wrong: str, right: str, preload: Preload
-) -> None:
+def test_a_name_that_is_nearly_a_parameters_is_pointed_out(wrong, right, preload):
     done = preload("echo", "ran", **{wrong: "64"})
     assert runs(done) and wrong in done.stderr and right in done.stderr
     assert is_rejected(preload("echo", "ran", HZ_STRICT="1", **{wrong: "64"}))
 
 
-def test_other_programs_variables_are_left_alone(preload: Preload) -> None:
+def test_other_programs_variables_are_left_alone(preload):
     for name in ("HZ_NETWORK_JOIN_AUTODETECTION_ENABLED", "HZ_CLUSTERNAME", "HZ_JAVA_OPTS", "HZ_"):
         done = preload("echo", "ran", HZ_STRICT="1", HZ="nonsense", **{name: "nonsense"})
         assert runs(done) and done.stderr == "", name
@@ -177,10 +168,10 @@ class Row(NamedTuple):
     choices: str
 
     @property
-    def words(self) -> list[str]:
+    def words(self):
         return self.choices.split()
 
-    def allows(self, text: str) -> bool:
+    def allows(self, text):
         """What the table's head says, written a second time."""
         if self.words or (self.may_be_auto and text == "auto"):
             return text == "auto" or text in self.words
@@ -191,14 +182,14 @@ class Row(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def rows(core_tests: Path, plain_environment: dict[str, str]) -> list[Row]:
+def rows(core_tests, plain_environment):
     """The table."""
     says = [core_tests / "tests" / "says", "--table"]
     table = subprocess.check_output(says, env=plain_environment, text=True)
     return [Row(**json.loads(line)) for line in table.splitlines()]
 
 
-def legal_value(row: Row, draw: Draw) -> str:
+def legal_value(row, draw):
     """The default, or any; of numbers the ends and what lies between, as often near the lower."""
     if draw.random() < 0.3:
         return row.default
@@ -211,7 +202,7 @@ def legal_value(row: Row, draw: Draw) -> str:
     return str(draw.choice([row.low, row.high, drawn, drawn, drawn]))
 
 
-def legal(rows: list[Row], draw: Draw) -> dict[str, str]:
+def legal(rows, draw):
     """A configuration whose values go together, as params.h says of pairs."""
     while True:
         values = {row.env: legal_value(row, draw) for row in rows}
@@ -225,7 +216,7 @@ def legal(rows: list[Row], draw: Draw) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_legal_configurations_are_in_effect_and_hold(holds: Preload, rows: list[Row]) -> None:
+def test_legal_configurations_are_in_effect_and_hold(holds, rows):
     draw = Draw(SEED)
     for number in range(6 * MORE):
         values = legal(rows, draw)
@@ -240,9 +231,7 @@ def test_legal_configurations_are_in_effect_and_hold(holds: Preload, rows: list[
 # --- what it says ---------------------------------------------------------------------------------
 
 
-def test_the_confirmation_is_one_line_in_one_write(
-    libhz: Path, plain_environment: dict[str, str]
-) -> None:
+def test_the_confirmation_is_one_line_in_one_write(libhz, plain_environment):
     reader, writer = os.pipe2(os.O_DIRECT)  # packets: a read gives what one write gave
     environment = {**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONFIRM": "1"}
     process = subprocess.Popen(["true"], env=environment, stderr=writer)
@@ -258,17 +247,13 @@ def test_the_confirmation_is_one_line_in_one_write(
     assert (read["schema"], read["pid"], read["frozen"]) == (1, process.pid, False)
 
 
-def test_a_process_confirms_once_and_a_fork_does_not_and_nothing_is_said_unless_asked(
-    preload: Preload,
-) -> None:
+def test_a_process_confirms_once_and_a_fork_does_not_and_nothing_is_said_unless_asked(preload):
     done = preload("bash", "-c", "(:); (:); echo $(:) ran", HZ_CONFIRM="1")
     assert runs(done) and confirmed(done.stderr)["schema"] == 1
     assert preload("true").stderr == ""
 
 
-def test_each_process_writes_statistics_of_its_own_at_exit(
-    preload: Preload, tmp_path: Path
-) -> None:
+def test_each_process_writes_statistics_of_its_own_at_exit(preload, tmp_path):
     script = "import os, subprocess; print(os.getpid()); subprocess.run(['true'])"
     done = preload("/usr/bin/python3", "-c", script, HZ_STATS=str(tmp_path / "stats-%p.json"))
     files = list(tmp_path.glob("stats-*.json"))
@@ -279,9 +264,7 @@ def test_each_process_writes_statistics_of_its_own_at_exit(
     assert read["counters"]["refills"] > 0
 
 
-def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(
-    preload: Preload, tmp_path: Path
-) -> None:
+def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(preload, tmp_path):
     """Nor do they wait for the reader of a pipe. Echo would close stderr before it ends."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "missing" / "stats.json", tmp_path / "pipe"):
@@ -289,16 +272,14 @@ def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(
         assert runs(done) and f"HZ_STATS: cannot write {path}" in done.stderr
 
 
-def test_a_limit_of_file_sizes_does_not_end_a_program_when_hz_writes(
-    preload: Preload, tmp_path: Path
-) -> None:
+def test_a_limit_of_file_sizes_does_not_end_a_program_when_hz_writes(preload, tmp_path):
     file = tmp_path / "file"
     limited = f"ulimit -f 0; exec 2>{file}; exec bash -c 'echo ran'"
     assert runs(preload("bash", "-c", limited, HZ_CONFIRM="1", HZ_STATS=str(tmp_path / "stats")))
     assert file.read_text() == (tmp_path / "stats").read_text() == ""
 
 
-def test_statistics_never_follow_a_symbolic_link(preload: Preload, tmp_path: Path) -> None:
+def test_statistics_never_follow_a_symbolic_link(preload, tmp_path):
     target = tmp_path / "precious"
     target.write_text("precious")
     (tmp_path / "stats.json").symlink_to(target)
@@ -320,7 +301,7 @@ ODD = ["", "-1", "99999999999999999999", "8%s%n", "nonsense", "z" * 5000, "{plac
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place():
     """A directory that every user may write to, on a file system that honours set-user-id."""
     made = Path("/var/tmp") / f"hz-set-user-id-{os.getpid()}"
     made.mkdir()
@@ -330,13 +311,13 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def as_nobody(core_tests: Path, place: Path, plain_environment: dict[str, str]) -> Preload:
+def as_nobody(core_tests, place, plain_environment):
     """Runs a set-user-id copy of `says`, linked to hz: the loader itself drops LD_PRELOAD there."""
     program = place / "says"
     shutil.copy(core_tests / "tests" / "says", program)
     program.chmod(0o4755)
 
-    def run(asked: dict[str, str], *before: str) -> Done:
+    def run(asked, *before):
         rights = {} if before else {"user": 65534, "group": 65534}
         variables = {k: v.replace("{place}", str(place)) for k, v in asked.items()}
         return subprocess.run(
@@ -352,7 +333,7 @@ def as_nobody(core_tests: Path, place: Path, plain_environment: dict[str, str]) 
 
 
 @pytest.fixture
-def variables(rows: list[Row]) -> dict[str, str]:
+def variables(rows):
     """Every variable of hz, with a legal value that is not the default."""
     others = {
         row.env: next(
@@ -366,9 +347,7 @@ def variables(rows: list[Row]) -> dict[str, str]:
 
 
 @only_root
-def test_a_set_user_id_process_reads_no_variable(
-    as_nobody: Preload, variables: dict[str, str], place: Path
-) -> None:
+def test_a_set_user_id_process_reads_no_variable(as_nobody, variables, place):
     assert len(variables) >= 25
     plain = as_nobody({})
     assert json.loads(plain.stdout)["privileged"] is True
@@ -383,9 +362,7 @@ def test_a_set_user_id_process_reads_no_variable(
 
 
 @only_root
-def test_without_the_bit_the_same_program_would_read_them(
-    as_nobody: Preload, variables: dict[str, str], place: Path
-) -> None:
+def test_without_the_bit_the_same_program_would_read_them(as_nobody, variables, place):
     (place / "says").chmod(0o755)
     plain = as_nobody({})
     assert json.loads(plain.stdout)["privileged"] is False
@@ -395,13 +372,11 @@ def test_without_the_bit_the_same_program_would_read_them(
 
 
 @only_root
-def test_a_set_user_id_process_opens_no_other_file_for_a_variable(
-    as_nobody: Preload, variables: dict[str, str]
-) -> None:
+def test_a_set_user_id_process_opens_no_other_file_for_a_variable(as_nobody, variables):
     assert shutil.which("strace"), "strace is not installed"
     strace = ["strace", "-f", "-u", "nobody", "-e", "trace=%file,connect"]
 
-    def paths(asked: dict[str, str]) -> list[str]:
+    def paths(asked):
         done = as_nobody(asked, *strace)
         assert done.returncode == 0 and json.loads(done.stdout)["privileged"] is True, done
         return [line for line in done.stderr.splitlines() if "execve(" not in line]

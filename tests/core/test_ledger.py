@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ SOURCES = Path(__file__).parents[2] / "core" / "src"
 TAKES = re.compile(r"hz_lock_(?:take|try|wait|wait_spinning)\(([^()]+)\)")
 
 
-def test_every_lock_that_hz_takes_has_a_name() -> None:
+def test_every_lock_that_hz_takes_has_a_name():
     taken = {
         f"{path.name}: {words}"
         for path in SOURCES.glob("*.c")
@@ -33,11 +32,8 @@ wait for them."""
 
 @pytest.mark.slow
 def test_no_lock_is_held_across_a_system_call_on_the_way_of_a_block(
-    build_ledger: Callable[..., Path],
-    core_build: Path,
-    plain_environment: dict[str, str],
-    tmp_path: Path,
-) -> None:
+    build_ledger, core_build, plain_environment, tmp_path
+):
     noted = tmp_path / "noted.json"
     variables = {
         "HZ_SHARDS": "4",

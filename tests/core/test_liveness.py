@@ -15,14 +15,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-Preload = Callable[..., "subprocess.CompletedProcess[str]"]
-Look = Callable[..., tuple[dict[str, Any], list[str]]]
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,7 +189,7 @@ class Claim(NamedTuple):
     moves: dict[int | str, Any]  # value of the parameter -> the quantity
 
     @staticmethod
-    def read(text: str) -> Claim:
+    def read(text):
         sentence, how, moves = text.splitlines()
         script, quantity, beside = how.split("|")
         for short, settings in SHORT.items():
@@ -207,17 +203,17 @@ class Claim(NamedTuple):
 BY_SENTENCE = {text.split("\n")[0]: Claim.read(text) for text in CLAIMS.strip().split("\n\n")}
 
 
-def rows(root: Path) -> list[str]:
+def rows(root):
     """The names of the table's rows."""
     table = (root / "core" / "include" / "hz" / "params.def").read_text()
     return re.findall(r"^HZ_(?:EXPERIMENT_|LIVE_)?(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
 
 
 @pytest.fixture
-def look(core_tests: Path, preload: Preload) -> Look:
+def look(core_tests, preload):
     """Runs a script; gives what was counted and seen, and the names of the parameters."""
 
-    def run(script: str, **variables: str) -> tuple[dict[str, Any], list[str]]:
+    def run(script, **variables):
         program = core_tests / "tests" / "liveness"
         done = preload(program, *script.split(), LD_PRELOAD="", HZ_STRICT="1", **variables)
         assert done.returncode == 0, done.stderr
@@ -228,7 +224,7 @@ def look(core_tests: Path, preload: Preload) -> Look:
 
 
 @pytest.mark.parametrize("claim", BY_SENTENCE.values(), ids=BY_SENTENCE.keys())
-def test_the_parameter(claim: Claim, look: Look) -> None:
+def test_the_parameter(claim, look):
     variable = f"HZ_{claim.row.upper()}"
     found = {
         value: eval(claim.quantity, look(claim.script, **claim.beside, **{variable: str(value)})[0])
@@ -237,13 +233,13 @@ def test_the_parameter(claim: Claim, look: Look) -> None:
     assert found == claim.moves
 
 
-def test_a_magazine_whose_whole_cap_does_not_fit_grows_as_far_as_doubling_goes(look: Look) -> None:
+def test_a_magazine_whose_whole_cap_does_not_fit_grows_as_far_as_doubling_goes(look):
     settings = f"{SHORT['WORTH_IT']} MAGAZINE_GROWTH=full THREAD_CACHE_SHARE=1"
     beside = dict(f"HZ_{each}".split("=") for each in settings.split())
     assert look("take 2048 64 give 2048", **beside)[0]["grown_bytes"] == 16 * 1024
 
 
-def test_every_parameter_has_a_claim_whose_values_differ_in_what_they_move(look: Look) -> None:
+def test_every_parameter_has_a_claim_whose_values_differ_in_what_they_move(look):
     assert look("take 1 16")[1] == rows(ROOT)
     assert {claim.row for claim in BY_SENTENCE.values()} == set(rows(ROOT))
     for sentence, claim in BY_SENTENCE.items():
@@ -251,7 +247,7 @@ def test_every_parameter_has_a_claim_whose_values_differ_in_what_they_move(look:
 
 
 @pytest.mark.slow
-def test_no_claim_survives_the_loss_of_the_code_that_uses_its_parameter(root: Path) -> None:
+def test_no_claim_survives_the_loss_of_the_code_that_uses_its_parameter(root):
     """Of one parameter, and of all of them in the soak."""
     mutate = root / "experiments" / "liveness" / "mutate.py"
     some = [] if os.environ.get("TEST_MORE", "1") != "1" else rows(root)[:1]

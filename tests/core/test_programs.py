@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-Preload = Callable[..., "subprocess.CompletedProcess[str]"]
 
 PYTHON = """
 import json, pickle, re, threading, collections, zlib
@@ -86,10 +81,10 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def on_glibc(preload: Preload, tmp_path: Path) -> Preload:
+def on_glibc(preload, tmp_path):
     """Runs a command as `preload` does, but on the C library's malloc."""
 
-    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(*words, **variables):
         done = preload(*words, LD_PRELOAD="", **variables)
         for path in tmp_path.iterdir():  # the second run finds the same empty directory
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -98,7 +93,7 @@ def on_glibc(preload: Preload, tmp_path: Path) -> Preload:
     return run
 
 
-def require_same(words: list[str], preload: Preload, on_glibc: Preload, **variables: str) -> None:
+def require_same(words, preload, on_glibc, **variables):
     """Both runs succeed and print the same."""
     assert shutil.which(words[0]), f"{words[0]} is not installed"
     wanted = on_glibc(*words, **variables)
@@ -110,7 +105,7 @@ def require_same(words: list[str], preload: Preload, on_glibc: Preload, **variab
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_with_defaults(words: list[str], preload: Preload, on_glibc: Preload) -> None:
+def test_with_defaults(words, preload, on_glibc):
     require_same(words, preload, on_glibc)
 
 
@@ -118,5 +113,5 @@ def test_with_defaults(words: list[str], preload: Preload, on_glibc: Preload) ->
 @pytest.mark.skipif(os.environ.get("TEST_MORE", "1") == "1", reason="long: tests/soak")
 @pytest.mark.parametrize("step", ["light", "full"])
 @pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_hardened(words: list[str], step: str, preload: Preload, on_glibc: Preload) -> None:
+def test_hardened(words, step, preload, on_glibc):
     require_same(words, preload, on_glibc, HZ_HARDENING=step)

@@ -7,8 +7,6 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,12 @@ READY_S = 20
 ONCE_A_SEAL = (-0x5A3C1D2F & (1 << 64) - 1).to_bytes(8, "little")
 
 
-def request(*words: bytes) -> bytes:
+def request(*words):
     """A command as the server reads it."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
 
 
-def connected(path: Path) -> socket.socket:
+def connected(path):
     """A connection to the server, as soon as it answers."""
     deadline = time.monotonic() + READY_S
     while True:
@@ -38,9 +36,7 @@ def connected(path: Path) -> socket.socket:
 
 
 @pytest.fixture(params=["at_reuse", "at_call"])
-def server(
-    request: pytest.FixtureRequest, libhz: Path, plain_environment: dict[str, str], tmp_path: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def server(request, libhz, plain_environment, tmp_path):
     """A server on hz, and the path of its socket."""
     path = tmp_path / "s"
     words = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", ""]
@@ -59,9 +55,7 @@ def server(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
-def test_a_server_lives_whatever_eight_bytes_are_stored_in_it(
-    server: tuple[subprocess.Popen[bytes], Path],
-) -> None:
+def test_a_server_lives_whatever_eight_bytes_are_stored_in_it(server):
     process, path = server
     draw = random.Random(20261123)
     words = [ONCE_A_SEAL, *(draw.randbytes(8) for _ in range(1000))]

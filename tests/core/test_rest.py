@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -50,7 +49,7 @@ gate.set()
 """A thread that glibc still makes has every signal blocked, glibc's own, 32 and 33, among them."""
 
 
-def threads_of_a_pool(done: subprocess.CompletedProcess[str]) -> tuple[int, ...]:
+def threads_of_a_pool(done):
     """Of Python, before it makes three threads and after."""
     assert done.returncode == 0, done.stderr
     return tuple(map(int, done.stdout.split()))
@@ -65,9 +64,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize(("settings", "threads"), MAKERS.values(), ids=MAKERS.keys())
-def test_a_program_that_makes_threads_gets_a_background_thread(
-    settings: dict[str, str], threads: tuple[int, int], preload: Preload
-) -> None:
+def test_a_program_that_makes_threads_gets_a_background_thread(settings, threads, preload):
     assert threads_of_a_pool(preload(sys.executable, "-c", POOL, **settings)) == threads
 
 
@@ -81,20 +78,18 @@ BESIDE = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "checks"), BESIDE.values(), ids=BESIDE.keys())
 def test_the_background_thread_lives_beside_other_preloaded_libraries(
-    first: str, second: str, checks: str, core_tests: Path, holds: Holds
-) -> None:
+    first, second, checks, core_tests, holds
+):
     both = f"{core_tests / first}:{core_tests / second}"
     holds("rest", checks, **SOON, LD_PRELOAD=both)
 
 
-def test_a_program_with_a_malloc_of_its_own_gets_no_background_thread(
-    holds: Holds,
-) -> None:
+def test_a_program_with_a_malloc_of_its_own_gets_no_background_thread(holds):
     assert holds("own_malloc").stdout == "2\n"
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
-def test_the_background_thread_runs_under_valgrind(core_tests: Path, preload: Preload) -> None:
+def test_the_background_thread_runs_under_valgrind(core_tests, preload):
     check = "what a burst left goes back while the threads rest"
     words = ["valgrind", "-q", "--tool=none", core_tests / "tests" / "rest", check]
     done = preload(*words, **{**SOON, "TEST_ALLOCATOR": ""}, PATH=os.environ["PATH"])
@@ -110,9 +105,7 @@ def test_the_background_thread_runs_under_valgrind(core_tests: Path, preload: Pr
     ],
     ids=["rest", "control", "background and control"],
 )
-def test_threads_of_hz_get_no_signal_but_for_what_they_do_themselves(
-    others: int, variables: dict[str, str], preload: Preload
-) -> None:
+def test_threads_of_hz_get_no_signal_but_for_what_they_do_themselves(others, variables, preload):
     done = preload(sys.executable, "-c", MASKS, OTHERS=str(others), **variables)
     assert done.returncode == 0, done.stderr
     masks = [int(mask, 16) for mask in done.stdout.split()]

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 COMPUTE_ONLY = ("mem", "str", "__errno_location")
 """What functions begin with that no wrapper can make allocate, as the compiler calls them, too."""
 DATA = {"environ", "__environ", "stderr"}
 
 
-def imported(library: Path) -> list[tuple[str, str]]:
+def imported(library):
     """The functions that a library calls of the C library, with their versions."""
     words = ["nm", "--dynamic", "--undefined-only", str(library)]
     listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -30,7 +26,7 @@ def imported(library: Path) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def wrapper(libhz: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wrapper(libhz, root, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wrapped")
     functions = imported(libhz)
     assert {"sysconf", "pthread_key_create", "snprintf"} <= {name for name, _ in functions}
@@ -45,9 +41,7 @@ def wrapper(libhz: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the wrapper has x86-64 instructions")
 @pytest.mark.parametrize("is_first", [True, False], ids=["wrapper first", "hz first"])
-def test_every_function_that_hz_calls_may_allocate(
-    is_first: bool, wrapper: Path, libhz: Path, holds: Holds
-) -> None:
+def test_every_function_that_hz_calls_may_allocate(is_first, wrapper, libhz, holds):
     both = (wrapper, libhz) if is_first else (libhz, wrapper)
     settings = {
         "LD_PRELOAD": ":".join(map(str, both)),

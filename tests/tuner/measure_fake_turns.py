@@ -22,10 +22,10 @@ ENDINGS = {
 }
 
 
-def parse(words: list[str]) -> tuple[dict[str, str], dict[str, dict[str, str]], list[str]]:
+def parse(words):
     """Returns the options, the environment of each arm, and the program."""
-    options: dict[str, str] = {}
-    arms: dict[str, dict[str, str]] = {}
+    options = {}
+    arms = {}
     while words[0] != "--":
         name = words.pop(0)
         value = "" if name in FLAGS else words.pop(0)
@@ -39,7 +39,7 @@ def parse(words: list[str]) -> tuple[dict[str, str], dict[str, dict[str, str]], 
     return options, arms, words[1:]
 
 
-def tell(event: str, **fields: object) -> None:
+def tell(event, **fields):
     """Writes one event."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
@@ -47,13 +47,13 @@ def tell(event: str, **fields: object) -> None:
 class Arm:
     """One arm that is alive."""
 
-    def __init__(self, key: str, plan: dict[str, object]) -> None:
+    def __init__(self, key, plan):
         self.key = key
         self.plan = plan
         self.alive = True
         tell("start", arm=key, pid=1000 + int(key))
 
-    def turn(self, number: int, position: int) -> None:
+    def turn(self, number, position):
         """One turn, or the end that is planned for it."""
         if number == self.plan.get("ends_in_round"):
             self.end(str(self.plan["status"]))
@@ -61,11 +61,11 @@ class Arm:
         fields = {"cpu_ns": 36_000_000, "involuntary": 1, "steal_ticks": 0, "psi_us": 0}
         fields |= {"rss_kb": 5000, "minor_faults": 0, "live_kb": 4000}
         fields |= {"ops": self.plan.get("ops", 1000), "counted_ns": 18_000_000}
-        fields |= self.plan.get("rounds", {}).get(str(number), {})  # type: ignore[attr-defined]
+        fields |= self.plan.get("rounds", {}).get(str(number), {})
         start_ns = time.monotonic_ns()
         tell("turn", arm=self.key, round=number, position=position, start_ns=start_ns, **fields)
 
-    def end(self, status: str) -> None:
+    def end(self, status):
         """The end of it."""
         self.alive = False
         signal, code = ENDINGS[status]
@@ -88,7 +88,7 @@ class Arm:
         )
 
 
-def play(options: dict[str, str], arms: list[Arm]) -> None:
+def play(options, arms):
     """All rounds, those that are asked for in the end, too."""
     done, wanted = 0, int(options["--rounds"])
     while done < wanted and any(arm.alive for arm in arms):
@@ -101,7 +101,7 @@ def play(options: dict[str, str], arms: list[Arm]) -> None:
             wanted += int(count) if word == "more" else 0
 
 
-def main() -> int:
+def main():
     """Plays a block; FAKE_SELF is what happens to hz-turns itself."""
     options, environments, program = parse(sys.argv[1:])
     with open(os.environ["FAKE_LOG"], "a", encoding="utf-8") as log:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hztune.allocator.live import Running
-from hztune.blocks import Arm, Block
+from hztune.blocks import Arm
 from hztune.measure.alternate import AlternateExecutor, Pace
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program
@@ -29,39 +26,39 @@ class OpenProof:
 
     base = {"PATH": os.environ["PATH"]}  # noqa: RUF012
 
-    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+    def prepare(self, arm):
         if arm.config.get("knob") == -1:
             return Fault("rejected", "knob is below its range")
         return {f"KNOB_{name}": str(value) for name, value in arm.params}
 
-    def program(self, arm: Arm) -> Path | None:
+    def program(self, arm):
         return None
 
-    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+    def inspect(self, arm, running):
         return None
 
-    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+    def judge(self, arm, library, stderr):
         if "wrong library" in stderr:
             return Fault("wrong_allocator", f"malloc comes from {library}")
         return Fault("wrong_config", "it says so") if "wrong config" in stderr else None
 
 
-def python(code: str, **options: Any) -> Program:
+def python(code, **options):
     argv = (sys.executable, "-I", "-S", "-c", "import os, signal, sys, time\n" + code)
     return Program(argv, **{"timeout_s": 60.0, **options})
 
 
-def executor(program: Program, warmups: int = 0, **options: Any) -> RunExecutor:
+def executor(program, warmups=0, **options):
     options = {"seed": 1, "identity": OpenProof(), **options}
     return RunExecutor(program, warmups=warmups, **options)
 
 
-def by_runs(program: Program, *arms: Arm, rounds: int = 1, **options: Any) -> Block:
+def by_runs(program, *arms, rounds=1, **options):
     player = executor(program, **options)
     return player.measure(arms or [CONTROL], role="search", rounds=rounds, number=0)
 
 
-def by_turns(program: Program, *arms: Arm, rounds: int = 1, **options: Any) -> Block:
+def by_turns(program, *arms, rounds=1, **options):
     player = AlternateExecutor(program, seed=1, identity=OpenProof(), **options)
     player.pace = PINNED
     return player.measure(arms or [CONTROL], role="search", rounds=rounds, number=0)

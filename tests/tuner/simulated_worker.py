@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 
-from hztune.blocks import Arm, Block, Role
 from hztune.measure import Around, cluster
 
 BLOCK_S = 0.01
@@ -20,12 +18,12 @@ BLOCK_S = 0.01
 class Slow(Around):
     """Takes its time for each block."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms, *, role, rounds, number):
         time.sleep(BLOCK_S)
         return self.inner.measure(arms, role=role, rounds=rounds, number=number)
 
 
-def truth(arm: Arm) -> Truth:
+def truth(arm):
     """Huge pages are faster."""
     return Truth(0.2 if arm.config.get("thp") == "on" else 0.0)
 

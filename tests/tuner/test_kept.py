@@ -7,10 +7,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from lab.replay import ReplayExecutor, Truth, VirtualClock
 
 from hztune import profile, report
 from hztune.api import request as requested
-from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.blocks import Arm, Block, Outcome
 from hztune.compare import comparison
 from hztune.compare import table as comparison_table
 from hztune.compare.comparison import Comparison
@@ -28,12 +26,11 @@ from hztune.measure import Around
 from hztune.measure.program import described
 from hztune.progress import Quiet
 from hztune.rests import Rested, RestPlan, RestRound
-from hztune.result import Result
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
 from hztune.study.ledger import Ledger, Rules
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
-from hztune.tune.request import TuneRequest, understand
+from hztune.tune.request import understand
 from hztune.tune.session import tune
 
 from .conftest import SIMULATED, TWO_KNOBS, Kept, flat, row
@@ -42,7 +39,7 @@ CONTROL = Arm("hz")
 SCATTER = 0.03
 
 
-def rested(kept_kb: float, *, leak_kb: float = 0.0, speed: float = 1e6, rounds: int = 4) -> Rested:
+def rested(kept_kb, *, leak_kb=0.0, speed=1e6, rounds=4):
     """A process that keeps so much, and each round more."""
     seen = tuple(
         RestRound(100 * n, 100 * n + 50, 100 * n + 100, round(kept_kb + n * leak_kb), 64)
@@ -51,7 +48,7 @@ def rested(kept_kb: float, *, leak_kb: float = 0.0, speed: float = 1e6, rounds: 
     return Rested(speed, ((10, 900, 0), (60, 1000, 64)), seen)
 
 
-def outcome(kept_kb: float, peak_kb: int = 200_000, arm: Arm = CONTROL, **more: float) -> Outcome:
+def outcome(kept_kb, peak_kb=200_000, arm=CONTROL, **more):
     return Outcome(
         arm, "ok", "", 1.0 / kept_kb, rss_peak_kb=peak_kb, rested=rested(kept_kb, **more)
     )
@@ -73,13 +70,13 @@ class AtRest(Around):
     seeks_kept: bool = True
     leak_kb: Callable[[Arm], float] = lambda arm: 0.0
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms, *, role, rounds, number):
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         rng = np.random.default_rng([7, number])
         outcomes = tuple(self._resting(each, rng) for each in block.outcomes)
         return replace(block, outcomes=outcomes)
 
-    def _resting(self, one: Outcome, rng: np.random.Generator) -> Outcome:
+    def _resting(self, one, rng):
         if not one.ok:
             return one
         kept_kb = 1e5 * math.exp(self.kept(one.arm) + SCATTER * rng.standard_normal())
@@ -95,10 +92,10 @@ class AtRest(Around):
         return replace(one, rested=seen, turns=turns, ops_per_s=ops)
 
 
-def by_knobs(spin: float = 0.0, at_once: float = 0.0) -> Callable[[Arm], float]:
+def by_knobs(spin=0.0, at_once=0.0):
     """What the spin lock adds to a log ratio, and what to purge at once adds."""
 
-    def value(arm: Arm) -> float:
+    def value(arm):
         is_spin = arm.config.get("depot_lock") == "spin"
         return spin * is_spin + at_once * (arm.config.get("decay_ms") == 0)
 
@@ -115,7 +112,7 @@ PURGING_COSTS = by_knobs(at_once=-0.2)
 # ---- what is kept --------------------------------------------------------------------------------
 
 
-def test_what_is_kept_is_that_of_the_last_rest_and_a_slope_leaves_out_the_first_of_three() -> None:
+def test_what_is_kept_is_that_of_the_last_rest_and_a_slope_leaves_out_the_first_of_three():
     assert rested(1000, leak_kb=100, rounds=4).kept_kb == 1300
     filled = (RestRound(0, 1, 2, 1, 0), *rested(500, leak_kb=100).rounds)
     assert replace(rested(1000), rounds=filled).slope_kb == pytest.approx(100)
@@ -134,13 +131,12 @@ def test_what_is_kept_is_that_of_the_last_rest_and_a_slope_leaves_out_the_first_
         ({"max_kept": "100M"}, math.log(80_000 / (100 * 1024))),
     ],
 )
-def test_of_several_limits_the_one_kept_worst_counts(texts: dict[str, str], excess: float) -> None:
+def test_of_several_limits_the_one_kept_worst_counts(texts, excess):
     limit, _ = limits_of(texts)
-    assert limit is not None
     assert limit.excess_of(outcome(100_000), outcome(80_000)) == pytest.approx(excess)
 
 
-def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs() -> None:
+def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs():
     limit = MemoryLimit.of("0.7x", "kept")
     assert limit.excess_of(outcome(100_000), replace(outcome(80_000), rested=None)) is None
     ledger = Ledger(memory="kept")
@@ -151,7 +147,6 @@ def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs() -> None
     assert (record.rss_ratio, record.kept_ratio) == (pytest.approx(2.0), pytest.approx(0.5))
     rules = Rules(max_loss=LossLimit.of("5%", of_load=True))
     (pair,) = rules.each(outcome(1e5, speed=1000.0), outcome(5e4, speed=900.0))
-    assert pair is not None
     assert pair.log_ratio == pytest.approx(math.log(0.9))
 
 
@@ -159,21 +154,16 @@ def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs() -> None
 
 
 @pytest.fixture
-def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+def tuned(monkeypatch, tmp_path):
     """Carries out a whole request on a landscape of what is kept."""
     space = tmp_path / "two.toml"
     space.write_text(TWO_KNOBS)
 
-    def carry_out(
-        kept: Callable[[Arm], float],
-        loss: Callable[[Arm], float] = SAME,
-        leak_kb: Callable[[Arm], float] = SAME,
-        **asked: Any,
-    ) -> Result:
+    def carry_out(kept, loss=SAME, leak_kb=SAME, **asked):
         clock = VirtualClock()
         options = {"objective": "kept", "rounds": 4, "budget": "120s", "panel": False, **asked}
 
-        def executor_of(request: TuneRequest, machine: object, sink: Any, *more: object) -> Around:
+        def executor_of(request, machine, sink, *more):
             inner = ReplayExecutor(
                 lambda arm: Truth(loss(arm)), SIMULATED, seed=1, clock=clock, rss_scatter=0.01
             )
@@ -188,14 +178,13 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resu
     return carry_out
 
 
-def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned: Callable[..., Result]) -> None:
+def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned):
     """The winner leaks, too."""
     asked = (SPIN_SAVES, PURGING_COSTS, lambda arm: 100.0 * (arm.config == {"depot_lock": "spin"}))
     found = tuned(*asked)
     claim = found.profile.claim
     assert (claim.verdict, claim.metric) == ("improved", "kept_kb")
     assert found.profile.params == {"depot_lock": "spin"}
-    assert claim.ci_low is not None and claim.ci_high is not None
     assert claim.ci_low < math.exp(0.22) < claim.ci_high
     assert found.profile.objective.limits == {"max_load_loss": "5%"}
     assert found.profile.objective.rest == RestPlan(2.0, 4)
@@ -205,7 +194,6 @@ def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned: Callable[..., R
     assert memory.ci_low < math.exp(-0.22) < memory.ci_high
 
     kept = found.account.kept
-    assert kept is not None and kept.tuned is not None and kept.slope_change_kb is not None
     assert kept.tuned.grows and not kept.default.grows
     assert kept.slope_change_kb[1] < 100.0 < kept.slope_change_kb[2]
     text = "\n".join(summary_lines(found))
@@ -214,7 +202,6 @@ def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned: Callable[..., R
     held = json.loads(json.dumps(summary_json(found)))
     assert held["kept"]["ratio"][1] < math.exp(-0.22) < held["kept"]["ratio"][2]
 
-    assert found.folder is not None
     assert profile.load(found.folder / "profile.json") == found.profile
     page = report.render(found.folder)
     assert "Memory over time" in page and "a leak or fragmentation" in page
@@ -224,7 +211,7 @@ def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned: Callable[..., R
 
 
 THROUGHPUT = {"objective": "throughput"}
-STUDIES: dict[str, tuple[tuple[Callable[[Arm], float], ...], dict[str, str], str, object, str]] = {
+STUDIES = {
     "what may cost too much speed is told with what it saves": (
         (by_knobs(at_once=-0.7), by_knobs(at_once=-0.05)), {}, "no_gain", None,
         r"decay_ms=0 has -50\..* kept memory, but it may lose more than 5% on the speed of its "
@@ -246,7 +233,7 @@ STUDIES: dict[str, tuple[tuple[Callable[[Arm], float], ...], dict[str, str], str
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_speed_and_kept_memory_are_weighed(tuned: Callable[..., Result], name: str) -> None:
+def test_speed_and_kept_memory_are_weighed(tuned, name):
     landscape, asked, verdict, decay_ms, why = STUDIES[name]
     found = tuned(*landscape, **asked)
     assert found.profile.claim.verdict in verdict.split("|")
@@ -263,7 +250,7 @@ SIDES = (
 
 
 @pytest.fixture
-def compared() -> Comparison:
+def compared():
     """A comparison of one program that rests; the second contender leaks."""
     executor = AtRest(
         ReplayExecutor(flat, seed=1),
@@ -276,13 +263,13 @@ def compared() -> Comparison:
     return Comparison(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), (made,))
 
 
-def test_a_comparison_with_another_rest_or_container_is_another_one() -> None:
+def test_a_comparison_with_another_rest_or_container_is_another_one():
     options = ({}, {"idle_s": 1.0}, {"idle_s": 2.0}, {"rounds": 3}, {"memory": "64M"})
     programs = [described(server="x {port}", load="y {port}", **each) for each in options]
     assert len({ProgramSpec.of(each) for each in programs}) == len(options)
 
 
-def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison, tmp_path: Path) -> None:
+def test_a_comparison_tells_what_each_contender_keeps(compared, tmp_path):
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")
     default = r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB returned"
@@ -299,7 +286,7 @@ def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison, tmp_
     assert (found.standings, wrong) == (compared.standings, [])
 
 
-def test_equals_are_told_apart_by_no_study_of_forty() -> None:
+def test_equals_are_told_apart_by_no_study_of_forty():
     claims = 0
     for seed in range(40):
         inner = ReplayExecutor(flat, SIMULATED, seed=seed, clock=VirtualClock())
@@ -308,8 +295,7 @@ def test_equals_are_told_apart_by_no_study_of_forty() -> None:
             executor.measure([CONTROL, CONTROL], role="confirm", rounds=1, number=100 * seed + n)
             for n in range(6)
         ]
-        kept = kept_memory([block.outcomes[:2] for block in blocks], ())  # type: ignore[misc]
-        assert kept is not None and kept.tuned is not None
+        kept = kept_memory([block.outcomes[:2] for block in blocks], ())
         claims += kept.default.grows + kept.tuned.grows
     assert claims == 0
 
@@ -317,21 +303,21 @@ def test_equals_are_told_apart_by_no_study_of_forty() -> None:
 # ---- what is asked -------------------------------------------------------------------------------
 
 
-def test_a_server_rests_two_seconds_unless_it_is_told_longer() -> None:
+def test_a_server_rests_two_seconds_unless_it_is_told_longer():
     server = requested(program=described(server="x {port}", load="y {port}"), objective="kept")
     assert (server.rest, server.seeks_kept) == (RestPlan(2.0, 1), True)
     shown = described(server="x {port}", load="y {port}", idle_s=5.0)
     assert shown.rest == RestPlan(5.0, 1), "a comparison with --idle-s looks at it, too"
 
 
-def test_rounds_and_rest_make_another_study() -> None:
+def test_rounds_and_rest_make_another_study():
     one, three = (requested("larson", threads=2, objective="kept", rounds=n) for n in (1, 3))
     assert understand(one).identity != understand(three).identity
 
 
 # ---- where to search -----------------------------------------------------------------------------
 
-JUDGED: dict[str, tuple[dict[str, Any], bool]] = {
+JUDGED = {
     "the objective": ({"objective": "kept"}, True),
     "a limit": ({"max_kept": "0.5x"}, True),
     "a front": ({"pareto": "throughput,kept"}, True),
@@ -340,7 +326,7 @@ JUDGED: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("what", JUDGED)
-def test_hzs_worker_is_searched_only_where_memory_at_rest_is_judged(what: str) -> None:
+def test_hzs_worker_is_searched_only_where_memory_at_rest_is_judged(what):
     asked, is_searched = JUDGED[what]
     space = understand(requested("burst-idle", threads=2, **asked)).space
     assert is_searched == any(

@@ -6,13 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conftest import Run
 
 from hztune import api
 from hztune.errors import HztuneError, UsageError
 from hztune.profile import PROFILE
 from hztune.store import kept_command
-from hztune.tune.request import TuneRequest
 
 WORDS = [
     "--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better", "--no-panel",
@@ -21,11 +19,11 @@ WORDS = [
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
+def asked(monkeypatch):
     """What reaches the study, which is not carried out."""
-    seen: list[TuneRequest] = []
+    seen = []
 
-    def tune(request: TuneRequest, **_: object) -> None:
+    def tune(request, **_):
         seen.append(request)
         raise HztuneError("not carried out")
 
@@ -33,9 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
     return seen
 
 
-def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(
-    asked: list[TuneRequest], hztune_here: Run
-) -> None:
+def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(asked, hztune_here):
     hztune_here("tune", "--out", "here", "-q", *WORDS)
     assert sorted(asked[0].command) == sorted(WORDS)
     assert asked[0].command[-4:] == tuple(WORDS[-4:])
@@ -45,9 +41,7 @@ def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(
     assert asked[1].program.metric == asked[0].program.metric
 
 
-def test_a_file_on_stdin_is_named_in_the_command(
-    asked: list[TuneRequest], hztune_here: Run, tmp_path: Path
-) -> None:
+def test_a_file_on_stdin_is_named_in_the_command(asked, hztune_here, tmp_path):
     (tmp_path / "big").write_text("x")
     stdin = os.dup(0)
     try:
@@ -60,9 +54,7 @@ def test_a_file_on_stdin_is_named_in_the_command(
     assert asked[0].command == ("--input", str(tmp_path / "big"), "--", "sort")
 
 
-def test_a_study_goes_on_by_its_directory_alone(
-    asked: list[TuneRequest], hztune_here: Run, tmp_path: Path
-) -> None:
+def test_a_study_goes_on_by_its_directory_alone(asked, hztune_here, tmp_path):
     done = hztune_here("--resume", "--out", "there")
     assert (done.returncode, asked) == (2, [])
     assert "'there' does not hold the command that is to be resumed" in done.stderr
@@ -76,12 +68,10 @@ def test_a_study_goes_on_by_its_directory_alone(
     assert (request.allocator, request.panel) == ("hz,glibc", False)
 
 
-def test_a_comparison_goes_on_by_its_directory_alone(
-    hztune_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sides: list[tuple[str, ...]] = []
+def test_a_comparison_goes_on_by_its_directory_alone(hztune_here, tmp_path, monkeypatch):
+    sides = []
 
-    def contenders(texts: tuple[str, ...], **_: object) -> None:
+    def contenders(texts, **_):
         sides.append(texts)
         raise HztuneError("not carried out")
 
@@ -94,9 +84,7 @@ def test_a_comparison_goes_on_by_its_directory_alone(
 # ---- names that mean something else from one moment to the next ----------------------------------
 
 
-def test_no_command_is_read_from_a_folder_that_takes_the_place_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_command_is_read_from_a_folder_that_takes_the_place_of_ones_own(tmp_path, monkeypatch):
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()
@@ -106,7 +94,7 @@ def test_no_command_is_read_from_a_folder_that_takes_the_place_of_ones_own(
         kept_command.read(other / PROFILE)
     opened = kept_command._opened_folder
 
-    def exchanged(path: Path) -> int:
+    def exchanged(path):
         handle = opened(path)
         own.rename(tmp_path / "aside")
         other.rename(own)

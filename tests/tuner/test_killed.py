@@ -9,16 +9,13 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from lab.replay import ReplayExecutor
 
-from hztune.blocks import Arm, Block
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.store.log import LocalStudy, recording
 
@@ -27,13 +24,10 @@ from .conftest import MACHINE, flat, tell
 SEED = int(os.environ.get("TEST_SEED", "0"))
 MORE = int(os.environ.get("TEST_MORE", "1"))
 CANDIDATE = Arm.of("hz", {"lock": "spin"})
-Tell = Callable[[int], None]
-
-
 # ---- a child that is killed ----------------------------------------------------------------------
 
 
-def killed(work: Callable[[Tell], None], after: int) -> int:
+def killed(work, after):
     """Lets a forked process work, and kills it once it has told so often, wherever it then is.
 
     Gives the last that it told. One that ends before is not killed.
@@ -68,11 +62,11 @@ class Telling:
     To count them anew for each takes longer than all the rest.
     """
 
-    def __init__(self, store: LocalStudy, tell: Tell) -> None:
+    def __init__(self, store, tell):
         self.store, self.tell, self.count = store, tell, len(records(store.folder))
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def put(*what: Any) -> None:
+    def __getattr__(self, name):
+        def put(*what):
             getattr(self.store, name)(*what)
             self.count += name != "end"
             self.tell(self.count)
@@ -80,7 +74,7 @@ class Telling:
         return put
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
+def records(folder):
     """Every sample that is kept, in order."""
     try:
         return [json.loads(line) for line in recording(folder).lines]
@@ -89,23 +83,23 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 @cache
-def block(number: int) -> Block:
+def block(number):
     """The same block for the same number; it cannot be changed."""
     executor = ReplayExecutor(flat, seed=1)
     return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, number=number)
 
 
-def kill_writers(folder: Path, seed: int, kills: int) -> None:
+def kill_writers(folder, seed, kills):
     """Kills one writer after the other, each of which goes on where the last one ended."""
 
-    def write(tell_count: Tell) -> None:
+    def write(tell_count):
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
             sink = Telling(store, tell_count)
             for pair in range(len(store.replay()), 1_000_000):
                 tell(sink, block(pair))
 
     rng = Random(seed)
-    before: list[dict[str, Any]] = []
+    before = []
     for _ in range(kills):
         told = killed(write, after=rng.randrange(1, 60))
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
@@ -119,5 +113,5 @@ def kill_writers(folder: Path, seed: int, kills: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4 * MORE))
-def test_of_sixty_killed_writers_none_loses_a_record(tmp_path: Path, seed: int) -> None:
+def test_of_sixty_killed_writers_none_loses_a_record(tmp_path, seed):
     kill_writers(tmp_path, seed, kills=15)

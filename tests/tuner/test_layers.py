@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -75,18 +74,18 @@ MAY_USE_IF = frozenset({"config.h", "internal.h", "os_call.c", "os_linux.c", "os
 
 
 @cache
-def trees() -> dict[Path, ast.Module]:
+def trees():
     """Every file of the package, parsed once for all tests; nothing changes it."""
     return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def part_of(path: Path) -> str:
+def part_of(path):
     """The part that a file belongs to: its package or module name."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @cache
-def all_imports(*, typing: bool = True) -> list[tuple[str, str, str]]:
+def all_imports(*, typing=True):
     """Part, what it imports (dotted) and where; `typing`: also what it imports for types alone."""
     found = []
     for path, tree in trees().items():
@@ -102,25 +101,25 @@ def all_imports(*, typing: bool = True) -> list[tuple[str, str, str]]:
     return found
 
 
-def _is_for_types(node: ast.stmt) -> bool:
+def _is_for_types(node):
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def own_part(what: str) -> str:
+def own_part(what):
     """The part that a dotted import of hztune's names; empty for anything else."""
     root, _, rest = what.partition(".")
     return rest.partition(".")[0] if root == "hztune" else ""
 
 
-def calls() -> Iterator[tuple[Path, ast.Call]]:
+def calls():
     for path, tree in trees().items():
         yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def test_python_imports_go_downwards_and_never_in_circles() -> None:
+def test_python_imports_go_downwards_and_never_in_circles():
     level = {part: n for n, parts in enumerate(PYTHON_LEVELS) for part in parts}
     assert {part_of(path) for path in trees()} <= level.keys(), "give the new part a level"
-    below: dict[str, set[str]] = {}
+    below = {}
     upwards = []
     for part, what, where in all_imports():
         target = own_part(what)
@@ -131,13 +130,13 @@ def test_python_imports_go_downwards_and_never_in_circles() -> None:
     TopologicalSorter(below).prepare()  # a circle is a CycleError that shows it
 
 
-def test_the_command_line_knows_the_api_and_no_room_below_it() -> None:
+def test_the_command_line_knows_the_api_and_no_room_below_it():
     allowed = {"api", "arguments", "cli", "errors", "progress", "files", "interrupt", ""}
     imports = all_imports(typing=False)
     assert [x for x in imports if x[0] == "cli" and own_part(x[1]) not in allowed] == []
 
 
-def test_some_packages_are_imported_by_their_own_parts_alone_and_all_are_declared() -> None:
+def test_some_packages_are_imported_by_their_own_parts_alone_and_all_are_declared():
     for what, parts in SINGLE_IMPORTERS.items():
         own = [x for x in all_imports() if x[1] == what or x[1].startswith(f"{what}.")]
         assert [where for part, _, where in own if part not in parts] == [], what
@@ -149,7 +148,7 @@ def test_some_packages_are_imported_by_their_own_parts_alone_and_all_are_declare
     assert found - sys.stdlib_module_names - {"hztune"} <= declared
 
 
-def test_only_the_command_line_prints_or_exits_and_only_one_module_writes_files() -> None:
+def test_only_the_command_line_prints_or_exits_and_only_one_module_writes_files():
     """Another user may have put a link where a name is known beforehand."""
     prints = ("print", "exit", "quit", "sys.exit", "breakpoint")
     writes = re.compile(
@@ -173,19 +172,19 @@ DEFINITION = re.compile(
 INLINE = re.compile(r"^HZ_(?:FAST|SLOW)[\w \*]*?\b(hz_\w+)\([^;{]*\)\s*\{", re.M)
 
 
-def without_comments(text: str) -> str:
+def without_comments(text):
     """C without comments and strings; line numbers are kept."""
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
     return pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 @cache
-def core() -> dict[str, str]:
+def core():
     """The text of every file of the core, without comments."""
     return {p.name: without_comments(p.read_text()) for p in sorted(CORE.glob("*.[ch]"))}
 
 
-def owners() -> dict[str, str]:
+def owners():
     """The file of each function with an hz_ name: of a header's, the .c file of the same name."""
     found = {}
     for file, text in core().items():
@@ -196,7 +195,7 @@ def owners() -> dict[str, str]:
     return found
 
 
-def test_c_calls_go_downwards() -> None:
+def test_c_calls_go_downwards():
     level = {file: n for n, files in enumerate(C_LEVELS) for file in files}
     sources = {file for file in core() if file.endswith(".c")}
     assert sources <= C_BESIDE | level.keys(), "give the new file a level"
@@ -212,18 +211,18 @@ def test_c_calls_go_downwards() -> None:
     assert upwards == []
 
 
-def includes(path: Path) -> list[str]:
+def includes(path):
     return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', path.read_text(), re.M)
 
 
 @pytest.mark.parametrize("file", OVERRIDES)
-def test_overrides_know_only_the_public_header_of_hz_and_operator_new_its_pop(file: str) -> None:
+def test_overrides_know_only_the_public_header_of_hz_and_operator_new_its_pop(file):
     own = {name for name in includes(CORE / file) if name in core() or name.startswith("hz/")}
     assert own - {"pop.h"} == {"hz/hz.h", "override.h"}
     assert ("pop.h" in own) == (file == "override_new.c")
 
 
-def test_the_measuring_programs_know_nothing_of_hz() -> None:
+def test_the_measuring_programs_know_nothing_of_hz():
     """They see whatever malloc the process has: one binary measures every allocator."""
     own = {path.name for path in BENCH.glob("*.h")}
     strange = [
@@ -235,12 +234,12 @@ def test_the_measuring_programs_know_nothing_of_hz() -> None:
     assert strange == []
 
 
-def naming(pattern: str) -> set[str]:
+def naming(pattern):
     """The files of the core in which a pattern is found."""
     return {file for file, text in core().items() if re.search(pattern, text)}
 
 
-def test_what_has_one_place_in_the_core_stands_there() -> None:
+def test_what_has_one_place_in_the_core_stands_there():
     assert naming(r"\bmemory_order_|__ATOMIC_[A-Z]") == {"atomic.h"}
     clock = "a refill and a flush read no clock that may be a system call"
     assert naming(r"\bhz_os_now_ns\(") <= {"os.h", "os_clock.c", "os_linux.c"}, clock
@@ -255,7 +254,7 @@ def test_what_has_one_place_in_the_core_stands_there() -> None:
     assert not live & set(re.findall(r"\bhz_cfg\.(\w+)", whole)), "read by hz_live alone"
 
 
-def test_every_access_to_an_atomic_object_names_its_order(tmp_path: Path) -> None:
+def test_every_access_to_an_atomic_object_names_its_order(tmp_path):
     """GCC's dump shows `object = value` as a store with order 5, sequentially consistent."""
     sources = [str(path) for path in sorted(CORE.glob("*.c"))]
     defines = ("-D_GNU_SOURCE", '-DHZ_VERSION=""', f"-I{CORE.parent / 'include'}")
@@ -267,7 +266,7 @@ def test_every_access_to_an_atomic_object_names_its_order(tmp_path: Path) -> Non
     assert [name for name in sorted(dumps) if unnamed.search(dumps[name].read_text())] == []
 
 
-def conditions_in_functions(text: str) -> list[str]:
+def conditions_in_functions(text):
     """The `#if` lines of a C text that stand between braces."""
     depth, found = 0, []
     for line in text.splitlines():
@@ -278,7 +277,7 @@ def conditions_in_functions(text: str) -> list[str]:
     return found
 
 
-def test_functions_hold_no_conditional_compilation() -> None:
+def test_functions_hold_no_conditional_compilation():
     assert conditions_in_functions("#if A\nint f(void)\n{\n#ifdef B\n#endif\n}\n") == ["#ifdef B"]
     guilty = {file for file, text in core().items() if conditions_in_functions(text)}
     assert guilty <= MAY_USE_IF
@@ -287,7 +286,7 @@ def test_functions_hold_no_conditional_compilation() -> None:
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
-def test_no_file_is_too_long_to_read_and_every_one_opens_with_its_purpose() -> None:
+def test_no_file_is_too_long_to_read_and_every_one_opens_with_its_purpose():
     in_c = [*CORE.glob("*.[ch]"), *BENCH.glob("*.[ch]"), *(ROOT / "tests").rglob("*.c")]
     every = [*trees(), *in_c, *(ROOT / "tests").rglob("*.py")]
     long = {p.name: n for p in every if (n := len(p.read_text().splitlines())) > MOST_LINES}

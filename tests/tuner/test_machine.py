@@ -8,8 +8,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from hztune.study.bench import Budget, system_clock
 RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 
 
-def put(root: Path, files: dict[str, str]) -> Path:
+def put(root, files):
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,7 +26,7 @@ def put(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_this_machine_has_a_record() -> None:
+def test_this_machine_has_a_record():
     here = Machine.here()
     assert here.cpu and here.kernel and here.libc
     assert here.cores == len(os.sched_getaffinity(0))
@@ -40,14 +38,14 @@ THP = "sys/kernel/mm/transparent_hugepage"
 GROUP = "sys/fs/cgroup"
 
 
-def pages(mode: str, sizes: dict[int, str]) -> dict[str, str]:
+def pages(mode, sizes):
     """The modes of huge pages: that of all, of which 2 MiB is the largest, and of each size."""
     files = {f"{THP}/enabled": f"[{mode}]", f"{THP}/hpage_pmd_size": "2097152"}
     return files | {f"{THP}/hugepages-{n}kB/enabled": f"always [{own}]" for n, own in sizes.items()}
 
 
 UNUSUAL = {16: "never", 32: "always", 64: "always", 128: "inherit", 2048: "never"}
-RECORDED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+RECORDED = {
     "nothing": ({}, {
         "quota": None, "thp": "", "governor": "", "turbo": "", "memory_gib": 0, "cpu_flags": "",
         "memory_limit_kb": None,
@@ -89,23 +87,21 @@ RECORDED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", RECORDED)
-def test_a_record_holds_what_the_system_shows(what: str, tmp_path: Path) -> None:
+def test_a_record_holds_what_the_system_shows(what, tmp_path):
     files, expected = RECORDED[what]
     record = Machine.here(put(tmp_path, files))
     assert {name: getattr(record, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["flags", "Features"])
-def test_the_features_of_the_processor_are_recorded_whatever_their_order(
-    name: str, tmp_path: Path
-) -> None:
-    def of(features: str) -> str:
+def test_the_features_of_the_processor_are_recorded_whatever_their_order(name, tmp_path):
+    def of(features):
         return Machine.here(put(tmp_path, {"proc/cpuinfo": f"{name}\t: {features}\n"})).cpu_flags
 
     assert of("fpu sse2 avx2") == of("avx2 fpu sse2") != of("fpu sse2") != ""
 
 
-def test_the_limit_of_another_process_is_told_with_its_use(tmp_path: Path) -> None:
+def test_the_limit_of_another_process_is_told_with_its_use(tmp_path):
     files = {
         "proc/7/cgroup": "0::/a/b\n",
         f"{GROUP}/a/b/memory.max": "max\n",
@@ -116,7 +112,7 @@ def test_the_limit_of_another_process_is_told_with_its_use(tmp_path: Path) -> No
     assert group_limit("8", tmp_path) is None
 
 
-def test_every_field_changes_the_fingerprint_and_is_told_in_words() -> None:
+def test_every_field_changes_the_fingerprint_and_is_told_in_words():
     assert RECORD.differences(dataclasses.replace(RECORD)) == ()
     assert RECORD.fingerprint == dataclasses.replace(RECORD).fingerprint
     for field in dataclasses.fields(Machine):
@@ -129,13 +125,13 @@ def test_every_field_changes_the_fingerprint_and_is_told_in_words() -> None:
         assert told.endswith(f": {changed} there, {here} here")
 
 
-def holder(code: str, **options: Any) -> subprocess.Popen[bytes]:
+def holder(code, **options):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     whole = f"from hztune.machine import timed_window\n{code}"
     return subprocess.Popen([sys.executable, "-uc", whole], env=environment, **options)
 
 
-def test_two_timed_windows_never_overlap(tmp_path: Path) -> None:
+def test_two_timed_windows_never_overlap(tmp_path):
     code = "for _ in range(10):\n  with timed_window(): print('in'); print('out')"
     with (tmp_path / "log").open("ab") as log:
         holders = [holder(code, stdout=log) for _ in range(2)]
@@ -143,12 +139,10 @@ def test_two_timed_windows_never_overlap(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 20
 
 
-def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(monkeypatch):
     now_s = 100.0
 
-    def wait(fd: int, operation: int) -> None:
+    def wait(fd, operation):
         nonlocal now_s
         now_s += 2.5
 
@@ -161,9 +155,9 @@ def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(
 
 
 def test_all_users_lock_the_same_directory_whatever_they_may_write_and_have_in_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    locked: list[str] = []
+    tmp_path, monkeypatch
+):
+    locked = []
     monkeypatch.setattr(
         machine.fcntl, "flock", lambda fd, _: locked.append(os.readlink(f"/proc/self/fd/{fd}"))
     )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from random import Random
 
 import pytest
 from lab.replay import ReplayExecutor
 
 from hztune.blocks import Arm
-from hztune.space import Space
 from hztune.store.log import LocalStudy
 from hztune.study.ledger import Ledger
 from hztune.study.search import Search
@@ -29,11 +27,11 @@ test_many_trials.open_and_go_on(Path(sys.argv[1]))
 """
 
 
-def space() -> Space:
+def space():
     return candidates(["hz"], "", TuneTarget(8)).space
 
 
-def open_and_go_on(folder: Path) -> None:
+def open_and_go_on(folder):
     with LocalStudy(folder, {}, MACHINE, resume=True) as store:
         ledger = Ledger.of(store.replay())
     known = {*ledger.searched}
@@ -47,7 +45,7 @@ def open_and_go_on(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(tmp_path: Path) -> None:
+def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(tmp_path):
     rng, executor, arms = Random(1), ReplayExecutor(flat, seed=1), dict[str, Arm]()
     hz = space()
     while len(arms) < TRIALS:

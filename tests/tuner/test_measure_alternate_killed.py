@@ -8,7 +8,6 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -37,7 +36,7 @@ KINDS = {
 }
 
 
-def living(mark: str) -> dict[int, str]:
+def living(mark):
     """Every process that was started under a mark, and what it is and does."""
     found = {}
     for folder in Path("/proc").iterdir():
@@ -47,7 +46,7 @@ def living(mark: str) -> dict[int, str]:
     return found
 
 
-def wait_for(mark: str, *, any_left: bool) -> dict[int, str]:
+def wait_for(mark, *, any_left):
     """What lives under a mark as soon as something does, or nothing; or at the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while bool(left := living(mark)) != any_left and time.monotonic() < deadline:
@@ -56,7 +55,7 @@ def wait_for(mark: str, *, any_left: bool) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def measuring(mark: str, program: Program) -> Iterator[int]:
+def measuring(mark, program):
     """A process that measures two arms by turns, for ever."""
     pid = os.fork()
     if pid == 0:
@@ -73,7 +72,7 @@ def measuring(mark: str, program: Program) -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
-def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures() -> None:
+def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures():
     """Ctrl-Z and `fg`: what alternates has no terminal, and waits for nothing."""
     pid = os.fork()
     if pid == 0:
@@ -90,7 +89,7 @@ def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures() -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def kill_at_random(kills: int, seed: int, kind: str) -> None:
+def kill_at_random(kills, seed, kind):
     """Kills the measuring process, or one of those below it, at random moments."""
     rng = Random(seed)
     for number in range(kills):
@@ -110,5 +109,5 @@ def kill_at_random(kills: int, seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_twenty_kills_at_random_moments_none_leaves_a_process(seed: int) -> None:
+def test_of_twenty_kills_at_random_moments_none_leaves_a_process(seed):
     kill_at_random(kills=5, seed=seed, kind="server" if seed == 0 else "program")

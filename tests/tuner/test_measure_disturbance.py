@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,7 @@ SECOND_NS = 1_000_000_000
 WAITING = 400_000
 """Microseconds of a second in which a process waited for a CPU."""
 
-CAUSES: dict[str, tuple[Evidence, int, int, str]] = {
+CAUSES = {
     "a quiet turn": (QUIET, 2, TURN_NS, ""),
     "a tick of steal": (Evidence(steal_ticks=1), 2, TURN_NS, "steal"),
     "a tick in seconds": (Evidence(steal_ticks=1), 2, 3 * SECOND_NS, ""),
@@ -45,7 +44,7 @@ CAUSES: dict[str, tuple[Evidence, int, int, str]] = {
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_what_disturbs_a_turn_from_outside_is_named(name: str) -> None:
+def test_what_disturbs_a_turn_from_outside_is_named(name):
     evidence, threads, length_ns, cause = CAUSES[name]
     assert DisturbanceRule(threads=threads, cores=2).causes(evidence, length_ns) == cause
 
@@ -57,7 +56,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("version", GROUPS)
-def test_throttling_is_read_from_the_group_and_those_above_it(version: str, tmp_path: Path) -> None:
+def test_throttling_is_read_from_the_group_and_those_above_it(version, tmp_path):
     line, controller, time = GROUPS[version]
     own = tmp_path / "sys/fs/cgroup" / controller / "box/inner"
     own.mkdir(parents=True)
@@ -72,9 +71,7 @@ def test_throttling_is_read_from_the_group_and_those_above_it(version: str, tmp_
     assert throttling.us() == 1700
 
 
-def test_a_run_of_a_program_says_for_how_long_it_was_throttled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_of_a_program_says_for_how_long_it_was_throttled(monkeypatch):
     told = iter([5_000, 12_000])
     monkeypatch.setattr(Throttling, "us", lambda self: next(told))
     watch = Watch()
@@ -89,9 +86,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_the_time_of_others_is_what_the_machine_was_busy_without_us(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_others_is_what_the_machine_was_busy_without_us(name, monkeypatch):
     before, after, own_s, expected = COUNTED[name]
     lines = iter([before, after])
     times = iter([0.0, 0.0, 0.0, own_s])  # of this process, and of its children

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from hztune import process
 from hztune.errors import HztuneError
 from hztune.measure import Arm
 from hztune.measure.alternate import NumberReading, Pace, Stint
-from hztune.measure.examine import Finding, Tryout
+from hztune.measure.examine import Tryout
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.program import Metric, Program, Service
@@ -29,17 +27,17 @@ SERVER_NUMBERED = replace(NUMBERED, service=Service("load", port=1))
 
 
 def stint(
-    wall_s: float = 1.0,
-    cpu_s: float | None = None,
+    wall_s=1.0,
+    cpu_s=None,
     *,
-    alive_s: float | None = None,
-    says: float | None = None,
-    server_s: float = 0.0,
-    was_told: bool = False,
-    seen_s: float = 1.0,
-    left: int = 0,
-    **more: Any,
-) -> Stint:
+    alive_s=None,
+    says=None,
+    server_s=0.0,
+    was_told=False,
+    seen_s=1.0,
+    left=0,
+    **more,
+):
     """A run that took so long, busy all the time; by turns it was alive for longer.
 
     Args:
@@ -74,20 +72,20 @@ class Given:
 
     pace, control_kb, first_s = ALL_CPUS, 0, 0.0
 
-    def __init__(self, *runs: Stint | Fault, room: int = 99) -> None:
+    def __init__(self, *runs, room=99):
         self.paces, self.spans, self.copies = list[Pace](), list[float](), list[int]()
         self._runs, self._room = [*runs], room
 
-    def finding(self, program: Program) -> Finding:
-        return Tryout(self, program, Arm("none")).finding()  # type: ignore[arg-type]
+    def finding(self, program):
+        return Tryout(self, program, Arm("none")).finding()
 
-    def tell_load(self, span_s: float) -> None:
+    def tell_load(self, span_s):
         self.spans.append(span_s)
 
-    def fits(self, arms: int) -> bool:
+    def fits(self, arms):
         return arms <= self._room
 
-    def try_out(self, control: Arm, copies: int, **how: Any) -> tuple[list[Stint], Fault | None]:
+    def try_out(self, control, copies, **how):
         self.paces.append(self.pace)
         self.copies.append(copies)
         found = self._runs[:copies]
@@ -96,12 +94,12 @@ class Given:
         return [each for each in found if isinstance(each, Stint)], fault
 
 
-def judged(program: Program, *runs: Stint | Fault, **options: Any) -> Finding:
+def judged(program, *runs, **options):
     """What is found of a program whose runs show this, whenever it is looked at."""
     return Given(*runs, *runs, **options).finding(program)
 
 
-def twice(alone: Stint) -> tuple[Stint, Stint, Stint]:
+def twice(alone):
     """A run alone, and two copies by turns: the same, but that each stood still half the time."""
     copy = replace(alone, alive_s=2.0 * alone.alive_s)
     return alone, copy, copy
@@ -120,12 +118,12 @@ HALF = stint(0.5, alive_s=1.0, server_s=0.25, says=50)
 FIXED = stint(server_s=0.5, says=100)
 
 
-def standing(says: float, wall_s: float, alive_s: float) -> list[Stint]:
+def standing(says, wall_s, alive_s):
     """Two copies by turns."""
     return [stint(wall_s, alive_s=alive_s, says=says)] * 2
 
 
-def served(server_s: float, says: float | None = None) -> list[Stint]:
+def served(server_s, says=None):
     """Two copies of a server by turns."""
     return [stint(alive_s=2.0, server_s=server_s, says=says)] * 2
 
@@ -133,10 +131,8 @@ def served(server_s: float, says: float | None = None) -> list[Stint]:
 ALONE, SERVED, SAYS = stint(), stint(server_s=0.5), stint(says=100)
 WAITING = [replace(one, run=replace(one.run, cpu_ns=6 * 10**8), awake=60) for one in twice(ALONE)]
 PER_CPU, BOTH = NumberReading(per_server_cpu=True), NumberReading(True, per_server_cpu=True)
-Runs = Sequence[Stint | Fault]
-
 # What is found of a program whose runs show this: the reason against turns, and what else is said.
-FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
+FOUND = {
     "one thread": (TIMED, twice(ALONE), "", {"pace": ONE_CPU, "remark": ""}),
     "two threads": (TIMED, twice(stint(cpu_s=1.9, threads=2, beside=95)), "", {"pace": ALL_CPUS}),
     "seldom two": (TIMED, twice(stint(cpu_s=1.05, threads=2, beside=6)), "", {"pace": ALL_CPUS}),
@@ -219,7 +215,7 @@ FOUND: dict[str, tuple[Program, Runs, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_turns_are_believed_where_runs_alone_and_two_copies_agree(name: str) -> None:
+def test_turns_are_believed_where_runs_alone_and_two_copies_agree(name):
     program, runs, reason, more = FOUND[name]
     found = judged(program, *runs)
     assert reason in found.reason and bool(reason) == bool(found.reason)
@@ -228,17 +224,17 @@ def test_turns_are_believed_where_runs_alone_and_two_copies_agree(name: str) -> 
     assert {each: getattr(found, each) for each in rest} == {each: more[each] for each in rest}
 
 
-def test_a_machine_that_was_slower_for_a_moment_is_looked_at_again() -> None:
+def test_a_machine_that_was_slower_for_a_moment_is_looked_at_again():
     once, slowed = stint(wall_s=0.5), stint(wall_s=0.8, alive_s=1.6)
     assert not Given(once, slowed, slowed, *twice(once)).finding(TIMED).reason
 
 
-def test_servers_that_do_not_fit_into_memory_are_not_believed() -> None:
+def test_servers_that_do_not_fit_into_memory_are_not_believed():
     found = judged(SERVER, *twice(SERVED), room=7)
     assert found.reason == "8 copies of it take more memory than there is"
 
 
-def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_again() -> None:
+def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_again():
     threads = stint(cpu_s=1.0 * CPUS, busy_threads=1.7, **THREADS)
     given = Given(threads, *twice(threads))
     found = given.finding(SERVER)
@@ -246,7 +242,7 @@ def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_aga
     assert (found.pace, found.reading) == (ALL_CPUS, PER_CPU)
 
 
-def test_a_load_of_a_certain_time_that_prints_nothing_is_refused() -> None:
+def test_a_load_of_a_certain_time_that_prints_nothing_is_refused():
     with pytest.raises(HztuneError, match="its time says nothing of the server"):
         judged(SERVER, SERVED, HALF, HALF)
 
@@ -261,9 +257,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_load_that_goes_on_for_long_is_told_to_end_if_it_then_prints_its_number(
-    name: str,
-) -> None:
+def test_a_load_that_goes_on_for_long_is_told_to_end_if_it_then_prints_its_number(name):
     first, spans = ENDS[name]
     given = Given(*first, *twice(stint(server_s=0.5, says=100)))
     given.finding(SERVER_NUMBERED)
@@ -277,9 +271,7 @@ def test_a_load_that_goes_on_for_long_is_told_to_end_if_it_then_prints_its_numbe
 
 
 @pytest.mark.parametrize(("left_s", "runs"), [(1000.0, [1, 2, 1, 2]), (30.0, [1, 2]), (3.0, [1])])
-def test_a_trial_of_turns_takes_a_small_part_of_the_time_that_is_left(
-    left_s: float, runs: list[int]
-) -> None:
+def test_a_trial_of_turns_takes_a_small_part_of_the_time_that_is_left(left_s, runs):
     waits = stint(3.0, cpu_s=0.3, seen_s=0.0)
     given = Given(*twice(waits), *twice(waits))
     with process.limited(lambda: left_s):

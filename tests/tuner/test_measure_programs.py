@@ -6,10 +6,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,10 +41,8 @@ from .measured import (
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
-Measure = Callable[..., Block]
 
-
-def logs(path: Path, code: str = "pass") -> str:
+def logs(path, code="pass"):
     """Code that notes its knob in a file."""
     return f"open({str(path)!r}, 'a').write(os.environ.get('KNOB_knob', '-'))\n{code}"
 
@@ -57,13 +53,13 @@ def logs(path: Path, code: str = "pass") -> str:
 class WantsLibrary(OpenProof):
     """Every arm must be seen with one library."""
 
-    def judge(self, arm: Any, library: str, stderr: str) -> Fault | None:
+    def judge(self, arm, library, stderr):
         return None if library == "/lib/right" else Fault("wrong_allocator", f"{library or 'none'}")
 
 
 def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """A run that was over too early shows no library."""
     player = executor(python("pass"), identity=WantsLibrary())
     for libraries, status, detail in (
@@ -81,7 +77,7 @@ def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_ot
             player.seen.clear()
 
 
-def test_a_program_is_timed_and_the_memory_of_its_children_counts(clock: str) -> None:
+def test_a_program_is_timed_and_the_memory_of_its_children_counts(clock):
     code = (
         "for _ in range(3):\n  if os.fork() == 0:\n"
         "    block = b'x' * (24 << 20); time.sleep(0.3); os._exit(0)\n"
@@ -95,7 +91,7 @@ def test_a_program_is_timed_and_the_memory_of_its_children_counts(clock: str) ->
     assert (launch.hyperfine() is not None) == (clock == "hyperfine")
 
 
-def test_a_run_by_turns_is_a_turn_of_its_own_time() -> None:
+def test_a_run_by_turns_is_a_turn_of_its_own_time():
     block = by_turns(python(BUSY), CONTROL, FIRST, SECOND, rounds=2)
     for outcome in block.outcomes:
         assert outcome.status == "ok" and BY_TURNS in outcome.facts
@@ -106,7 +102,7 @@ def test_a_run_by_turns_is_a_turn_of_its_own_time() -> None:
     assert sorted(outcome.turns[0].position for outcome in block.outcomes) == [0, 1, 2]
 
 
-def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_arms() -> None:
+def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_arms():
     for threads, own_s in (([1, 1], 0.75), ([1, 2], 1.0)):
         run = Run(None, wall_s=1.0)  # of which other programs took a quarter
         stints = [Stint(0, 0, 0, 0, 2.0, run, 100, 100, 0, each, 0.25, 1) for each in threads]
@@ -114,7 +110,7 @@ def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_
         assert [each.run.wall_s for _, each in found] == [own_s, own_s]
 
 
-def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch):
     spec, once = (
         WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], 1),
         whole.time_once,
@@ -125,11 +121,11 @@ def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch: pytest.Monke
 
 
 @WAYS
-def test_memory_that_is_no_allocators_is_not_counted(measure: Measure) -> None:
+def test_memory_that_is_no_allocators_is_not_counted(measure):
     assert measure(python("print(10**9)", own_kb=int)).control.rss_peak_kb == 0
 
 
-def test_where_the_control_runs_a_candidate_that_takes_no_more_must_run_too() -> None:
+def test_where_the_control_runs_a_candidate_that_takes_no_more_must_run_too():
     for control_mb, limit_mb in ((10, 160), (170, 185), (0, 160)):
         player = executor(python("pass"), memory_mb=200)
         player.recall([Block(0, "aa", (Outcome(CONTROL, "ok", rss_peak_kb=control_mb << 10),))])
@@ -138,14 +134,13 @@ def test_where_the_control_runs_a_candidate_that_takes_no_more_must_run_too() ->
     boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
     for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
         made = executor_for([Program(("true",))], seed=1, machine=machine, identity=OpenProof())
-        assert isinstance(made, ProgramExecutor)
         _, part = made._runs._parts_of([CONTROL, FIRST])
         assert made._runs._own(part).rss_limit_mb == limit_mb
 
 
 RATE = Metric(r"rate: (.*)/s")
 NO_RATES = ("nan", "inf", "-3", "0", "1e999", "x", "")
-METRICS: dict[str, tuple[Metric, str, float | str]] = {
+METRICS = {
     "a number": (RATE, "rate: 120.5/s", 120.5),
     "thousands": (RATE, "rate: 1,250/s", 1250.0),
     "the last of several": (RATE, "rate: 1e2/s\nrate: 1e3/s", 1000.0),
@@ -163,7 +158,7 @@ METRICS: dict[str, tuple[Metric, str, float | str]] = {
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_a_number_above_zero_or_bad_output(name: str) -> None:
+def test_a_metric_is_a_number_above_zero_or_bad_output(name):
     metric, stdout, rate = METRICS[name]
     found = python("pass", rate=metric).measure(1.0, stdout)
     if isinstance(rate, float):
@@ -173,7 +168,7 @@ def test_a_metric_is_a_number_above_zero_or_bad_output(name: str) -> None:
         assert rate in found.detail
 
 
-def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free() -> None:
+def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free():
     program = bench_program(WorkloadSpec.from_text("lifo", threads=1).by("p99"))
     said = {"latency": {"malloc": {"p99_ns": 40}, "free": {"p99_ns": 80}}}
     assert program.measure(1.0, json.dumps(said)) == pytest.approx(1 / 80)
@@ -181,9 +176,7 @@ def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free() -> None:
 
 
 @WAYS
-def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(
-    measure: Measure, tmp_path: Path
-) -> None:
+def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(measure, tmp_path):
     """By a crash, by a refused configuration, or by wrong output."""
     log, refused = tmp_path / "log", replace(SECOND, params=(("knob", -1),))
     program = python(
@@ -200,7 +193,7 @@ def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(
 # ---- what surrounds a run ------------------------------------------------------------------------
 
 
-def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_path: Path) -> None:
+def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_path):
     log = tmp_path / "log"
     program = python(
         f"open({str(log)!r}, 'a').write('run ')",
@@ -220,10 +213,8 @@ def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_p
         by_runs(python("pass", prepare="echo no disk >&2; exit 9"))
 
 
-def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[str] = []
+def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(monkeypatch):
+    done = []
     passed = Watch.passed
     monkeypatch.setattr(whole, "Watch", lambda: done.append("watch") or Watch())
     monkeypatch.setattr(Watch, "passed", lambda self: done.append("stop") or passed(self))
@@ -232,7 +223,7 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
 
 
-def test_what_keeps_a_program_from_its_start_is_the_reason() -> None:
+def test_what_keeps_a_program_from_its_start_is_the_reason():
     app, said = Program(("./app",)), "hz-launch: no such file"
     for stderr, reason in (
         (f"busy\n{said}", "no such file"),
@@ -244,7 +235,7 @@ def test_what_keeps_a_program_from_its_start_is_the_reason() -> None:
     assert report_of(app, b"", said, -9)["status"] == "lost"  # it killed what measures it
 
 
-def test_words_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None:
+def test_words_reach_the_program_as_they_are(clock, tmp_path):
     words = ["", "two words", "quote's", 'double"', "dollar $HOME", "star*", "line\nbreak", "\\"]
     code = f"open({str(tmp_path / 'words')!r}, 'w').write(repr(sys.argv[1:]))"
     assert by_runs(Program((*python(code).argv, *words))).control.ok
@@ -255,7 +246,7 @@ def test_words_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None
     assert by_runs(Program((str(program), *words))).control.ok
 
 
-FORMATS: dict[str, tuple[str, float | str]] = {
+FORMATS = {
     "version 1": ('{"results": [{"mean": 0.5, "stddev": null, "times": [0.25]}]}', 0.25),
     "version 2": (
         '{"schema_version": 2, "results": [{"measurements": '
@@ -269,7 +260,7 @@ FORMATS: dict[str, tuple[str, float | str]] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_both_formats_of_hyperfine_are_read_and_no_other(name: str, tmp_path: Path) -> None:
+def test_both_formats_of_hyperfine_are_read_and_no_other(name, tmp_path):
     export = tmp_path / "times.json"
     text, found = FORMATS[name]
     export.write_text(text)
@@ -283,7 +274,7 @@ def test_both_formats_of_hyperfine_are_read_and_no_other(name: str, tmp_path: Pa
 # ---- rounds, repetitions, limits -----------------------------------------------------------------
 
 
-def test_the_next_round_and_the_next_block_of_one_have_the_order_of_this_one_reversed() -> None:
+def test_the_next_round_and_the_next_block_of_one_have_the_order_of_this_one_reversed():
     arms, player = [CONTROL, FIRST, SECOND], executor(Program(("/bin/true",)))
     block = player.measure(arms, role="search", rounds=4, number=0)
     orders = [[o.turns[number].position for o in block.outcomes] for number in range(4)]
@@ -299,15 +290,13 @@ def test_the_next_round_and_the_next_block_of_one_have_the_order_of_this_one_rev
     assert [outcome.turns[0].position for outcome in resumed.outcomes] == orders[5]
 
 
-def disturbed_by(monkeypatch: pytest.MonkeyPatch, *causes: str) -> None:
+def disturbed_by(monkeypatch, *causes):
     """Switches the judge on again: it finds these causes, one a run, and then none."""
     found = iter(causes)
     monkeypatch.setattr(whole.DisturbanceRule, "causes", lambda *args: next(found, ""))
 
 
-def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(monkeypatch):
     disturbed_by(monkeypatch, "", "steal")
     player = executor(Program(("/bin/true",)))
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=0)
@@ -327,8 +316,8 @@ def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_mor
     ids=["always disturbed", "calm again"],
 )
 def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
-    causes: list[str], runs: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    causes, runs, monkeypatch
+):
     disturbed_by(monkeypatch, *causes)
     player = executor(Program(("/bin/true",)))
     blocks = [player.measure([CONTROL], role="search", rounds=1, number=n) for n in range(5)]
@@ -336,9 +325,7 @@ def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
     assert all(block.control.ok and block.control.ops_per_s > 0.0 for block in blocks)
 
 
-def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(monkeypatch):
     monkeypatch.setattr(whole, "_LEAST_TIMEOUT_S", SOON_S)
     monkeypatch.setattr(whole, "_SLOWEST", 1.0)
     player = executor(python("if 'KNOB_knob' in os.environ: time.sleep(3600)"))
@@ -348,7 +335,7 @@ def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
     assert block.outcomes[1].detail == f"it did not end within {SOON_S:.3g} s"  # no --timeout helps
 
 
-def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
+def test_warm_ups_are_run_once_and_not_counted(tmp_path):
     log = tmp_path / "log"
     player = executor(python(logs(log)), warmups=2)
     for pair in range(2):
@@ -359,11 +346,11 @@ def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["turns", "runs"])
-def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_path: Path) -> None:
+def test_a_control_that_hangs_before_it_is_measured_is_run_once(by, tmp_path):
     """Each run would take as long: an hour passes before a study has tried them all."""
     log = tmp_path / "log"
     program = python(logs(log, "time.sleep(3600)"), timeout_s=SOON_S)
-    player: Any = executor(program, warmups=3)
+    player = executor(program, warmups=3)
     if by == "turns":
         player = executor_for([program], seed=1, machine=Machine.here(), identity=OpenProof())
     copies = player.measure([CONTROL, CONTROL], role="aa", rounds=2, number=0)
@@ -377,14 +364,14 @@ def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_pat
     assert log.read_text() == "-"
 
 
-def ran_for(seconds: float) -> Block:
+def ran_for(seconds):
     """A block as an earlier session measured it: two runs of the control, one after the other."""
     length_ns = round(1e9 * seconds)
     turns = tuple(Turn(number, 0, number * length_ns, length_ns, 1.0) for number in range(2))
     return Block(0, "search", (Outcome(CONTROL, "ok", "", 1.0 / seconds, turns),))
 
 
-def test_the_expected_cost_follows_what_runs_have_taken_now_or_before() -> None:
+def test_the_expected_cost_follows_what_runs_have_taken_now_or_before():
     player = executor(python("time.sleep(0.2)"))
     assert player.cost(2, 3) == 6.0
     player.measure([CONTROL], role="aa", rounds=2, number=0)
@@ -399,7 +386,7 @@ def test_the_expected_cost_follows_what_runs_have_taken_now_or_before() -> None:
     assert [player.cost(1, 1) for player in players] == pytest.approx([0.1, 2.0])
 
 
-def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:
+def test_what_the_store_replays_is_what_was_measured(tmp_path):
     program = python("if os.environ.get('KNOB_knob') == '2': os.abort()")
     with LocalStudy(tmp_path, {}, Machine.here()) as store:
         block = by_runs(program, CONTROL, FIRST, SECOND, rounds=2, sink=store)
@@ -409,9 +396,9 @@ def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:
 # ---- by turns or by runs -------------------------------------------------------------------------
 
 
-def choose(program: Program, memory_mb: int = 0, before: Sequence[Block] = ()) -> tuple[str, Block]:
+def choose(program, memory_mb=0, before=()):
     """What is said of a program before its first block, and that block."""
-    said: list[str] = []
+    said = []
     player = ProgramExecutor(
         program, seed=1, identity=OpenProof(), memory_mb=memory_mb, say=said.append
     )
@@ -444,9 +431,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(name, tmp_path, monkeypatch):
     code, options, told = CHOICES[name]
     monkeypatch.chdir(tmp_path)
     said, block = choose(python(code, **options))
@@ -459,14 +444,14 @@ def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(
         assert choose(python(code), before=[block])[0] == f"{RUNS}as the study began"
 
 
-def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_other() -> None:
+def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_other():
     said, block = choose(python(f"block = b'x' * (60 << 20)\n{BUSY}"), memory_mb=100)
     assert "4 copies of it take more memory than there is" in said
     assert not any(BY_TURNS in outcome.facts for outcome in block.outcomes)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
 
 
-def test_what_two_copies_cannot_both_hold_is_seen(tmp_path: Path) -> None:
+def test_what_two_copies_cannot_both_hold_is_seen(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "out").open("w"):
         held = {*watch._held(os.getpid())}
         port = watch.port_in_words(server.getsockname()[1])

@@ -6,21 +6,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hztune import allocator, artifacts, params
-from hztune.blocks import Arm, Outcome
+from hztune.blocks import Arm
 from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.program import Metric, Program, bench_program
 from hztune.measure.turns import Tempo, TurnExecutor
 from hztune.measure.whole import RunExecutor
 from hztune.workload import WorkloadSpec
 
-Check = AllocatorIdentity | None
-Measure = Callable[..., "tuple[Outcome, ...]"]
 UNCHANGED, DEFAULT, CANDIDATE = Arm("none"), Arm("hz"), Arm.of("hz", {"magazine_cap": 512})
 FOREIGN = [each.name for each in allocator.available() if each.name not in ("none", "hz")]
 
@@ -28,29 +25,28 @@ FOREIGN = [each.name for each in allocator.available() if each.name not in ("non
 class Meddler(AllocatorIdentity):
     """A wrapper between hztune and the target that changes variables on the way."""
 
-    def __init__(self, changes: dict[str, str | None]) -> None:
+    def __init__(self, changes):
         super().__init__()
         self._changes = changes
 
-    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+    def prepare(self, arm):
         prepared = super().prepare(arm)
-        assert isinstance(prepared, dict)
         meddled = {**prepared, **self._changes}
         return {name: value for name, value in meddled.items() if value is not None}
 
 
-def by_turns(*arms: Arm, rounds: int = 8, identity: Check = None) -> tuple[Outcome, ...]:
+def by_turns(*arms, rounds=8, identity=None):
     spec, quick = WorkloadSpec.from_text("remote", threads=2), Tempo(10, 1, 20)
     executor = TurnExecutor(spec, seed=1, tempo=quick, identity=identity)
     return executor.measure(arms, role="search", rounds=rounds, number=0).outcomes
 
 
-def of_program(program: Program, *arms: Arm, identity: Check = None) -> tuple[Outcome, ...]:
+def of_program(program, *arms, identity=None):
     executor = RunExecutor(program, seed=1, identity=identity, warmups=0)
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 
 
-def by_runs(*arms: Arm, identity: Check = None) -> tuple[Outcome, ...]:
+def by_runs(*arms, identity=None):
     program = bench_program(WorkloadSpec.from_text("remote", threads=2), seconds=0.05)
     return of_program(program, *arms, identity=identity)
 
@@ -59,7 +55,7 @@ WAYS = pytest.mark.parametrize("measure", [by_turns, by_runs])
 
 
 @WAYS
-def test_every_allocator_is_proved_and_nothing_is_left(measure: Measure) -> None:
+def test_every_allocator_is_proved_and_nothing_is_left(measure):
     before = set(os.listdir("/proc/self/fd"))
     outcomes = measure(UNCHANGED, *map(Arm, FOREIGN), DEFAULT, CANDIDATE)
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * len(outcomes)
@@ -72,7 +68,7 @@ def test_every_allocator_is_proved_and_nothing_is_left(measure: Measure) -> None
     assert Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().strip() == ""
 
 
-MEDDLED: dict[str, tuple[Arm, dict[str, str | None], str, str]] = {
+MEDDLED = {
     "a lost preload": (CANDIDATE, {"LD_PRELOAD": None}, "wrong_allocator", "libc"),
     "a changed value": (CANDIDATE, {"HZ_MAGAZINE_CAP": "64"}, "wrong_config", "magazine_cap=512"),
     "a lost one": (CANDIDATE, {"HZ_MAGAZINE_CAP": None}, "wrong_config", "magazine_cap=512"),
@@ -83,16 +79,14 @@ MEDDLED: dict[str, tuple[Arm, dict[str, str | None], str, str]] = {
 
 @WAYS
 @pytest.mark.parametrize("name", MEDDLED)
-def test_what_was_changed_on_the_way_is_noticed(measure: Measure, name: str) -> None:
+def test_what_was_changed_on_the_way_is_noticed(measure, name):
     arm, changes, status, detail = MEDDLED[name]
     outcome = measure(arm, identity=Meddler(changes))[0]
     assert outcome.status == status
     assert detail in outcome.detail
 
 
-def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(monkeypatch):
     for name, value in (
         ("MALLOC_ARENA_MAX", "1"),
         ("HZ_MAGAZINE_CAP", "64"),
@@ -103,7 +97,6 @@ def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
     assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & proof.base.keys()
     assert proof.base["UNRELATED"] == "kept"
     unchanged, default = proof.prepare(UNCHANGED), proof.prepare(DEFAULT)
-    assert isinstance(unchanged, dict) and isinstance(default, dict)
     assert unchanged["MALLOC_ARENA_MAX"] == "1"
     assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & default.keys()
     refused = proof.prepare(Arm.of("hz", {"magazine_cap": params.find("magazine_cap").low - 1}))
@@ -126,9 +119,7 @@ print(1)
 """
 
 
-def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
-    clock: str, tmp_path: Path
-) -> None:
+def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(clock, tmp_path):
     library, chain = os.path.realpath(artifacts.library()), tmp_path / "chain"
     names = ("prepare", "cleanup", "check", "metric")
     hooks = {name: f"cat /proc/self/maps /proc/$$/maps > {tmp_path}/{name}" for name in names}
@@ -147,7 +138,7 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
 
 # ---- what stands between hztune and the program --------------------------------------------------
 
-ONE_SETTING: dict[str, dict[str, params.Value]] = {
+ONE_SETTING = {
     "glibc": {"arena_max": 2},
     "jemalloc": {"narenas": 2},
     "mimalloc": {"purge_delay": 20},
@@ -169,9 +160,7 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("name", "script", "status", "said"), SCRIPTS)
-def test_what_a_wrapper_does_to_the_settings_or_the_library_is_noticed(
-    name: str, script: str, status: str, said: str
-) -> None:
+def test_what_a_wrapper_does_to_the_settings_or_the_library_is_noticed(name, script, status, said):
     assert script != REDIS or shutil.which("redis-server"), "apt-get install redis-server"
     adapter, setting = allocator.get(name), ONE_SETTING[name]
     (variable,) = adapter.environment(setting, adapter.installed(), preload=False)

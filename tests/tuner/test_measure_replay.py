@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from lab.replay import Floats, ModelNoise, RecordedNoise, ReplayExecutor, Truth
+from lab.replay import ModelNoise, RecordedNoise, ReplayExecutor, Truth
 
-from hztune.measure import Arm, Block
+from hztune.measure import Arm
 
 DEFAULT = Arm("hz")
 FASTER = Arm.of("hz", {"magazine_cap": 64})
@@ -16,18 +16,18 @@ BROKEN = Arm.of("hz", {"magazine_cap": 8})
 SILENT = ModelNoise(within=0.0, between=0.0, common=0.0)
 
 
-def landscape(arm: Arm) -> Truth:
+def landscape(arm):
     """The default; one arm that is 20 % faster; one that crashes."""
     if arm == BROKEN:
         return Truth(status="crash")
     return Truth(log_ratio=math.log(1.2), rss_kb=50_000) if arm == FASTER else Truth()
 
 
-def executor(seed: int = 1, noise: ModelNoise | RecordedNoise | None = None) -> ReplayExecutor:
+def executor(seed=1, noise=None):
     return ReplayExecutor(landscape, noise, seed=seed)
 
 
-def aa_blocks(noise: ModelNoise, blocks: int, rounds: int, seed: int = 1) -> list[Block]:
+def aa_blocks(noise, blocks, rounds, seed=1):
     player = executor(seed, noise)
     return [
         player.measure([DEFAULT] * 2, role="aa", rounds=rounds, number=pair)
@@ -35,17 +35,17 @@ def aa_blocks(noise: ModelNoise, blocks: int, rounds: int, seed: int = 1) -> lis
     ]
 
 
-def logs(block: Block) -> Floats:
+def logs(block):
     """Log rates of a block, (rounds, arms)."""
     return np.log([[turn.rate for turn in outcome.turns] for outcome in block.outcomes]).T
 
 
-def test_a_block_shows_the_truth_and_depends_on_seed_and_pair_alone() -> None:
+def test_a_block_shows_the_truth_and_depends_on_seed_and_pair_alone():
     block = executor(noise=SILENT).measure([DEFAULT, FASTER], role="search", rounds=5, number=0)
     assert block.outcomes[1].ops_per_s / block.control.ops_per_s == pytest.approx(1.2)
     assert block.outcomes[1].rss_peak_kb == 50_000
 
-    def play(seed: int, number: int) -> Block:
+    def play(seed, number):
         return executor(seed).measure([DEFAULT, FASTER], role="search", rounds=5, number=number)
 
     assert play(1, 3) == play(1, 3)
@@ -56,7 +56,7 @@ def test_a_block_shows_the_truth_and_depends_on_seed_and_pair_alone() -> None:
     assert len(block.control.turns) == 5
 
 
-def test_virtual_time_passes_as_expected_and_is_all_accounted_for() -> None:
+def test_virtual_time_passes_as_expected_and_is_all_accounted_for():
     player = executor()
     expected = player.cost(2, 10)
     player.measure([DEFAULT, FASTER], role="search", rounds=10, number=0)
@@ -67,7 +67,7 @@ def test_virtual_time_passes_as_expected_and_is_all_accounted_for() -> None:
     assert spent.warmup_s == pytest.approx(20 * 0.002 + 2 * 0.1)
 
 
-def test_the_model_has_the_variances_that_it_was_given() -> None:
+def test_the_model_has_the_variances_that_it_was_given():
     noise = ModelNoise(within=0.03, between=0.05, common=0.1)
     differences = np.array([np.subtract(*logs(b).T) for b in aa_blocks(noise, 2000, 10)])
     means = differences.mean(axis=1)
@@ -76,7 +76,7 @@ def test_the_model_has_the_variances_that_it_was_given() -> None:
     assert means.var() == pytest.approx(2 * 0.05**2 + within / 10, rel=0.1)
 
 
-def test_a_recording_gives_back_the_noise_that_it_was_made_of() -> None:
+def test_a_recording_gives_back_the_noise_that_it_was_made_of():
     noise = ModelNoise(within=0.03, between=0.05, common=0.1)
     recorded = RecordedNoise(aa_blocks(noise, 400, 20))
     rng = np.random.default_rng(2)

@@ -6,20 +6,18 @@ import os
 import shlex
 import socket
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 
-from hztune.blocks import Arm, Outcome
+from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.program import Metric, Program, Service, bench_program
 from hztune.measure.watch import MemoryWatch, TreeMemory
 from hztune.measure.whole import RunExecutor
-from hztune.rests import Rested, RestPlan
+from hztune.rests import RestPlan
 from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
@@ -50,21 +48,19 @@ print("rate=1250")
 LAZY = "burst.madvise(mmap.MADV_FREE); held.append(burst) if not number else 0"
 
 
-def program(
-    after: str = "burst.close()", rounds: int = 4, plan: RestPlan = PLAN, **options: Any
-) -> Program:
+def program(after="burst.close()", rounds=4, plan=PLAN, **options):
     code = ROOM + ROUNDS.replace("{after}", after).replace("{rounds}", str(rounds))
     argv = (sys.executable, "-I", "-S", "-c", code)
     return Program(argv, **{"timeout_s": 30.0, "rest": plan, "seeks_kept": True, **options})
 
 
-def rested(what: Program, *arms: Arm, **options: Any) -> list[tuple[Outcome, Rested]]:
+def rested(what, *arms, **options):
     outcomes = by_runs(what, *arms, **options).outcomes
     assert {(outcome.status, outcome.detail) for outcome in outcomes} == {("ok", "")}
     return [(outcome, outcome.rested) for outcome in outcomes if outcome.rested is not None]
 
 
-def test_what_a_burst_took_is_in_the_peak_and_the_curve_and_is_not_kept(tmp_path: Path) -> None:
+def test_what_a_burst_took_is_in_the_peak_and_the_curve_and_is_not_kept(tmp_path):
     with LocalStudy(tmp_path, {"workload": "x"}, Machine.here()) as study:
         ((outcome, found),) = rested(program(), sink=study)
     (block,) = recording(tmp_path).blocks
@@ -76,9 +72,7 @@ def test_what_a_burst_took_is_in_the_peak_and_the_curve_and_is_not_kept(tmp_path
     assert outcome.ops_per_s == pytest.approx(1.0 / found.kept_kb)
 
 
-def test_the_time_of_a_run_is_that_of_its_loads_and_never_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_time_of_a_run_is_that_of_its_loads_and_never_nothing(monkeypatch):
     ((outcome, found),) = rested(program(plan=structs.replace(PLAN, idle_s=0.3)))
     loads_ms = sum(one.rest_ms - one.load_ms for one in found.rounds)
     assert outcome.turns[0].counted_ns == pytest.approx(1e6 * loads_ms, abs=1e6)
@@ -90,7 +84,7 @@ def test_the_time_of_a_run_is_that_of_its_loads_and_never_nothing(
     assert [turn.disturbed for turn in outcome.turns] == ["steal"]  # and it is not repeated
 
 
-def test_pages_of_a_mapped_file_and_those_given_back_lazily_are_not_kept(tmp_path: Path) -> None:
+def test_pages_of_a_mapped_file_and_those_given_back_lazily_are_not_kept(tmp_path):
     mapped = tmp_path / "mapped"
     mapped.write_bytes(b"x" * (64 << 20))
     maps = (
@@ -104,18 +98,18 @@ def test_pages_of_a_mapped_file_and_those_given_back_lazily_are_not_kept(tmp_pat
     assert found.rounds[-1].kept_kb < outcome.rss_peak_kb - (20 << 10)
 
 
-def test_a_leak_of_a_mebibyte_a_round_is_its_slope() -> None:
+def test_a_leak_of_a_mebibyte_a_round_is_its_slope():
     (_, tight), (_, leaky) = rested(program(), CONTROL, FIRST)
     assert tight.slope_kb == pytest.approx(0, abs=100)
     assert leaky.slope_kb == pytest.approx(1024, abs=100)
 
 
-def test_speed_can_be_sought_and_memory_at_rest_be_read_beside_it() -> None:
+def test_speed_can_be_sought_and_memory_at_rest_be_read_beside_it():
     ((outcome, found),) = rested(program(rate=RATE, seeks_kept=False))
     assert (outcome.ops_per_s, found.speed) == pytest.approx((1250, 1250))
 
 
-def test_a_failure_says_what_the_program_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_says_what_the_program_did(monkeypatch):
     ends, plan = "print('at rest', flush=True); os._exit(3)", structs.replace(PLAN, idle_s=0.4)
     for what, status, detail in (
         (program("pass", rounds=2), "bad_output", "2 times"),
@@ -147,7 +141,7 @@ with socket.create_connection(("localhost", int(sys.argv[1]))) as connection:
 """
 
 
-def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path: Path) -> None:
+def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path):
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     (tmp_path / "server.py").write_text(ROOM + SERVES)
@@ -167,7 +161,7 @@ def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["remote", "burst-idle"])
-def test_a_workload_rests_with_its_threads_when_everything_is_freed(name: str) -> None:
+def test_a_workload_rests_with_its_threads_when_everything_is_freed(name):
     spec = WorkloadSpec.from_text(name, threads=2).resting(RestPlan(0.05, 3)).by("kept")
     executor = RunExecutor(bench_program(spec, seconds=0.1), seed=1, warmups=0)
     outcome = executor.measure([Arm("hz")], role="search", rounds=1, number=0).control

@@ -13,14 +13,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hztune import scratch
-from hztune.blocks import CPU_TIME, Arm, Block, Outcome
+from hztune.blocks import CPU_TIME, Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import executors, whole
@@ -36,7 +34,6 @@ from .measured import CONTROL, PINNED
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
-Believe = Callable[..., None]
 NETWORKS = pytest.mark.skipif(not can_have_networks(), reason="this process makes no networks")
 PYTHON = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
 LISTENS = 'socket.create_server(("127.0.0.1", int(sys.argv[1])))'
@@ -73,45 +70,43 @@ RATE = r"rate ([0-9.]+)"
 ASK_PORT = "{python} -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}))'"
 
 
-def free_port() -> int:
+def free_port():
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+        port = free.getsockname()[1]
     return port
 
 
 class Place:
     """A server with its load, and what is measured of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.told: list[str] = []
+    def __init__(self, folder):
+        self.told = []
         self._folder = folder
 
-    def script(self, text: str) -> str:
+    def script(self, text):
         path = self._folder / f"script-{len(text)}.py"
         path.write_text(text)
         return f"{PYTHON} {path}"
 
-    def program(
-        self, word: str = "work", count: int = 400, port: str = "{port}", **options: Any
-    ) -> Program:
+    def program(self, word="work", count=400, port="{port}", **options):
         """The server, with another command, code, load or port of its own."""
         code, seconds = options.pop("code", WORKS), options.pop("seconds", 60.0)
         load = f"{self.script(ASKS)} {port} {word} {count} {seconds}"
         usual = {"server": f"{self.script(code)} {port}", "load": load, "timeout": 60.0}
         return described(**{**usual, **options})
 
-    def runs(self, arm: Arm = CONTROL, **options: Any) -> Outcome:
+    def runs(self, arm=CONTROL, **options):
         """What two runs show."""
         player = RunExecutor(self.program(**options), seed=1, warmups=0)
         return player.measure([arm], role="search", rounds=2, number=0).control
 
-    def block(self, **options: Any) -> Block:
+    def block(self, **options):
         """Two copies, measured as is found out to be right."""
         program = self.program(**options)
         player = executor_for([program], seed=1, machine=Machine.here(), say=self.told.append)
         return player.measure([CONTROL] * 2, role="aa", rounds=1, number=0)
 
-    def measured(self, **options: Any) -> tuple[bool, list[Outcome]]:
+    def measured(self, **options):
         """Whether that was by turns, and what the copies showed, which is well."""
         found = self.block(**options).outcomes
         assert [(each.status, each.detail) for each in found] == [("ok", "")] * 2
@@ -119,17 +114,17 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Place(tmp_path)
 
 
 @pytest.fixture
-def believed(monkeypatch: pytest.MonkeyPatch) -> Believe:
+def believed(monkeypatch):
     """Finds that turns are to be believed; what is found is another test's, on given numbers."""
 
-    def believe(reading: NumberReading, span_s: float = 0.0) -> None:
-        def finding(tryout: Tryout) -> Finding:
+    def believe(reading, span_s=0.0):
+        def finding(tryout):
             tryout.turns.pace = PINNED
             tryout.turns.tell_load(span_s)
             return Finding("", PINNED, reading)
@@ -142,9 +137,7 @@ def believed(monkeypatch: pytest.MonkeyPatch) -> Believe:
 # ---- by runs -------------------------------------------------------------------------------------
 
 
-def test_the_load_is_measured_and_the_memory_of_the_server_and_a_command_says_it_is_ready(
-    place: Place,
-) -> None:
+def test_the_load_is_measured_and_the_memory_of_the_server_and_a_command_says_it_is_ready(place):
     port = free_port()
     ready = f"{place.script(ASKS)} {port} ready 1 9"
     outcome = place.runs(metric_regex=r"done (\d+)", port=str(port), ready=ready)
@@ -154,7 +147,7 @@ def test_the_load_is_measured_and_the_memory_of_the_server_and_a_command_says_it
     assert socket.socket().connect_ex(("127.0.0.1", port)) != 0  # nothing is left
 
 
-def test_the_server_runs_under_the_candidate_and_the_load_does_not(place: Place) -> None:
+def test_the_server_runs_under_the_candidate_and_the_load_does_not(place):
     bare = "env; : {port}", "! grep -E 'LD_PRELOAD|HZ_|MALLOC_CONF'"
     checked = place.runs(Arm("hz"), load=bare[0], check=bare[1])
     assert (checked.status, checked.detail) == ("ok", "")
@@ -164,7 +157,7 @@ def test_the_server_runs_under_the_candidate_and_the_load_does_not(place: Place)
     assert outcome.status == "wrong_allocator"
 
 
-def test_a_port_that_is_taken_ends_the_study_with_the_reason(place: Place) -> None:
+def test_a_port_that_is_taken_ends_the_study_with_the_reason(place):
     with (
         socket.create_server(("localhost", 0)) as taken,
         pytest.raises(HztuneError, match="answers on port"),
@@ -176,7 +169,7 @@ def test_a_port_that_is_taken_ends_the_study_with_the_reason(place: Place) -> No
 FORKS = f"import os\nif os.fork(): os._exit(0)\n{WORKS}"
 NEVER = "import time; time.sleep(3600)"
 LATE = "within 1 s; a longer --ready-timeout is waited for"
-FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
+FAILURES = {
     "goes to the background": ({"code": FORKS}, "failed", "went to the background"),
     "listens elsewhere": (
         {"code": WORKS.replace("int(sys.argv[1])", "0")},
@@ -198,7 +191,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("by", ["runs", "turns"])
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_gets_its_name(place: Place, name: str, by: str) -> None:
+def test_a_failure_gets_its_name(place, name, by):
     options, status, detail = FAILURES[name]
     program = place.program(**{**options, "ready_timeout": 1.0})
     player = {"runs": RunExecutor, "turns": AlternateExecutor}[by](program, seed=1, warmups=0)
@@ -211,8 +204,8 @@ def test_a_failure_gets_its_name(place: Place, name: str, by: str) -> None:
 
 
 def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time_and_leave_nothing(
-    place: Place, believed: Believe, tmp_path: Path
-) -> None:
+    place, believed, tmp_path
+):
     believed(NumberReading(per_server_cpu=True))
     note = "echo {port} > {dir}/port && cp {dir}/port " + f"{tmp_path}"
     is_by_turns, outcomes = place.measured(prepare=note)
@@ -225,9 +218,7 @@ def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time_and
     assert [*tmp_path.glob("hztune-scratch-*")] == []
 
 
-def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
-    place: Place, believed: Believe
-) -> None:
+def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(place, believed):
     believed(NumberReading(counts_standing=True, per_server_cpu=True))
     for outcome in place.measured(count=800, metric_regex=RATE)[1]:
         requests = outcome.ops_per_s * outcome.facts[CPU_TIME] * 1e-6
@@ -241,16 +232,14 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
     assert NumberReading(True, per_server_cpu=True).rate(10.0, stint) == 80.0  # 40 in half a second
 
 
-def test_a_load_that_never_ends_is_told_to(
-    place: Place, believed: Believe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_never_ends_is_told_to(place, believed, monkeypatch):
     monkeypatch.setattr(whole, "LOAD_PATIENCE_S", 1.0)
     believed(NumberReading(), span_s=1.0)
     is_by_turns, outcomes = place.measured(count=10**9, metric_regex=RATE)
     assert is_by_turns and all(outcome.ops_per_s > 0.0 for outcome in outcomes)
 
 
-def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time() -> None:
+def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time():
     refuse_fixed_time(1.0, 1.8, worked=1.0)
     refuse_fixed_time(1.0, 1.05, worked=1.0)  # the first time, something else took the CPU
     with pytest.raises(HztuneError, match="fixed number of requests"):
@@ -258,8 +247,8 @@ def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time
 
 
 def test_without_networks_a_server_with_a_fixed_port_is_measured_by_runs_and_says_why(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, monkeypatch
+):
     monkeypatch.setattr(executors, "can_have_networks", lambda: False)
     port = free_port()
     is_by_turns, _ = place.measured(port=str(port), ready_port=port, warmup=0)
@@ -270,8 +259,8 @@ def test_without_networks_a_server_with_a_fixed_port_is_measured_by_runs_and_say
 @NETWORKS
 @pytest.mark.parametrize("has_abstract_socket", [False, True])
 def test_two_copies_of_a_server_with_a_fixed_port_live_in_networks_of_their_own(
-    place: Place, believed: Believe, has_abstract_socket: bool
-) -> None:
+    place, believed, has_abstract_socket
+):
     """The port is in use outside, too, and that does not matter."""
     believed(NumberReading())
     also = 'other = socket.socket(socket.AF_UNIX)\nother.bind("\\0hztune-test-of-networks")'
@@ -285,9 +274,7 @@ def test_two_copies_of_a_server_with_a_fixed_port_live_in_networks_of_their_own(
 
 
 @NETWORKS
-def test_a_server_that_needs_the_network_outside_is_measured_by_runs_and_says_why(
-    place: Place,
-) -> None:
+def test_a_server_that_needs_the_network_outside_is_measured_by_runs_and_says_why(place):
     """Its load asks what listens outside of its network."""
     port = free_port()
     with socket.create_server(("127.0.0.1", 0)) as outside:
@@ -308,12 +295,12 @@ PROGRAM = Program(
 )
 
 
-def port_and_folder(program: Program) -> tuple[int, Path]:
+def port_and_folder(program):
     port = int(program.argv[1].removeprefix("--port="))
     return port, Path(program.cleanup.removeprefix("ls "))
 
 
-def test_two_that_live_at_once_have_ports_and_directories_of_their_own(place: Place) -> None:
+def test_two_that_live_at_once_have_ports_and_directories_of_their_own(place):
     with with_port_and_dir(PROGRAM) as one, with_port_and_dir(PROGRAM) as other:
         (port, folder), (another, elsewhere) = map(port_and_folder, (one, other))
         assert (port, folder) != (another, elsewhere) and port != another and folder != elsewhere
@@ -330,9 +317,7 @@ def test_two_that_live_at_once_have_ports_and_directories_of_their_own(place: Pl
         assert program is awk
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_stays(
-    place: Place,
-) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_stays(place):
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -353,9 +338,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_st
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_what_others_put_where_temporary_directories_are_stops_nothing_and_stays(
-    place: Place, tmp_path: Path
-) -> None:
+def test_what_others_put_where_temporary_directories_are_stops_nothing_and_stays(place, tmp_path):
     (tmp_path / "hztune-scratch-a").symlink_to("elsewhere")
     for theirs in (tmp_path / f"hztune-{os.getuid()}", tmp_path / "hztune-scratch-b"):
         theirs.mkdir()
@@ -366,8 +349,8 @@ def test_what_others_put_where_temporary_directories_are_stops_nothing_and_stays
 
 
 def test_a_directory_that_a_shell_would_split_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "two words").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "two words"))
     assert described(server="s {port}", load="l {port}").service is not None
@@ -375,15 +358,15 @@ def test_a_directory_that_a_shell_would_split_is_refused_before_anything_runs(
         described(server="s {port}", load="l {port}", cleanup="rm -r {dir}/c")
 
 
-def test_a_port_may_be_written_into_the_configuration() -> None:
+def test_a_port_may_be_written_into_the_configuration():
     told = described(prepare="echo {port} > {dir}/c", server="s {dir}/c", load="l {port}")
     assert told.service is not None and told.service.port == 0
 
 
-def test_shared_memory_of_a_killed_server_is_removed_and_no_other() -> None:
+def test_shared_memory_of_a_killed_server_is_removed_and_no_other():
     libc, table = ctypes.CDLL(None), Path("/proc/sysvipc/shm")
 
-    def segments() -> dict[str, str]:
+    def segments():
         return {row.split()[1]: row.split()[4] for row in table.read_text().splitlines()[1:]}
 
     other = libc.shmget(0, 4096, 0o1600)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hztune import artifacts
-from hztune.blocks import Arm, Block, Outcome, Turn
+from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.measure import turns
 from hztune.measure.disturbance import Throttling
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
-from hztune.store import Evidence, Plan
 from hztune.workload import WorkloadSpec
 
 from .measured import FIRST, OpenProof
@@ -32,7 +29,7 @@ TEMPO = Tempo(turn_ms=20, skip_ms=2, warmup_ms=300)
 class FakeProof(OpenProof):
     """Every arm may run, and must run on one library."""
 
-    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+    def judge(self, arm, library, stderr):
         wrong = None if library == "/lib/right.so" else Fault("wrong_allocator", library)
         return super().judge(arm, library, stderr) or wrong
 
@@ -40,55 +37,53 @@ class FakeProof(OpenProof):
 class Recorder:
     """A sink that remembers what it was given, in order."""
 
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-        self.turns: list[tuple[int, int]] = []
+    def __init__(self):
+        self.kinds = []
+        self.turns = []
         self.ends_in_round = -1
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan):
         self.kinds.append("begin")
 
-    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+    def turn(self, index, pid, turn, evidence):
         self.kinds.append("turn")
         self.turns.append((index, pid))
         if turn.round == self.ends_in_round:
             raise KeyboardInterrupt
 
-    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+    def outcome(self, index, pid, outcome):
         self.kinds.append("outcome")
 
-    def end(self) -> None:
+    def end(self):
         self.kinds.append("end")
 
 
 class Stage:
     """An executor on the double of hz-turns."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.log = folder / "commands"
         self.proof = FakeProof()
         self.base = {"FAKE_LOG": str(self.log), "PATH": "/usr/bin:/bin"}
-        self.proof.base = self.base  # type: ignore[misc]
-        self.sink: Any = Recorder()
+        self.proof.base = self.base
+        self.sink = Recorder()
 
-    def executor(self, seed: int = 1) -> TurnExecutor:
+    def executor(self, seed=1):
         return TurnExecutor(SPEC, self.sink, seed=seed, tempo=TEMPO, identity=self.proof)
 
-    def measure(
-        self, *arms: Arm, rounds: int = 6, number: int = 0, seed: int = 1, **plans: Any
-    ) -> Block:
+    def measure(self, *arms, rounds=6, number=0, seed=1, **plans):
         """Measures a block in which the arm at i does what `arm_i` says."""
         names = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
         self.base["FAKE_ARMS"] = json.dumps(names)
         return self.executor(seed).measure(arms, role="search", rounds=rounds, number=number)
 
-    def command(self) -> Any:
+    def command(self):
         """The last one: options, environments, program, base."""
         return json.loads(self.log.read_text().splitlines()[-1])
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(tmp_path, monkeypatch):
     conductor = tmp_path / "hz-turns"
     conductor.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {FAKE} "$@"\n')
     conductor.chmod(0o755)
@@ -97,7 +92,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path)
 
 
-def test_every_arm_gets_its_rounds_its_rate_and_its_own_variables(stage: Stage) -> None:
+def test_every_arm_gets_its_rounds_its_rate_and_its_own_variables(stage):
     plans = {"arm_0": {"ops": 900}, "arm_1": {"ops": 1800}, "arm_2": {"ops": 900}}
     block = stage.measure(DEFAULT, FIRST, DEFAULT, **plans)
     found = [(each.arm, each.status, len(each.turns), each.ops_per_s) for each in block.outcomes]
@@ -113,7 +108,7 @@ def test_every_arm_gets_its_rounds_its_rate_and_its_own_variables(stage: Stage) 
     assert len(paddings) == 3
 
 
-def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage: Stage) -> None:
+def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage):
     found = []
     for seed, number in ((1, 0), (1, 0), (1, 1), (2, 0)):
         stage.measure(DEFAULT, seed=seed, number=number)
@@ -124,7 +119,7 @@ def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage: Stage)
 
 
 LAST = {"ends_in_round": 2, "stderr": "first\nlast words\n"}
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
+WRONG = {
     **{
         word: ({"status": word, **LAST}, "last words")
         for word in ("crash", "hang", "oom", "rejected", "failed")
@@ -136,7 +131,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("status", WRONG)
-def test_a_failing_arm_is_typed_and_the_others_go_on(stage: Stage, status: str) -> None:
+def test_a_failing_arm_is_typed_and_the_others_go_on(stage, status):
     plan, detail = WRONG[status]
     block = stage.measure(DEFAULT, FIRST, REFUSED, arm_1=plan)
     found = [(outcome.status, outcome.ops_per_s > 0.0) for outcome in block.outcomes]
@@ -146,9 +141,7 @@ def test_a_failing_arm_is_typed_and_the_others_go_on(stage: Stage, status: str) 
     assert list(stage.command()[1]) == ["0", "1"]
 
 
-def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(
-    stage: Stage,
-) -> None:
+def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(stage):
     crashed = {"status": "crash", "ends_in_round": 0}
     block = stage.measure(DEFAULT, DEFAULT, arm_0={"ops": 0}, arm_1=crashed)
     assert [each.status for each in block.outcomes] == ["bad_output", "crash"]
@@ -162,7 +155,7 @@ def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(
 # ---- disturbances --------------------------------------------------------------------------------
 
 
-def stolen(*rounds: int) -> dict[str, Any]:
+def stolen(*rounds):
     """What an arm does whose turns were disturbed in these rounds."""
     return {"ops": 900, "rounds": {str(n): {"steal_ticks": 3, "ops": 1} for n in rounds}}
 
@@ -171,8 +164,8 @@ def stolen(*rounds: int) -> dict[str, Any]:
     ("disturbed", "played"), [([2, 4], 8), (range(100), 6), ([0, 1, *range(6, 100)], 10)]
 )
 def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
-    disturbed: Sequence[int], played: int, stage: Stage
-) -> None:
+    disturbed, played, stage
+):
     block = stage.measure(DEFAULT, FIRST, arm_1=stolen(*disturbed))
     assert [len(outcome.turns) for outcome in block.outcomes] == [played, played]
     marked = [turn.round for turn in block.outcomes[1].turns if turn.disturbed == "steal"]
@@ -182,14 +175,14 @@ def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
     assert len(stage.log.read_text().splitlines()) == 1  # in the same processes
 
 
-def test_an_arm_whose_threads_often_switch_keeps_all_its_turns(stage: Stage) -> None:
+def test_an_arm_whose_threads_often_switch_keeps_all_its_turns(stage):
     rounds = {str(number): {"involuntary": 500, "ops": 700} for number in (1, 3, 5)}
     block = stage.measure(DEFAULT, FIRST, arm_1={"rounds": rounds})
     assert [{turn.disturbed for turn in outcome.turns} for outcome in block.outcomes] == [{""}] * 2
     assert block.outcomes[1].ops_per_s == pytest.approx(850 / 0.018)
 
 
-def test_a_throttled_turn_is_disturbed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_throttled_turn_is_disturbed(stage, monkeypatch):
     told = iter([0, 0, 0, 9_000, *[9_000] * 100])
     monkeypatch.setattr(Throttling, "us", lambda self: next(told))
     block = stage.measure(DEFAULT)
@@ -199,7 +192,7 @@ def test_a_throttled_turn_is_disturbed(stage: Stage, monkeypatch: pytest.MonkeyP
 # ---- what is kept, and what it took --------------------------------------------------------------
 
 
-def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage: Stage) -> None:
+def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage):
     stage.measure(DEFAULT, FIRST, rounds=2)
     assert stage.sink.kinds == ["begin", *["turn"] * 4, *["outcome"] * 2, "end"]
     assert {*stage.sink.turns} == {(0, 1000), (1, 1001)}
@@ -218,8 +211,8 @@ def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage: Stage) -> No
     ],
 )
 def test_a_conductor_that_fails_is_our_error_not_the_arms_and_its_turns_are_kept(
-    misfortune: str, said: str, kept: list[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    misfortune, said, kept, stage, monkeypatch
+):
     monkeypatch.setattr(turns, "_SILENCE_S", 0.5)
     stage.base["FAKE_SELF"] = misfortune
     with pytest.raises(HztuneError, match=said):
@@ -227,7 +220,7 @@ def test_a_conductor_that_fails_is_our_error_not_the_arms_and_its_turns_are_kept
     assert stage.sink.kinds == ["begin", *kept]
 
 
-def test_the_accounts_add_up(stage: Stage) -> None:
+def test_the_accounts_add_up(stage):
     executor = stage.executor()
     assert executor.cost(2, 10) == pytest.approx(2 * (0.3 + 10 * 0.02))  # nothing is known yet
     stage.base["FAKE_ARMS"] = json.dumps({"1": stolen(2, 4)})
@@ -239,7 +232,7 @@ def test_the_accounts_add_up(stage: Stage) -> None:
     assert spent.warmup_s > 32 * 0.002
 
 
-def test_a_crowd_of_threads_gets_longer_turns_of_which_a_tenth_is_skipped() -> None:
+def test_a_crowd_of_threads_gets_longer_turns_of_which_a_tenth_is_skipped():
     tempos = [
         turns.tempo_for(WorkloadSpec("larson", "", (), threads), rss_limit_mb=77)
         for threads in (1, 2, 8, 32, 128, 4096)

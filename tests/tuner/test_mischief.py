@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from hztune.measure import launch
-from hztune.measure.program import Metric, Program
+from hztune.measure.program import Metric
 from hztune.measure.scope import freezer
 
 from .conftest import processes_naming, zombies
@@ -123,7 +122,7 @@ MISCHIEFS = {
 }
 
 
-def mischievous(mischief: Mischief, word: str, limit_s: float = SOON_S) -> Program:
+def mischievous(mischief, word, limit_s=SOON_S):
     """The target, with a word that its processes can be found by, and the limit of one that hangs.
 
     Every other one has all the time it may need.
@@ -138,9 +137,7 @@ def mischievous(mischief: Mischief, word: str, limit_s: float = SOON_S) -> Progr
 
 
 @pytest.mark.parametrize("name", MISCHIEFS)
-def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(name, tmp_path, monkeypatch):
     """Every other one is timed by hz-launch where hyperfine is installed, too."""
     if [*MISCHIEFS].index(name) % 2:
         monkeypatch.setattr(launch, "hyperfine", lambda: None)
@@ -153,9 +150,7 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", MISCHIEFS)
-def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(
-    name: str, tmp_path: Path
-) -> None:
+def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(name, tmp_path):
     mischief, word = MISCHIEFS[name], f"mischief-{tmp_path}"
     with freezer() as group:
         if mischief.by_freezer and group is None:

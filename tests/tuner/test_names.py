@@ -14,8 +14,6 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from .test_layers import CORE, trees, without_comments
 
@@ -55,12 +53,12 @@ ENUM = re.compile(r"\benum\b[^;{}()]*\{([^}]*)\}")
 MACRO = re.compile(r"^#define (\w+)", re.M)
 
 
-def twice(names: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+def twice(names):
     """Name -> where it is defined, of those that several places define.
 
     Two forms in one file are two answers of an `#if`.
     """
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    found = defaultdict(set)
     for name, place in names:
         found[name].add(place)
     return {name: places for name, places in found.items() if len(places) > 1}
@@ -69,7 +67,7 @@ def twice(names: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 # ---- Python --------------------------------------------------------------------------------------
 
 
-def things() -> Iterator[tuple[str, str]]:
+def things():
     """Each public class, alias and constant, and its module."""
     for path, tree in trees().items():
         for node in tree.body if path.parent.name != "api" else ():
@@ -81,7 +79,7 @@ def things() -> Iterator[tuple[str, str]]:
             yield from ((name, str(path)) for name in names if not name.startswith("_"))
 
 
-def doings() -> Iterator[tuple[str, str]]:
+def doings():
     """Each public function, and its module."""
     for path, tree in trees().items():
         for node in tree.body if path.parent.name != "api" else ():
@@ -89,12 +87,12 @@ def doings() -> Iterator[tuple[str, str]]:
                 yield node.name, str(path)
 
 
-def test_no_two_files_have_one_name_but_a_command_and_what_it_calls() -> None:
+def test_no_two_files_have_one_name_but_a_command_and_what_it_calls():
     own = [p for p in trees() if p.parent.name != "cli" and p.name != "__init__.py"]
     assert twice((path.name, str(path)) for path in own) == {}
 
 
-def test_no_two_things_or_functions_in_python_have_one_name_but_those_that_are_stated() -> None:
+def test_no_two_things_or_functions_in_python_have_one_name_but_those_that_are_stated():
     assert twice(things()).keys() == FACTS_OF_A_MODULE
     assert twice(doings()).keys() == VERBS
 
@@ -102,13 +100,13 @@ def test_no_two_things_or_functions_in_python_have_one_name_but_those_that_are_s
 # ---- C -------------------------------------------------------------------------------------------
 
 
-def code(path: Path) -> str:
+def code(path):
     """C without comments, strings and attributes."""
     attribute = r"__attribute__\(\((?:[^()]|\([^()]*\))*\)\)"
     return re.sub(attribute, "", without_comments(path.read_text()))
 
 
-def functions() -> list[tuple[str, str]]:
+def functions():
     """Each function without `hz_`, as it is written and where: of one file, too, if they differ."""
     return [
         (name.removeprefix("hz_"), f"{path.relative_to(C)}: {name}")
@@ -117,7 +115,7 @@ def functions() -> list[tuple[str, str]]:
     ]
 
 
-def constants() -> Iterator[tuple[str, str]]:
+def constants():
     """Each constant of the allocator, and the file that defines it."""
     for path in sorted(CORE.rglob("*.[ch]")):
         text = code(path)
@@ -126,7 +124,7 @@ def constants() -> Iterator[tuple[str, str]]:
             yield name, path.name
 
 
-def test_no_two_functions_in_c_have_one_name_but_those_that_are_stated() -> None:
+def test_no_two_functions_in_c_have_one_name_but_those_that_are_stated():
     found, again = functions(), twice(functions())
     assert {"run_make_clean", "run_purge", "malloc"} <= {name for name, _ in found}, "not found"
     assert again.keys() == LIBC | OF_A_PROGRAM | OF_A_WORKLOAD
@@ -136,6 +134,6 @@ def test_no_two_functions_in_c_have_one_name_but_those_that_are_stated() -> None
     assert rooms == {"bench/workloads"}
 
 
-def test_no_constant_of_the_allocator_is_defined_in_two_files() -> None:
+def test_no_constant_of_the_allocator_is_defined_in_two_files():
     again = twice(constants()).keys()
     assert X_MACROS - {"HZ_ENUM", "HZ_INT", "WORD"} <= again <= X_MACROS

@@ -6,23 +6,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hztune import api, cli, files
 from hztune.allocator import live, loaded_program
 from hztune.cli.options import print_lines
-from hztune.profile import Profile
 from hztune.verify.running import examine
 
 OTHER = 12345
-Compile = Any  # the Compiler of conftest.py
-Start = Callable[..., int]
-
 TRAP = """
 #include <fcntl.h>
 #include <stddef.h>
@@ -38,7 +31,7 @@ __attribute__((constructor)) static void start(void) {
 
 
 @pytest.fixture
-def public() -> Iterator[Path]:
+def public():
     """A folder of the other user's."""
     if os.geteuid() != 0:
         pytest.skip("only root can start a process of another user")
@@ -49,11 +42,11 @@ def public() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Starts an idle program as the other user; gives the number of its process."""
-    started: list[subprocess.Popen[bytes]] = []
+    started = []
 
-    def run(program: Path, **variables: str) -> int:
+    def run(program, **variables):
         child = subprocess.Popen(
             [program],
             env=variables,
@@ -64,7 +57,6 @@ def start() -> Iterator[Start]:
             stdout=subprocess.PIPE,
         )
         started.append(child)
-        assert child.stdout is not None
         assert child.stdout.read(1) == b"x"
         return child.pid
 
@@ -73,14 +65,12 @@ def start() -> Iterator[Start]:
         child.communicate(b"\n", timeout=30)
 
 
-def placed(public: Path, program: Path) -> Path:
+def placed(public, program):
     """A file where the other user can use it."""
     return Path(shutil.copy(program, public))
 
 
-def test_a_library_of_an_inspected_process_is_not_loaded(
-    public: Path, start: Start, compiled: Compile, make_profile: Callable[..., Profile]
-) -> None:
+def test_a_library_of_an_inspected_process_is_not_loaded(public, start, compiled, make_profile):
     marker = public / "loaded"
     trap = compiled("libhz.so", TRAP, f'-DMARKER="{marker}"', "-shared", "-fPIC", "-fno-builtin")
     program = placed(public, compiled("idle"))
@@ -93,9 +83,7 @@ def test_a_library_of_an_inspected_process_is_not_loaded(
     assert not marker.exists()
 
 
-def test_the_loader_of_an_inspected_process_is_not_executed(
-    public: Path, start: Start, compiled: Compile
-) -> None:
+def test_the_loader_of_an_inspected_process_is_not_executed(public, start, compiled):
     own, marker = loaded_program.loader_of(None), public / "loaded"
     loader = Path(shutil.copy(own, public / "ld.so"))
     program = compiled("idle", compiled.idle, f"-Wl,--dynamic-linker={loader}")
@@ -108,9 +96,7 @@ def test_the_loader_of_an_inspected_process_is_not_executed(
     assert ("arena_max", 3, False) in [(s.name, s.value, s.is_effective) for s in settings]
 
 
-def test_what_took_the_name_of_a_mapped_file_is_not_opened(
-    public: Path, start: Start, compiled: Compile
-) -> None:
+def test_what_took_the_name_of_a_mapped_file_is_not_opened(public, start, compiled):
     """A FIFO would be waited for; the file that the process executes is still read."""
     own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
     program = placed(public, compiled("own", own, "-rdynamic", "-fno-builtin"))
@@ -122,15 +108,13 @@ def test_what_took_the_name_of_a_mapped_file_is_not_opened(
 
 
 def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
-    compiled: Compile,
-    running: Callable[[Path, Mapping[str, str]], AbstractContextManager[int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    compiled, running, monkeypatch
+):
     """Without root's rights, the kernel's links to mapped files may not be followed."""
     library = compiled("libjemalloc.so.2", "int x;", "-shared")
     stat = Path.stat
 
-    def refused(path: Path, **options: Any) -> os.stat_result:
+    def refused(path, **options):
         if "map_files" in path.parts:
             raise PermissionError
         return stat(path, **options)
@@ -146,23 +130,17 @@ def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
         assert live.look(pid).allocator == "jemalloc"
 
 
-def test_of_the_variables_of_a_process_no_more_is_read_than_it_can_start_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_the_variables_of_a_process_no_more_is_read_than_it_can_start_with(monkeypatch):
     monkeypatch.setattr(files, "MOST_VARIABLES_BYTES", 3)
     assert sum(map(len, files.variables_of(os.getpid()))) <= 3
 
 
-def test_a_line_that_is_printed_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_is_printed_steers_no_terminal(capsys):
     print_lines(["a\x1b[2Jb\u202ec\nd", "e"])
     assert capsys.readouterr().out == "a?[2Jb?c?d\ne\n"
 
 
-def test_the_doctor_obeys_no_path_of_a_process(
-    compiled: Compile,
-    running: Callable[[Path, Mapping[str, str]], AbstractContextManager[int]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_doctor_obeys_no_path_of_a_process(compiled, running, capsys):
     own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
     program = compiled("own\x1b[2J", own, "-rdynamic", "-fno-builtin")
     with running(program, {}) as pid:

@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from lab.replay import ModelNoise, ReplayExecutor, Truth
 
 from hztune import export, profile, report
-from hztune.blocks import Arm, Block, spent_s
+from hztune.blocks import Arm, spent_s
 from hztune.errors import HztuneError
-from hztune.machine import Machine
 from hztune.measure import WorkloadSink
 from hztune.measure.whole import RunExecutor
 from hztune.progress import Quiet
-from hztune.result import Decision, Result, ending, read
+from hztune.result import Decision, ending, read
 from hztune.result.summary import summary_json, summary_lines
-from hztune.space import Space
 from hztune.stats.intervals import Interval
-from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
-from hztune.study.bench import Workbench
 from hztune.study.ledger import Ledger
-from hztune.study.panel import LOOKS, Examination, Panel, PanelExecutor, make, panel_interval
+from hztune.study.panel import LOOKS, Panel, PanelExecutor, make, panel_interval
 from hztune.study.proof import Step
 from hztune.tune import session
 from hztune.tune.request import TuneRequest, understand
 from hztune.tune.story import Winner
 from hztune.workload import WorkloadSpec
 
-from .conftest import MACHINE, QUIET, USUAL, Kept, Simulate, Stopped, bench_of, flat
-
-Steps = tuple[Step, ...]
+from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat
 
 CONTROL = Arm("hz")
 
 
-def chain(**gains: float) -> Steps:
+def chain(**gains):
     """A proved chain: what each parameter adds, log units."""
     values = {"delay": 0, "lock": "spin", "pages": "on", "cap": 8}
     arms = [CONTROL, *(Arm.of("hz", {n: values[n] for n in [*gains][: count + 1]})
@@ -58,23 +50,21 @@ def chain(**gains: float) -> Steps:
 WORTHY, WEAK = chain(lock=0.2, pages=0.1, delay=0.08), chain(lock=0.2, pages=0.04, delay=0.02)
 
 
-def slow(log_ratio: float, **config: object) -> Landscape:
+def slow(log_ratio, **config):
     """A landscape in which all these parameters together cost speed."""
     return lambda arm: Truth(log_ratio if config.items() <= arm.config.items() else 0.0)
 
 
-def greedy(unit_kb: int) -> Landscape:
+def greedy(unit_kb):
     """A landscape in which large pages take two fifths more memory."""
     return lambda arm: Truth(rss_kb=unit_kb * (7 if arm.config.get("pages") == "on" else 5))
 
 
-def crashes(arm: Arm) -> Truth:
+def crashes(arm):
     return Truth(status="crash" if arm.config.get("pages") == "on" else "ok")
 
 
-def panel(
-    bench: Workbench, landscapes: Mapping[str, Landscape], noise: ModelNoise = QUIET, seed: int = 1
-) -> Panel:
+def panel(bench, landscapes, noise=QUIET, seed=1):
     """A panel of simulated workloads, on the clock of the bench."""
     clock, executors = bench.budget.clock, []
     for index, (name, landscape) in enumerate(landscapes.items(), start=100 * seed):
@@ -83,13 +73,7 @@ def panel(
     return Panel(executors)
 
 
-def examined(
-    landscapes: Mapping[str, Landscape],
-    steps: Steps = WEAK,
-    seconds: float = 30.0,
-    stops: int | None = None,
-    **options: Any,
-) -> tuple[Examination, Workbench]:
+def examined(landscapes, steps=WEAK, seconds=30.0, stops=None, **options):
     """What a panel finds; the first workload cannot be measured after so many blocks."""
     bench = bench_of(flat)
     found = panel(bench, landscapes, **options)
@@ -99,7 +83,7 @@ def examined(
     return found.examine(bench, CONTROL, steps, until_s=seconds), bench
 
 
-def texts(cautions: Sequence[object]) -> list[str]:
+def texts(cautions):
     return [getattr(each, "text", "") for each in cautions]
 
 
@@ -124,8 +108,8 @@ def texts(cautions: Sequence[object]) -> list[str]:
     ],
 )
 def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
-    landscape: Landscape, steps: Steps, left: int, gone: str, told: str
-) -> None:
+    landscape, steps, left, gone, told
+):
     found, _ = examined({"large": landscape, "mstress": flat}, steps)
     assert (found.winner, found.steps) == (steps[-1].arm, steps[:left])
     assert texts([harm.caution for harm in found.left_out]) == [
@@ -135,7 +119,7 @@ def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
     assert [seen.state for seen in found.seen] == ["harmed" if told else "safe", "safe"]
 
 
-def test_what_only_may_not_be_removed_is_told() -> None:
+def test_what_only_may_not_be_removed_is_told():
     bench = bench_of(flat)
     found = panel(bench, {"large": slow(-3.5, delay=0)})
     seen = found.examine(bench, CONTROL, WEAK, until_s=30.0, may_remove=False)
@@ -147,7 +131,7 @@ def test_what_only_may_not_be_removed_is_told() -> None:
     assert len(bench.ledger.panel) == blocks
 
 
-def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected() -> None:
+def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected():
     """On `large`, pairs of a ruined winner scatter by 0.3: three of them show nothing yet."""
     noise = ModelNoise(within=0.6, between=0.2, common=0.2)
     landscapes = {"large": slow(-2.0, delay=0), "bursts": flat, "mstress": flat}
@@ -161,7 +145,7 @@ def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected() -> 
 # ---- what cannot be measured ---------------------------------------------------------------------
 
 
-def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why() -> None:
+def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why():
     landscapes = {
         "large": flat,
         "bursts": lambda arm: Truth(status="oom"),
@@ -176,18 +160,18 @@ def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why() -> N
     ]
 
 
-def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause() -> None:
+def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause():
     seen, bench = examined({"large": slow(-3.5, delay=0)}, stops=3)
     assert texts(seen.cautions) == ["on programs like large: 33 times slower"]
     assert len(bench.ledger.panel) == 5
 
 
-def test_a_process_that_fails_as_often_with_the_default_is_no_harm() -> None:
+def test_a_process_that_fails_as_often_with_the_default_is_no_harm():
     """By turns default and winner fail once, then neither."""
     arms = iter([CONTROL, WEAK[-1].arm])
     failing = next(arms)
 
-    def flaky(arm: Arm) -> Truth:
+    def flaky(arm):
         nonlocal failing
         if arm == failing:
             failing = next(arms, Arm("none"))
@@ -199,7 +183,7 @@ def test_a_process_that_fails_as_often_with_the_default_is_no_harm() -> None:
     assert [seen.state for seen in found.seen] == ["safe"]
 
 
-def test_the_panel_keeps_its_time_and_says_what_it_had_none_for() -> None:
+def test_the_panel_keeps_its_time_and_says_what_it_had_none_for():
     found, _ = examined({"large": slow(-3.5, delay=0)}, seconds=1.0)
     assert (found.steps, [each.missing for each in found.seen]) == (
         WEAK,
@@ -210,9 +194,7 @@ def test_the_panel_keeps_its_time_and_says_what_it_had_none_for() -> None:
     assert bench.budget.elapsed() <= 14.4
 
 
-def test_a_winner_that_hangs_costs_seconds(
-    core_build: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_winner_that_hangs_costs_seconds(core_build, monkeypatch):
     """The first run of a block has no usual time yet."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     found = make(None, seed=1, machine=MACHINE, threads=2, tuned=("larson",))
@@ -224,7 +206,7 @@ def test_a_winner_that_hangs_costs_seconds(
 # ---- noise ---------------------------------------------------------------------------------------
 
 
-def test_the_interval_of_a_panel_covers_at_all_its_looks_together() -> None:
+def test_the_interval_of_a_panel_covers_at_all_its_looks_together():
     rng = np.random.default_rng(5)
     missed = 0
     for _ in range(1000):
@@ -241,7 +223,7 @@ LARSON = WorkloadSpec("larson", "", (), 2)
 CAUTION = "on strange programs 0: 7 times slower (pages=on)"
 
 
-def weighing(spin: float = 0.0, pages: float = 0.0) -> Landscape:
+def weighing(spin=0.0, pages=0.0):
     """What spin locks add, and what large pages add."""
     return lambda arm: Truth(
         spin * (arm.config.get("lock") == "spin") + pages * (arm.config.get("pages") == "on")
@@ -262,12 +244,12 @@ class Told:
     panels: list[Stopped]
 
     @property
-    def panel_blocks(self) -> list[Block]:
+    def panel_blocks(self):
         """Those of this session."""
         return [block for each in self.panels for block in each.seen]
 
 
-def told(folder: Path, space: Space, own: Landscape = USERS, stop_after: int = 1000) -> Told:
+def told(folder, space, own=USERS, stop_after=1000):
     """Begins a study or goes on with it, up to so many blocks of its panel."""
     with LocalStudy(folder, {}, MACHINE, resume=True) as store:
         blocks = store.replay()
@@ -289,7 +271,7 @@ def told(folder: Path, space: Space, own: Landscape = USERS, stop_after: int = 1
 
 
 @pytest.fixture(scope="module")
-def ended(toy_space: Space, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def ended(toy_space, tmp_path_factory):
     """A study of which large pages gain a little, and ruin a strange workload."""
     return told(tmp_path_factory.mktemp("ended"), toy_space)
 
@@ -297,10 +279,9 @@ def ended(toy_space: Space, tmp_path_factory: pytest.TempPathFactory) -> Told:
 # ---- the study -----------------------------------------------------------------------------------
 
 
-def test_what_harms_a_strange_workload_leaves_the_winner(ended: Told) -> None:
+def test_what_harms_a_strange_workload_leaves_the_winner(ended):
     assert ended.decision.verdict == "improved"
     assert ended.decision.arm.config == {"lock": "spin"}
-    assert ended.decision.examined is not None
     (gone,) = ended.decision.examined.left_out
     assert (gone.caution.text, ended.decision.examined.cautions) == (CAUTION, ())
     budget = ended.study.bench.budget
@@ -308,7 +289,7 @@ def test_what_harms_a_strange_workload_leaves_the_winner(ended: Told) -> None:
     assert budget.elapsed() <= 1.02 * budget.total_s
 
 
-def test_a_resumed_study_does_not_measure_the_panel_again(ended: Told, toy_space: Space) -> None:
+def test_a_resumed_study_does_not_measure_the_panel_again(ended, toy_space):
     again = told(ended.folder, toy_space)
     assert ended.panel_blocks and not again.panel_blocks
     assert again.decision.arm == ended.decision.arm
@@ -317,8 +298,8 @@ def test_a_resumed_study_does_not_measure_the_panel_again(ended: Told, toy_space
 
 @pytest.mark.parametrize("blocks", [9])
 def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(
-    toy_space: Space, tmp_path: Path, blocks: int
-) -> None:
+    toy_space, tmp_path, blocks
+):
     first = told(tmp_path, toy_space, stop_after=blocks)
     assert first.decision.verdict == "interrupted"
     assert first.decision.arm.config.get("lock") == "spin"
@@ -340,7 +321,7 @@ def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_b
         ({"workload": None, "panel": True}, 14.4),
     ],
 )
-def test_a_panel_needs_time_or_is_asked_for(changes: dict[str, Any], seconds: float) -> None:
+def test_a_panel_needs_time_or_is_asked_for(changes, seconds):
     request = replace(TuneRequest(LARSON), **changes)
     assert request.division.panel_s == pytest.approx(seconds)
 
@@ -360,7 +341,7 @@ why = "pages are faulted in again"
 """
 
 
-def keeping_nothing(gain: float, spin: float = 0.0) -> Landscape:
+def keeping_nothing(gain, spin=0.0):
     """What it adds to return all memory at once, and what spin locks add."""
     return lambda arm: Truth(
         gain * (arm.config.get("max_dirty_bytes") == 0)
@@ -369,17 +350,15 @@ def keeping_nothing(gain: float, spin: float = 0.0) -> Landscape:
 
 
 @pytest.fixture
-def carried_out(
-    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulate: Simulate
-) -> Callable[..., Result]:
+def carried_out(core_build, tmp_path, monkeypatch, simulate):
     """Carries out a whole request: on a landscape, with a strange workload that needs its pages."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     (tmp_path / "two.toml").write_text(SPACE)
 
-    def carry_out(landscape: Landscape, **changes: Any) -> Result:
+    def carry_out(landscape, **changes):
         clock = simulate(landscape, QUIET, rss_scatter=0.01)
 
-        def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
+        def panel_of(request, machine, sink):
             drawn = ReplayExecutor(keeping_nothing(-2.3), QUIET, seed=1, clock=clock)
             inner = Kept(drawn, WorkloadSink(sink, "large"))
             large = PanelExecutor(inner, "large", "programs with large blocks")
@@ -393,7 +372,7 @@ def carried_out(
     return carry_out
 
 
-def test_what_stays_in_spite_of_harm_is_told(carried_out: Callable[..., Result]) -> None:
+def test_what_stays_in_spite_of_harm_is_told(carried_out):
     result = carried_out(keeping_nothing(0.2))
     line = "on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
     assert result.profile.params == {"max_dirty_bytes": 0}
@@ -402,24 +381,22 @@ def test_what_stays_in_spite_of_harm_is_told(carried_out: Callable[..., Result])
     assert summary_json(result)["warnings"] == [line]
     for form in ("env", "sh", "header", "systemd"):
         assert f"warning: {line}" in export.render(result.profile, form)
-    assert result.folder is not None
     assert profile.load(result.folder / "profile.json") == result.profile
     page = report.render(result.folder)
     assert line in page and "On other programs" in page and "harmed" in page
 
 
-def test_what_was_left_out_is_told_when_read_back(carried_out: Callable[..., Result]) -> None:
+def test_what_was_left_out_is_told_when_read_back(carried_out):
     result = carried_out(keeping_nothing(0.04, spin=0.2))
     line = "left out: on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
     assert (result.profile.params, result.profile.cautions) == ({"depot_lock": "spin"}, ())
     assert f"  {line}" in summary_lines(result)
     assert [each.state for each in result.account.elsewhere] == ["safe"]
     assert read(json.loads(json.dumps(ending(result))), result.folder) == result
-    assert result.folder is not None
     assert line in report.render(result.folder)
 
 
-def test_without_a_panel_the_known_risk_is_told(carried_out: Callable[..., Result]) -> None:
+def test_without_a_panel_the_known_risk_is_told(carried_out):
     result = carried_out(keeping_nothing(0.2), panel=False)
     assert "  on other programs: nothing was measured" in summary_lines(result)
     assert [each.text for each in result.profile.cautions] == [

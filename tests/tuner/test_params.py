@@ -17,16 +17,16 @@ NUMBERS = [row for row in TABLE if row.kind == "int"]
 ENUMS = [row for row in TABLE if row.kind == "enum"]
 
 
-def knob(**changes: object) -> Param:
+def knob(**changes):
     """A knob of some other allocator."""
-    fields: dict[str, object] = {
+    fields = {
         "name": "arena_max", "kind": "int", "default": 8, "low": 1, "high": 64, "scale": "linear",
         "unit": "", "choices": (), "may_be_auto": False, "env": "", "macro": "", "doc": "",
     }  # fmt: skip
-    return Param(**{**fields, **changes})  # type: ignore[arg-type]
+    return Param(**{**fields, **changes})
 
 
-def test_a_row_says_everything_that_its_users_need() -> None:
+def test_a_row_says_everything_that_its_users_need():
     assert NUMBERS and ENUMS
     for row in TABLE:
         assert row.env == f"HZ_{row.name.upper()}"
@@ -35,13 +35,13 @@ def test_a_row_says_everything_that_its_users_need() -> None:
         assert row.kind == "enum" or row.unit
 
 
-def test_the_table_lists_the_units_that_its_rows_have() -> None:
+def test_the_table_lists_the_units_that_its_rows_have():
     text = (ROOT / "core/include/hz/params.def").read_text()
     (listed,) = re.findall(r"^ \* unit     of the number: (.+)$", text, re.MULTILINE)
     assert sorted(listed.split(", ")) == sorted({row.unit for row in NUMBERS})
 
 
-def test_a_default_both_ends_and_every_word_are_legal_and_what_lies_beyond_is_not() -> None:
+def test_a_default_both_ends_and_every_word_are_legal_and_what_lies_beyond_is_not():
     for row in TABLE:
         is_number = row.kind == "int"
         legal = [row.default, *((row.low, row.high) if is_number else row.choices)]
@@ -56,12 +56,12 @@ def test_a_default_both_ends_and_every_word_are_legal_and_what_lies_beyond_is_no
 @pytest.mark.parametrize(
     "text", ["", " 256", "256 ", "0x100", "1e3", "256k", "٢٥٦", "-256", "0256", "256\0", "9" * 40]
 )
-def test_a_number_is_plain_decimal_and_nothing_else(text: str) -> None:
+def test_a_number_is_plain_decimal_and_nothing_else(text):
     with pytest.raises(UsageError, match="magazine_cap"):
         params.parse(params.find("magazine_cap"), text)
 
 
-def test_what_the_core_refuses_is_told_in_its_words() -> None:
+def test_what_the_core_refuses_is_told_in_its_words():
     refused = {
         "a power of two from": {"magazine_cap": 100},
         "refill_batch is True": {"refill_batch": True},
@@ -75,29 +75,29 @@ def test_what_the_core_refuses_is_told_in_its_words() -> None:
     params.check(params.defaults())
 
 
-def test_an_environment_names_only_what_was_given_in_the_order_of_the_table() -> None:
+def test_an_environment_names_only_what_was_given_in_the_order_of_the_table():
     made = params.environment({"depot_lock": "spin", "magazine_cap": 512})
     assert list(made.items()) == [("HZ_MAGAZINE_CAP", "512"), ("HZ_DEPOT_LOCK", "spin")]
 
 
-def test_completing_a_configuration_adds_every_other_default() -> None:
+def test_completing_a_configuration_adds_every_other_default():
     full = params.complete({"magazine_cap": 512})
     assert full == {**params.defaults(), "magazine_cap": 512}
 
 
-def test_a_misspelt_variable_is_recognised_and_a_foreign_one_is_not() -> None:
+def test_a_misspelt_variable_is_recognised_and_a_foreign_one_is_not():
     assert params.nearly("HZ_MAGAZIN_CAP") == "HZ_MAGAZINE_CAP"
     assert params.nearly("HZ_NETWORK_PUBLICADDRESS") is None
     assert params.nearly("HZ_MAGAZINE_CAP") is None
 
 
-def test_a_foreign_number_is_legal_within_its_range_and_auto_where_it_says_so() -> None:
+def test_a_foreign_number_is_legal_within_its_range_and_auto_where_it_says_so():
     assert [params.parse(knob(), text) for text in ("1", "64")] == [1, 64]
     assert params.parse(knob(low=-1), "-1") == -1
     assert params.parse(knob(may_be_auto=True), "auto") == "auto"
 
 
 @pytest.mark.parametrize("text", ["0", "65", "x", "", "auto", "1.5", "08"])
-def test_a_foreign_number_outside_its_range_is_not_legal(text: str) -> None:
+def test_a_foreign_number_outside_its_range_is_not_legal(text):
     with pytest.raises(UsageError, match=r"arena_max is .*; legal is a whole number from 1 to 64"):
         params.parse(knob(), text)

@@ -6,32 +6,25 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, Truth
+from lab.replay import Truth
 
 from hztune import cli, profile, report
 from hztune.blocks import Arm
 from hztune.cli.tune import print_result
 from hztune.progress import Quiet
-from hztune.result import Decision, Result
 from hztune.result.summary import summary_json, summary_lines
-from hztune.space import Space
 from hztune.stats.intervals import Interval, planned_interval
 from hztune.stats.question import Looks, Question
-from hztune.study.bench import Workbench
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.ledger import Ledger
 from hztune.study.proof import (
     CLAIM_ERROR,
     MOST_MEMBERS,
-    Proof,
     affordable_members,
     member_error,
     on_front,
@@ -43,7 +36,7 @@ from hztune.tune.session import tune
 from hztune.tune.story import Front
 from hztune.workload import WorkloadSpec
 
-from .conftest import QUIET, TWO_KNOBS, USUAL, Simulate, bench_of, flat
+from .conftest import QUIET, TWO_KNOBS, USUAL, bench_of, flat
 
 CONTROL = Arm("hz")
 
@@ -55,51 +48,50 @@ class At:
     point: Point
 
 
-def points_of(found: Sequence[At]) -> list[Point]:
+def points_of(found):
     return [each.point for each in found]
 
 
-def three_ways(arm: Arm) -> Truth:
+def three_ways(arm):
     """The spin lock is fast and greedy; a short delay saves, and costs less than it gains."""
     lock, delay = arm.config.get("lock"), arm.config.get("delay", 100)
-    assert isinstance(delay, int)
     speed, memory = (0.2, 0.2) if lock == "spin" else (-0.3, 0.4) if lock == "lockfree" else (0, 0)
     if delay <= 10:
         speed, memory = speed - 0.1, memory - 0.4
     return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
 
 
-def scattering(landscape: Landscape, noise: ModelNoise = QUIET, **options: Any) -> Workbench:
+def scattering(landscape, noise=QUIET, **options):
     """A bench on which peak memory scatters, too."""
     return bench_of(landscape, noise, **{"budget_s": 120.0, "rss_scatter": 0.01, **options})
 
 
-def calibrated(landscape: Landscape, noise: ModelNoise = QUIET, **options: Any) -> Workbench:
+def calibrated(landscape, noise=QUIET, **options):
     made = scattering(landscape, noise, **options)
     calibrate(made, CONTROL, 0.08)
     return made
 
 
-def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
+def decided(bench, space, seed=1):
     return Front(bench, space, seed).run()
 
 
 # ---- the plane -----------------------------------------------------------------------------------
 
 
-def test_the_unbeaten_are_those_that_none_dominates_the_fastest_first() -> None:
+def test_the_unbeaten_are_those_that_none_dominates_the_fastest_first():
     points = [At((0.0, 0.3)), At((0.2, 0.0)), At((0.1, -0.1)), At((0.1, 0.2)), At((-0.1, 0.3))]
     assert points_of(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
 
 
-def test_what_is_slower_must_save_more_by_a_percent() -> None:
+def test_what_is_slower_must_save_more_by_a_percent():
     fast, alike = At((0.2, 0.1)), At((0.1, 0.1 + 0.5 * LEAST_SAVING))
     assert unbeaten([alike, fast]) == [fast]
     saver = At((0.1, 0.1 + 2.0 * LEAST_SAVING))
     assert unbeaten([saver, fast]) == [fast, saver]
 
 
-def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
+def test_those_that_are_chosen_are_spread_with_both_ends_among_them():
     line = [At((0.01 * step, 0.3 - 0.01 * step)) for step in range(31)]
     chosen = points_of(spread(line, 5, beyond=()))
     assert len(chosen) == 5
@@ -111,11 +103,11 @@ def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def test_savers_are_found_and_what_is_beaten_in_both_is_not(toy_space: Space) -> None:
+def test_savers_are_found_and_what_is_beaten_in_both_is_not(toy_space):
     bench = calibrated(three_ways)
     search = Search(bench, toy_space, seed=1, goal=FrontGoal())
     search.run(share=0.6)
-    pairs: dict[Point, list[int]] = {}
+    pairs = {}
     for record in bench.ledger.searched.values():
         truth = three_ways(record.arm)
         point = round(truth.log_ratio, 3), round(truth.rss_kb / 1e5, 2)
@@ -130,20 +122,20 @@ def test_savers_are_found_and_what_is_beaten_in_both_is_not(toy_space: Space) ->
 # ---- the proof -----------------------------------------------------------------------------------
 
 
-def some_arms(count: int) -> list[Arm]:
+def some_arms(count):
     return [Arm.of("hz", {"delay": number}) for number in range(count)]
 
 
-def proved(bench: Workbench, arms: Sequence[Arm]) -> list[Proof]:
+def proved(bench, arms):
     return prove_front(bench, CONTROL, arms, 0.97)
 
 
 @pytest.mark.parametrize("members", [1, 2, 5])
-def test_the_error_is_split_over_the_members_and_both_objectives(members: int) -> None:
+def test_the_error_is_split_over_the_members_and_both_objectives(members):
     assert 2 * members * member_error(members) == pytest.approx(CLAIM_ERROR)
 
 
-def test_a_member_is_confirmed_by_either_of_speed_and_memory_and_one_that_fails_is_out() -> None:
+def test_a_member_is_confirmed_by_either_of_speed_and_memory_and_one_that_fails_is_out():
     truths = [Truth(0.2, rss_kb=130_000), Truth(-0.2, rss_kb=70_000), Truth(-0.2, rss_kb=130_000)]
     arms = some_arms(4)
     landscape = dict(zip(arms, [*truths, Truth(status="crash")], strict=True))
@@ -152,13 +144,12 @@ def test_a_member_is_confirmed_by_either_of_speed_and_memory_and_one_that_fails_
     assert (fast.answer, fast.is_faster, fast.is_saving) == ("proved", True, False)
     assert (small.answer, small.is_faster, small.is_saving) == ("proved", False, True)
     assert (neither.answer, broken.answer) == ("futile", "failed")
-    assert fast.memory is not None and small.interval is not None
     assert fast.memory.low < math.log(1.3) < fast.memory.high
     assert small.interval.low < -0.2 < small.interval.high
     assert on_front([neither, small, fast]) == [fast, small]
 
 
-def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> None:
+def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled():
     arms = some_arms(3)
     bench = calibrated(lambda arm: Truth(0.5 if arm == arms[0] else 0.03), USUAL)
     proved(bench, arms)
@@ -169,7 +160,7 @@ def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> Non
 
 
 @pytest.mark.slow
-def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
+def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most():
     claims = 0
     for seed in range(25):
         members = proved(calibrated(flat, USUAL, seed=seed, budget_s=60.0), some_arms(5))
@@ -177,7 +168,7 @@ def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> No
     assert claims <= 2  # 0.8 % a proof: three or more in 25 come once in 900
 
 
-def test_fewer_members_are_proved_where_there_is_little_time() -> None:
+def test_fewer_members_are_proved_where_there_is_little_time():
     counts = [affordable_members(scattering(flat, budget_s=s), 0.97) for s in (1.0, 10.0, 600.0)]
     assert counts[0] == 0 and counts[-1] == MOST_MEMBERS
     assert counts == sorted(counts)
@@ -186,8 +177,8 @@ def test_fewer_members_are_proved_where_there_is_little_time() -> None:
 # ---- whole studies -------------------------------------------------------------------------------
 
 
-def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
-    def savers(arm: Arm) -> Truth:
+def test_what_only_saves_memory_is_not_sold_as_faster(toy_space):
+    def savers(arm):
         truth = three_ways(arm)
         return Truth(min(0.0, truth.log_ratio), rss_kb=truth.rss_kb)
 
@@ -198,7 +189,7 @@ def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
     assert decision.arm == decision.front[-1].arm
 
 
-def test_a_front_goes_on_with_its_members_and_says_the_same(toy_space: Space) -> None:
+def test_a_front_goes_on_with_its_members_and_says_the_same(toy_space):
     """The plan is made anew from how long blocks took, so that intervals may differ."""
     whole = scattering(three_ways)
     before = decided(whole, toy_space)
@@ -218,7 +209,7 @@ def test_a_front_goes_on_with_its_members_and_says_the_same(toy_space: Space) ->
     ]
 
 
-def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:
+def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof():
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
     gain = Question(pairs, Looks((6,), planned=10), 0.01)
     assert gain.proved_by == 6
@@ -226,7 +217,7 @@ def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() ->
     assert gain.claimed() == Interval(proving.low, proving.low, proving.high, 10)
 
 
-def spin_or_purge(arm: Arm) -> Truth:
+def spin_or_purge(arm):
     """The spin lock is fast and greedy; to purge at once saves memory and costs time."""
     speed, memory = (0.2, 0.2) if arm.config.get("depot_lock") == "spin" else (0.0, 0.0)
     if arm.config.get("decay_ms") == 0:
@@ -235,10 +226,10 @@ def spin_or_purge(arm: Arm) -> Truth:
 
 
 @pytest.fixture
-def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
+def tuned_on(simulate, tmp_path):
     """Carries out a request for a front on a landscape, or goes on with one in a folder."""
 
-    def carry_out(landscape: Landscape, resume: bool = False) -> Result:
+    def carry_out(landscape, resume=False):
         simulate(landscape, rss_scatter=0.01)
         space = tmp_path / "two.toml"
         space.write_text(TWO_KNOBS)
@@ -255,10 +246,9 @@ def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
     return carry_out
 
 
-def test_every_member_is_a_profile_the_fastest_first(tuned_on: Callable[..., Result]) -> None:
+def test_every_member_is_a_profile_the_fastest_first(tuned_on):
     """Summary and report tell of each; an ended front is told again with its files."""
     tuned = tuned_on(spin_or_purge)
-    assert tuned.folder is not None
     files = sorted((tuned.folder / "front").iterdir())
     assert [path.name for path in files] == ["1.json", "2.json", "3.json"]
     results = [profile.load(path).claim for path in files]
@@ -287,7 +277,7 @@ def test_every_member_is_a_profile_the_fastest_first(tuned_on: Callable[..., Res
     assert before == {path.name: path.read_text() for path in files}
 
 
-def test_the_front_may_be_the_default_alone(tuned_on: Callable[..., Result]) -> None:
+def test_the_front_may_be_the_default_alone(tuned_on):
     found = tuned_on(flat)
     assert (found.profile.claim.verdict, print_result(found, as_json=True)) == ("no_gain", 0)
     assert "the front is the default alone" in found.account.why
@@ -295,7 +285,7 @@ def test_the_front_may_be_the_default_alone(tuned_on: Callable[..., Result]) -> 
     assert "No configuration is proved to be on the front" in report.render(found.folder)
 
 
-def test_a_dry_run_says_that_a_front_is_sought(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_that_a_front_is_sought(capsys):
     asked = ["tune", "--workload", "larson", "--pareto", "throughput,rss", "--dry-run"]
     assert cli.status_of(asked) == 0
     said = capsys.readouterr().out

@@ -25,15 +25,15 @@ SLEEPS = "time.sleep(3600)"
 FLOODS = "while True: os.write({fd}, b'x' * 65536)"
 
 
-def python(code: str) -> list[str]:
+def python(code):
     return [sys.executable, "-I", "-S", "-c", f"import os, signal, sys, time, resource\n{code}"]
 
 
-def run(code: str, deadline_s: float = PLENTY_S, **options: object) -> process.Finished:
+def run(code, deadline_s=PLENTY_S, **options):
     return process.run(python(code), deadline_s=deadline_s, **options)
 
 
-def children() -> set[int]:
+def children():
     """The children of this process, also those of other tests."""
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
@@ -49,7 +49,7 @@ def nothing_is_left_behind():
 # ---- ends ----------------------------------------------------------------------------------------
 
 
-def test_a_child_that_ends_hands_back_what_it_wrote_and_how_it_ended() -> None:
+def test_a_child_that_ends_hands_back_what_it_wrote_and_how_it_ended():
     done = run("os.write(1, bytes([255, 65])); print('err', file=sys.stderr)")
     assert (done.code, done.stdout, done.stderr) == (0, "\ufffdA", "err\n")
     assert done.ok and not done.timed_out and not done.truncated
@@ -61,7 +61,7 @@ def test_a_child_that_ends_hands_back_what_it_wrote_and_how_it_ended() -> None:
     assert (done.code, done.describe()) == (1, "ended with exit status 1: no such thing")
 
 
-def test_a_child_that_may_write_no_larger_file_names_the_limit(monkeypatch) -> None:
+def test_a_child_that_may_write_no_larger_file_names_the_limit(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 16, 1 << 16))
     ended = run("signal.signal(25, signal.SIG_DFL); os.kill(os.getpid(), 25)").describe()
     assert "was ended by SIGXFSZ: no file may be above 65536 bytes; allow more" in ended
@@ -84,14 +84,14 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_an_endless_child_is_ended_at_its_deadline(name: str, tmp_path: Path) -> None:
+def test_an_endless_child_is_ended_at_its_deadline(name, tmp_path):
     word = f"endless-{tmp_path}"
     done = process.run([*python(ENDLESS[name]), word], deadline_s=SOON_S)
     assert done.timed_out and not done.ok
     assert processes_naming(word) == []
 
 
-def test_no_child_outlives_the_time_of_all(tmp_path: Path) -> None:
+def test_no_child_outlives_the_time_of_all(tmp_path):
     word = f"endless-{tmp_path}"
     began = time.monotonic()
     with (
@@ -111,7 +111,7 @@ DAEMONS = {
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_a_daemon_does_not_outlive_the_child_that_made_it(name: str, tmp_path: Path) -> None:
+def test_a_daemon_does_not_outlive_the_child_that_made_it(name, tmp_path):
     word = f"daemon-{tmp_path}"
     code = f"if os.fork() == 0:\n  {DAEMONS[name]}\n  {SLEEPS}\nprint('made it')"
     done = process.run([*python(code), word], deadline_s=PLENTY_S)
@@ -119,7 +119,7 @@ def test_a_daemon_does_not_outlive_the_child_that_made_it(name: str, tmp_path: P
     assert processes_naming(word) == []
 
 
-def test_an_orphan_that_takes_long_to_die_is_waited_for(tmp_path: Path) -> None:
+def test_an_orphan_that_takes_long_to_die_is_waited_for(tmp_path):
     ready, before = tmp_path / "ready", children()
     code = f"block = b'x' * (512 << 20); open({str(ready)!r}, 'w'); import time; {SLEEPS}"
     wait = f"while [ ! -e {ready} ]; do sleep 0.01; done"
@@ -128,7 +128,7 @@ def test_an_orphan_that_takes_long_to_die_is_waited_for(tmp_path: Path) -> None:
     assert children() <= before
 
 
-def test_orphans_are_found_where_the_caller_came_from_outside_the_container(monkeypatch) -> None:
+def test_orphans_are_found_where_the_caller_came_from_outside_the_container(monkeypatch):
     """`docker exec` starts a process without a parent; its orphans go to the first process."""
     monkeypatch.setattr(process, "_mark_of", str)
     row = process._ProcessStat(is_dead=False, parent=0, session=0, start=1, has_environment=True)
@@ -136,7 +136,7 @@ def test_orphans_are_found_where_the_caller_came_from_outside_the_container(monk
     assert process._marks_of_orphans(table, os.getpid()) == {77777: "77777"}
 
 
-def test_a_process_without_variables_is_not_waited_for() -> None:
+def test_a_process_without_variables_is_not_waited_for():
     """Another user who starts such ones again and again would delay every run."""
     with subprocess.Popen(["sleep", "60"], env={}) as other:
         while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
@@ -145,10 +145,10 @@ def test_a_process_without_variables_is_not_waited_for() -> None:
         other.kill()
 
 
-def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch, tmp_path) -> None:
+def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch, tmp_path):
     end, calls, before = process._kill_tree, [], children()
 
-    def interrupted(root: int, mark: str) -> None:
+    def interrupted(root, mark):
         calls.append(root)
         if len(calls) == 1:
             raise KeyboardInterrupt
@@ -164,7 +164,7 @@ def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch, tmp_
     assert processes_naming(word) == []
 
 
-def test_when_the_tuner_is_killed_its_child_dies(tmp_path: Path) -> None:
+def test_when_the_tuner_is_killed_its_child_dies(tmp_path):
     word = f"orphan-{tmp_path}"
     code = (
         "import sys, time; from hztune import process\n"
@@ -199,7 +199,7 @@ BRIEF = {
 
 
 @pytest.mark.slow
-def test_two_hundred_children_that_misbehave_leave_no_process_and_no_memory() -> None:
+def test_two_hundred_children_that_misbehave_leave_no_process_and_no_memory():
     before, others = resident_kb(), children()
     for number in range(200):
         code = list(BRIEF)[number % len(BRIEF)]
@@ -211,7 +211,7 @@ def test_two_hundred_children_that_misbehave_leave_no_process_and_no_memory() ->
 # ---- what it writes, reads and is given ----------------------------------------------------------
 
 
-def test_a_gibibyte_of_output_is_read_and_not_kept() -> None:
+def test_a_gibibyte_of_output_is_read_and_not_kept():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     done = run("block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)")
     assert done.ok and done.truncated
@@ -220,7 +220,7 @@ def test_a_gibibyte_of_output_is_read_and_not_kept() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 39])
-def test_of_stdout_the_beginning_is_kept_and_of_stderr_both_ends(size: int) -> None:
+def test_of_stdout_the_beginning_is_kept_and_of_stderr_both_ends(size):
     done = run(
         f"print('a' * {size}); print('b' * {size - 9} + 'c' * 9, file=sys.stderr)", output_limit=40
     )
@@ -230,7 +230,7 @@ def test_of_stdout_the_beginning_is_kept_and_of_stderr_both_ends(size: int) -> N
     assert done.truncated != whole
 
 
-def test_what_a_child_is_given_is_what_was_asked_for() -> None:
+def test_what_a_child_is_given_is_what_was_asked_for():
     where = "print('a'); print(os.path.realpath('/proc/self/fd/1'), file=sys.stderr)"
     done = run(where, keep_stdout=False)
     assert (done.stdout, done.stderr) == ("", "/dev/null\n")
@@ -242,7 +242,7 @@ def test_what_a_child_is_given_is_what_was_asked_for() -> None:
     assert run("print(resource.getrlimit(resource.RLIMIT_CORE))").stdout == "(0, 0)\n"
 
 
-def test_what_cannot_be_started_is_a_usage_error_that_says_why() -> None:
+def test_what_cannot_be_started_is_a_usage_error_that_says_why():
     with pytest.raises(UsageError, match=r"cannot start /no/such/program: No such file"):
         process.run(["/no/such/program"], deadline_s=PLENTY_S)
     for name in ("", "A=B", "A\0B"):
@@ -254,7 +254,7 @@ def test_what_cannot_be_started_is_a_usage_error_that_says_why() -> None:
 
 
 @pytest.mark.parametrize("subreaper", [0, 1])
-def test_what_a_host_program_has_of_its_own_is_left_to_it(subreaper: int) -> None:
+def test_what_a_host_program_has_of_its_own_is_left_to_it(subreaper):
     """It waits for its own child, in whatever session, and keeps its own rule for orphans."""
     libc, held = ctypes.CDLL(None), ctypes.c_int()
     own = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
@@ -269,7 +269,7 @@ def test_what_a_host_program_has_of_its_own_is_left_to_it(subreaper: int) -> Non
         libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def test_a_status_that_the_host_program_lost_is_no_success() -> None:
+def test_a_status_that_the_host_program_lost_is_no_success():
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with pytest.raises(HztuneError, match="how false ended is lost"):
@@ -281,7 +281,7 @@ def test_a_status_that_the_host_program_lost_is_no_success() -> None:
 # ---- while it runs -------------------------------------------------------------------------------
 
 
-def test_lines_come_while_the_child_runs() -> None:
+def test_lines_come_while_the_child_runs():
     code = "print('one', flush=True)\nsys.stdin.readline()\nprint('two')"
     with process.Child(python(code), stdin=None) as child:
         lines = child.lines(PLENTY_S)
@@ -296,13 +296,13 @@ class Late:
 
     looks = 2  # for the deadline and the wait for it
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         """The time in seconds."""
         self.looks -= 1
         return 0.0 if self.looks >= 0 else 3600.0
 
 
-def test_what_came_at_the_last_moment_of_a_wait_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_at_the_last_moment_of_a_wait_is_kept(monkeypatch):
     with process.Child(python("print('a result', flush=True); time.sleep(0.3)")) as child:
         with monkeypatch.context() as patched:
             patched.setattr(process, "time", Late())
@@ -319,7 +319,7 @@ STALLS = {
 
 
 @pytest.mark.parametrize("code", STALLS)
-def test_a_child_that_falls_silent_or_ends_no_line_is_told_as_such_and_killed(code: str) -> None:
+def test_a_child_that_falls_silent_or_ends_no_line_is_told_as_such_and_killed(code):
     with (
         pytest.raises(process.Stalled, match=STALLS[code]),
         process.Child(python(code)) as child,
@@ -335,8 +335,8 @@ def test_a_child_that_falls_silent_or_ends_no_line_is_told_as_such_and_killed(co
     ],
 )
 def test_what_a_child_tells_before_it_is_stopped_and_when_it_is_asked_to_is_kept(
-    code: str, grace_s: float, stdout: str, errors: int
-) -> None:
+    code, grace_s, stdout, errors
+):
     with process.Child(python(f"{code}\nprint('up', flush=True)\n{SLEEPS}")) as child:
         assert next(child.lines(PLENTY_S)) == "up"
         done = child.stop(grace_s)

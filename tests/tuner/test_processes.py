@@ -11,14 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.conftest import Run
 
 from hztune import api
 from hztune.allocator import live
@@ -30,10 +26,6 @@ from hztune.errors import HztuneError, UsageError
 DEADLINE_S = 60
 MIB = 1 << 20
 NO_PROCESS = (1 << 22) + 1
-
-Program = subprocess.Popen[str]
-Start = Callable[..., Program]
-Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 
 READY = "print('ready', flush=True); import sys\n"
 WAIT = f"{READY}sys.stdin.read()"
@@ -79,11 +71,11 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Starts Python code and waits until it is ready; what was started ends with the test."""
-    started: list[Program] = []
+    started = []
 
-    def run(code: str, *words: str, **variables: str) -> Program:
+    def run(code, *words, **variables):
         own = {k: v for k, v in os.environ.items() if not k.startswith("HZ_")}
         program = subprocess.Popen(
             [sys.executable, "-c", code, *words], env={**own, **variables},
@@ -91,7 +83,6 @@ def start() -> Iterator[Start]:
         )  # fmt: skip
         started.append(program)
         if code != FORK:
-            assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
         return program
 
@@ -102,13 +93,13 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def on_hz(core_build: Path) -> dict[str, str]:
+def on_hz(core_build):
     """The variables of a process on hz that takes requests."""
     return {"LD_PRELOAD": str(core_build / "libhz.so"), "HZ_CONTROL": "1"}
 
 
 @pytest.fixture
-def agent(core_build: Path) -> str:
+def agent(core_build):
     """The agent's file."""
     return str(core_build / "libhz-agent.so")
 
@@ -116,7 +107,7 @@ def agent(core_build: Path) -> str:
 # ---- processes on hz -----------------------------------------------------------------------------
 
 
-def test_a_process_tells_what_it_holds_and_trims_it(start: Start, on_hz: dict[str, str]) -> None:
+def test_a_process_tells_what_it_holds_and_trims_it(start, on_hz):
     given = {"PYTHONMALLOC": "malloc", "HZ_DECAY_MS": "60000", "HZ_SPAN_CACHE": "64"}
     program = start(BURST, **given, **on_hz)
     found = api.process_statistics(program.pid)
@@ -132,16 +123,16 @@ def test_a_process_tells_what_it_holds_and_trims_it(start: Start, on_hz: dict[st
     assert trimmed.after.anonymous_bytes <= trimmed.before.anonymous_bytes
 
 
-def test_a_process_tells_whether_a_worker_returns_memory_at_rest(start, on_hz) -> None:
+def test_a_process_tells_whether_a_worker_returns_memory_at_rest(start, on_hz):
     assert api.process_statistics(start(THREAD, **on_hz).pid).has_rest_worker
 
 
-def test_a_parameter_changes_or_is_refused(start: Start, on_hz: dict[str, str]) -> None:
+def test_a_parameter_changes_or_is_refused(start, on_hz):
     pid = start(WAIT, **on_hz).pid
     changed = api.change_process(pid, {"decay_ms": "0", "span_cache": "2"})
     assert changed.before == {"span_cache": 2, "decay_ms": 100}
     assert changed.after == {"span_cache": 2, "decay_ms": 0}
-    refusals: list[tuple[dict[str, str], str]] = [
+    refusals = [
         ({"decay_ms": "soon"}, "legal is a whole number from 0 to 60000"),
         ({"shards": "2"}, "start the process with HZ_SHARDS=VALUE"),
         ({"decay": "2"}, "no parameter of hz"),
@@ -156,12 +147,12 @@ def test_a_parameter_changes_or_is_refused(start: Start, on_hz: dict[str, str]) 
 # ---- why there is no answer ----------------------------------------------------------------------
 
 
-def test_what_is_no_process_is_said() -> None:
+def test_what_is_no_process_is_said():
     with pytest.raises(UsageError, match=f"there is no process {NO_PROCESS}"):
         api.process_statistics(NO_PROCESS)
 
 
-def test_a_process_that_takes_no_requests_is_told_how_to_start_it(start, on_hz) -> None:
+def test_a_process_that_takes_no_requests_is_told_how_to_start_it(start, on_hz):
     with pytest.raises(UsageError, match=r"start it with LD_PRELOAD=\$\(hztune paths --agent\)"):
         api.process_statistics(start(WAIT).pid)
     on_hz.pop("HZ_CONTROL")
@@ -174,9 +165,8 @@ def test_a_process_that_takes_no_requests_is_told_how_to_start_it(start, on_hz) 
         api.process_statistics(lost)
 
 
-def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, monkeypatch) -> None:
+def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, monkeypatch):
     program = start(FORK, **on_hz)
-    assert program.stdout is not None
     child = int(program.stdout.readline())
     api.process_statistics(program.pid)  # it listens by now
     with monkeypatch.context() as overwritten:
@@ -193,12 +183,12 @@ def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, mon
     os.kill(child, signal.SIGKILL)
 
 
-def test_a_name_that_steers_a_terminal_is_shown_without_that(start: Start) -> None:
+def test_a_name_that_steers_a_terminal_is_shown_without_that(start):
     pid = start(f"open('/proc/self/comm', 'w').write('a\\x1b[2Jb'); {WAIT}").pid
     assert Process.of(pid).name == "a?[2Jb"
 
 
-def test_a_stopped_process_is_not_waited_for_without_end(start, on_hz) -> None:
+def test_a_stopped_process_is_not_waited_for_without_end(start, on_hz):
     program = start(WAIT, **on_hz)
     api.process_statistics(program.pid)
     program.send_signal(signal.SIGSTOP)
@@ -220,7 +210,7 @@ sys.stdin.read()
 """
 
 
-def test_a_line_of_children_may_be_longer_than_functions_may_call_themselves(start: Start) -> None:
+def test_a_line_of_children_may_be_longer_than_functions_may_call_themselves(start):
     program, before = start(LINE), sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack(0)) + 40)
     try:
@@ -229,7 +219,7 @@ def test_a_line_of_children_may_be_longer_than_functions_may_call_themselves(sta
         sys.setrecursionlimit(before)
 
 
-def test_a_process_without_memory_is_said_to_have_none() -> None:
+def test_a_process_without_memory_is_said_to_have_none():
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(HztuneError, match=rf"process {ended.pid} has no memory: it is a thread of"):
@@ -237,7 +227,7 @@ def test_a_process_without_memory_is_said_to_have_none() -> None:
     ended.wait()
 
 
-def test_a_name_that_may_be_anothers_by_now_is_not_asked(start, monkeypatch) -> None:
+def test_a_name_that_may_be_anothers_by_now_is_not_asked(start, monkeypatch):
     program = start(ANSWER, '{"protocol":2}')
     address = channel._await_address(Process.of(program.pid))
     monkeypatch.setattr(channel, "_await_address", lambda process: address)
@@ -246,13 +236,13 @@ def test_a_name_that_may_be_anothers_by_now_is_not_asked(start, monkeypatch) -> 
         api.process_statistics(program.pid)
 
 
-def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(on_hz) -> None:
+def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(on_hz):
     variables = [f"{name}={value}" for name, value in on_hz.items()]
     with (
         subprocess.Popen(["unshare", "--net", "env", *variables, "sleep", "60"]) as program,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as thief,
     ):
-        names: list[str] = []
+        names = []
         while not names:
             if program.poll() is not None:
                 pytest.skip("this process may make no namespaces")
@@ -269,7 +259,7 @@ def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(on_hz)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_process_of_another_user_is_said_to_be(start: Start, on_hz: dict[str, str]) -> None:
+def test_a_process_of_another_user_is_said_to_be(start, on_hz):
     process = Process.of(start(WAIT, **on_hz).pid)
     channel.ask_process(process, "stats")
     os.seteuid(12345)
@@ -298,7 +288,7 @@ OF_HZ = """{"protocol":2,"allocator":"hz","stats":{"version":"1","config":{},"me
         (['{"protocol":2,"refused":"x","sentence":"no\\u001b[2J"}'], r"refuses: no\?\[2J"),
     ],
 )
-def test_a_strange_answer_is_an_error(packets: list[str], sentence: str, start: Start) -> None:
+def test_a_strange_answer_is_an_error(packets, sentence, start):
     with pytest.raises(HztuneError, match=sentence):
         api.process_statistics(start(ANSWER, *packets).pid)
 
@@ -307,7 +297,7 @@ def test_a_strange_answer_is_an_error(packets: list[str], sentence: str, start: 
 
 
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc"])
-def test_beside_another_allocator_the_agent_tells_what_it_holds(name, start, agent) -> None:
+def test_beside_another_allocator_the_agent_tells_what_it_holds(name, start, agent):
     state = api.allocators()[name]
     if isinstance(state, HztuneError):
         pytest.skip(str(state))
@@ -334,8 +324,8 @@ int main(void) {
 
 
 def test_the_agent_knows_what_gives_malloc_to_a_program_at_a_fixed_address(
-    compiled: Any, running: Running, agent: str
-) -> None:
+    compiled, running, agent
+):
     program = compiled("fixed", FIXED, "-fno-pie", "-no-pie")
     with running(program, {"LD_PRELOAD": agent}) as pid:
         main = api.process_statistics(pid).parts[0]
@@ -346,11 +336,11 @@ def test_the_agent_knows_what_gives_malloc_to_a_program_at_a_fixed_address(
 # ---- the doctor ----------------------------------------------------------------------------------
 
 
-def known(found: Diagnosis) -> list[tuple[str, object, bool]]:
+def known(found):
     return [(each.name, each.value, each.is_effective) for each in found.settings]
 
 
-def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(start, compiled, running) -> None:
+def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(start, compiled, running):
     found = api.diagnose(start(WAIT, MALLOC_ARENA_MAX="2").pid)
     assert (found.allocator, found.parts) == ("glibc", ())
     assert found.memory.anonymous_bytes > 0
@@ -362,7 +352,7 @@ def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(start, compiled,
     assert "no library that defines malloc" in bare.remarks[0]
 
 
-def test_the_doctor_asks_a_process_that_answers(start: Start, on_hz: dict[str, str]) -> None:
+def test_the_doctor_asks_a_process_that_answers(start, on_hz):
     found = api.diagnose(start(WAIT, HZ_SPAN_CACHE="7", **on_hz).pid)
     assert [part.allocator for part in found.parts] == ["hz"]
     assert ("span_cache", 7, True) in known(found)
@@ -376,7 +366,7 @@ HZ = Holding("hz", "1", {"decay_ms": 100, "background_period_us": 0, "thread_cac
 FOUND = Statistics(7, "x", 4, SEEN, (HZ,), threads=(ThreadCaches(7, 1, 1),))
 
 
-def of(name: str, **more: Any) -> Statistics:
+def of(name, **more):
     return replace(FOUND, parts=(replace(HZ, allocator=name, **more),))
 
 
@@ -395,7 +385,7 @@ def of(name: str, **more: Any) -> Statistics:
         (of("mimalloc", version="2.0.9"), "MIMALLOC_DECOMMIT_DELAY=0"),
     ],
 )
-def test_the_doctor_advises_by_what_waits_where(found: Statistics, sentence: str) -> None:
+def test_the_doctor_advises_by_what_waits_where(found, sentence):
     assert any(sentence in each for each in diagnosis.advice_for(found))
 
 
@@ -403,8 +393,8 @@ def test_the_doctor_advises_by_what_waits_where(found: Statistics, sentence: str
 
 
 def test_the_doctor_explains_all_of_the_memory_and_says_what_was_asked_for(
-    hztune_here: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hztune_here, monkeypatch
+):
     seen = Diagnosis(
         pid=7, name="app", provider="/lib/libhz.so", allocator="hz",
         memory=SeenMemory(127 * MIB, 87 * MIB, 0, 0, 0), limit=(256 * MIB, 130 * MIB),
@@ -424,7 +414,7 @@ def test_the_doctor_explains_all_of_the_memory_and_says_what_was_asked_for(
     assert "thp=on (in effect, asked for)" in told and "decay_ms=9 (asked for)" in told
 
 
-def test_the_commands_ask_and_change(hztune: Run, start: Start, on_hz: dict[str, str]) -> None:
+def test_the_commands_ask_and_change(hztune, start, on_hz):
     pid = str(start(WAIT, **on_hz).pid)
     assert hztune("set", "--pid", pid, "decay_ms=0").stdout == "decay_ms: 100 -> 0\n"
     found = json.loads(hztune("stats", "--pid", pid, "--json").stdout)
@@ -437,7 +427,7 @@ def test_the_commands_ask_and_change(hztune: Run, start: Start, on_hz: dict[str,
     assert "legal is a whole number from 0 to 60000 (ms)" in done.stderr
 
 
-def test_the_parameters_that_may_change_are_listed(hztune: Run) -> None:
+def test_the_parameters_that_may_change_are_listed(hztune):
     rows = json.loads(hztune("params", "--live", "--json").stdout)
     assert {"decay_ms", "background_period_us"} <= {row["name"] for row in rows}
     assert "shards" not in {row["name"] for row in rows}

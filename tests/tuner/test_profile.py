@@ -8,7 +8,6 @@ import random
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,20 +18,20 @@ from msgspec import structs
 from hztune import export, params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.profile import Claim, MachineId, MemoryClaim, Profile
+from hztune.profile import Claim, MachineId, MemoryClaim
 
-from .conftest import TUNED, MakeProfile
+from .conftest import TUNED
 
 SEED = 20260131
 MUTATIONS = 10_000
 
 
-def again(made: Profile) -> Profile:
+def again(made):
     """What is read of a profile that was written."""
     return profile.parse(profile.dumps(made).encode())
 
 
-def encoded(made: Profile, path: str = "", value: object = None) -> bytes:
+def encoded(made, path="", value=None):
     """A profile as JSON, with another value at a path ("result.ratio"), or GONE: without it."""
     held = place = json.loads(profile.dumps(made))
     *outer, last = path.split(".")
@@ -48,9 +47,7 @@ def encoded(made: Profile, path: str = "", value: object = None) -> bytes:
 # ---- what is written is what is read -------------------------------------------------------------
 
 
-def test_what_is_saved_comes_back_and_nothing_lies_beside_it(
-    make_profile: MakeProfile, tmp_path: Path
-) -> None:
+def test_what_is_saved_comes_back_and_nothing_lies_beside_it(make_profile, tmp_path):
     seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
     made, path = make_profile(memory=seen, suggested_limit_kb=65536), tmp_path / "profile.json"
     before = os.umask(0o027)
@@ -74,9 +71,7 @@ RESULTS = [
 ]
 
 
-def test_every_kind_of_result_can_be_kept_and_no_gain_carries_the_defaults(
-    make_profile: MakeProfile,
-) -> None:
+def test_every_kind_of_result_can_be_kept_and_no_gain_carries_the_defaults(make_profile):
     for claim in RESULTS:
         made = make_profile(claim=claim)
         assert again(made) == made
@@ -87,7 +82,7 @@ def test_every_kind_of_result_can_be_kept_and_no_gain_carries_the_defaults(
         again(make_profile({"magazine_cap": 512}, claim=none))
 
 
-def test_a_machine_with_odd_characters_in_its_name_can_be_kept(make_profile: MakeProfile) -> None:
+def test_a_machine_with_odd_characters_in_its_name_can_be_kept(make_profile):
     odd = replace(Machine.here(), cpu='Odd "CPU" */ \u2122 \n' + "x" * 200, thp="")
     made = make_profile(machine=MachineId.of(odd))
     assert made.machine.cpu.startswith("Odd -CPU- -/ - -xxx")
@@ -97,9 +92,7 @@ def test_a_machine_with_odd_characters_in_its_name_can_be_kept(make_profile: Mak
 @pytest.mark.parametrize(
     "kind", ["device", "a link to one", "a link of the system", "no name", "no folder", "no day"]
 )
-def test_what_cannot_be_written_is_refused_and_nothing_is_left(
-    make_profile: MakeProfile, tmp_path: Path, kind: str
-) -> None:
+def test_what_cannot_be_written_is_refused_and_nothing_is_left(make_profile, tmp_path, kind):
     """A profile that could not be read back is never written."""
     path = tmp_path / {"no name": "a\0b", "no folder": "absent/p.json"}.get(kind, "profile.json")
     if kind == "device":
@@ -115,9 +108,7 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_left(
     assert not any(each.is_file() and not each.is_symlink() for each in tmp_path.iterdir())
 
 
-def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(
-    make_profile: MakeProfile, tmp_path: Path
-) -> None:
+def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(make_profile, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "profile.json").symlink_to(victim)
@@ -130,9 +121,7 @@ SMUGGLED = ["2,junk:true", "2:glibc.malloc.check=3", "2\nX=1", "$(id)", "", -7, 
 
 
 @pytest.mark.parametrize("name", TUNED)
-def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(
-    name: str, profile_of: Callable[[str], Profile]
-) -> None:
+def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(name, profile_of):
     """No other library passes for it, and no value smuggles a second setting in."""
     made = profile_of(name)
     assert again(made) == made
@@ -149,7 +138,7 @@ def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(
 # ---- what is refused -----------------------------------------------------------------------------
 
 GONE = object()
-HOSTILE: dict[str, list[object]] = {
+HOSTILE = {
     "schema": ["hztune-profile/2", 1, GONE],
     "command": ["rm -rf /"],
     "allocator": [[], None, GONE],
@@ -221,9 +210,7 @@ HOSTILE_BYTES = {
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-def test_a_hostile_or_missing_field_is_refused_in_one_sentence(
-    path: str, make_profile: MakeProfile
-) -> None:
+def test_a_hostile_or_missing_field_is_refused_in_one_sentence(path, make_profile):
     for value in HOSTILE[path]:
         with pytest.raises(UsageError) as caught:
             profile.parse(encoded(make_profile(), path, value))
@@ -233,22 +220,20 @@ def test_a_hostile_or_missing_field_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("content", HOSTILE_BYTES.values(), ids=HOSTILE_BYTES.keys())
-def test_hostile_bytes_are_refused_in_one_sentence(content: bytes) -> None:
+def test_hostile_bytes_are_refused_in_one_sentence(content):
     with pytest.raises(UsageError) as caught:
         profile.parse(content)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_is_none_is_refused(make_profile: MakeProfile, number: str) -> None:
+def test_a_number_that_is_none_is_refused(make_profile, number):
     with pytest.raises(UsageError):
         profile.parse(profile.dumps(make_profile()).replace("1.14", number).encode())
 
 
 @pytest.mark.parametrize("kind", ["absent", "directory", "fifo", "device", "no name", "wrong"])
-def test_what_is_no_profile_is_refused_without_waiting_and_names_the_file(
-    tmp_path: Path, kind: str
-) -> None:
+def test_what_is_no_profile_is_refused_without_waiting_and_names_the_file(tmp_path, kind):
     path = {"device": Path("/dev/zero"), "no name": Path("a\0b")}.get(kind, tmp_path / "p.json")
     told = "cannot read"
     if kind == "directory":
@@ -269,7 +254,7 @@ TOKENS = [b"null", b"-1", b"1e400", b'""', b"[]", b"{}", b"true"]
 MARKS = [b"\0", b"\n", b"\\u0000", b'"', b"$(id)", b"*/"]
 
 
-def mutated(text: str, rng: random.Random) -> bytes:
+def mutated(text, rng):
     """The text with one to four small damages: to bytes, or by tokens."""
     held = bytearray(text.encode())
     for _ in range(rng.randint(1, 4)):
@@ -280,14 +265,12 @@ def mutated(text: str, rng: random.Random) -> bytes:
     return bytes(held)
 
 
-def mutations(text: str) -> Iterator[bytes]:
+def mutations(text):
     rng = random.Random(SEED)
     return (mutated(text, rng) for _ in range(MUTATIONS))
 
 
-def test_a_mutated_profile_is_refused_or_sets_variables_of_hz_alone(
-    make_profile: MakeProfile,
-) -> None:
+def test_a_mutated_profile_is_refused_or_sets_variables_of_hz_alone(make_profile):
     taken = 0
     for number, content in enumerate(mutations(profile.dumps(make_profile()))):
         try:
@@ -302,14 +285,12 @@ def test_a_mutated_profile_is_refused_or_sets_variables_of_hz_alone(
     assert 0 < taken < MUTATIONS / 10
 
 
-def test_loading_hostile_profiles_runs_nothing_and_opens_nothing_else(
-    make_profile: MakeProfile, tmp_path: Path
-) -> None:
+def test_loading_hostile_profiles_runs_nothing_and_opens_nothing_else(make_profile, tmp_path):
     path, watched = tmp_path / "p.json", False
-    seen: list[object] = []
+    seen = []
     allowed = (str(tmp_path), "/proc/self/fd/")  # the latter is what was found there, and is open
 
-    def watch(event: str, arguments: tuple[object, ...]) -> None:
+    def watch(event, arguments):
         if watched and event == "open" and not isinstance(arguments[0], int):
             seen.extend([arguments[0]] * (not str(arguments[0]).startswith(allowed)))
         elif watched and event.startswith(("os.", "subprocess.", "socket.", "ctypes.", "exec")):

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from hztune.blocks import Block
 from hztune.errors import UsageError
 from hztune.measure.program import described
 from hztune.measure.program_input import STDIN, Input, input_of
 
 from .measured import CONTROL, FIRST, WAYS
 
-Measure = Callable[..., Block]
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @WAYS
-def test_every_run_reads_the_file_from_its_start_whatever_becomes_of_its_name(
-    measure: Measure, tmp_path: Path
-) -> None:
+def test_every_run_reads_the_file_from_its_start_whatever_becomes_of_its_name(measure, tmp_path):
     text = tmp_path / "text"
     text.write_text("input\n")
     program = described(("/bin/sh", "-c", "test $(wc -c) -eq 6"), input=str(text), warmup=0)
@@ -34,7 +25,7 @@ def test_every_run_reads_the_file_from_its_start_whatever_becomes_of_its_name(
 
 
 @pytest.fixture
-def stdin() -> Iterator[Callable[[int], None]]:
+def stdin():
     """Lets a descriptor be this process's stdin until the test ends."""
     before = os.dup(0)
     yield lambda fd: os.dup2(fd, 0) and None
@@ -42,7 +33,7 @@ def stdin() -> Iterator[Callable[[int], None]]:
     os.close(before)
 
 
-def pipe(data: bytes = b"", *, ends: bool = False) -> int:
+def pipe(data=b"", *, ends=False):
     reading, writing = os.pipe()
     os.write(writing, data)
     if ends:
@@ -51,8 +42,8 @@ def pipe(data: bytes = b"", *, ends: bool = False) -> int:
 
 
 def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat_is_refused(
-    stdin: Callable[[int], None], tmp_path: Path
-) -> None:
+    stdin, tmp_path
+):
     for fd in (os.open("/dev/null", os.O_RDONLY), pipe(), pipe(ends=True)):
         stdin(fd)
         assert input_of(STDIN) is None
@@ -77,9 +68,7 @@ def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat
 
 
 @pytest.mark.parametrize("command", [("compare", "none", "hz"), ("tune",), ("suggest",)])
-def test_a_command_that_runs_programs_refuses_a_pipe_with_data(
-    hztune_here: Command, stdin: Callable[[int], None], command: tuple[str, ...]
-) -> None:
+def test_a_command_that_runs_programs_refuses_a_pipe_with_data(hztune_here, stdin, command):
     stdin(pipe(b"data"))
     done = hztune_here(*command, "--", "sort")
     assert done.returncode == 2

@@ -9,10 +9,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.conftest import Run
 
 from hztune import process
 from hztune.allocator import loaded_program
@@ -36,14 +34,14 @@ CLOCK = re.compile(r"^[A-Z]+ *=.*$", re.M)
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work(tmp_path_factory):
     """What the commands need, built once."""
     folder = tmp_path_factory.mktemp("programs")
     CASES.build(folder, PROGRAMS, functions=1, pigeons=6)
     return folder
 
 
-def require(case: Any) -> None:
+def require(case):
     """Sees to it that a case's programs are installed, or skips where they need not be."""
     lacking = CASES.missing(case)
     if lacking and case.name in OPTIONAL:
@@ -52,7 +50,7 @@ def require(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", PROGRAMS, ids=[case.name for case in PROGRAMS])
-def test_a_program_says_the_same_on_hz(case: Any, work: Path, core_build: Path) -> None:
+def test_a_program_says_the_same_on_hz(case, work, core_build):
     require(case)
     said = []
     for variables in ({}, {"LD_PRELOAD": str(core_build / "libhz.so"), "HZ_STRICT": "1"}):
@@ -65,7 +63,7 @@ def test_a_program_says_the_same_on_hz(case: Any, work: Path, core_build: Path) 
 
 
 @pytest.mark.parametrize("case", CASES.CASES, ids=[case.name for case in CASES.CASES])
-def test_hztune_takes_the_options_of_a_case(case: Any, work: Path, hztune_here: Run) -> None:
+def test_hztune_takes_the_options_of_a_case(case, work, hztune_here):
     require(case)
     _, _, _, *line = RUN.study(case, work, "20s", case.allocator, Path("out"))
     at = line.index("--json")
@@ -73,7 +71,7 @@ def test_hztune_takes_the_options_of_a_case(case: Any, work: Path, hztune_here: 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_redis_is_said_to_bring_its_own_allocator() -> None:
+def test_redis_is_said_to_bring_its_own_allocator():
     (said,) = loaded_program.inspect("redis-server").remarks
     assert "is linked with jemalloc: unchanged, it runs on that, not on glibc" in said
 
@@ -83,9 +81,9 @@ SUMMARY = {"verdict": "no_gain", "ratio": None, "rss_ratio": 1.0, "params": {}, 
 
 @pytest.mark.parametrize(("status", "kept"), [(0, True), (3, True), (1, False)])
 def test_a_case_leaves_its_summary_and_no_path_unless_its_study_failed(
-    status: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(line: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    status, kept, tmp_path, monkeypatch
+):
+    def answer(line, **_):
         out = Path(line[line.index("--out") + 1])
         out.mkdir()
         (out / "profile.json").write_text('{"allocator": {"name": "glibc"}}')

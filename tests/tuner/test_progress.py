@@ -14,11 +14,11 @@ PARTS = ("search", "12 configurations (1 failed)", "+10.0 % ± 2.0 %", "floor 3.
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_a_status_tells_trial_best_interval_floor_and_time_left_where_they_are_known() -> None:
+def test_a_status_tells_trial_best_interval_floor_and_time_left_where_they_are_known():
     assert all(part in STATUS.line() for part in PARTS)
     proving = replace(STATUS, subject="finalist 1", pairs=3, planned=8)
     assert "pair 3 of 8  finalist 1: +10.0 % ± 2.0 %" in proving.line()
@@ -27,7 +27,7 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left_where_they_are_k
     assert "inf" not in line and "inf" not in replace(STATUS, error=math.inf).line()
 
 
-def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes() -> None:
+def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes():
     stream = io.StringIO()
     with Plain(stream, every_s=10.0) as shown:
         for left in (75.0, 74.0, 66.0, 64.0):
@@ -40,7 +40,7 @@ def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end() -> None:
+def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end():
     stream = Terminal()
     with Live(stream) as shown:
         shown.update(STATUS)
@@ -51,12 +51,12 @@ def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end
     assert said == f"finalist 1: lock=spin ?[1m\n{status}"
 
 
-def test_the_display_suits_the_stream() -> None:
+def test_the_display_suits_the_stream():
     assert isinstance(reporter(quiet=False, stream=Terminal()), Live)
     assert isinstance(reporter(quiet=False, stream=io.StringIO()), Plain)
 
 
-def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeypatch) -> None:
+def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(machine.time, "monotonic", iter(range(0, 100, 2)).__next__)
     monkeypatch.setattr(machine, "_waited_s", 0.0)
@@ -68,7 +68,7 @@ def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeyp
     assert "no progress" not in stream.getvalue()
 
 
-def test_a_change_is_given_in_percent_and_time_in_minutes() -> None:
+def test_a_change_is_given_in_percent_and_time_in_minutes():
     assert percent(math.log(1.234)) == "+23.4 %"
     assert percent(math.log(0.9)) == "-10.0 %"
     assert (duration(59.4), duration(65.0), duration(-3.0)) == ("59 s", "1:05", "0 s")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from lab.replay import ReplayExecutor
@@ -18,8 +15,8 @@ from hztune.blocks import Arm
 from hztune.errors import StoppedByUser
 from hztune.export import provenance
 from hztune.measure.program import described
-from hztune.progress import Quiet, Reporter
-from hztune.result import Result, ending, read
+from hztune.progress import Quiet
+from hztune.result import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
@@ -27,7 +24,7 @@ from hztune.tune import session
 from hztune.tune.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
-from .conftest import QUIET, Kept, Listener, Simulate, Stopped, spin_wins
+from .conftest import QUIET, Kept, Stopped, spin_wins
 
 PROGRAM = described((sys.executable, "-c", "pass"))
 SPACE = """
@@ -36,30 +33,21 @@ allocator = "hz"
 [parameters.depot_lock]
 values = ["mutex", "spin"]
 """
-CarryOut = Callable[..., Result]
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> WorkloadSpec:
+def trace(tmp_path):
     path = traces.write(tmp_path / "app.hzt", [traces.churn(400)])
     return WorkloadSpec.from_text(f"trace:{path}")
 
 
 @pytest.fixture
-def carry_out(
-    core_build: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    trace: WorkloadSpec,
-    simulate: Simulate,
-) -> CarryOut:
+def carry_out(core_build, tmp_path, monkeypatch, trace, simulate):
     """Carries out a study of a trace, whose program has a landscape of its own."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     (tmp_path / "one.toml").write_text(SPACE)
 
-    def carried_out(
-        on_program: float, *, stop_after: int = 1000, reporter: Reporter | None = None, **more: Any
-    ) -> Result:
+    def carried_out(on_program, *, stop_after=1000, reporter=None, **more):
         clock = simulate(spin_wins(0.4, "depot_lock"), QUIET, rss_scatter=0.01)
         own = spin_wins(on_program, "depot_lock")
         drawn = ReplayExecutor(own, QUIET, seed=2, clock=clock, rss_scatter=0.01)
@@ -74,7 +62,7 @@ def carry_out(
     return carried_out
 
 
-def test_a_confirmed_gain_is_claimed_of_the_program(carry_out: CarryOut, tmp_path: Path) -> None:
+def test_a_confirmed_gain_is_claimed_of_the_program(carry_out, tmp_path):
     result = carry_out(0.1)
     made = result.profile
     assert made.claim.verdict == "improved" and made.claim.metric == "wall_s"
@@ -99,14 +87,14 @@ def test_a_confirmed_gain_is_claimed_of_the_program(carry_out: CarryOut, tmp_pat
     assert sum(on_trace) / len(on_trace) > 0.3, "no block of the program is among them"
 
 
-def test_a_gain_of_the_trace_alone_is_none(carry_out: CarryOut) -> None:
+def test_a_gain_of_the_trace_alone_is_none(carry_out):
     result = carry_out(0.0)
     assert result.profile.claim.verdict == "no_gain" and result.profile.params == {}
     assert "itself does not confirm it" in result.account.why
     assert result.profile.workload.kind == "program"
 
 
-def test_a_study_stopped_on_the_program_goes_on(carry_out: CarryOut, tmp_path: Path) -> None:
+def test_a_study_stopped_on_the_program_goes_on(carry_out, tmp_path):
     stopped = carry_out(0.1, stop_after=5)
     assert stopped.profile.claim.verdict == "interrupted"
     before = Ledger.of(recording(tmp_path / "out").blocks).on_program
@@ -119,7 +107,7 @@ def test_a_study_stopped_on_the_program_goes_on(carry_out: CarryOut, tmp_path: P
 # ---- the request ---------------------------------------------------------------------------------
 
 
-def test_another_program_makes_another_study(trace: WorkloadSpec) -> None:
+def test_another_program_makes_another_study(trace):
     plain, proved = TuneRequest(trace), TuneRequest(trace, prove_on=PROGRAM)
     assert "proved on" not in understand(plain).identity
     other = replace(proved, prove_on=replace(PROGRAM, argv=(sys.executable, "-c", "1")))
@@ -130,9 +118,7 @@ def test_another_program_makes_another_study(trace: WorkloadSpec) -> None:
 # ---- a trace alone -------------------------------------------------------------------------------
 
 
-def test_what_a_trace_proved_says_so(
-    carry_out: CarryOut, tmp_path: Path, listener: Listener
-) -> None:
+def test_what_a_trace_proved_says_so(carry_out, tmp_path, listener):
     result = carry_out(0.1, prove_on=None, reporter=listener)
     line = "trace:app.hzt: proved on a trace only, not on its program"
     assert [each.text for each in result.profile.cautions] == [line]

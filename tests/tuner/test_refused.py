@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.bench import traces
@@ -18,7 +16,7 @@ from hztune.tune.request import understand
 SERVER = {"server": "s {port}", "load": "l {port}"}
 FIXED = {"server": "redis-server --port 1", "load": "true"}
 
-OF_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
+OF_PROGRAMS = {
     "a load that cannot find the server": (
         {"server": "s {port}", "load": "l 7777"}, "--load 'l 7777' has not",
     ),
@@ -69,7 +67,7 @@ OF_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", OF_PROGRAMS)
-def test_a_program_cannot_be_measured_with(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_cannot_be_measured_with(what, monkeypatch):
     monkeypatch.setattr(program, "can_have_networks", lambda: False)
     options, said = OF_PROGRAMS[what]
     with pytest.raises(UsageError, match=said):
@@ -80,7 +78,7 @@ TRUE = described(("true",))
 BENCH = {"workload": "larson", "threads": 2}
 KEPT = {**BENCH, "objective": "kept"}
 TRACE = {"workload": "trace", "prove_on": TRUE}
-OF_STUDIES: dict[str, tuple[dict[str, Any], str]] = {
+OF_STUDIES = {
     "a static program": ({"program": described(("/sbin/ldconfig",))}, "static program"),
     "no such program": ({"program": described(("no-such",))}, "no program 'no-such'"),
     "a goal that only workloads have": ({"program": TRUE, "objective": "p99"}, "--metric-regex"),
@@ -115,7 +113,7 @@ OF_STUDIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", OF_STUDIES)
-def test_a_study_cannot_be_asked_for_with(what: str, tmp_path: Path) -> None:
+def test_a_study_cannot_be_asked_for_with(what, tmp_path):
     options, said = OF_STUDIES[what]
     if options.get("workload") == "trace":
         path = traces.write(tmp_path / "app.hzt", [traces.churn(400)])
@@ -124,7 +122,7 @@ def test_a_study_cannot_be_asked_for_with(what: str, tmp_path: Path) -> None:
         understand(requested(**options))
 
 
-TYPED: dict[str, tuple[str, str]] = {
+TYPED = {
     "a server and a program": ("--server s --load l --ready-port 1 -- true", "one of them"),
     "nothing to look at": ("suggest", "there is nothing to look at: hztune suggest -- ./program"),
     "words without dashes": ("suggest ls", "'ls' is no command of hztune"),
@@ -159,7 +157,7 @@ TYPED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", TYPED)
-def test_a_command_line_cannot_have(what: str, hztune_here: Any, tmp_path: Path) -> None:
+def test_a_command_line_cannot_have(what, hztune_here, tmp_path):
     words, said = TYPED[what]
     path = traces.write(tmp_path / "ls.trace", [traces.churn(400)], flags=traces.HAS_TIME)
     (tmp_path / "cut.trace").write_bytes(path.read_bytes()[:-100])

@@ -9,7 +9,6 @@ import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from html.parser import HTMLParser
@@ -17,22 +16,22 @@ from pathlib import Path
 
 import optuna
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hztune import api, cli, params, report
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm
 from hztune.cli import profile as cli_profile
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Around, SeveralExecutor
-from hztune.profile import Claim, MemoryClaim, Profile, WorkloadId
+from hztune.profile import Claim, MemoryClaim, WorkloadId
 from hztune.progress import duration
 from hztune.report import charts, words
 from hztune.result import figures
-from hztune.result.figures import Figures, likely_effects
+from hztune.result.figures import likely_effects
 from hztune.result.summary import summary_lines
 from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
@@ -42,8 +41,6 @@ from hztune.tune import session
 
 from .conftest import tell
 
-MakeProfile = Callable[..., Profile]
-MakeResults = Callable[..., Path]
 HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 MACHINE = Machine(HOSTILE, 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None)
@@ -63,7 +60,7 @@ class Recorded(Around):
     store: Sink
     stop_at: float = math.inf
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms, *, role, rounds, number):
         if self.inner.clock() > self.stop_at:
             raise KeyboardInterrupt
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
@@ -78,33 +75,33 @@ class Recorded(Around):
         return altered
 
 
-def spin_wins(arm: Arm) -> Truth:
+def spin_wins(arm):
     """The spin lock is worth a quarter; no other parameter matters, and one value crashes."""
     if arm.config.get("magazine_growth") == "full":
         return Truth(status="crash")
     return Truth(0.25 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
-def nothing_wins(arm: Arm) -> Truth:
+def nothing_wins(arm):
     return Truth(0.0 if arm.is_default else -0.1)
 
 
 @pytest.fixture(scope="module")
-def make_results(tmp_path_factory: pytest.TempPathFactory) -> MakeResults:
+def make_results(tmp_path_factory):
     """Runs a study on a virtual clock and leaves its results directory."""
 
-    def make(landscape: Landscape, workloads: str = "remote@medium", **how: float) -> Path:
+    def make(landscape, workloads="remote@medium", **how):
         folder, clock = tmp_path_factory.mktemp("study"), VirtualClock()
         (folder / "few.toml").write_text(SPACE)
 
-        def one(seed: int, sink: Sink) -> Recorded:
+        def one(seed, sink):
             inner = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock, turn_ms=200.0)
             return Recorded(inner, sink, **how)
 
-        def executor(asked: object, machine: object, sink: Sink, *more: object) -> Around:
+        def executor(asked, machine, sink, *more):
             if "," not in workloads:
                 return one(2, sink)
-            return SeveralExecutor([(str(i), partial(one, i)) for i in range(2)], sink)  # type: ignore[return-value]
+            return SeveralExecutor([(str(i), partial(one, i)) for i in range(2)], sink)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "executor_of", executor)
@@ -125,25 +122,25 @@ def make_results(tmp_path_factory: pytest.TempPathFactory) -> MakeResults:
 
 
 @pytest.fixture(scope="module")
-def improved(make_results: MakeResults) -> Path:
+def improved(make_results):
     """A study that found the spin lock."""
     return make_results(spin_wins)
 
 
 @pytest.fixture(scope="module")
-def found(improved: Path) -> Figures:
+def found(improved):
     """What that study's directory says."""
     return figures.read(improved)
 
 
 @pytest.fixture(scope="module")
-def page(improved: Path) -> str:
+def page(improved):
     """Its report."""
     return report.render(improved)
 
 
 @pytest.fixture(scope="module")
-def in_vain(make_results: MakeResults) -> Path:
+def in_vain(make_results):
     """A study that found nothing."""
     return make_results(nothing_wins)
 
@@ -151,27 +148,27 @@ def in_vain(make_results: MakeResults) -> Path:
 class Reader(HTMLParser):
     """Reads a page as a browser does, and complains of what is not closed."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open = []
+        self.seen = []
         self.text = ""
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.seen.append((tag, dict(attrs)))
         if tag not in ("br", "meta"):
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.text += data if self.open and self.open[-1] != "style" else ""
 
 
-def text_of(folder: Path) -> str:
+def text_of(folder):
     """What a reader sees of a study's report, with single blanks."""
     return " ".join(Reader(report.render(folder)).text.split())
 
@@ -179,7 +176,7 @@ def text_of(folder: Path) -> str:
 # ---- the page ------------------------------------------------------------------------------------
 
 
-def test_the_verdict_stands_first_in_one_sentence_with_its_interval(improved: Path) -> None:
+def test_the_verdict_stands_first_in_one_sentence_with_its_interval(improved):
     assert re.search(
         r"remote@medium with remote=50 and 2 threads does 2\d\.\d % more operations a second with "
         r"1 parameter of hz 0\.1\.0 set\. ?95 % interval \+\d+\.\d % to \+\d+\.\d % against the "
@@ -188,7 +185,7 @@ def test_the_verdict_stands_first_in_one_sentence_with_its_interval(improved: Pa
     )
 
 
-def test_the_page_is_whole_safe_and_needs_nothing_but_itself(page: str) -> None:
+def test_the_page_is_whole_safe_and_needs_nothing_but_itself(page):
     reader = Reader(page)
     assert reader.open == []
     assert not {name for name, _ in reader.seen} & {"script", "link", "img", "iframe", "object"}
@@ -204,16 +201,14 @@ def test_the_page_is_whole_safe_and_needs_nothing_but_itself(page: str) -> None:
     assert classes.count("wide") == classes.count("narrow") > 1
 
 
-def test_counters_failures_the_command_and_the_way_back_are_told(page: str) -> None:
+def test_counters_failures_the_command_and_the_way_back_are_told(page):
     assert "fewer full remote rings handed over: 943,000 -&gt; 131,000 per process" in page
     assert "the landscape says crash" in page
     assert "unset HZ_DEPOT_LOCK LD_PRELOAD" in page
     assert "hztune tune --allocator any --workload &#39;a b&#39;" in page
 
 
-def test_each_allocator_with_its_defaults_is_told(
-    found: Figures, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_allocator_with_its_defaults_is_told(found, monkeypatch):
     changed = replace(found)
     ran = next(each for each in found.candidates if each.interval)
     crashed = next(each for each in found.candidates if each.record.failures)
@@ -233,9 +228,7 @@ def test_each_allocator_with_its_defaults_is_told(
 # ---- what it rests on ----------------------------------------------------------------------------
 
 
-def test_the_profile_and_every_configuration_are_found_again_among_the_samples(
-    found: Figures,
-) -> None:
+def test_the_profile_and_every_configuration_are_found_again_among_the_samples(found):
     assert found.winner == SPIN and SPIN.key in found.ledger.fresh_by_arm
     candidates = found.candidates
     assert [each.number for each in candidates] == list(range(1, len(candidates) + 1))
@@ -247,7 +240,7 @@ def test_the_profile_and_every_configuration_are_found_again_among_the_samples(
     assert [role for role, _, _ in found.phases[:3]] == ["aa", "search", "confirm"]
 
 
-def test_the_unchanged_program_is_one_configuration_with_the_defaults_that_it_runs_on() -> None:
+def test_the_unchanged_program_is_one_configuration_with_the_defaults_that_it_runs_on():
     executor = ReplayExecutor(spin_wins, QUIET, seed=1)
     arms = [Arm.of("hz", {"depot_lock": "spin", "magazine_cap": 64 << n}) for n in range(4)]
     knobs = {row.name: row for row in params.table()}
@@ -262,11 +255,10 @@ def test_the_unchanged_program_is_one_configuration_with_the_defaults_that_it_ru
     assert chances == [pytest.approx(1.0, abs=0.05)] * 2
 
 
-def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures) -> None:
+def test_the_report_shows_the_intervals_that_the_proof_judged(found):
     claim, added = found.result.profile.claim, found.result.account.added
     shown, (step, pairs) = found.judged[found.winner], found.steps[0]
     interval = step.interval
-    assert shown is not None and interval is not None
     assert shown.ratio == pytest.approx((claim.ratio, claim.ci_low, claim.ci_high))
     assert step.changes == {"depot_lock": "spin"} and len(pairs) == interval.pairs
     assert added == (step,) and step.arm == found.winner
@@ -276,7 +268,7 @@ def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures) ->
     assert plain is not None and plain.ratio != pytest.approx(shown.ratio)
 
 
-def test_a_finalist_that_was_refused_is_named_so(found: Figures) -> None:
+def test_a_finalist_that_was_refused_is_named_so(found):
     arm, account = Arm.of("hz", {"depot_slots": 8}), found.result.account
     refused = Proof(arm, "futile", None)
     account = replace(account, attempts=(*account.attempts, refused))
@@ -299,7 +291,7 @@ def test_a_finalist_that_was_refused_is_named_so(found: Figures) -> None:
     ("ops", "told"),
     [(0.3, 1), (1.0, 1), (4.9, 2), (7e6, 5_000_000), (999999999.9999998, 1_000_000_000)],
 )
-def test_a_count_of_operations_is_rounded_to_what_reads_well(ops: float, told: int) -> None:
+def test_a_count_of_operations_is_rounded_to_what_reads_well(ops, told):
     assert words.round_ops(ops) == told
 
 
@@ -307,12 +299,12 @@ def test_a_count_of_operations_is_rounded_to_what_reads_well(ops: float, told: i
     ("ratio", "told"),
     [(1.16, "+16.0\u00a0%"), (0.5, "-50.0\u00a0%"), (2.9, "+190.0\u00a0%"), (13.66, "13.7x")],
 )
-def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio: float, told: str) -> None:
+def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio, told):
     assert words.change(math.log(ratio)) == told
 
 
 SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
-VERDICTS: dict[str, tuple[Claim, str]] = {
+VERDICTS = {
     "in time": (Claim("wall_s", 1.14, 1.1, 1.2, 8, "improved"), "runs 14.0 % faster with 2 para"),
     "in latency": (Claim("p99_ns", 1.14, 1.1, 1.2, 8, "improved"), "is 14.0 % better in p99 lat"),
     "many times": (Claim("p99_ns", 4.0, 3.1, 5.0, 8, "improved"), "is 4.0 times as good in p99 l"),
@@ -324,42 +316,41 @@ VERDICTS: dict[str, tuple[Claim, str]] = {
 }
 
 
-def said(what: str, made: Profile) -> str:
+def said(what, made):
     sentences = report.templates().get_template("words.html").module
     return html.unescape(getattr(sentences, what)(made)).replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_a_verdict_claims_what_was_proved_and_no_more(name: str, make_profile: MakeProfile) -> None:
+def test_a_verdict_claims_what_was_proved_and_no_more(name, make_profile):
     claim, sentence = VERDICTS[name]
     made = make_profile(claim=claim)
     assert sentence in said("verdict", made)
     assert ("fresh processes" in said("interval", made)) == made.makes_a_claim
 
 
-def test_a_gain_is_told_with_the_memory_that_it_costs(make_profile: MakeProfile) -> None:
+def test_a_gain_is_told_with_the_memory_that_it_costs(make_profile):
     seen = (MemoryClaim(1.57, 1.5, 1.64), MemoryClaim(0.9, 0.8, 1.0, "kept"))
     assert said("verdict", make_profile(memory=seen)).endswith(", for 57 % more peak memory")
 
 
-def hyperfine(found: Figures) -> str:
+def hyperfine(found):
     """The commands of the page."""
     sentences = report.templates().get_template("words.html").module
     commands = (
-        sentences.hyperfine(found.result.profile, each)  # type: ignore[attr-defined]
-        for each in words.hyperfine_targets(found)
+        sentences.hyperfine(found.result.profile, each) for each in words.hyperfine_targets(found)
     )
     return html.unescape("\n".join(commands))
 
 
-def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Figures) -> None:
+def test_the_hyperfine_command_gives_both_sides_the_same_work(found):
     told = shlex.split(hyperfine(found))
     default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
     assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
     assert re.search(r"remote@medium --remote 50 --threads 2 --ops [125]0+$", default)
 
 
-def test_a_study_is_repeated_by_its_own_command_or_by_none(found: Figures) -> None:
+def test_a_study_is_repeated_by_its_own_command_or_by_none(found):
     server = WorkloadId("program", "server", "", {}, "d" * 64)
     made = structs.replace(found.result.profile, workload=server, threads=0)
     bare = replace(found, result=replace(found.result, profile=made), command=())
@@ -374,7 +365,7 @@ def test_a_study_is_repeated_by_its_own_command_or_by_none(found: Figures) -> No
 # ---- other ends ----------------------------------------------------------------------------------
 
 
-def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(in_vain: Path) -> None:
+def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(in_vain):
     found, text = figures.read(in_vain), text_of(in_vain)
     assert "Nothing was proved better than the default of hz on remote@medium" in text
     assert "There is nothing to apply" in text
@@ -384,7 +375,7 @@ def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(in_vain: Path) -
     assert re.search(rf"time ?{duration(whole_s)}", text)
 
 
-def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> None:
+def test_several_workloads_are_told_one_by_one(make_results):
     folder = make_results(spin_wins, "remote@medium,larson")
     found, text = figures.read(folder), text_of(folder)
     assert [name for name, _, _ in found.shares] == ["remote@medium remote=50", "larson"]
@@ -395,9 +386,7 @@ def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> Non
     assert text.count("hyperfine -N") == 2
 
 
-def test_a_study_that_ended_before_it_knew_its_noise_tells_none(
-    found: Figures, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_ended_before_it_knew_its_noise_tells_none(found, monkeypatch):
     claim = Claim("ops_per_s", None, None, None, 0, "not_enough_data")
     made = structs.replace(found.result.profile, claim=claim, params={})
     account = replace(found.result.account, noise_floor=None, attempts=())
@@ -408,14 +397,12 @@ def test_a_study_that_ended_before_it_knew_its_noise_tells_none(
     assert "noise floor" not in text.replace("grey band is the noise floor", "")
 
 
-def test_a_study_that_has_not_ended_has_no_page(make_results: MakeResults) -> None:
+def test_a_study_that_has_not_ended_has_no_page(make_results):
     with pytest.raises(UsageError, match=r"holds no study that has ended .*--resume"):
         report.render(make_results(spin_wins, stop_at=40.0))
 
 
-def test_the_command_writes_the_page_and_says_where(
-    improved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_the_page_and_says_where(improved, tmp_path, capsys):
     assert cli.status_of(["report", str(improved)]) == 0
     assert capsys.readouterr().out == f"{improved / 'report.html'}\n"
     assert (improved / "report.html").read_text().startswith("<!doctype html>")
@@ -427,16 +414,14 @@ def test_the_command_writes_the_page_and_says_where(
 # ---- the dashboard -------------------------------------------------------------------------------
 
 
-def trials_in(path: Path) -> list[optuna.trial.FrozenTrial]:
+def trials_in(path):
     """What optuna-dashboard sees in a storage."""
     storage = JournalStorage(JournalFileBackend(str(path)))
     (name,) = optuna.get_all_study_names(storage)
     return optuna.load_study(study_name=name, storage=storage).trials
 
 
-def test_a_storage_holds_every_configuration_once_also_of_a_study_that_is_running(
-    tmp_path: Path,
-) -> None:
+def test_a_storage_holds_every_configuration_once_also_of_a_study_that_is_running(tmp_path):
     """Each parameter stands there with its allocator."""
     arms = [Arm("none"), SPIN, Arm("hz"), Arm("glibc")]
     with LocalStudy(tmp_path, {"workload": "x"}, MACHINE) as store:
@@ -455,9 +440,9 @@ def test_a_storage_holds_every_configuration_once_also_of_a_study_that_is_runnin
 
 
 def test_the_dashboard_is_started_with_the_storage_or_named_where_it_is_not_installed(
-    improved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    started: list[str] = []
+    improved, monkeypatch, capsys
+):
+    started = []
     places = iter(["dashboard", None])
     monkeypatch.setattr(cli_profile.shutil, "which", lambda name, path: next(places))
     monkeypatch.setattr(cli_profile.os, "execv", lambda program, argv: started.extend(argv))

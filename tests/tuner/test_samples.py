@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -34,10 +33,10 @@ DEFAULT = Arm("hz")
 CANDIDATE = Arm.of("hz", {"magazine_cap": 64, "depot_lock": "spin"})
 
 
-def block(number: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int = 3) -> Block:
+def block(number, arms=(DEFAULT, CANDIDATE), rounds=3):
     """A block of made-up numbers."""
 
-    def turn(index: int, i: int) -> Turn:
+    def turn(index, i):
         start_ns, disturbed = 1000 * number + i, "steal" * (i == 2)
         return Turn(i, (i + index) % 2, start_ns, 18_000_000, 18_000 + i, disturbed)
 
@@ -51,7 +50,7 @@ def block(number: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int
     return Block(number, "search", tuple(outcomes))
 
 
-def open_study(folder: Path, *, resume: bool = True, **changes: str) -> LocalStudy:
+def open_study(folder, *, resume=True, **changes):
     return LocalStudy(folder, {**IDENTITY, **changes}, MACHINE, resume=resume)
 
 
@@ -75,7 +74,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("case", BLOCKS)
-def test_a_block_comes_back_as_it_was_measured(case: str, tmp_path: Path) -> None:
+def test_a_block_comes_back_as_it_was_measured(case, tmp_path):
     told = tuple(BLOCKS[case])
     with open_study(tmp_path, resume=False) as study:
         for each in told:
@@ -87,7 +86,7 @@ def test_a_block_comes_back_as_it_was_measured(case: str, tmp_path: Path) -> Non
         open_study(tmp_path, resume=False)
 
 
-def test_a_column_has_values_of_one_type(tmp_path: Path) -> None:
+def test_a_column_has_values_of_one_type(tmp_path):
     arms = (DEFAULT, Arm.of("hz", {"shards": "auto"}), Arm.of("hz", {"shards": 4}))
     with open_study(tmp_path) as study:
         tell(study, block(0, arms, rounds=1))
@@ -97,7 +96,7 @@ def test_a_column_has_values_of_one_type(tmp_path: Path) -> None:
     assert columns(recording(tmp_path).lines, "outcome")["counters.refills"] == [7, 7, 7]
 
 
-def test_every_row_says_which_study_machine_and_number_it_has(tmp_path: Path) -> None:
+def test_every_row_says_which_study_machine_and_number_it_has(tmp_path):
     with open_study(tmp_path) as study:
         tell(study, block(0))
     rows = [json.loads(line) for line in (tmp_path / SAMPLES).read_text().splitlines()]
@@ -109,7 +108,7 @@ def test_every_row_says_which_study_machine_and_number_it_has(tmp_path: Path) ->
     assert turn.keys() > expected | {"counted_ns", "ops", "rss_kb", "disturbed", "machine", "crc"}
 
 
-def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path: Path) -> None:
+def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path):
     ending = {"summary": {"verdict": "no_gain"}}
     with open_study(tmp_path) as study:
         tell(study, block(0))
@@ -120,7 +119,7 @@ def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path: Path) -> 
     assert b'"kind":"end"' in recording(tmp_path).lines[-1]
 
 
-def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(tmp_path: Path) -> None:
+def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(tmp_path):
     with open_study(tmp_path) as study:
         tell(study, block(0))
         study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
@@ -139,7 +138,7 @@ def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(tmp_
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> list[bytes]:
+def written(tmp_path):
     """The lines of a study with two blocks, the second one not synced to its end."""
     with open_study(tmp_path) as study:
         tell(study, block(0))
@@ -147,7 +146,7 @@ def written(tmp_path: Path) -> list[bytes]:
     return recording(tmp_path).lines
 
 
-def go_on(folder: Path, content: bytes) -> list[bytes]:
+def go_on(folder, content):
     """What is kept of a log that holds `content`; two more blocks can be added to it."""
     (folder / SAMPLES).write_bytes(content)
     with open_study(folder) as study:
@@ -157,7 +156,7 @@ def go_on(folder: Path, content: bytes) -> list[bytes]:
     return kept
 
 
-def test_a_log_that_is_cut_anywhere_costs_only_the_line_that_is_cut(tmp_path, written) -> None:
+def test_a_log_that_is_cut_anywhere_costs_only_the_line_that_is_cut(tmp_path, written):
     whole = b"".join(written)
     for size in range(len(whole) - len(written[-1]) - 9, len(whole) + 1):
         count = sum(end <= size for end in accumulate(map(len, written)))
@@ -165,16 +164,16 @@ def test_a_log_that_is_cut_anywhere_costs_only_the_line_that_is_cut(tmp_path, wr
 
 
 def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_only(
-    tmp_path: Path, written: list[bytes]
-) -> None:
+    tmp_path, written
+):
     whole, begin = b"".join(written), sum(map(len, written[:11]))
     for start in range(begin, len(whole), 256):
         kept = go_on(tmp_path, whole[:start] + bytes(512) + whole[start + 512 :])
         assert kept == written[: len(kept)] and len(kept) >= 11
 
 
-def test_turns_are_written_without_a_sync_and_a_block_ends_with_one(tmp_path, monkeypatch) -> None:
-    synced: list[int] = []
+def test_turns_are_written_without_a_sync_and_a_block_ends_with_one(tmp_path, monkeypatch):
+    synced = []
     with open_study(tmp_path) as study:
         monkeypatch.setattr(os, "fdatasync", synced.append)
         study.begin(Plan(0, "search", (DEFAULT,), rounds=1))
@@ -187,7 +186,7 @@ def test_turns_are_written_without_a_sync_and_a_block_ends_with_one(tmp_path, mo
 
 
 @contextmanager
-def room_for(limit: int) -> Iterator[None]:
+def room_for(limit):
     """Lets no file grow beyond `limit` bytes: the disk is full there."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -198,7 +197,7 @@ def room_for(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_loses_nothing_that_was_measured_and_the_study_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing_that_was_measured_and_the_study_goes_on(tmp_path):
     with room_for(64):
         open_study(tmp_path)
     one, log = block(1), tmp_path / SAMPLES
@@ -220,14 +219,14 @@ def test_a_full_disk_loses_nothing_that_was_measured_and_the_study_goes_on(tmp_p
 # ---- damage, and what is no study ----------------------------------------------------------------
 
 
-def refused(folder: Path, said: str) -> None:
+def refused(folder, said):
     """Neither read nor written, in these words."""
     for action in (open_study, recording):
         with pytest.raises(HztuneError, match=said):
             action(folder)
 
 
-NEWER = packed(StudyRow(0, "x", 2, {}, MACHINE, ""))  # type: ignore[arg-type]
+NEWER = packed(StudyRow(0, "x", 2, {}, MACHINE, ""))
 
 
 @pytest.mark.parametrize(
@@ -239,8 +238,8 @@ NEWER = packed(StudyRow(0, "x", 2, {}, MACHINE, ""))  # type: ignore[arg-type]
     ],
 )
 def test_what_was_changed_is_newer_or_another_file_is_refused_and_left_alone(
-    changed: Callable[[bytes], bytes], said: str, tmp_path: Path, written: list[bytes]
-) -> None:
+    changed, said, tmp_path, written
+):
     content = changed(b"".join(written))
     (tmp_path / SAMPLES).write_bytes(content)
     refused(tmp_path, said)
@@ -248,9 +247,7 @@ def test_what_was_changed_is_newer_or_another_file_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bytes_that_were_overwritten_are_a_sentence_or_cost_the_end_only(
-    seed: int, tmp_path: Path, written: list[bytes]
-) -> None:
+def test_bytes_that_were_overwritten_are_a_sentence_or_cost_the_end_only(seed, tmp_path, written):
     chance, content = Random(seed), bytearray(b"".join(written))
     for _ in range(chance.choice([1, 8, 200])):
         content[chance.randrange(len(content))] = chance.randrange(256)
@@ -264,20 +261,20 @@ def test_bytes_that_were_overwritten_are_a_sentence_or_cost_the_end_only(
         assert (tmp_path / SAMPLES).read_bytes() == content
 
 
-def link(path: Path) -> None:
+def link(path):
     path.symlink_to(path.with_name("elsewhere"))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, link])
-def test_what_is_no_file_is_refused_without_waiting(make, tmp_path) -> None:
+def test_what_is_no_file_is_refused_without_waiting(make, tmp_path):
     make(tmp_path / SAMPLES)
     refused(tmp_path, "cannot")
 
 
 @pytest.mark.parametrize("words", [["report"], ["export", "--format", "samples"]])
 def test_a_file_of_a_study_in_place_of_its_directory_is_told_with_the_directory(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    words, tmp_path, capsys
+):
     open_study(tmp_path).close()
     file = tmp_path / SAMPLES
     assert cli.status_of([*words, str(file)]) == 2
@@ -291,7 +288,7 @@ EXPORTS = [["export", "--format", "csv"], ["export", "--format", "samples"]]
 
 @pytest.mark.parametrize("words", [["report"], *EXPORTS])
 @pytest.mark.parametrize("odd", [b"\x1b[2J", b"\xff", b"\\u009b2J", b"\xe2\x80\xae"])
-def test_the_study_of_another_steers_no_terminal(odd, words, tmp_path, capsys) -> None:
+def test_the_study_of_another_steers_no_terminal(odd, words, tmp_path, capsys):
     with open_study(tmp_path) as study:
         tell(study, block(0))
     lines = recording(tmp_path).lines
@@ -305,7 +302,7 @@ def test_the_study_of_another_steers_no_terminal(odd, words, tmp_path, capsys) -
 # ---- whose it is ---------------------------------------------------------------------------------
 
 
-def test_a_directory_of_another_study_or_machine_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_directory_of_another_study_or_machine_is_refused_in_words(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         recording(tmp_path)
     open_study(tmp_path).close()
@@ -321,7 +318,7 @@ def test_a_directory_of_another_study_or_machine_is_refused_in_words(tmp_path: P
     assert recording(tmp_path).lines == before
 
 
-def test_a_study_that_is_refused_before_its_first_sample_leaves_no_file(tmp_path: Path) -> None:
+def test_a_study_that_is_refused_before_its_first_sample_leaves_no_file(tmp_path):
     for measured, left in (((), False), ((block(0),), True), ((), True)):
         with pytest.raises(UsageError, match="too small"), open_study(tmp_path) as study:
             for each in measured:
@@ -331,7 +328,7 @@ def test_a_study_that_is_refused_before_its_first_sample_leaves_no_file(tmp_path
     assert recording(tmp_path).blocks == (block(0),)
 
 
-def test_a_study_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
+def test_a_study_in_use_is_refused_with_the_process_that_has_it(tmp_path):
     said = f"written by process {os.getpid()};"
     with open_study(tmp_path), pytest.raises(UsageError, match=said):
         open_study(tmp_path)
@@ -341,7 +338,7 @@ def test_a_study_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) 
 # ---- when it was measured ------------------------------------------------------------------------
 
 
-def lasting_from(begin_s: float, *arms: int) -> Block:
+def lasting_from(begin_s, *arms):
     """A block that begins then; each arm has so many turns of a second, all in a row."""
     outcomes, now_s = [], begin_s
     for count in arms:
@@ -360,5 +357,5 @@ def lasting_from(begin_s: float, *arms: int) -> Block:
         ([(10, 3), (13, 0, 0), (15, 3)], [(0, 3), (3, 3), (5, 8)]),  # a block without a turn
     ],
 )
-def test_the_time_of_a_study_is_read_from_its_turns(blocks, expected) -> None:
+def test_the_time_of_a_study_is_read_from_its_turns(blocks, expected):
     assert list(times_of([lasting_from(*each) for each in blocks])) == expected

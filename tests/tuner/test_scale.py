@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 from math import factorial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ Station, solved = MODEL["Station"], MODEL["solved"]
 
 
 @pytest.mark.parametrize("threads", [2, 5, 20])
-def test_one_lock_is_the_machine_repairman(threads: int) -> None:
+def test_one_lock_is_the_machine_repairman(threads):
     """P(all think) = 1 / sum of N! / (N - n)! (D/Z)^n; the lock is in use otherwise."""
     demand, think = 10.0, 100.0
     weights = [
@@ -29,13 +28,13 @@ def test_one_lock_is_the_machine_repairman(threads: int) -> None:
 LINE_NS, FAULT_NS = 40.0, 2000.0
 
 
-def ns_per_op(base: dict[str, Any], run: dict[str, Any], cpus: int = 1) -> float:
+def ns_per_op(base, run, cpus=1):
     """What the model says that an operation of a thread costs."""
     speed = MODEL["predicted"](base, run, cpus, LINE_NS, FAULT_NS).ops_per_ns
     return float(min(cpus, run["threads"]) / speed)
 
 
-def a_run(**changed: Any) -> dict[str, Any]:
+def a_run(**changed):
     """A run of the ledger with one lock and one slow path."""
     lock = {"name": "depot", "class": 1, "shard": 0, "per_op": 0.01, "ns": 100.0}
     return {
@@ -51,7 +50,7 @@ def a_run(**changed: Any) -> dict[str, Any]:
     }
 
 
-def test_a_line_from_another_cpu_takes_half_of_what_a_pass_to_and_fro_does() -> None:
+def test_a_line_from_another_cpu_takes_half_of_what_a_pass_to_and_fro_does():
     ways = {"program": 0.2, "hz": 0.1}
     few, many = (a_run(locks=[], ways_per_op=ways, threads=threads) for threads in (2, 64))
     assert ns_per_op(a_run(), few, 1) == pytest.approx(50.0)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,7 @@ from hztune.errors import UsageError
 from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import described
 from hztune.measure.scope import entered, freezer
-from hztune.profile import Objective, Profile, WorkloadId
+from hztune.profile import Objective, WorkloadId
 from hztune.quota import Quota, memory_text
 from hztune.verify.claim import targets
 from hztune.workload import WorkloadSpec
@@ -31,12 +29,11 @@ from .measured import CONTROL, OpenProof
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
-MakeProfile = Callable[..., Profile]
 QUOTA = Quota(2.0, 512 * 1024)
 V2_FILES = {"cgroup.controllers": "cpu memory pids", "cgroup.subtree_control": "cpu memory"}
 
 
-def can_hold() -> bool:
+def can_hold():
     """Whether this process may make a control group with a memory limit."""
     try:
         with entered(Quota(None, 64 << 10)) as made:
@@ -49,10 +46,10 @@ real = pytest.mark.skipif(not can_hold(), reason="this process may not make a co
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Callable[..., Path]:
+def tree(tmp_path):
     """Makes a stand-in of / with control groups."""
 
-    def make(own: str, folders: dict[str, dict[str, str]]) -> Path:
+    def make(own, folders):
         (tmp_path / "proc/self").mkdir(parents=True)
         (tmp_path / "proc/self/cgroup").write_text(own)
         for name, files in folders.items():
@@ -68,7 +65,7 @@ def tree(tmp_path: Path) -> Callable[..., Path]:
 # ---- version 2, on a stand-in --------------------------------------------------------------------
 
 
-def test_a_group_of_version_2_gets_its_limits_and_is_joined(tree: Callable[..., Path]) -> None:
+def test_a_group_of_version_2_gets_its_limits_and_is_joined(tree):
     root = tree("0::/user.slice\n", {"": V2_FILES, "user.slice": V2_FILES})
     with entered(QUOTA, root) as made:
         (group,) = made.groups
@@ -82,9 +79,7 @@ def test_a_group_of_version_2_gets_its_limits_and_is_joined(tree: Callable[..., 
         assert not (made.groups[0] / "memory.max").exists()
 
 
-def test_a_group_is_made_above_where_ones_own_has_no_controllers(
-    tree: Callable[..., Path],
-) -> None:
+def test_a_group_is_made_above_where_ones_own_has_no_controllers(tree):
     closed = {"cgroup.controllers": "", "cgroup.subtree_control": ""}
     root = tree("0::/a/b\n", {"": V2_FILES, "a": V2_FILES, "a/b": closed})
     (root / "sys/fs/cgroup/a/b/cgroup.subtree_control").unlink()
@@ -102,16 +97,14 @@ def test_a_group_is_made_above_where_ones_own_has_no_controllers(
         {"unified": {"cgroup.controllers": "", "cgroup.procs": ""}},
     ],
 )
-def test_where_there_is_no_freezer_none_is_made_and_nothing_is_left(
-    tree: Callable[..., Path], files: dict[str, dict[str, str]]
-) -> None:
+def test_where_there_is_no_freezer_none_is_made_and_nothing_is_left(tree, files):
     root = tree("0::/\n", files)
     with freezer(root) as group:
         assert group is None
     assert [*root.rglob("hztune-*")] == []
 
 
-def test_what_the_kernel_ended_and_what_it_charges_is_read(tree: Callable[..., Path]) -> None:
+def test_what_the_kernel_ended_and_what_it_charges_is_read(tree):
     root = tree("0::/\n", {"": V2_FILES})
     with entered(QUOTA, root) as made:
         (group,) = made.groups
@@ -135,9 +128,7 @@ V1 = {
 }
 
 
-def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(
-    tree: Callable[..., Path],
-) -> None:
+def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(tree):
     root = tree("4:memory:/y\n1:cpu,cpuacct:/x\n0::/\n", V1)
     with entered(QUOTA, root) as made:
         cpu, memory = made.groups
@@ -151,10 +142,8 @@ def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(
 # ---- no right -----------------------------------------------------------------------
 
 
-def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(
-    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Path, *args: Any, **named: Any) -> None:
+def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(tree, monkeypatch):
+    def refuse(self, *args, **named):
         raise PermissionError(13, "Permission denied")
 
     root = tree("0::/\n", {"": V2_FILES})
@@ -166,7 +155,7 @@ def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(
         pass
 
 
-def test_groups_of_a_process_that_is_gone_are_removed(tree: Callable[..., Path]) -> None:
+def test_groups_of_a_process_that_is_gone_are_removed(tree):
     root = tree("0::/\n", {"": V2_FILES})
     stale = root / "sys/fs/cgroup/hztune-999999999-0"
     alive = root / f"sys/fs/cgroup/hztune-{os.getpid()}-77"
@@ -184,8 +173,8 @@ IS_INSIDE = "sys.exit('hztune-' not in open('/proc/self/cgroup').read())"
 
 
 @real
-def test_a_program_is_measured_by_runs_each_in_a_container_that_goes_with_it() -> None:
-    said: list[str] = []
+def test_a_program_is_measured_by_runs_each_in_a_container_that_goes_with_it():
+    said = []
     words = (sys.executable, "-I", "-S", "-c", TAKES + IS_INSIDE)
     program = described(words, memory="64M", timeout=20.0, warmup=0)
     executor = ProgramExecutor(program, seed=1, identity=OpenProof(), say=said.append)
@@ -202,7 +191,7 @@ def test_a_program_is_measured_by_runs_each_in_a_container_that_goes_with_it() -
 # ---- what is asked, and what a profile says ------------------------------------------------------
 
 
-def test_a_workload_in_a_container_is_another_study_and_measured_by_runs() -> None:
+def test_a_workload_in_a_container_is_another_study_and_measured_by_runs():
     asked = requested("larson", threads=2, cpus=1.0, memory="512M")
     assert asked.workload is not None and not asked.workload.steady
     assert asked.workload.label.endswith("in 1 CPU and 512M of memory")
@@ -212,7 +201,7 @@ def test_a_workload_in_a_container_is_another_study_and_measured_by_runs() -> No
     assert [memory_text(kb) for kb in (512 << 10, 2 << 20, 1000)] == ["512M", "2G", "1000K"]
 
 
-def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfile) -> None:
+def test_a_profile_says_in_which_container_it_was_proved(make_profile):
     made = make_profile(objective=Objective("ops_per_s", {}, quota=QUOTA))
     quota = json.loads(profile.dumps(made))["objective"]["quota"]
     assert quota == {"cpus": 2.0, "memory_kb": 524288}
@@ -221,9 +210,7 @@ def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfi
     assert "quota" not in json.loads(profile.dumps(make_profile()))["objective"]
 
 
-def test_a_claim_is_measured_again_in_its_container_and_in_no_other(
-    make_profile: MakeProfile,
-) -> None:
+def test_a_claim_is_measured_again_in_its_container_and_in_no_other(make_profile):
     of = WorkloadId("program", "true", "", {})
     made = make_profile(objective=Objective("wall_s", {}, quota=QUOTA), workload=of, threads=0)
     program = described(("true",))

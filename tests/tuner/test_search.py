@@ -8,17 +8,15 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
-from lab.replay import ModelNoise, NoiseSource, Truth
+from lab.replay import ModelNoise, Truth
 from optuna.samplers import RandomSampler
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.space import Space
-from hztune.sparse.grid import FAR, Floats
+from hztune.sparse.grid import FAR
 from hztune.stats.intervals import LEAST_PLANNED
 from hztune.stats.noise import two_states
 from hztune.stats.question import Looks
@@ -36,17 +34,17 @@ CONTROL = Arm("hz")
 SPIN = Arm.of("hz", {"lock": "spin"})
 
 
-def arms(bench: Workbench, role: str) -> list[list[Arm]]:
+def arms(bench, role):
     """The arms of every block of a role."""
     return [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == role]
 
 
-def calibrated(bench: Workbench) -> Workbench:
+def calibrated(bench):
     calibrate(bench, CONTROL, share=0.1)
     return bench
 
 
-def searched(bench: Workbench, space: Space, share: float = 0.5) -> Search:
+def searched(bench, space, share=0.5):
     """A search that has ended."""
     search = Search(bench, space, seed=1)
     search.run(share)
@@ -54,7 +52,7 @@ def searched(bench: Workbench, space: Space, share: float = 0.5) -> Search:
 
 
 @pytest.fixture(scope="module")
-def spinning(toy_space: Space) -> Workbench:
+def spinning(toy_space):
     """A bench whose study, in which the spin lock is a fifth faster, is to be proved."""
     bench = calibrated(bench_of(spin_wins(), SIMULATED))
     searched(bench, toy_space)
@@ -64,14 +62,14 @@ def spinning(toy_space: Space) -> Workbench:
 # ---- calibration ---------------------------------------------------------------------------------
 
 
-def test_the_calibration_measures_only_the_default_and_keeps_to_its_share() -> None:
+def test_the_calibration_measures_only_the_default_and_keeps_to_its_share():
     bench = bench_of(flat)
     calibrate(bench, CONTROL, share=0.1)
     assert {arm for block in arms(bench, "aa") for arm in block} == {CONTROL}
     assert bench.budget.elapsed() <= 0.1 * bench.budget.total_s
 
 
-def test_a_default_that_does_not_run_ends_the_study_with_its_reason() -> None:
+def test_a_default_that_does_not_run_ends_the_study_with_its_reason():
     crashing = "hz does not run with its defaults: none of 4 processes ended well (crash: "
     with pytest.raises(HztuneError, match=re.escape(crashing)):
         calibrate(bench_of(lambda arm: Truth(status="crash")), CONTROL, share=0.1)
@@ -79,13 +77,13 @@ def test_a_default_that_does_not_run_ends_the_study_with_its_reason() -> None:
         calibrate(bench_of(lambda arm: Truth(status="hang")), Arm("none"), share=0.1)
 
 
-def test_a_program_that_often_fails_is_told_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_often_fails_is_told_how_often(monkeypatch):
     bench = bench_of(flat)
 
     measure, failed = bench.executor.measure, Outcome(Arm("none"), "failed", "exit status 1")
 
-    def measured(*args: Any, **more: Any) -> Block:
-        block: Block = measure(*args, **more)
+    def measured(*args, **more):
+        block = measure(*args, **more)
         if bench.ledger.blocks:
             return block
         return replace(block, outcomes=(block.outcomes[0], failed) * 2)
@@ -101,7 +99,7 @@ def test_a_program_that_often_fails_is_told_how_often(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("gain", "times"), [(0.0, 2), (-0.2, 1)])
-def test_a_preset_is_measured_twice_unless_behind(toy_space, gain, times) -> None:
+def test_a_preset_is_measured_twice_unless_behind(toy_space, gain, times):
     preset = Arm.of("hz", {"shards": 4})
     bench = bench_of(lambda arm: Truth(gain if arm == preset else 0.0), SIMULATED)
     calibrate(bench, CONTROL, share=0.1)
@@ -109,7 +107,7 @@ def test_a_preset_is_measured_twice_unless_behind(toy_space, gain, times) -> Non
     assert sum(preset in block for block in arms(bench, "search")[:2]) == times
 
 
-def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(toy_space: Space) -> None:
+def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(toy_space):
     bench = bench_of(lambda arm: Truth(-0.5 if arm.params else 0.0), SIMULATED, budget_s=10.0)
     search = Search(bench, toy_space, seed=1)
     search.run(share=0.16)
@@ -117,26 +115,26 @@ def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(toy_spa
     assert [len(block) for block in arms(bench, "search")] == [1 + SLOTS, 1 + LEAST_SLOTS]
 
 
-def test_the_number_of_trials_is_kept(toy_space: Space) -> None:
+def test_the_number_of_trials_is_kept(toy_space):
     bench = bench_of(spin_wins(), SIMULATED, budget_s=1000)
     Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
     assert bench.ledger.configurations == 9
 
 
-def test_those_that_could_win_are_measured_again_and_losers_are_not(toy_space: Space) -> None:
-    def landscape(arm: Arm) -> Truth:
+def test_those_that_could_win_are_measured_again_and_losers_are_not(toy_space):
+    def landscape(arm):
         return Truth(0.2 if arm.config.get("lock") == "spin" else -0.4)
 
     bench = calibrated(bench_of(landscape, SIMULATED, budget_s=300))
     searched(bench, toy_space)
-    pairs: dict[bool, list[int]] = {True: [], False: []}
+    pairs = {True: [], False: []}
     for record in bench.ledger.searched.values():
         pairs[record.arm.config.get("lock") == "spin"].append(len(record.pairs))
     assert fmean(pairs[True]) > fmean(pairs[False])
     assert fmean(pairs[False]) < 1.4
 
 
-def test_seed_and_ledger_alone_say_what_is_searched(spinning: Workbench, toy_space: Space) -> None:
+def test_seed_and_ledger_alone_say_what_is_searched(spinning, toy_space):
     again = calibrated(bench_of(spin_wins(), SIMULATED))
     search = searched(again, toy_space)
     assert arms(again, "search") == arms(spinning, "search")
@@ -146,15 +144,15 @@ def test_seed_and_ledger_alone_say_what_is_searched(spinning: Workbench, toy_spa
     assert fresh._batch(proposing=True) == search._batch(proposing=True)
 
 
-def test_search_and_model_agree_on_what_is_far_behind() -> None:
+def test_search_and_model_agree_on_what_is_far_behind():
     assert FAR_BEHIND == FAR
 
 
 # ---- failures ------------------------------------------------------------------------------------
 
 
-def test_failures_are_infeasible_and_the_search_goes_on(toy_space: Space) -> None:
-    def landscape(arm: Arm) -> Truth:
+def test_failures_are_infeasible_and_the_search_goes_on(toy_space):
+    def landscape(arm):
         if arm.config.get("pages") == "on":
             return Truth(status="crash")
         if arm.config.get("lock") == "lockfree":
@@ -171,11 +169,11 @@ def test_failures_are_infeasible_and_the_search_goes_on(toy_space: Space) -> Non
 
 
 @pytest.mark.parametrize("own", [None, RandomSampler(seed=1)])
-def test_what_an_allocator_refused_once_is_asked_of_it_no_more(own, toy_space) -> None:
+def test_what_an_allocator_refused_once_is_asked_of_it_no_more(own, toy_space):
     ledger, refused = Ledger(), Arm.of("hz", {"lock": "lockfree"})
     proposer = Proposer(toy_space, ledger, seed=1, sampler=own)
 
-    def proposed() -> tuple[int, bool]:
+    def proposed():
         """How many arms, and whether one holds it, alone or beside others."""
         arms = proposer.suggest(80)
         return len(arms), any(arm.config.get("lock") == "lockfree" for arm in arms)
@@ -185,13 +183,13 @@ def test_what_an_allocator_refused_once_is_asked_of_it_no_more(own, toy_space) -
     assert proposed() == (80, False)
 
 
-def test_a_control_that_keeps_failing_ends_the_study(toy_space: Space) -> None:
+def test_a_control_that_keeps_failing_ends_the_study(toy_space):
     bench = bench_of(lambda arm: Truth(status="oom" if arm.is_default else "ok"))
     with pytest.raises(HztuneError, match="the control failed 3 times in a row"):
         Search(bench, toy_space, seed=1).run(share=1.0)
 
 
-def test_a_block_whose_control_failed_says_nothing() -> None:
+def test_a_block_whose_control_failed_says_nothing():
     default, other = CONTROL, Arm.of("hz", {"lock": "spin"})
     ledger = Ledger()
     ledger.add(Block(0, "search", (Outcome(default, "hang", "x"), Outcome(other, "ok", "", 1.0))))
@@ -200,7 +198,7 @@ def test_a_block_whose_control_failed_says_nothing() -> None:
     assert ledger.next_number == 1
 
 
-def test_a_stop_is_asked_for_before_each_block(toy_space: Space) -> None:
+def test_a_stop_is_asked_for_before_each_block(toy_space):
     bench = bench_of(flat)
     bench.stop = lambda: len(bench.ledger.blocks) >= 3
     with pytest.raises(StoppedByUser):
@@ -217,15 +215,15 @@ def test_a_stop_is_asked_for_before_each_block(toy_space: Space) -> None:
      ("1M", 9.0, 2048.0, math.log(2)), ("2G", 1.0, 1024.0 * 1024, -math.log(2)),
      ("512K", 1.0, 512.0, 0.0)],
 )  # fmt: skip
-def test_a_memory_limit_is_a_multiple_or_a_size(text, control, candidate, excess) -> None:
+def test_a_memory_limit_is_a_multiple_or_a_size(text, control, candidate, excess):
     assert MemoryLimit.of(text).excess(control, candidate) == pytest.approx(excess, abs=1e-9)
 
 
-def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
+def test_a_limit_is_kept_only_when_the_pairs_show_it():
     limit = MemoryLimit.of("1.10x")
     below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
 
-    def answer(excesses: list[float], error: float = 0.05) -> str:
+    def answer(excesses, error=0.05):
         looks = Looks.due(len(excesses), LEAST_PLANNED, len(excesses), is_last=True)
         return limit.question(excesses, looks, error).answer
 
@@ -240,7 +238,7 @@ def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
 # ---- the ledger ----------------------------------------------------------------------------------
 
 
-def test_the_search_never_sees_confirmation_pairs() -> None:
+def test_the_search_never_sees_confirmation_pairs():
     bench = bench_of(spin_wins(), SIMULATED)
     bench.measure([CONTROL, SPIN], "confirm", 10)
     assert bench.ledger.searched == {}
@@ -250,7 +248,7 @@ def test_the_search_never_sees_confirmation_pairs() -> None:
 # ---- what the search knows -----------------------------------------------------------------------
 
 
-def test_the_finalist_is_the_shortest_of_the_best(spinning: Workbench, toy_space: Space) -> None:
+def test_the_finalist_is_the_shortest_of_the_best(spinning, toy_space):
     search = Search(spinning, toy_space, seed=1)
     finalist = search.finalist(most=4)
     assert finalist is not None and finalist[0] == SPIN
@@ -263,13 +261,12 @@ def test_the_finalist_is_the_shortest_of_the_best(spinning: Workbench, toy_space
     assert second is None or second[0] != SPIN
 
 
-def test_a_chain_adds_the_strongest_parameter_first(toy_space: Space) -> None:
-    def two(arm: Arm) -> Truth:
+def test_a_chain_adds_the_strongest_parameter_first(toy_space):
+    def two(arm):
         return Truth(0.2 * ("lock" in arm.config) + 0.08 * (arm.config.get("pages") == "on"))
 
     search = searched(calibrated(bench_of(two, SIMULATED, budget_s=200)), toy_space, 0.6)
     finalist = search.finalist(most=4)
-    assert finalist is not None
     assert [*finalist[0].config] == ["lock"]
     assert finalist[1].config.get("pages") == "on"
     for shorter, longer in pairwise(finalist):
@@ -280,7 +277,7 @@ def test_a_chain_adds_the_strongest_parameter_first(toy_space: Space) -> None:
 
 
 @pytest.mark.parametrize("name", ["tpe", "optuna.samplers:NSGAIISampler"])
-def test_any_sampler_of_optuna_finds_a_great_gain(name: str, toy_space: Space) -> None:
+def test_any_sampler_of_optuna_finds_a_great_gain(name, toy_space):
     bench = bench_of(spin_wins(), SIMULATED, budget_s=120.0)
     search = Search(bench, toy_space, seed=1, sampler=name)
     search.run(share=0.5)
@@ -295,7 +292,7 @@ class Late(RandomSampler):
 
 
 @pytest.mark.parametrize("name", ["best", "json:loads", "nowhere:Late", f"{__name__}:Late"])
-def test_what_is_no_sampler_is_refused_with_what_is(name: str) -> None:
+def test_what_is_no_sampler_is_refused_with_what_is(name):
     with pytest.raises(UsageError, match=r"legal are sparse, tpe, .*, or module:Class"):
         sampler_named(name, seed=1)
 
@@ -309,25 +306,25 @@ STEADY = ModelNoise(within=0.01, between=0.005, common=0.01)
 class TwoSpeeds:
     """Every run is fast or a fifth slower, by chance."""
 
-    def draw(self, rng: np.random.Generator, rounds: int, arms: int) -> Floats:
-        slow: Floats = np.where(rng.random((rounds, arms)) < 0.4, -0.2, 0.0)
-        noise: Floats = rng.normal(0.0, 0.004, (rounds, arms))
+    def draw(self, rng, rounds, arms):
+        slow = np.where(rng.random((rounds, arms)) < 0.4, -0.2, 0.0)
+        noise = rng.normal(0.0, 0.004, (rounds, arms))
         return slow + noise
 
 
 class TwoMoments:
     """Every other block is a fifth slower, all its runs alike."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.blocks = 0
 
-    def draw(self, rng: np.random.Generator, rounds: int, arms: int) -> Floats:
+    def draw(self, rng, rounds, arms):
         self.blocks += 1
-        noise: Floats = rng.normal(0.0, 0.004, (rounds, arms))
+        noise = rng.normal(0.0, 0.004, (rounds, arms))
         return noise - 0.2 * (self.blocks % 2)
 
 
-def runs_bench(run_ms: float, noise: NoiseSource = STEADY, budget_s: float = 300.0) -> Workbench:
+def runs_bench(run_ms, noise=STEADY, budget_s=300.0):
     """A bench that measures whole programs, on which the spin lock is a third faster."""
     times = {"turn_ms": run_ms, "skip_ms": 0.0, "warmup_ms": 0.0, "start_ms": 0.0}
     return bench_of(spin_wins(0.3), noise, budget_s=budget_s, **times)
@@ -343,8 +340,8 @@ def runs_bench(run_ms: float, noise: NoiseSource = STEADY, budget_s: float = 300
     ],
 )
 def test_short_programs_run_several_times_and_those_with_two_speeds_need_more_pairs(
-    run_ms: float, noise: NoiseSource, warning: str, repeats: int, least_pairs: int
-) -> None:
+    run_ms, noise, warning, repeats, least_pairs
+):
     bench = runs_bench(run_ms, noise)
     calibrate(bench, Arm("hz"), 0.08)
     calibration = assess(bench, 20.0, 0.01)
@@ -356,7 +353,7 @@ def test_short_programs_run_several_times_and_those_with_two_speeds_need_more_pa
     assert len(block.control.turns) == repeats
 
 
-def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space: Space) -> None:
+def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space):
     decision = Winner(runs_bench(400.0, TwoSpeeds(), 20.0), toy_space, seed=1).run()
     assert decision.verdict == "not_enough_data"
     assert re.search(r"the 20 fresh pairs of a claim .* --budget 26s would do", decision.why)
@@ -365,13 +362,13 @@ def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space: S
 # ---- the statistic -------------------------------------------------------------------------------
 
 
-def test_two_groups_are_seen_with_their_distance() -> None:
+def test_two_groups_are_seen_with_their_distance():
     rng = Random(1)
     values = [rng.gauss(0.0, 0.01) + 0.3 * (place % 3 == 0) for place in range(18)]
     assert two_states(values) == pytest.approx(0.3, abs=0.02)
 
 
-def test_one_group_is_seldom_taken_for_two() -> None:
+def test_one_group_is_seldom_taken_for_two():
     rng = Random(2)
     found = [two_states([rng.gauss(0.0, 0.1) for _ in range(12)]) for _ in range(200)]
     assert sum(distance is not None for distance in found) <= 4
@@ -386,5 +383,5 @@ def test_one_group_is_seldom_taken_for_two() -> None:
         [0.5] * 12,  # all the same
     ],
 )
-def test_what_is_no_reason_for_doubt(values: list[float]) -> None:
+def test_what_is_no_reason_for_doubt(values):
     assert two_states(values) is None

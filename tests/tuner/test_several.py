@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 
 from hztune import profile
@@ -20,19 +17,17 @@ from hztune.measure import SeveralExecutor
 from hztune.measure.executors import executor_for
 from hztune.profile import Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.space import Space
 from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
-from hztune.store import Sink
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit
-from hztune.study.proof import Proof, prove
+from hztune.study.proof import prove
 from hztune.tune.story import Winner
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
-from .conftest import MACHINE, QUIET, Kept, MakeProfile, flat, spin_wins
+from .conftest import MACHINE, QUIET, Kept, flat, spin_wins
 
 LOUD = ModelNoise(within=0.1, between=0.15, common=0.1)
 UNSURE = ModelNoise(within=0.03, between=0.03)
@@ -41,18 +36,11 @@ FIVE_PERCENT = LossLimit("5%", -math.log(0.95), ("a", "b"))
 CONTROL, SPIN = Arm("hz"), Arm("hz", (("lock", "spin"),))
 
 
-def several(
-    landscapes: Sequence[Landscape],
-    sink: Sink | None = None,
-    clock: VirtualClock | None = None,
-    *,
-    noise: ModelNoise = QUIET,
-    seed: int = 0,
-) -> SeveralExecutor:
+def several(landscapes, sink=None, clock=None, *, noise=QUIET, seed=0):
     """An executor over landscapes named a, b, ...; each draws a noise of its own."""
     shared = clock or VirtualClock()
 
-    def make(part: int, landscape: Landscape, sink: Sink) -> Kept:
+    def make(part, landscape, sink):
         own = 26 * seed + part
         return Kept(ReplayExecutor(landscape, noise, seed=own, clock=shared), sink)
 
@@ -60,33 +48,30 @@ def several(
     return SeveralExecutor(parts, sink)
 
 
-def bench_over(
-    landscapes: Sequence[Landscape], ledger: Ledger, budget_s: float, **how: Any
-) -> Workbench:
+def bench_over(landscapes, ledger, budget_s, **how):
     clock = VirtualClock()
     executor = several(landscapes, clock=clock, **how)
     return Workbench(executor, ledger, Budget(clock, budget_s), Quiet())
 
 
-def measured(landscapes: Sequence[Landscape], rounds: int = 20) -> Block:
+def measured(landscapes, rounds=20):
     return several(landscapes).measure([CONTROL, SPIN], role="confirm", rounds=rounds, number=0)
 
 
 # ---- joining and keeping -------------------------------------------------------------------------
 
 
-def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
+def test_the_ratio_is_the_geometric_mean_of_the_workloads():
     control, spin = measured([spin_wins(0.3), spin_wins(-0.1)], rounds=100).outcomes
     pair = pair_ratio(control, spin)
     parts = [part for part in part_ratios(control, spin) if part]
-    assert pair is not None
     assert pair.log_ratio == pytest.approx(sum(part.log_ratio for part in parts) / 2)
     assert [part.log_ratio for part in parts] == pytest.approx([0.3, -0.1], abs=0.05)
     assert pair.turn_variance == pytest.approx(sum(part.turn_variance for part in parts) / 4)
     assert spin.rounds == 100 and len(spin.all_turns) == 200
 
 
-def test_what_fails_on_one_workload_has_failed_and_is_told_where() -> None:
+def test_what_fails_on_one_workload_has_failed_and_is_told_where():
     block = measured([flat, lambda arm: Truth(status="ok" if arm.is_default else "crash")])
     assert block.control.ok
     assert block.outcomes[1].status == "crash"
@@ -94,8 +79,8 @@ def test_what_fails_on_one_workload_has_failed_and_is_told_where() -> None:
     assert pair_ratio(*block.outcomes) is None
 
 
-def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean() -> None:
-    def greedy(arm: Arm) -> Truth:
+def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean():
+    def greedy(arm):
         return Truth(rss_kb=100_000 if arm.is_default else 200_000)
 
     control, spin = measured([flat, greedy]).outcomes
@@ -106,7 +91,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
 
 
-def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Path) -> None:
+def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path):
     with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
         first, second = several([flat, flat], store), several([flat, flat], store)
         first._executors[0].measure([CONTROL], role="aa", rounds=2, number=0)
@@ -117,7 +102,7 @@ def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Pa
 # ---- deciding ------------------------------------------------------------------------------------
 
 
-def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space: Space) -> None:
+def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space):
     bench = bench_over([spin_wins(0.3), spin_wins(0.1)], Ledger(None, ONE_PERCENT), 400.0)
     decision = Winner(bench, toy_space, 1).run()
     assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
@@ -125,7 +110,7 @@ def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space: Spac
         assert interval is not None and interval.low < truth < interval.high
 
 
-def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space: Space) -> None:
+def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space):
     bench = bench_over([spin_wins(0.5), spin_wins(-0.2)], Ledger(None, ONE_PERCENT), 400.0)
     assert Winner(bench, toy_space, 1).run().arm.config.get("lock") != "spin"
     records = bench.ledger.searched.values()
@@ -133,22 +118,20 @@ def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space: Space) -> Non
     assert spinning and not any(record.feasible for record in spinning)
 
 
-def proof_of(
-    other: float, *, noise: ModelNoise = QUIET, budget_s: float = 40.0, seed: int = 0
-) -> tuple[Workbench, Proof]:
+def proof_of(other, *, noise=QUIET, budget_s=40.0, seed=0):
     """A proof of what gains 22 % on the first workload, and `other` on the second one."""
     landscapes, ledger = [spin_wins(0.2), spin_wins(other)], Ledger(None, FIVE_PERCENT)
     bench = bench_over(landscapes, ledger, budget_s, noise=noise, seed=seed)
     return bench, prove(bench, CONTROL, [SPIN], alpha=0.016, until=1.0)
 
 
-def test_a_workload_that_loses_too_much_ends_the_proof() -> None:
+def test_a_workload_that_loses_too_much_ends_the_proof():
     bench, proof = proof_of(-0.1)
     assert proof.answer == "over_loss"
     assert bench.budget.left() > 10.0
 
 
-def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
+def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small():
     bench, proof = proof_of(-0.03, noise=UNSURE, budget_s=8.0)
     assert proof.interval is not None and proof.interval.low > 0.0
     fresh = bench.ledger.fresh(SPIN)
@@ -158,7 +141,7 @@ def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
     assert words.startswith("it may lose more than 5% on b, which is ")
 
 
-def test_turns_and_whole_runs_are_not_mixed() -> None:
+def test_turns_and_whole_runs_are_not_mixed():
     specs = [WorkloadSpec("remote", "", (), 2), WorkloadSpec("xmalloc", "", (), 2, steady=False)]
     with pytest.raises(UsageError, match="xmalloc is measured by whole runs"):
         executor_for(specs, seed=1, machine=MACHINE, processes=2)
@@ -171,13 +154,13 @@ def test_turns_and_whole_runs_are_not_mixed() -> None:
         (-0.2, "does not hold", "one of its workloads loses more than 1%"),
     ],
 )
-def test_a_claim_for_several_holds_where_none_loses(other: float, answer: str, why: str) -> None:
+def test_a_claim_for_several_holds_where_none_loses(other, answer, why):
     claim = Promise(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
     found = measure(claim, bench_over([spin_wins(0.6), spin_wins(other)], Ledger(), 120.0))
     assert found.answer == answer and why in found.why
 
 
-def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifications() -> None:
+def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifications():
     """With Student's interval of each workload at each look it would be 15 %."""
     limit = LossLimit.of("5%")
     landscapes = [spin_wins(0.25), spin_wins(-limit.log), spin_wins(-limit.log)]
@@ -190,7 +173,7 @@ def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifi
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-def test_a_profile_keeps_the_share_of_each_workload(make_profile: MakeProfile) -> None:
+def test_a_profile_keeps_the_share_of_each_workload(make_profile):
     shares = (
         Share(WorkloadId("bench", "remote", "main", {"remote": 50}), 1.2, 1.1, 1.3),
         Share(WorkloadId("bench", "larson", "", {}), 1.0, 0.9, 1.1),

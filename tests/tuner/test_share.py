@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,9 +30,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 @pytest.mark.parametrize(("line", "offered"), COMPLETED.values(), ids=COMPLETED.keys())
-def test_bash_completes(
-    line: str, offered: set[str], root: Path, core_build: Path, tmp_path: Path
-) -> None:
+def test_bash_completes(line, offered, root, core_build, tmp_path):
     command = tmp_path / "hztune"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hztune "$@"\n')
     command.chmod(0o755)

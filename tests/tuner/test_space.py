@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,19 +9,18 @@ import pytest
 from hztune import artifacts, files, params, space
 from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.params import Param, Value
+from hztune.params import Param
 from hztune.space import Space
 from hztune.space.expression import Expression
 
 HEAD = 'schema = 1\nallocator = "hz"\n'
-Load = Callable[..., Space]
 
 
 @pytest.fixture
-def load(tmp_path: Path, toy_params: tuple[Param, ...]) -> Load:
+def load(tmp_path, toy_params):
     """Reads the rest of a file, on a machine of 4 CPUs for 8 threads."""
 
-    def read(text: str, knobs: tuple[Param, ...] = toy_params, **facts: int) -> Space:
+    def read(text, knobs=toy_params, **facts):
         path = tmp_path / "space.toml"
         path.write_text(HEAD + text)
         given = {"cpus": 4, "threads": 8, **facts}
@@ -32,7 +29,7 @@ def load(tmp_path: Path, toy_params: tuple[Param, ...]) -> Load:
     return read
 
 
-def values(made: Space, name: str) -> tuple[Value, ...]:
+def values(made, name):
     return next(d.values for d in made.dimensions if d.name == name)
 
 
@@ -50,29 +47,25 @@ def values(made: Space, name: str) -> tuple[Value, ...]:
         ("[parameters.lock]", ("mutex", "spin", "lockfree")),
     ],
 )
-def test_a_range_is_listed_as_its_scale_steps_special_values_first(
-    text: str, listed: tuple[Value, ...], load: Load
-) -> None:
+def test_a_range_is_listed_as_its_scale_steps_special_values_first(text, listed, load):
     assert load(text).dimensions[0].values == listed
     wide = Param("n", "int", 7, 0, 1000, "linear", "", (), False, "", "", "a number")
     few = load("[parameters.n]", (wide,)).dimensions[0].values
     assert {0, 7, 1000} <= {*few} and len(few) <= 36
 
 
-def test_a_share_follows_the_whole_and_a_condition_decides_what_is_searched(
-    toy_space: Space,
-) -> None:
+def test_a_share_follows_the_whole_and_a_condition_decides_what_is_searched(toy_space):
     point = toy_space.encode({"cap": 1024})
     shares = [toy_space.full(toy_space.at({**point, "batch": i}))["batch"] for i in range(9)]
     assert shares == [256, 256, 256, 128, 64, 32, 16, 8, 4]
-    configs: list[dict[str, Value]] = [{"shards": 1}, {}, {"shards": 4}]
+    configs = [{"shards": 1}, {}, {"shards": 4}]
     assert ["ring" in toy_space.encode(config) for config in configs] == [False, False, True]
 
 
 def test_what_is_forbidden_or_refused_by_the_allocator_is_named_with_its_reason(
-    toy_space: Space, toy_params: tuple[Param, ...]
-) -> None:
-    def refuse(config: Mapping[str, Value]) -> None:
+    toy_space, toy_params
+):
+    def refuse(config):
         if config["lock"] == "spin":
             raise UsageError("no spinning here")
 
@@ -83,7 +76,7 @@ def test_what_is_forbidden_or_refused_by_the_allocator_is_named_with_its_reason(
     assert toy_space.objection({"cap": 1024}) is made.objection({"lock": "mutex"}) is None
 
 
-def test_every_sample_is_legal_and_reads_back_from_its_point(toy_space: Space, load: Load) -> None:
+def test_every_sample_is_legal_and_reads_back_from_its_point(toy_space, load):
     rng = Random(5)
     for config in (toy_space.sample(rng) for _ in range(100)):
         assert toy_space.at(toy_space.encode(config)) == config == toy_space.reduced(config)
@@ -93,7 +86,7 @@ def test_every_sample_is_legal_and_reads_back_from_its_point(toy_space: Space, l
     assert not coarse.contains({"cap": 512})
 
 
-def test_the_fingerprint_changes_with_what_can_be_proposed(load: Load) -> None:
+def test_the_fingerprint_changes_with_what_can_be_proposed(load):
     texts = ("[parameters.cap]", "# a comment\n[parameters.cap]", "[parameters.cap]\nlow = 16")
     whole, again, narrow = (load(text).fingerprint() for text in texts)
     assert whole == again != narrow
@@ -133,9 +126,7 @@ set = { delay = 0 }
 """
 
 
-def test_what_a_version_lacks_or_a_study_does_not_ask_is_left_out_with_what_names_it(
-    load: Load,
-) -> None:
+def test_what_a_version_lacks_or_a_study_does_not_ask_is_left_out_with_what_names_it(load):
     usual, rests, keeps = load(PARTS), load(PARTS, rests=1), load(PARTS, keeping=1)
     assert [d.name for d in usual.dimensions] == ["cap", "delay"]
     assert (usual.rules, [preset.name for preset in usual.presets]) == ((), ["at-once"])
@@ -150,7 +141,7 @@ def test_what_a_version_lacks_or_a_study_does_not_ask_is_left_out_with_what_name
 # ---- the space that hztune ships for hz ----------------------------------------------------------
 
 
-def test_hz_searches_every_row_but_experimental_ones_or_says_why_not() -> None:
+def test_hz_searches_every_row_but_experimental_ones_or_says_why_not():
     for rests in (0, 1):
         facts = {"cpus": 4, "threads": 8, "rests": rests}
         hz = space.load("hz", params.table(), check=params.check, facts=facts)
@@ -197,9 +188,7 @@ BAD = {  # by what is said, the text
 
 
 @pytest.mark.parametrize("said", BAD)
-def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(
-    said: str, tmp_path: Path, load: Load
-) -> None:
+def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(said, tmp_path, load):
     with pytest.raises(UsageError) as caught:
         load(BAD[said])
     message = str(caught.value)
@@ -208,13 +197,13 @@ def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(
     assert "\n" not in message
 
 
-def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_schema_is_refused(tmp_path):
     (tmp_path / "space.toml").write_text('schema = 2\nallocator = "hz"')
     with pytest.raises(UsageError, match="schema is 2; legal is 1"):
         space.load(tmp_path / "space.toml", (), check=lambda config: None)
 
 
-def test_a_space_that_does_not_exist_is_answered_with_those_that_do() -> None:
+def test_a_space_that_does_not_exist_is_answered_with_those_that_do():
     with pytest.raises(UsageError, match=r"no search space 'hzz' \(shipped: .*hz"):
         space.find("hzz")
     with pytest.raises(UsageError, match=r"no search space 'none\.toml'"):
@@ -244,12 +233,12 @@ SENSELESS = [
 
 
 @pytest.mark.parametrize("text", [*TRUE, *FALSE])
-def test_an_expression_holds_or_does_not(text: str) -> None:
+def test_an_expression_holds_or_does_not(text):
     assert Expression.parse(text).holds({"a": 3, "word": "auto"}) == (text in TRUE)
 
 
 @pytest.mark.parametrize("text", SENSELESS)
-def test_what_is_no_expression_or_no_number_is_refused(text: str) -> None:
+def test_what_is_no_expression_or_no_number_is_refused(text):
     with pytest.raises(UsageError, match="is no expression; legal are"):
         Expression.parse(text)
     with pytest.raises(UsageError, match="does not give a whole number"):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 from optuna.distributions import (
-    BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
@@ -32,38 +29,33 @@ from hztune.sparse import (
 from hztune.sparse.grid import FAR, UNCHANGED, Told
 
 SIZES = [f"size{number}" for number in range(7)]
-SPACE: dict[str, BaseDistribution] = {
+SPACE = {
     **dict.fromkeys(SIZES, IntDistribution(0, 7)),
     "pages": CategoricalDistribution(["off", "on", "never"]),
     "lock": CategoricalDistribution(["mutex", "spin"]),
 }
-DEFAULTS: dict[str, Any] = {**dict.fromkeys(SIZES, 3), "pages": "off", "lock": "mutex"}
+DEFAULTS = {**dict.fromkeys(SIZES, 3), "pages": "off", "lock": "mutex"}
 NOISE = 0.04
-Params = Mapping[str, Any]
-Telling = Callable[[Params], tuple[list[float] | None, dict[str, Any]]]
-"""The values of a trial, None: it failed; and its attributes."""
 
 
-def huge_pages(params: Params) -> float:
+def huge_pages(params):
     """One parameter helps, and two do harm."""
     gain = 0.08 if params["pages"] == "on" else 0.0
     return gain - 0.5 * (params["size1"] == 0) - 0.1 * (params["size2"] >= 6)
 
 
-def far_end(params: Params) -> float:
+def far_end(params):
     """One value helps, which all others of its parameter say nothing of."""
     return 0.2 if params["size0"] == 7 else 0.0
 
 
-def far_end_beside_cliffs(params: Params) -> float:
+def far_end_beside_cliffs(params):
     """The same where ends of three other parameters halve the speed, or worse."""
     harm = 0.7 * ((params["size1"] == 7) + (params["size2"] == 0)) + 2.0 * (params["size3"] == 7)
     return far_end(params) - harm
 
 
-def told(
-    telling: Telling, blocks: int, seed: int, objectives: int = 1, **options: Any
-) -> optuna.Study:
+def told(telling, blocks, seed, objectives=1, **options):
     """A study of some blocks of six trials."""
     own = SparseSampler(DEFAULTS, seed=seed, space=SPACE, **options)
     study = optuna.create_study(directions=["maximize"] * objectives, sampler=own)
@@ -77,13 +69,11 @@ def told(
     return study
 
 
-def studied(
-    truth: Callable[[Params], float], blocks: int, seed: int, **options: Any
-) -> optuna.Study:
+def studied(truth, blocks, seed, **options):
     """The same with noise: the trials of a block share the error of one control."""
     rng, shared, count = np.random.default_rng(seed), [0.0], [0]
 
-    def telling(params: Params) -> tuple[list[float], dict[str, Any]]:
+    def telling(params):
         if count[0] % 6 == 0:
             shared[0] = rng.normal(0.0, NOISE / math.sqrt(2.0))
         count[0] += 1
@@ -93,12 +83,11 @@ def studied(
     return told(telling, blocks, seed, **options)
 
 
-def known(study: optuna.Study) -> sampler.Known:
-    assert isinstance(study.sampler, SparseSampler)
+def known(study):
     return study.sampler.known(study)
 
 
-def late_share(study: optuna.Study, holds: Callable[[Params], bool]) -> float:
+def late_share(study, holds):
     """The share of the trials of the second half of which something holds."""
     late = study.trials[len(study.trials) // 2 :]
     return sum(holds(trial.params) for trial in late) / len(late)
@@ -107,7 +96,7 @@ def late_share(study: optuna.Study, holds: Callable[[Params], bool]) -> float:
 # ---- what is proposed ----------------------------------------------------------------------------
 
 
-def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials() -> None:
+def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials():
     found = 0
     for seed in range(5):
         now = known(studied(huge_pages, 10, seed))
@@ -116,7 +105,7 @@ def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials() -> None:
     assert found >= 4
 
 
-def test_an_end_that_helps_alone_is_found_beside_cliffs_in_sixty_noisy_trials() -> None:
+def test_an_end_that_helps_alone_is_found_beside_cliffs_in_sixty_noisy_trials():
     found = 0
     for seed in range(3):
         now = known(studied(far_end_beside_cliffs, 10, seed))
@@ -125,9 +114,7 @@ def test_an_end_that_helps_alone_is_found_beside_cliffs_in_sixty_noisy_trials() 
     assert found >= 2
 
 
-def test_without_its_far_parts_the_screening_stays_a_step_from_the_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_its_far_parts_the_screening_stays_a_step_from_the_default(monkeypatch):
     for part in ("ends", "anywhere"):
         monkeypatch.setattr(SparseSampler, part, 0.0)
     study = optuna.create_study(direction="maximize")
@@ -136,16 +123,16 @@ def test_without_its_far_parts_the_screening_stays_a_step_from_the_default(
     assert {3} < {each["size0"] for each in found} <= {3 - step, 3, 3 + step}
 
 
-def test_a_block_holds_nothing_twice_nor_the_defaults_and_is_the_same_for_the_same_seed() -> None:
+def test_a_block_holds_nothing_twice_nor_the_defaults_and_is_the_same_for_the_same_seed():
     one, again, other = (studied(huge_pages, 4, seed) for seed in (6, 6, 7))
-    blocks = [each.sampler.suggest(each, 6) for each in (one, again, other)]  # type: ignore[attr-defined]
+    blocks = [each.sampler.suggest(each, 6) for each in (one, again, other)]
     found = {tuple(sorted(each.items())) for each in blocks[0]}
     assert len(found) == 6 and tuple(sorted(DEFAULTS.items())) not in found
     assert blocks[0] == blocks[1] != blocks[2]
 
 
-def test_only_what_is_legal_is_proposed_in_the_form_that_is_meant() -> None:
-    def legal(params: dict[str, Any]) -> dict[str, Any] | None:
+def test_only_what_is_legal_is_proposed_in_the_form_that_is_meant():
+    def legal(params):
         return None if params["lock"] == "spin" else {**params, "size6": DEFAULTS["size6"]}
 
     seen = {
@@ -154,22 +141,22 @@ def test_only_what_is_legal_is_proposed_in_the_form_that_is_meant() -> None:
     assert seen == {("mutex", 3)}
 
 
-def test_a_configuration_that_failed_is_not_proposed_again_and_its_parameter_hardly() -> None:
+def test_a_configuration_that_failed_is_not_proposed_again_and_its_parameter_hardly():
     study = told(lambda params: (None if params["lock"] == "spin" else [0.0], {}), 10, 1)
     failed = [tuple(sorted(t.params.items())) for t in study.trials if t.values is None]
     assert len({*failed}) == len(failed) < 10
 
 
-def test_what_breaks_a_limit_is_avoided_however_fast_it_is() -> None:
-    def telling(params: Params) -> tuple[list[float], dict[str, Any]]:
+def test_what_breaks_a_limit_is_avoided_however_fast_it_is():
+    def telling(params):
         greedy = params["pages"] == "on"
         return [0.3 if greedy else 0.0], {EXCESS: 0.2 if greedy else -0.1}
 
     assert late_share(told(telling, 12, 2), lambda params: params["pages"] == "on") < 0.1
 
 
-def test_two_objectives_are_both_sought() -> None:
-    def telling(params: Params) -> tuple[list[float], dict[str, Any]]:
+def test_two_objectives_are_both_sought():
+    def telling(params):
         fast, small = 0.1 * (params["pages"] == "on"), 0.2 * (params["size0"] <= 1)
         return [fast - small, small - fast], {VARIANCE: [0.02**2, 0.01**2]}
 
@@ -178,8 +165,8 @@ def test_two_objectives_are_both_sought() -> None:
     assert late_share(study, lambda params: params["size0"] <= 1) > 0.15
 
 
-def test_it_works_in_optunas_own_loop_and_tries_a_parameter_that_comes_later() -> None:
-    def objective(trial: optuna.Trial) -> float:
+def test_it_works_in_optunas_own_loop_and_tries_a_parameter_that_comes_later():
+    def objective(trial):
         size = trial.suggest_int("size", 0, 7)
         if trial.number > 2:
             trial.suggest_int("late", 0, 3)
@@ -192,7 +179,7 @@ def test_it_works_in_optunas_own_loop_and_tries_a_parameter_that_comes_later() -
     assert len({trial.params.get("late") for trial in study.trials}) > 2
 
 
-def test_a_trial_that_is_half_asked_hides_no_parameter() -> None:
+def test_a_trial_that_is_half_asked_hides_no_parameter():
     """Two threads: one sees the other's trial with the first of its parameters only."""
     space = {name: SPACE[name] for name in ("size0", "pages")}
     study = optuna.create_study(direction="maximize", sampler=SparseSampler(DEFAULTS))
@@ -210,7 +197,7 @@ def test_a_trial_that_is_half_asked_hides_no_parameter() -> None:
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def begun(value: float = 0.1, **attributes: Any) -> optuna.Study:
+def begun(value=0.1, **attributes):
     """A study with two trials of another origin, the second one with some attributes."""
     study = optuna.create_study(direction="maximize", sampler=SparseSampler(DEFAULTS, space=SPACE))
     for number, given in enumerate(({}, attributes)):
@@ -222,7 +209,7 @@ def begun(value: float = 0.1, **attributes: Any) -> optuna.Study:
 
 
 @pytest.mark.parametrize("value", [1, [0.01], [1], 1e-300])
-def test_a_variance_is_a_number_or_one_for_each_objective(value: object) -> None:
+def test_a_variance_is_a_number_or_one_for_each_objective(value):
     assert begun(**{VARIANCE: value}).ask(SPACE).params
 
 
@@ -237,7 +224,7 @@ BAD_ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("name", BAD_ATTRIBUTES)
-def test_an_attribute_of_a_wrong_kind_is_refused_with_its_trial(name: str) -> None:
+def test_an_attribute_of_a_wrong_kind_is_refused_with_its_trial(name):
     legal, values = BAD_ATTRIBUTES[name]
     for value in values:
         study = begun(**{name: value})
@@ -246,12 +233,12 @@ def test_an_attribute_of_a_wrong_kind_is_refused_with_its_trial(name: str) -> No
 
 
 @pytest.mark.parametrize("value", [math.inf, 1e300, 123456.0])
-def test_operations_per_second_are_no_log_ratio(value: float) -> None:
+def test_operations_per_second_are_no_log_ratio(value):
     with pytest.raises(ValueError, match=r"trial 0 has the value .*log ratio to the control"):
         begun(value).ask(SPACE)
 
 
-BAD_SPACES: dict[str, tuple[BaseDistribution, Any]] = {
+BAD_SPACES = {
     "'x' is .*legal are categories and whole numbers": (FloatDistribution(0.0, 1.0), 0.5),
     "at most 64": (IntDistribution(0, 1000), 0),
     "'x' is 1000 categories; legal are .*64": (CategoricalDistribution(list(range(1000))), 0),
@@ -263,7 +250,7 @@ BAD_SPACES: dict[str, tuple[BaseDistribution, Any]] = {
 
 
 @pytest.mark.parametrize("error", BAD_SPACES)
-def test_a_space_that_is_not_a_grid_with_defaults_is_refused(error: str) -> None:
+def test_a_space_that_is_not_a_grid_with_defaults_is_refused(error):
     each, default = BAD_SPACES[error]
     study = optuna.create_study(direction="maximize", sampler=SparseSampler({"x": default}))
     with pytest.raises(ValueError, match=error):
@@ -278,20 +265,20 @@ def test_a_space_that_is_not_a_grid_with_defaults_is_refused(error: str) -> None
         (True, "`legal` makes True of"),
     ],
 )
-def test_a_rule_that_allows_nothing_or_answers_nonsense_is_refused(made: Any, error: str) -> None:
+def test_a_rule_that_allows_nothing_or_answers_nonsense_is_refused(made, error):
     own = SparseSampler(DEFAULTS, space=SPACE, legal=lambda params: made)
     with pytest.raises(ValueError, match=error):
         optuna.create_study(direction="maximize", sampler=own).ask(SPACE)
 
 
 @pytest.mark.parametrize("directions", [["minimize"], ["maximize", "minimize"], ["maximize"] * 3])
-def test_a_study_that_minimizes_or_has_three_objectives_is_refused(directions: list[str]) -> None:
+def test_a_study_that_minimizes_or_has_three_objectives_is_refused(directions):
     study = optuna.create_study(directions=directions, sampler=SparseSampler(DEFAULTS))
     with pytest.raises(ValueError, match="legal are one or two, each 'maximize'"):
         study.ask(SPACE)
 
 
-def test_a_sampler_serves_one_study() -> None:
+def test_a_sampler_serves_one_study():
     shared = SparseSampler(DEFAULTS)
     one, other = (
         optuna.create_study(direction="maximize", sampler=shared, study_name=name)
@@ -302,7 +289,7 @@ def test_a_sampler_serves_one_study() -> None:
         other.ask(SPACE)
 
 
-def test_hundreds_of_failures_do_not_make_the_model_large() -> None:
+def test_hundreds_of_failures_do_not_make_the_model_large():
     wide = {f"p{number}": IntDistribution(0, 7) for number in range(3)}
     own = SparseSampler(dict.fromkeys(wide, 0), space=wide)
     study = optuna.create_study(direction="maximize", sampler=own)
@@ -314,7 +301,7 @@ def test_hundreds_of_failures_do_not_make_the_model_large() -> None:
     assert len(known(study).modelled) == 1 + sampler._MOST_MODELLED
 
 
-def test_a_failure_shares_no_block_with_a_trial_that_names_none() -> None:
+def test_a_failure_shares_no_block_with_a_trial_that_names_none():
     """It did: the control of both seemed to be one."""
     alone = Told.of(optuna.create_trial(value=0.1), None)
     assert len({each.block for each in sampler._measurements([(0, alone)], 0, [1])}) == 2
@@ -325,22 +312,22 @@ def test_a_failure_shares_no_block_with_a_trial_that_names_none() -> None:
 AXES = tuple(Axis(f"p{number}", 4, 0, True) for number in range(5))
 
 
-def only(axis: int, level: int = 3) -> tuple[int, ...]:
+def only(axis, level=3):
     return tuple(level if place == axis else UNCHANGED for place in range(len(AXES)))
 
 
-def fitted(rows: list[tuple[int, ...]], seen: list[Measurement]) -> SparseModel:
+def fitted(rows, seen):
     return SparseModel(AXES, np.array(rows, dtype=np.int64), seen)
 
 
-def test_the_best_of_many_equals_is_not_believed() -> None:
+def test_the_best_of_many_equals_is_not_believed():
     rng = np.random.default_rng(1)
     rows = [only(axis, level) for axis in range(5) for level in (1, 2, 3)]
     seen = [Measurement(n, n // 5, rng.normal(0.0, 0.05), 0.05**2) for n in range(15)]
     assert fitted(rows, seen).measured[0].max() < 0.5 * max(one.log_ratio for one in seen)
 
 
-def test_the_error_of_a_blocks_control_is_nobodys_gain() -> None:
+def test_the_error_of_a_blocks_control_is_nobodys_gain():
     """Five that all read +10 % in one block had a slow control; five in five blocks are faster."""
     rows = [only(axis) for axis in range(5)]
     together, apart = (
@@ -350,7 +337,7 @@ def test_the_error_of_a_blocks_control_is_nobodys_gain() -> None:
     assert together < apart
 
 
-def test_two_in_one_block_are_known_better_beside_each_other() -> None:
+def test_two_in_one_block_are_known_better_beside_each_other():
     rows = [only(0), only(1)]
     seen = [Measurement(n, block, 0.1 * n, 0.05**2) for block in range(4) for n in range(2)]
     made = fitted(rows, seen)
@@ -359,19 +346,19 @@ def test_two_in_one_block_are_known_better_beside_each_other() -> None:
     assert error[0] < math.hypot(*made.measured[1])
 
 
-def test_what_is_far_behind_says_little_of_its_other_parameters() -> None:
+def test_what_is_far_behind_says_little_of_its_other_parameters():
     """One parameter's loss hides what another one brings."""
     rows = [only(0), (3, 3, UNCHANGED, UNCHANGED, UNCHANGED)]
     seen = [Measurement(n, block, (0.1, FAR)[n], 0.03**2) for block in range(4) for n in range(2)]
     assert fitted(rows, seen).measured[0][0] > 0.07
 
 
-def test_intervals_of_the_model_hold_the_truth() -> None:
+def test_intervals_of_the_model_hold_the_truth():
     rng, rows = (
         np.random.default_rng(5),
         [only(axis, level) for axis in range(5) for level in (1, 3)],
     )
-    held: list[bool] = []
+    held = []
     for _ in range(20):
         truth = np.array([*[rng.normal(0.0, 0.08)] * 2, *[0.0] * 8])
         seen = []
@@ -387,11 +374,11 @@ def test_intervals_of_the_model_hold_the_truth() -> None:
     assert np.mean(held) > 0.93
 
 
-def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch):
     """LAPACK refuses a finite matrix now and then; a study of hours must not end by it."""
     wanted = model._square_root(np.diag([4.0, 1.0]))
 
-    def refuse(matrix: Any) -> Any:
+    def refuse(matrix):
         raise np.linalg.LinAlgError("Eigenvalues did not converge")
 
     monkeypatch.setattr(np.linalg, "eigh", refuse)

@@ -7,9 +7,7 @@ corrected for, where a proof counts what the search has seen, and where interval
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -21,27 +19,21 @@ BUDGET_S = 180.0
 
 
 @pytest.fixture(scope="module")
-def studies() -> ModuleType:
+def studies():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ENGINE)
         return importlib.import_module("studies")
 
 
-def many(
-    studies: ModuleType,
-    numbers: Iterable[int],
-    sources: Sequence[Path | str] = RECORDINGS,
-    budget_s: float = BUDGET_S,
-    gain: float = 1.0,
-) -> dict[str, dict[str, float]]:
+def many(studies, numbers, sources=RECORDINGS, budget_s=BUDGET_S, gain=1.0):
     """What studies came to, by the name of their noise."""
     told = (studies.study_number(n, sources, budget_s, gain, studies.WINNER) for n in numbers)
-    found: dict[str, dict[str, float]] = studies.added(told)
+    found = studies.added(told)
     return found
 
 
 @pytest.mark.slow
-def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: ModuleType) -> None:
+def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies):
     total = studies.summed(many(studies, range(STUDIES)).values())
     assert total["studies"] == STUDIES
     assert total["finalists"] >= STUDIES  # or nothing was put to the proof
@@ -54,7 +46,7 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: Mod
 
 
 @pytest.mark.slow
-def test_every_odd_noise_brings_hardly_a_false_claim(studies: ModuleType) -> None:
+def test_every_odd_noise_brings_hardly_a_false_claim(studies):
     noises = [*studies.odd.ODD]
     found = many(studies, range(len(noises)), noises, 60.0, gain=0.0)
     assert [*found] == sorted(noises)

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def complaints(*command: str) -> str:
+def complaints(*command):
     """What a checker says of the tree; empty when it is content."""
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=300
@@ -17,13 +17,13 @@ def complaints(*command: str) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_ruff_finds_nothing() -> None:
+def test_ruff_finds_nothing():
     assert complaints("ruff", "check", "--no-cache", "tuner", "tests") == ""
 
 
-def test_every_file_is_formatted() -> None:
+def test_every_file_is_formatted():
     assert complaints("ruff", "format", "--no-cache", "--check", "tuner", "tests") == ""
 
 
-def test_mypy_finds_nothing(tmp_path: Path) -> None:
+def test_mypy_finds_nothing(tmp_path):
     assert complaints("mypy", "--cache-dir", str(tmp_path)) == ""

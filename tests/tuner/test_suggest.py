@@ -7,27 +7,21 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tests.conftest import Run
 
 from hztune import api, artifacts
 from hztune.cli import status_of
 from hztune.cli.verify import programs_in
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure.program import Program
 from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
-from hztune.suggest.ideas import Suggestion, best_of, command, ideas
+from hztune.suggest.ideas import best_of, command, ideas
 from hztune.suggest.look import Calls, Sight
-from hztune.suggest.suggested import Suggested, earlier_profiles
+from hztune.suggest.suggested import earlier_profiles
 
-from .conftest import MakeProfile, processes_in
-
-Compile = Callable[..., Path]
+from .conftest import processes_in
 
 CALLS = Calls(1_000_000, 1.0, ((63, 900_000), (4095, 100_000)), 1, 1_000_000, 0, 90 << 10, False)
 SIGHT = Sight(wall_s=1.0, ended=True, cpu_s=1.0, life_cpu_s=1.0, faults=25_000, peak_kb=100 << 10,
@@ -37,8 +31,6 @@ SIGHT = Sight(wall_s=1.0, ended=True, cpu_s=1.0, life_cpu_s=1.0, faults=25_000, 
 PROGRAM = api.program(("./prog", "a b"))
 SERVER = api.program(server="./srv --port {port}", load="./load {port}")
 
-
-Named = tuple[Sight, Program, int, str, dict[str, str], set[str]]
 
 LARGE = replace(CALLS, allocations=2_000, sizes=((8_388_607, 2_000),))
 HANDED = replace(CALLS, frees_by_others=900_000, threads=4)
@@ -51,7 +43,7 @@ BUSY = replace(SIGHT, calls=replace(CALLS, allocations=9_000_000), inside=("insi
                end_kb=60 * 1024, before_kb=1)  # fmt: skip
 JVM = replace(SIGHT, peak_kb=900 * 1024, faults=225_000, calls=replace(CALLS, peak_kb=30_000))
 
-NAMED: dict[str, Named] = {
+NAMED = {
     "three measurements": (SIGHT, PROGRAM, 0, "", {
         "speed": "hztune -- ./prog 'a b'",
         "allocators side by side": "hztune compare none hz jemalloc -- ./prog 'a b'",
@@ -105,12 +97,12 @@ NAMED: dict[str, Named] = {
 }  # fmt: skip
 
 
-def found_of(sight: Sight, program: Program = PROGRAM, limit_kb: int = 0) -> list[Suggestion]:
+def found_of(sight, program=PROGRAM, limit_kb=0):
     return [*ideas(program, sight, ("hz", "jemalloc"), limit_kb, is_limited=limit_kb > 0)]
 
 
 @pytest.mark.parametrize("what", NAMED)
-def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what: str) -> None:
+def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what):
     sight, program, limit_kb, first, commands, absent = NAMED[what]
     best = best_of(found_of(sight, program, limit_kb))
     found = {each.name: each.command for each in best}
@@ -119,7 +111,7 @@ def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what: 
     assert {name: found.get(name) for name in commands} == commands
 
 
-def test_every_reason_is_one_sentence_without_a_claim() -> None:
+def test_every_reason_is_one_sentence_without_a_claim():
     for sight in (SIGHT, replace(SIGHT, inside=("inside:jemalloc",)), replace(SIGHT, calls=None)):
         for each in found_of(sight, limit_kb=1 << 20):
             assert len(each.reason) > 20 and "\n" not in each.reason
@@ -137,15 +129,13 @@ IDLE = replace(SIGHT, wall_s=10.0)
         (replace(IDLE, delay_s=9.0), "speed", "of the time", False),
     ],
 )
-def test_a_reason_tells_what_speaks_against(
-    sight: Sight, name: str, told: str, is_told: bool
-) -> None:
+def test_a_reason_tells_what_speaks_against(sight, name, told, is_told):
     (one,) = (each for each in found_of(sight) if each.name == name)
     assert (told in one.reason) == is_told
 
 
-def test_of_a_server_only_what_its_load_does_is_counted() -> None:
-    def told(count: int, more: int) -> dict[str, object]:
+def test_of_a_server_only_what_its_load_does_is_counted():
+    def told(count, more):
         return {
             "sizes": [[63, count], [127, more]], "duration_ns": 10**9, "threads": 1, "ends": count,
             "ends_by_others": more, "peak_bytes": 2**20, "is_part": False,
@@ -174,7 +164,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_a_command_to_paste_means_the_program_that_was_looked_at(what: str) -> None:
+def test_a_command_to_paste_means_the_program_that_was_looked_at(what):
     program = ASKED[what]
     words = shlex.split(command(program))
     assert words[0] == "hztune"
@@ -189,9 +179,7 @@ SPARE = replace(SIGHT, peak_kb=800 * 1024, end_kb=700 * 1024, faults=1_000_000)
     api.program(("ls", "/"), rests="^rest$", idle_s=0.5, rounds=4),
     api.program(server="sleep {port}", load="true {port}"),
 ], ids=["a program", "a server"])  # fmt: skip
-def test_every_study_that_is_named_can_be_asked_for(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_study_that_is_named_can_be_asked_for(program, monkeypatch):
     monkeypatch.setattr("hztune.measure.insides.of_run", lambda program, most_s: ())
     found = [each.command for each in found_of(SPARE, program, limit_kb=1 << 20)]
     lines = [each for each in found if not each.startswith("hztune compare")]
@@ -205,11 +193,11 @@ def test_every_study_that_is_named_can_be_asked_for(
 # ---- what is seen --------------------------------------------------------------------------------
 
 
-def look(*words: str, seconds: float = 5.0) -> Suggested:
+def look(*words, seconds=5.0):
     return api.suggest(api.program(words), seconds=seconds, profiles="none")
 
 
-def test_calls_threads_and_frees_by_other_threads_are_seen() -> None:
+def test_calls_threads_and_frees_by_other_threads_are_seen():
     words = (str(artifacts.bench()), "remote", "--threads", "2", "--ops", "200000")
     sight = look(*words).sight
     assert sight.allocator == "glibc" and sight.ended and sight.cpu_s > 0
@@ -218,9 +206,7 @@ def test_calls_threads_and_frees_by_other_threads_are_seen() -> None:
     assert sight.calls.sizes[0][1] > 0 and sight.faults > 100 and sight.peak_kb > 1000
 
 
-def test_a_program_that_goes_on_is_ended_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_goes_on_is_ended_and_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sight = look("sh", "-c", "ls / > /dev/null; sleep 60 & sleep 60", seconds=0.4).sight
     assert not sight.ended and sight.processes >= 2
@@ -236,12 +222,12 @@ def test_a_program_that_goes_on_is_ended_and_leaves_nothing_behind(
         ("kill -SEGV $$", "SIGSEGV"),
     ],
 )
-def test_of_a_program_that_fails_by_itself_nothing_is_suggested(script: str, said: str) -> None:
+def test_of_a_program_that_fails_by_itself_nothing_is_suggested(script, said):
     with pytest.raises(HztuneError, match=f"fails by itself.*{said}"):
         look("sh", "-c", script)
 
 
-def test_a_program_that_drops_its_environment_is_named() -> None:
+def test_a_program_that_drops_its_environment_is_named():
     found = look("sh", "-c", "env -i sleep 0.1")
     assert "sleep" in found.sight.dropped
     assert "environment dropped for" in "\n".join(api.suggestion_text(found))
@@ -251,9 +237,7 @@ def test_a_program_that_drops_its_environment_is_named() -> None:
     ("why", "name"),
     [("static program", "another build"), ("gains rights", "a copy without rights")],
 )
-def test_of_a_program_that_cannot_be_recorded_it_is_said_what_is_not_known(
-    why: str, name: str, compiled: Compile
-) -> None:
+def test_of_a_program_that_cannot_be_recorded_it_is_said_what_is_not_known(why, name, compiled):
     program = compiled("still", "int main(void) {return 0;}", *["-static"] * ("static" in why))
     if why == "gains rights":
         if os.geteuid() != 0:
@@ -285,7 +269,7 @@ with socket.create_connection(("localhost", int(sys.argv[1]))) as connection:
 """
 
 
-def test_a_server_is_looked_at_under_its_load(tmp_path: Path) -> None:
+def test_a_server_is_looked_at_under_its_load(tmp_path):
     for name, text in {"serve.py": SERVE, "load.py": LOAD}.items():
         (tmp_path / name).write_text(text)
     python = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
@@ -303,9 +287,7 @@ def test_a_server_is_looked_at_under_its_load(tmp_path: Path) -> None:
 # ---- what is known already -----------------------------------------------------------------------
 
 
-def test_profiles_of_this_machine_are_offered(
-    tmp_path: Path, make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profiles_of_this_machine_are_offered(tmp_path, make_profile, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     program, here = api.program(("sh", "-c", "ls / > x")), MachineId.of(Machine.here())
     (tmp_path / "broken.json").write_text("{")
@@ -326,9 +308,7 @@ def test_profiles_of_this_machine_are_offered(
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def test_the_command_prints_what_the_function_found(
-    hztune_here: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_what_the_function_found(hztune_here, monkeypatch):
     seen = look("ls", "/")
     monkeypatch.setattr(api, "suggest", lambda *_, **more: seen)
     done = hztune_here("suggest", "--for", "3s", "--", "ls", "/")
@@ -340,7 +320,7 @@ def test_the_command_prints_what_the_function_found(
     assert {"name", "command", "reason", "weight", "about"} == found["measurements"][0].keys()
 
 
-def test_a_server_that_does_not_start_is_an_error_with_the_reason() -> None:
+def test_a_server_that_does_not_start_is_an_error_with_the_reason():
     server = api.program(server="sh -c 'echo no >&2; exit 4'", load="true", ready="false")
     with pytest.raises(HztuneError, match=r"fails by itself.*no"):
         api.suggest(server)

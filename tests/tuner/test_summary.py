@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hztune.cli.tune import print_result
-from hztune.profile import Claim, Profile, Verdict
+from hztune.profile import Claim
 from hztune.result import Account, Result
 from hztune.result.summary import summary_json, summary_lines
 from hztune.study.counters import CounterChange
-
-MakeProfile = Callable[..., Profile]
-MakeResult = Callable[..., Result]
 
 ACCOUNT = Account(
     why="on fresh pairs", failures={}, attempts=(), noise_floor=0.052, detectable=0.113,
@@ -33,23 +27,23 @@ ACCOUNT = Account(
 
 
 @pytest.fixture
-def make_result(make_profile: MakeProfile, tmp_path: Path) -> MakeResult:
+def make_result(make_profile, tmp_path):
     """The result of a study that ended with a verdict, in a directory whose name has a blank."""
 
-    def make(verdict: Verdict) -> Result:
+    def make(verdict):
         claim = Claim("ops_per_s", 1.093, 1.07, 1.116, 26, verdict)
         return Result(make_profile(claim=claim), ACCOUNT, folder=tmp_path / "my results")
 
     return make
 
 
-def printed(result: Result, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def printed(result, capsys):
     print_result(result, as_json=False)
     return capsys.readouterr().out.splitlines()
 
 
 SEEN = {"glibc": 1.09, "hz": 1.31, "tbb": "crash"}
-LINES: dict[str, tuple[dict[str, Any], str]] = {
+LINES = {
     "what a search finds": (
         {},
         "noise floor: 5.2 %; a parameter that gains 17.4 % is found and proved nine times in ten; "
@@ -80,7 +74,7 @@ LINES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", LINES)
-def test_a_summary_tells_of_the_search_in_a_line_each(what: str, make_result: MakeResult) -> None:
+def test_a_summary_tells_of_the_search_in_a_line_each(what, make_result):
     changes, line = LINES[what]
     made = make_result("improved")
     plain = summary_lines(made)
@@ -88,9 +82,7 @@ def test_a_summary_tells_of_the_search_in_a_line_each(what: str, make_result: Ma
     assert line in told and (line in plain) == (not changes)
 
 
-def test_the_counters_of_the_json_are_those_of_the_allocator_by_name(
-    make_result: MakeResult,
-) -> None:
+def test_the_counters_of_the_json_are_those_of_the_allocator_by_name(make_result):
     told = summary_json(make_result("improved"))
     assert told["counters"] == {"spans_made": (1200, 330), "refills": (1000, 1010)}
     names = [each["counter"] for each in told["changes"]]
@@ -98,8 +90,8 @@ def test_the_counters_of_the_json_are_those_of_the_allocator_by_name(
 
 
 def test_the_last_of_at_most_fifteen_lines_are_commands_that_a_shell_takes_as_they_are(
-    make_result: MakeResult, capsys: pytest.CaptureFixture[str]
-) -> None:
+    make_result, capsys
+):
     result = make_result("improved")
     lines = printed(replace(result, account=replace(ACCOUNT, waited_s=12.4)), capsys)
     assert len(lines) <= 15
@@ -111,7 +103,5 @@ def test_the_last_of_at_most_fifteen_lines_are_commands_that_a_shell_takes_as_th
 
 
 @pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
-def test_where_nothing_is_claimed_nothing_is_offered_for_use(
-    verdict: Verdict, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_is_claimed_nothing_is_offered_for_use(verdict, make_result, capsys):
     assert printed(make_result(verdict), capsys)[-1].startswith("results: ")

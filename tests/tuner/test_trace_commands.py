@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 from tests.bench import traces
-from tests.conftest import Run
 
 from hztune.recordings import trace_text
 
 
 def test_a_program_is_recorded_and_told_of_and_its_output_and_status_are_its_own(
-    hztune: Run, hztune_here: Run, tmp_path: Path
-) -> None:
+    hztune, hztune_here, tmp_path
+):
     words = [sys.executable, "-I", "-S", "-c", "print('its own'); raise SystemExit(5)"]
     done = hztune("record", "-o", "own.trace", "--", *words)
     assert (done.returncode, done.stdout) == (5, "its own\n")
@@ -28,9 +26,7 @@ def test_a_program_is_recorded_and_told_of_and_its_output_and_status_are_its_own
 
 
 @pytest.mark.parametrize("notes", ["[1]", '{"program": 5}', "{", '{"a":' * 9000, "\udcff"])
-def test_notes_that_hztune_does_not_write_get_a_sentence(
-    notes: str, hztune_here: Run, tmp_path: Path
-) -> None:
+def test_notes_that_hztune_does_not_write_get_a_sentence(notes, hztune_here, tmp_path):
     path = traces.write(tmp_path / "odd.trace", [traces.churn(400)], notes=notes)
     done = hztune_here("trace", "info", path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -39,7 +35,7 @@ def test_notes_that_hztune_does_not_write_get_a_sentence(
     assert hztune_here("trace", "info", "a.trace").returncode == 0
 
 
-def test_the_names_of_a_program_do_not_steer_the_terminal(hztune_here: Run, tmp_path: Path) -> None:
+def test_the_names_of_a_program_do_not_steer_the_terminal(hztune_here, tmp_path):
     notes = json.dumps({"program": ["a\x1b[2Jb\n", "c"]})
     path = traces.write(tmp_path / "odd.trace", [traces.churn(400)], notes=notes)
     assert hztune_here("trace", "info", path).stdout.splitlines()[0] == "program   a?[2Jb c"

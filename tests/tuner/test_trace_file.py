@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.bench import traces
@@ -16,25 +14,23 @@ from hztune.machine import Machine
 from hztune.measure.executors import executor_for
 from hztune.measure.turns import TurnExecutor
 from hztune.measure.whole import RunExecutor
-from hztune.profile import Profile, WorkloadId
+from hztune.profile import WorkloadId
 from hztune.workload import WorkloadSpec, listing, takes, workloads_named
-
-MakeProfile = Callable[..., Profile]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     """A trace of two threads and 800 calls, in a folder of its own."""
     folder = tmp_path / "recorded"
     folder.mkdir()
     return traces.write(folder / "redis.hzt", traces.conveyor(400))
 
 
-def spec_of(path: Path, *params: str) -> WorkloadSpec:
+def spec_of(path, *params):
     return WorkloadSpec.from_text(f"trace:{path}", params)
 
 
-def test_it_is_called_by_name_and_content_and_never_by_path(path: Path) -> None:
+def test_it_is_called_by_name_and_content_and_never_by_path(path):
     spec = spec_of(path)
     assert spec.name == "trace:redis.hzt" and len(spec.setting) == 12
     assert spec.label == f"trace:redis.hzt@{spec.setting} T=2"
@@ -44,7 +40,7 @@ def test_it_is_called_by_name_and_content_and_never_by_path(path: Path) -> None:
     spec.check()
 
 
-def test_the_same_content_elsewhere_is_the_same_workload(path: Path, tmp_path: Path) -> None:
+def test_the_same_content_elsewhere_is_the_same_workload(path, tmp_path):
     copy = tmp_path / "redis.hzt"
     copy.write_bytes(path.read_bytes())
     assert spec_of(copy) == spec_of(path)
@@ -52,9 +48,7 @@ def test_the_same_content_elsewhere_is_the_same_workload(path: Path, tmp_path: P
     assert spec_of(copy) != spec_of(path)
 
 
-def test_what_results_call_it_finds_it_in_the_present_folder(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_results_call_it_finds_it_in_the_present_folder(path, monkeypatch):
     spec = spec_of(path)
     text = f"{spec.name}@{spec.setting}"
     with pytest.raises(UsageError, match="is not here: run this in the folder that has it"):
@@ -65,7 +59,7 @@ def test_what_results_call_it_finds_it_in_the_present_folder(
         WorkloadSpec.from_text(f"{spec.name}@0123456789ab")
 
 
-def test_a_file_may_have_any_name(path: Path) -> None:
+def test_a_file_may_have_any_name(path):
     odd = path.with_name("a b@c.hzt")
     os.rename(path, odd)
     spec = spec_of(odd)
@@ -73,7 +67,7 @@ def test_a_file_may_have_any_name(path: Path) -> None:
     spec.check()
 
 
-def test_its_threads_are_those_of_the_recording(path: Path) -> None:
+def test_its_threads_are_those_of_the_recording(path):
     with pytest.raises(UsageError, match="has 2 threads, and each is replayed by one"):
         WorkloadSpec.from_text(f"trace:{path}", threads=3)
     assert WorkloadSpec.from_text(f"trace:{path}", threads=2).threads == 2
@@ -81,7 +75,7 @@ def test_its_threads_are_those_of_the_recording(path: Path) -> None:
     assert (trace.threads, other.params) == (2, (("slots", 50),))
 
 
-def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path: Path) -> None:
+def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(UsageError, match=r"is cut: .* record again"):
@@ -97,7 +91,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path: Pat
         WorkloadSpec.from_text("trace:")
 
 
-def test_a_pace_is_for_latencies_of_a_trace_with_times(path: Path) -> None:
+def test_a_pace_is_for_latencies_of_a_trace_with_times(path):
     with pytest.raises(UsageError, match="was recorded without times"):
         spec_of(path, "pace=100")
     traces.write(path, traces.conveyor(50), flags=traces.HAS_TIME)
@@ -108,7 +102,7 @@ def test_a_pace_is_for_latencies_of_a_trace_with_times(path: Path) -> None:
     paced.by("p99").check()
 
 
-def test_it_is_listed_as_what_takes_a_file(path: Path) -> None:
+def test_it_is_listed_as_what_takes_a_file(path):
     (row,) = [each for each in listing() if each.file]
     assert row.text == "trace:FILE"
     assert takes(f"trace:{path}", "pace=100") and not takes(f"trace:{path}", "slots=5")
@@ -118,7 +112,7 @@ def test_it_is_listed_as_what_takes_a_file(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_turns_of_a_long_trace_are_whole_rounds(tmp_path: Path) -> None:
+def test_turns_of_a_long_trace_are_whole_rounds(tmp_path):
     spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
     executor = executor_for([spec], seed=1, machine=Machine.here(), processes=2)
     assert isinstance(executor, TurnExecutor)
@@ -130,8 +124,8 @@ def test_turns_of_a_long_trace_are_whole_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(workload, "_MOST_CALLS_IN_TURNS", 250_000)
     spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
     executor = executor_for(
@@ -147,21 +141,17 @@ def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_m
 
 
 @pytest.fixture
-def tuned(path: Path, make_profile: MakeProfile) -> Profile:
+def tuned(path, make_profile):
     spec = spec_of(path)
     return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, {}), threads=2)
 
 
-def test_a_profile_keeps_the_name_and_the_content_of_its_trace(
-    tuned: Profile, tmp_path: Path
-) -> None:
+def test_a_profile_keeps_the_name_and_the_content_of_its_trace(tuned, tmp_path):
     profile.save(tuned, tmp_path / "profile.json")
     assert profile.load(tmp_path / "profile.json") == tuned
 
 
-def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(
-    tuned: Profile, path: Path, tmp_path: Path
-) -> None:
+def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(tuned, path, tmp_path):
     with pytest.raises(UsageError, match=r"trace redis.hzt \(SHA-256 .* --trace FILE"):
         api.verify(tuned, budget_s=0.6)
     other = traces.write(tmp_path / "other.hzt", [traces.churn(1000)])

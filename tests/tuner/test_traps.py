@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hztune import allocator, artifacts, process
-from hztune.allocator import Adapter, Installed, WrongConfiguration, loaded_program, probe
+from hztune.allocator import Installed, WrongConfiguration, loaded_program, probe
 from hztune.errors import UsageError
-from hztune.params import Value
 
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, tuple[Adapter, Installed]]:
+def found():
     adapters = [allocator.get(name) for name in ("glibc", "jemalloc", "mimalloc", "tcmalloc")]
     return {adapter.name: (adapter, adapter.installed()) for adapter in adapters}
 
@@ -30,7 +28,7 @@ def found() -> dict[str, tuple[Adapter, Installed]]:
 # ---- 1: LD_PRELOAD is ignored, exit status 0 ----------------------------------------------------
 
 
-def test_a_program_that_never_sees_the_library_is_refused(compiled: Any) -> None:
+def test_a_program_that_never_sees_the_library_is_refused(compiled):
     static = compiled("static", "int main(void) { return 0; }", "-static")
     done = process.run([str(static)], env={"LD_PRELOAD": "libnosuch.so.9"}, deadline_s=10)
     assert (done.ok, done.stderr) == (True, "")
@@ -87,13 +85,7 @@ def test_a_program_that_never_sees_the_library_is_refused(compiled: Any) -> None
         ("tcmalloc", "TCMALLOC_MAX_CACHE=1", {"max_total_thread_cache_bytes": MIB}, 32 * MIB),
     ],
 )  # fmt: skip
-def test_a_setting_that_became_another_one_is_noticed(
-    name: str,
-    environment: str,
-    asked: dict[str, Value],
-    became: Value | None,
-    found: dict[str, tuple[Adapter, Installed]],
-) -> None:
+def test_a_setting_that_became_another_one_is_noticed(name, environment, asked, became, found):
     adapter, installed = found[name]
     variable, _, text = environment.partition("=")
     answers = adapter.read_back({variable: text}, installed)
@@ -103,9 +95,7 @@ def test_a_setting_that_became_another_one_is_noticed(
         adapter.verify(asked, answers)
 
 
-def test_what_glibc_drops_in_its_second_stage_is_beyond_the_range_and_shown_by_the_loader(
-    found: dict[str, tuple[Adapter, Installed]],
-) -> None:
+def test_what_glibc_drops_in_its_second_stage_is_beyond_the_range_and_shown_by_the_loader(found):
     adapter, installed = found["glibc"]
     tunable = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=70000"}
     assert adapter.read_back(tunable, installed)["tcache_count"] == 70000
@@ -114,25 +104,21 @@ def test_what_glibc_drops_in_its_second_stage_is_beyond_the_range_and_shown_by_t
 
 
 @pytest.mark.parametrize("alone", ["mmap_threshold", "trim_threshold"])
-def test_a_threshold_that_would_freeze_the_other_is_refused_alone(
-    alone: str, found: dict[str, tuple[Adapter, Installed]]
-) -> None:
+def test_a_threshold_that_would_freeze_the_other_is_refused_alone(alone, found):
     adapter, installed = found["glibc"]
     with pytest.raises(UsageError, match="set both mmap_threshold and trim_threshold"):
         adapter.check({alone: MIB}, installed)
     adapter.check({"mmap_threshold": MIB, "trim_threshold": MIB, alone: MIB}, installed)
 
 
-def test_sizes_of_mimalloc_carry_their_unit_because_bare_ones_are_bytes() -> None:
+def test_sizes_of_mimalloc_carry_their_unit_because_bare_ones_are_bytes():
     adapter = allocator.get("mimalloc")
     newer = Installed("mimalloc", "2.1.7", "libmimalloc.so.2", Path(), "", "")
     environment = adapter.environment({"arena_reserve": MIB}, newer)
     assert environment["MIMALLOC_ARENA_RESERVE"] == "1048576K"
 
 
-def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
-    found: dict[str, tuple[Adapter, Installed]],
-) -> None:
+def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(found):
     adapter, installed = found["jemalloc"]
     for pair in ("nosuch:1", "narenas:0", "dirty_decay_ms:10s", "cache_oblivious:true",
                  "tcache_max:32K", "retain:TRUE", "tcache_ncached_max:8-16:4",
@@ -146,20 +132,16 @@ def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
         assert probe.run_true(strict).code == -6
 
 
-def test_of_an_older_spelling_and_tunables_the_tunables_win_in_either_order(
-    found: dict[str, tuple[Adapter, Installed]],
-) -> None:
+def test_of_an_older_spelling_and_tunables_the_tunables_win_in_either_order(found):
     adapter, installed = found["glibc"]
     made = adapter.environment({"arena_max": 2}, installed)
     for both in ({"MALLOC_ARENA_MAX": "9", **made}, {**made, "MALLOC_ARENA_MAX": "9"}):
         assert adapter.read_back(both, installed)["arena_max"] == 2
 
 
-def test_zero_is_a_value_where_the_loader_prints_it_for_unset_too(
-    found: dict[str, tuple[Adapter, Installed]],
-) -> None:
+def test_zero_is_a_value_where_the_loader_prints_it_for_unset_too(found):
     adapter, installed = found["glibc"]
-    config: dict[str, Value] = {"mmap_threshold": MIB, "trim_threshold": MIB, "mmap_max": 0}
+    config = {"mmap_threshold": MIB, "trim_threshold": MIB, "mmap_max": 0}
     asked = adapter.read_back(adapter.environment(config, installed), installed)
     assert (asked["mmap_max"], adapter.read_back({}, installed)["mmap_max"]) == (0, "auto")
 
@@ -170,12 +152,7 @@ def test_zero_is_a_value_where_the_loader_prints_it_for_unset_too(
 @pytest.mark.parametrize(
     ("text", "end"), [("0", "SIGFPE"), ("abc", "SIGFPE"), ("-5", "did not end")]
 )
-def test_a_probe_that_dies_or_hangs_is_told_in_words(
-    text: str,
-    end: str,
-    found: dict[str, tuple[Adapter, Installed]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_probe_that_dies_or_hangs_is_told_in_words(text, end, found, monkeypatch):
     adapter, installed = found["tcmalloc"]
     monkeypatch.setattr(probe, "_SECONDS", 1.0)
     with pytest.raises(WrongConfiguration, match=end):
@@ -185,15 +162,13 @@ def test_a_probe_that_dies_or_hangs_is_told_in_words(
 # ---- 4: a child's peak memory has its parent's as a floor ---------------------------------------
 
 
-def test_peak_memory_of_a_small_program_does_not_include_what_started_it() -> None:
+def test_peak_memory_of_a_small_program_does_not_include_what_started_it():
     ballast = bytearray(os.urandom(MIB)) * 200
     done = process.run([str(artifacts.launch()), "--", "/bin/true"], deadline_s=30)
     assert json.loads(done.stdout)["rss_peak_kb"] < 50 * 1024 < len(ballast) // 1024
 
 
-def test_true_is_found_where_path_does_not_name_its_folder_or_is_told_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_true_is_found_where_path_does_not_name_its_folder_or_is_told_of(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert probe.run_true({}).ok
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, Truth
+from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, ProofPlan, spent_s
 from hztune.result import Decision
-from hztune.space import Space
 from hztune.stats.intervals import Interval
 from hztune.store.log import LocalStudy
 from hztune.study import search as race
@@ -43,11 +39,11 @@ CONTROL = Arm("hz")
 IDLE, SPIN = (Arm.of("hz", {"lock": lock}) for lock in ("lockfree", "spin"))
 
 
-def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
+def decided(bench, space, seed=1):
     return Winner(bench, space, seed).run()
 
 
-def resumed(blocks: Any, used: float, landscape: Landscape, noise: ModelNoise) -> Workbench:
+def resumed(blocks, used, landscape, noise):
     """A bench that goes on after these blocks, with a part of the budget used."""
     again = bench_of(landscape, noise, ledger=Ledger.of(blocks))
     again.budget.spent_s = used * again.budget.total_s
@@ -63,7 +59,7 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def ended(toy_space: Space) -> Ended:
+def ended(toy_space):
     bench = bench_of(spin_wins(), QUIET)
     return Ended(bench, decided(bench, toy_space))
 
@@ -71,15 +67,15 @@ def ended(toy_space: Space) -> Ended:
 # ---- verdicts and time ---------------------------------------------------------------------------
 
 
-def only_the_default_runs(arm: Arm) -> Truth:
+def only_the_default_runs(arm):
     return Truth(status="ok" if arm.is_default else "rejected")
 
 
-def too_large(arm: Arm) -> Truth:
+def too_large(arm):
     return Truth(rss_kb=900_000)
 
 
-VERDICTS: dict[str, tuple[Landscape, ModelNoise, dict[str, Any], str]] = {
+VERDICTS = {
     "nothing helps": (spin_wins(-0.2), QUIET, {"seed": 2}, "no_gain"),
     "everything else fails": (only_the_default_runs, QUIET, {}, "no_gain"),
     "little time": (spin_wins(), USUAL, {"budget_s": 30.0}, ""),
@@ -91,7 +87,7 @@ VERDICTS: dict[str, tuple[Landscape, ModelNoise, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name: str, toy_space: Space) -> None:
+def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space):
     landscape, noise, options, verdict = VERDICTS[name]
     bench = bench_of(landscape, noise, **options)
     decision = decided(bench, toy_space)
@@ -103,22 +99,18 @@ def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name: str, toy_space:
     assert all(status.floor > 0.0 for status in searching)
     if verdict == "no_gain":
         assert decision.arm.is_default
-        assert decision.interval is not None
         assert decision.interval.low < 0.0 < decision.interval.high
     if landscape is only_the_default_runs:
         assert set(bench.ledger.failures()) == {"refused by hz"}
 
 
-def test_a_knob_worth_a_fifth_is_found_and_proved(ended: Ended) -> None:
+def test_a_knob_worth_a_fifth_is_found_and_proved(ended):
     assert ended.decision.verdict == "improved"
     assert ended.decision.arm.config["lock"] == "spin"
-    assert ended.decision.interval is not None
     assert 0.0 < ended.decision.interval.low < 0.2 < ended.decision.interval.high
 
 
-def test_proposals_end_for_want_of_promise(
-    toy_space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
     monkeypatch.setattr(race, "LEAST_TRIALS", 7)
     ends = []
     for much in (
@@ -136,7 +128,7 @@ def test_proposals_end_for_want_of_promise(
     assert is_early and not is_late
 
 
-def test_a_study_of_few_configurations_measures_all_and_says_so(toy_space: Space) -> None:
+def test_a_study_of_few_configurations_measures_all_and_says_so(toy_space):
     two = tuple(one for one in toy_space.dimensions if one.name in ("lock", "pages"))
     small = replace(toy_space, dimensions=two, presets=(), rules=())
     bench = bench_of(spin_wins(), QUIET, budget_s=1200.0)
@@ -147,7 +139,7 @@ def test_a_study_of_few_configurations_measures_all_and_says_so(toy_space: Space
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in lines)
 
 
-def test_what_a_machine_can_see_is_its_own_among_several(toy_space: Space) -> None:
+def test_what_a_machine_can_see_is_its_own_among_several(toy_space):
     """Its noise, how exact a verdict of no gain is, and how exactly memory is known."""
     noisy = ModelNoise(within=0.2, between=0.15, common=0.1)
     hosts = {"quiet": (QUIET, 0.002), "noisy": (noisy, 0.1)}
@@ -156,7 +148,7 @@ def test_what_a_machine_can_see_is_its_own_among_several(toy_space: Space) -> No
         for name, (noise, scatter) in hosts.items()
     }
 
-    def seen(bench: Workbench) -> tuple[object, ...]:
+    def seen(bench):
         nothing = Winner(bench, toy_space, seed=1).nothing_found("").interval
         memory = bench.ledger.memory_noises().on(bench.ledger.machine)
         return assess(bench, 20.0, 0.01), nothing, memory
@@ -180,7 +172,7 @@ def test_what_a_machine_can_see_is_its_own_among_several(toy_space: Space) -> No
 
 
 @pytest.mark.parametrize("blocks", [0, 5, 20])
-def test_an_interrupted_study_claims_nothing(toy_space: Space, blocks: int) -> None:
+def test_an_interrupted_study_claims_nothing(toy_space, blocks):
     bench = bench_of(spin_wins(), QUIET)
     bench.executor = Stopped(bench.executor, blocks)
     assert decided(bench, toy_space).verdict == "interrupted"
@@ -189,8 +181,8 @@ def test_an_interrupted_study_claims_nothing(toy_space: Space, blocks: int) -> N
 
 @pytest.mark.parametrize("blocks", [4, 16, 22, None])
 def test_a_resumed_study_goes_on_with_the_next_pair_and_an_ended_one_says_the_same(
-    ended: Ended, toy_space: Space, blocks: int | None
-) -> None:
+    ended, toy_space, blocks
+):
     kept = ended.bench.ledger.blocks[:blocks]
     used = 1.0 if blocks is None else spent_s(kept) / ended.bench.budget.total_s
     again = resumed(kept, used, spin_wins(), QUIET)
@@ -201,12 +193,11 @@ def test_a_resumed_study_goes_on_with_the_next_pair_and_an_ended_one_says_the_sa
     assert again.budget.elapsed() <= 1.1 * again.budget.total_s
     if blocks is None:
         assert again.ledger.blocks == kept
-        assert decision.interval is not None and ended.decision.interval is not None
         assert decision.interval.estimate == ended.decision.interval.estimate
 
 
 @pytest.mark.parametrize("blocks", [22, 24])
-def test_a_resumed_study_has_the_noise_floor_that_it_had(toy_space: Space, blocks: int) -> None:
+def test_a_resumed_study_has_the_noise_floor_that_it_had(toy_space, blocks):
     first = bench_of(spin_wins(0.1), USUAL)
     first.executor = Stopped(first.executor, blocks)
     decided(first, toy_space)
@@ -217,13 +208,13 @@ def test_a_resumed_study_has_the_noise_floor_that_it_had(toy_space: Space, block
     assert again.floor == first.floor > 0.0
 
 
-def test_a_session_that_goes_on_keeps_to_the_rounds_of_the_one_before() -> None:
+def test_a_session_that_goes_on_keeps_to_the_rounds_of_the_one_before():
     bench = bench_of(flat)
     bench.measure([CONTROL] * 2, "aa", 30)
     assert bench_of(flat, ledger=Ledger.of(bench.ledger.blocks)).least_rounds() == 30
 
 
-def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(toy_space: Space) -> None:
+def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(toy_space):
     """A machine that was busy for a while, until the calibration had ended."""
     bench = bench_of(spin_wins(), QUIET)
     bench.measure([CONTROL, SPIN], "confirm", 16, plan=ProofPlan(12, 16, floor=0.5))
@@ -234,9 +225,7 @@ def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(toy_space: Space) 
 
 
 @pytest.mark.parametrize("first", [[IDLE], [IDLE, SPIN]])
-def test_a_second_finalist_keeps_its_time_and_only_its_own_pairs(
-    toy_space: Space, first: list[Arm]
-) -> None:
+def test_a_second_finalist_keeps_its_time_and_only_its_own_pairs(toy_space, first):
     """Also where the first attempt had it as a further step."""
     before = bench_of(spin_wins(), QUIET)
     for _ in range(2):
@@ -255,7 +244,7 @@ def test_a_second_finalist_keeps_its_time_and_only_its_own_pairs(
 # ---- read back -----------------------------------------------------------------------------------
 
 
-def told(folder: Path, make: Callable[..., Workbench], run: Callable[[Workbench], object]) -> Any:
+def told(folder, make, run):
     """What a session says with intervals; the first one measures, later ones read it back."""
     with LocalStudy(folder, {}, MACHINE, resume=True) as store:
         is_first = not store.replay()
@@ -269,7 +258,7 @@ def told(folder: Path, make: Callable[..., Workbench], run: Callable[[Workbench]
     return [line for line in heard(bench).lines if "[" in line]
 
 
-def greedy_and_saving(arm: Arm) -> Truth:
+def greedy_and_saving(arm):
     """The spin lock is fast, short delays save memory."""
     saves = arm.config.get("delay", 100) in (0, 1, 10)
     return Truth(spin_wins(0.08)(arm).log_ratio, rss_kb=80_000 if saves else 100_000)
@@ -279,9 +268,7 @@ READ_BACK = [(Winner, flat, 60.0, 4, 3), (Front, greedy_and_saving, 120.0, 1, 1)
 
 
 @pytest.mark.parametrize("study", READ_BACK)
-def test_a_study_whose_end_was_lost_says_the_intervals_that_it_printed(
-    study: Any, toy_space: Space, tmp_path: Path
-) -> None:
+def test_a_study_whose_end_was_lost_says_the_intervals_that_it_printed(study, toy_space, tmp_path):
     """Blocks that were measured later tell more of the noise, by which intervals are moderated."""
     kind, landscape, budget_s, seed, sentences = study
     make = partial(bench_of, landscape, USUAL, budget_s=budget_s, seed=seed, rss_scatter=0.01)
@@ -312,7 +299,7 @@ class Case:
     limit: str = ""
     is_whole: bool = True
 
-    def bench(self, landscape: Landscape) -> Workbench:
+    def bench(self, landscape):
         run_ms = 1e3 * self.budget_s / self.runs
         times = {"turn_ms": run_ms, "warmup_ms": 0.0, "start_ms": 0.0}
         if not self.is_whole:
@@ -325,13 +312,13 @@ class Case:
         )
         return bench
 
-    def told(self, space: Space) -> tuple[Workbench, Decision]:
+    def told(self, space):
         """The bench and the decision."""
         bench = self.bench(spin_is_lean)
         return bench, self.aim(bench, space, 1).run()
 
 
-def spin_is_lean(arm: Arm) -> Truth:
+def spin_is_lean(arm):
     """Spin is a third faster, and the default takes most memory."""
     return Truth(0.3 * (arm.config.get("lock") == "spin"), rss_kb=90_000 if arm.params else 100_000)
 
@@ -346,7 +333,7 @@ CASES = [
 ]
 
 
-def judge(case: Case, space: Space) -> bool:
+def judge(case, space):
     """Whether a study was told to its end; else it claims nothing of what there was time for."""
     bench, found = case.told(space)
     assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s, case
@@ -361,7 +348,7 @@ def judge(case: Case, space: Space) -> bool:
 
 
 @pytest.mark.slow
-def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space: Space) -> None:
+def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space):
     begun = [case for case in CASES if judge(case, toy_space)]
     assert {case.runs for case in begun if not (case.beside or case.limit) and case.is_whole} == {
         *FEW_RUNS[2:]
@@ -369,7 +356,7 @@ def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space: Space) -> 
 
 
 @pytest.mark.slow
-def test_the_budget_that_is_named_would_do(toy_space: Space) -> None:
+def test_the_budget_that_is_named_would_do(toy_space):
     for case in CASES:
         found = case.told(toy_space)[1] if case.runs <= FEW_RUNS[3] else None
         if found is not None and found.verdict == "not_enough_data":

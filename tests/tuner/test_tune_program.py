@@ -6,14 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Run
 
 from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Quiet
 from hztune.store.log import LocalStudy
-from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.request import TuneRequest, understand
 from hztune.tune.session import _story, executor_of
 
 from .conftest import tell
@@ -22,7 +21,7 @@ PYTHON = str(Path(sys.executable).resolve())
 GREEDY = [PYTHON, "-I", "-S", "-c", "blocks = [bytearray(4096) for _ in range(4000)]"]
 
 
-def test_the_plan_names_all_allocators_and_how_to_get_the_others(hztune_here: Run) -> None:
+def test_the_plan_names_all_allocators_and_how_to_get_the_others(hztune_here):
     plan = hztune_here("tune", "--dry-run", "--", *GREEDY).stdout
     assert "allocators: glibc " in plan
     for name in ("jemalloc", "mimalloc", "tcmalloc", "hz"):
@@ -31,7 +30,7 @@ def test_the_plan_names_all_allocators_and_how_to_get_the_others(hztune_here: Ru
     assert "  jemalloc.dirty_decay_ms: " in plan
 
 
-def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune_here: Run) -> None:
+def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune_here):
     words = ("tune", "--dry-run", "--workload", "remote", "--threads", "2")
     assert "allocator: hz " in hztune_here(*words).stdout
     chosen = hztune_here(*words, "--allocator", "tcmalloc,hz").stdout
@@ -39,11 +38,9 @@ def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune_here: Run) ->
     assert "glibc" not in chosen
 
 
-def test_metric_and_settings_tell_studies_apart(
-    hztune_here: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def identity(*words: str) -> dict[str, str]:
-        seen: list[Task] = []
+def test_metric_and_settings_tell_studies_apart(hztune_here, monkeypatch):
+    def identity(*words):
+        seen = []
         monkeypatch.setattr("hztune.tune.session.plan", lambda task: seen.append(task) or [])
         hztune_here("tune", "--dry-run", *words, "--", "true")
         return seen[0].identity
@@ -56,7 +53,7 @@ def test_metric_and_settings_tell_studies_apart(
 
 
 @pytest.mark.parametrize("run_s", [0.1, 10.0])
-def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_path: Path) -> None:
+def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s, tmp_path):
     request = TuneRequest(program=Program(("true",)), budget_s=1000 * run_s, out=tmp_path)
     task, machine, run_ns = understand(request), Machine.here(), round(1e9 * run_s)
     with LocalStudy(tmp_path, task.identity, machine) as store:

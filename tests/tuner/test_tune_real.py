@@ -9,10 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +18,6 @@ from hztune.errors import UsageError
 from hztune.store.log import recording
 
 from .conftest import processes_in
-
-Build = Callable[..., Path]
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +39,7 @@ class Tuner:
     core: Path
     folder: Path
 
-    def start(
-        self,
-        out: Path,
-        *more: str,
-        modes: Sequence[str] = ("plain", "faster"),
-        budget: str = "20s",
-    ) -> subprocess.Popen[str]:
+    def start(self, out, *more, modes=("plain", "faster"), budget="20s"):
         """A study in a process of its own; trial_mode may have these values."""
         space = self.folder / f"{'-'.join(modes)}.toml"
         space.write_text(SPACE.format(modes=json.dumps(modes)))
@@ -61,7 +51,7 @@ class Tuner:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self, out: Path, *more: str, **how: Any) -> tuple[int, str, str]:
+    def run(self, out, *more, **how):
         """Exit status, stdout and stderr of a study."""
         with self.start(out, *more, **how) as process:
             stdout, stderr = process.communicate(timeout=DEADLINE_S)
@@ -69,7 +59,7 @@ class Tuner:
 
 
 @pytest.fixture(scope="module")
-def tuner(build_tuner: Build, tmp_path_factory: pytest.TempPathFactory) -> Tuner:
+def tuner(build_tuner, tmp_path_factory):
     core = build_tuner(
         targets=["_core", "hz_shared", "hz_deepbind", "hz-bench", "hz-turns", "hz-launch"],
         HZ_EXTRA_PARAMS=str(HERE / "tune_worth.def"),
@@ -78,18 +68,18 @@ def tuner(build_tuner: Build, tmp_path_factory: pytest.TempPathFactory) -> Tuner
     return Tuner(core, tmp_path_factory.mktemp("tuner"))
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
+def rows(out):
     """Every sample of a results directory."""
     return [json.loads(line) for line in recording(out).lines]
 
 
-def verdict(out: Path) -> str:
+def verdict(out):
     """What the profile says."""
-    found: str = json.loads((out / "profile.json").read_text())["result"]["verdict"]
+    found = json.loads((out / "profile.json").read_text())["result"]["verdict"]
     return found
 
 
-def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_blocks(out, count, process):
     """Waits until a study has finished that many blocks."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -98,14 +88,13 @@ def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> No
             if len(begun) > count:
                 return
         time.sleep(0.05)
-    assert process.stderr is not None
     raise AssertionError(f"ended before {count} blocks: {process.poll()} {process.stderr.read()}")
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
 
 
-def test_a_parameter_worth_a_half_is_found_beside_crashes(tuner: Tuner, tmp_path: Path) -> None:
+def test_a_parameter_worth_a_half_is_found_beside_crashes(tuner, tmp_path):
     out = tmp_path / "out"
     modes = ("plain", "crash", "hang", "greedy", "faster")
     status, stdout, stderr = tuner.run(out, "--seed", "2", modes=modes, budget="30s")
@@ -134,7 +123,7 @@ def test_a_parameter_worth_a_half_is_found_beside_crashes(tuner: Tuner, tmp_path
 
 
 @pytest.fixture(scope="module")
-def finished(tuner: Tuner) -> Path:
+def finished(tuner):
     """A study that was killed, then ended by Ctrl-C, and went on to its verdict."""
     out = tuner.folder / "finished"
     with tuner.start(out) as process:
@@ -157,7 +146,7 @@ def finished(tuner: Tuner) -> Path:
     return out
 
 
-def test_a_killed_and_an_interrupted_study_lose_no_sample_and_repeat_none(finished: Path) -> None:
+def test_a_killed_and_an_interrupted_study_lose_no_sample_and_repeat_none(finished):
     after = rows(finished)
     assert [row["seq"] for row in after] == list(range(len(after)))
     complete = [row["block"] for row in after if row["kind"] == "outcome"]
@@ -168,7 +157,7 @@ def test_a_killed_and_an_interrupted_study_lose_no_sample_and_repeat_none(finish
 # ---- afterwards ----------------------------------------------------------------------------------
 
 
-def test_a_finished_study_says_the_same_without_measuring(tuner: Tuner, finished: Path) -> None:
+def test_a_finished_study_says_the_same_without_measuring(tuner, finished):
     before = (finished / "samples.jsonl").read_bytes()
     profile = (finished / "profile.json").read_bytes()
     (finished / "hz_config.h").unlink()

@@ -6,55 +6,48 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from lab.replay import ModelNoise, ReplayExecutor, Truth
 from msgspec import structs
-from tests.conftest import Run
 
 from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.params import Value
 from hztune.profile import (
     AllocatorId,
     Claim,
     MachineId,
     MemoryClaim,
     Objective,
-    Profile,
     WorkloadId,
 )
 from hztune.stats.question import Looks
 from hztune.stats.ratios import PairRatio
 from hztune.study.ledger import ArmRecord
 from hztune.study.limits import MemoryLimit
-from hztune.verify.claim import Promise, Verification, measure, verification
-from hztune.verify.running import Report, examine
+from hztune.verify.claim import Promise, measure, verification
+from hztune.verify.running import examine
 from hztune.workload import WorkloadSpec
 
-from .conftest import MakeProfile, bench_of
+from .conftest import bench_of
 
-Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 CLAIMED = Claim("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
 TUNED = Arm.of("hz", {"magazine_cap": 512, "depot_lock": "spin"})
 
 
-def truth(log_ratio: float, rss: float = 1.0, status: str = "ok") -> Landscape:
+def truth(log_ratio, rss=1.0, status="ok"):
     """A landscape in which the tuned arm differs from the control."""
 
-    def look(arm: Arm) -> Truth:
+    def look(arm):
         if arm != TUNED:
             return Truth()
-        return Truth(log_ratio, status, round(100_000 * rss))  # type: ignore[arg-type]
+        return Truth(log_ratio, status, round(100_000 * rss))
 
     return look
 
@@ -66,7 +59,7 @@ SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7,
 KEPT, LIMITED = {"max_rss": "0.7x"}, {"max_rss": "1.10x"}
 
 
-CLAIMS: list[tuple[Claim, dict[str, str], float, float, str, str, str]] = [
+CLAIMS = [
     # what is claimed within which limits, the true gain, memory and end, what is said, and why
     (CLAIMED, {}, 0.131, 1.0, "ok", "holds", "the gain is there, and as large as was claimed"),
     (CLAIMED, {}, 0.7, 1.0, "ok", "holds", "the gain is there"),
@@ -87,7 +80,7 @@ CLAIMS: list[tuple[Claim, dict[str, str], float, float, str, str, str]] = [
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_claim_holds_where_all_of_it_is_true(claim: Any, make_profile: MakeProfile) -> None:
+def test_a_claim_holds_where_all_of_it_is_true(claim, make_profile):
     claimed, limits, log_ratio, rss, status, answer, why = claim
     made = make_profile(claim=claimed, objective=Objective("ops_per_s", limits))
     promise, landscape = Promise.of(made), truth(log_ratio, rss, status)
@@ -96,7 +89,7 @@ def test_a_claim_holds_where_all_of_it_is_true(claim: Any, make_profile: MakePro
     assert status != "ok" or finding.rss_ratio == pytest.approx(rss)
 
 
-def finding_of(claimed: Claim, *logs: float) -> Verification:
+def finding_of(claimed, *logs):
     """What is said of a claim when time is up after these pairs."""
     promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
     record = ArmRecord(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
@@ -119,22 +112,20 @@ def finding_of(claimed: Claim, *logs: float) -> Verification:
         ),
     ],
 )
-def test_half_of_the_claimed_lower_end_must_be_shown(logs, answer, why) -> None:
+def test_half_of_the_claimed_lower_end_must_be_shown(logs, answer, why):
     claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
     finding = finding_of(claimed, *logs * 6)
     assert (finding.answer, finding.why) == (answer, why)
 
 
-def advised_s(finding: Verification) -> int:
+def advised_s(finding):
     """The budget that an open answer advises."""
     (seconds,) = re.findall(r"--budget (\d+)s", finding.why)
     return int(seconds)
 
 
 @pytest.mark.parametrize("budget_s", [0.5, 1.0])
-def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(
-    budget_s: float, make_profile: MakeProfile
-) -> None:
+def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(budget_s, make_profile):
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
     finding = measure(claim, bench_of(truth(0.131), QUIET, budget_s=budget_s))
     assert finding.answer == "cannot tell"
@@ -144,7 +135,7 @@ def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(
     assert again.interval is not None
 
 
-def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(make_profile) -> None:
+def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(make_profile):
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
     wrong = 0
     for seed in range(30):
@@ -154,7 +145,7 @@ def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(make_
     assert wrong <= 3, "of 60 answers, with an error of 2.5 % each at most"
 
 
-def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
+def test_the_control_is_what_the_ratio_is_to(make_profile):
     own = Promise.of(make_profile(objective=Objective("ops_per_s", {})))
     unchanged = Promise.of(make_profile(objective=Objective("wall_s", {}, "none")))
     assert (own.control, unchanged.control) == (Arm("hz"), Arm("none"))
@@ -167,7 +158,7 @@ def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
 
 
 @pytest.fixture
-def here(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Profile:
+def here(make_profile, core_build, monkeypatch):
     """A profile that claims far too much, made on this machine with this library."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     return make_profile(
@@ -180,26 +171,21 @@ def here(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.Monkey
     )
 
 
-def of_program(made: Profile, *words: str) -> Profile:
+def of_program(made, *words):
     """The profile as one that was made for a program."""
     known = WorkloadId("program", Path(words[0]).name, "", {}, profile.hash_of_words(words))
     return structs.replace(made, workload=known, threads=0, objective=Objective("wall_s", {}))
 
 
-def saved(made: Profile, folder: Path) -> Path:
+def saved(made, folder):
     profile.save(made, folder / "profile.json")
     return folder / "profile.json"
 
 
-def test_a_workload_is_measured_as_the_profile_has_it(
-    here: Profile,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked: list[WorkloadSpec] = []
+def test_a_workload_is_measured_as_the_profile_has_it(here, tmp_path, monkeypatch, capsys):
+    asked = []
 
-    def simulated(specs: Sequence[WorkloadSpec], *_: object, **__: object) -> ReplayExecutor:
+    def simulated(specs, *_, **__):
         asked.extend(specs)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
@@ -224,13 +210,8 @@ def test_a_workload_is_measured_as_the_profile_has_it(
     ],
 )
 def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if_it_is_another(
-    words: list[str],
-    warnings: int,
-    here: Profile,
-    tmp_path: Path,
-    hztune_here: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    words, warnings, here, tmp_path, hztune_here, monkeypatch
+):
     simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
     monkeypatch.setattr("hztune.verify.claim.executor_for", simulated)
     path = saved(of_program(here, "sleep", "1"), tmp_path)
@@ -243,14 +224,14 @@ def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if
 
 
 @pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
-def test_without_a_claim_there_is_nothing_to_verify(verdict, here, tmp_path, hztune_here) -> None:
+def test_without_a_claim_there_is_nothing_to_verify(verdict, here, tmp_path, hztune_here):
     claimed = structs.replace(CLAIMED, verdict=verdict)
     done = hztune_here("verify", saved(structs.replace(here, claim=claimed, params={}), tmp_path))
     said = f"nothing to verify: the profile claims no gain (its verdict is {verdict})"
     assert done.returncode == 0 and said in done.stdout
 
 
-def test_what_does_not_fit_the_profile_is_refused(here, tmp_path, hztune_here) -> None:
+def test_what_does_not_fit_the_profile_is_refused(here, tmp_path, hztune_here):
     bench = saved(here, tmp_path)
     (tmp_path / "program").mkdir()
     run = saved(of_program(here, "sleep", "1"), tmp_path / "program")
@@ -273,7 +254,7 @@ def test_what_does_not_fit_the_profile_is_refused(here, tmp_path, hztune_here) -
 MACHINE = MachineId("CPU", 4, 2.0, "6.1", "glibc 2.36", 4096, "madvise")
 
 
-def test_each_difference_of_a_machine_is_named() -> None:
+def test_each_difference_of_a_machine_is_named():
     other = structs.replace(MACHINE, cpu="Other", quota=None, thp="always")
     assert machine_diff.of_machine(MACHINE, MACHINE) == ()
     assert machine_diff.of_machine(MACHINE, other) == tuple(
@@ -286,7 +267,7 @@ def test_each_difference_of_a_machine_is_named() -> None:
     )
 
 
-def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakeProfile) -> None:
+def test_another_version_or_build_of_the_allocator_is_named(make_profile):
     tuned = make_profile(
         {}, allocator=AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "a" * 64)
     )
@@ -306,8 +287,8 @@ def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakePr
     ],
 )
 def test_a_profile_of_another_place_is_measured_with_a_warning_that_names_it(
-    words: list[str], status: int, here: Profile, tmp_path: Path, hztune: Run
-) -> None:
+    words, status, here, tmp_path, hztune
+):
     machine = structs.replace(here.machine, cores=4096, thp="elsewhere")
     foreign = structs.replace(
         here, machine=machine, allocator=structs.replace(here.allocator, version="0.0.1")
@@ -324,7 +305,7 @@ def test_a_profile_of_another_place_is_measured_with_a_warning_that_names_it(
 
 # ---- a running process ---------------------------------------------------------------------------
 
-CONFIGS: dict[str, dict[str, Value]] = {
+CONFIGS = {
     "glibc": {"arena_max": 2, "tcache_count": 64},
     "jemalloc": {"narenas": 3, "dirty_decay_ms": 500, "narenas_ratio": 8},
     "mimalloc": {"purge_delay": 7, "eager_commit": "0"},
@@ -336,12 +317,10 @@ CHANGED = {"arena_max": 9, "narenas": 9, "purge_delay": 9, "magazine_cap": 256}
 
 
 @pytest.fixture
-def examined(
-    compiled: Any, running: Running, here: Profile, make_profile: MakeProfile
-) -> Callable[..., Report]:
+def examined(compiled, running, here, make_profile):
     """An idle process with a configuration and further variables, held against CONFIGS[name]."""
 
-    def look(name: str, config: Mapping[str, Value] | None = None, **more: str) -> Report:
+    def look(name, config=None, **more):
         found = allocator.get(name).installed()
         variables = allocator.get(name).environment(config or CONFIGS[name], found)
         with running(compiled("idle"), {**variables, **more}) as pid:
@@ -352,8 +331,8 @@ def examined(
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_process_under_a_profile_has_it_in_effect_and_a_changed_parameter_is_named(
-    name: str, examined: Callable[..., Report]
-) -> None:
+    name, examined
+):
     report = examined(name)
     assert report.in_effect and report.remarks == (), report
     assert {row.name: row.found for row in report.rows} == CONFIGS[name]
@@ -370,7 +349,7 @@ def test_a_process_under_a_profile_has_it_in_effect_and_a_changed_parameter_is_n
     ("name", "preload"),
     [*((name, "") for name in CONFIGS if name != "glibc"), ("glibc", "libjemalloc.so.2")],
 )
-def test_a_process_without_the_allocator_has_nothing_in_effect(name, preload, examined) -> None:
+def test_a_process_without_the_allocator_has_nothing_in_effect(name, preload, examined):
     report = examined(name, LD_PRELOAD=preload)
     (fault,) = report.faults
     there = "jemalloc" if preload else "glibc"
@@ -387,14 +366,12 @@ def test_a_process_without_the_allocator_has_nothing_in_effect(name, preload, ex
         ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB", "64"),
     ],
 )
-def test_a_variable_that_somebody_else_added_is_named(name, variable, value, examined) -> None:
+def test_a_variable_that_somebody_else_added_is_named(name, variable, value, examined):
     report = examined(name, **{variable: value})
     assert f"{variable} is set, and the profile does not set it" in report.faults
 
 
-def test_the_command_says_it_in_words_and_as_status(
-    here: Profile, tmp_path: Path, compiled: Any, hztune_here: Run, running: Running
-) -> None:
+def test_the_command_says_it_in_words_and_as_status(here, tmp_path, compiled, hztune_here, running):
     path, idle = saved(here, tmp_path), compiled("idle")
     assert here.params == CONFIGS["hz"]
     variables = allocator.get("hz").environment(here.params, allocator.get("hz").installed())
@@ -416,15 +393,15 @@ def test_the_command_says_it_in_words_and_as_status(
 
 
 def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
-    here: Profile, tmp_path: Path, hztune_here: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    here, tmp_path, hztune_here, monkeypatch
+):
     path = saved(here, tmp_path)
     absent = hztune_here("verify", path, "--pid", str(2**22 + 1))
     assert (absent.returncode, absent.stdout) == (2, "")
     assert absent.stderr == f"hztune: there is no process {2**22 + 1}, or its program is gone\n"
     assert hztune_here("verify", path, "--pid", "0").returncode == 2
 
-    def forbidden(pid: int) -> None:
+    def forbidden(pid):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("hztune.allocator.live.ProcessMemory.of", forbidden)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.conftest import pytest_sessionstart
@@ -21,9 +20,7 @@ def test_griffin(): assert False
 """
 
 
-def test_tests_of_another_table_than_the_installed_one_stop_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tests_of_another_table_than_the_installed_one_stop_in_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "hz").mkdir()
     (tmp_path / "hz" / "params.def").write_text("/* a row fewer */")
     monkeypatch.setattr("hztune.artifacts.include_dir", lambda: tmp_path)
@@ -31,9 +28,7 @@ def test_tests_of_another_table_than_the_installed_one_stop_in_one_sentence(
         pytest_sessionstart()
 
 
-def test_a_test_that_fails_and_names_a_missing_package_is_skipped(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_test_that_fails_and_names_a_missing_package_is_skipped(root, tmp_path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_beasts.py").write_text(TESTS)
     done = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.workload import WorkloadSpec, find, goal_of, listing
 
 
-def test_the_first_workloads_are_listed_with_everything_that_users_need() -> None:
+def test_the_first_workloads_are_listed_with_everything_that_users_need():
     assert {"larson", "remote"} <= {each.name for each in listing()}
     for each in listing():
         assert each.doc and each.source and each.min_threads >= 1
@@ -25,7 +24,7 @@ def test_the_first_workloads_are_listed_with_everything_that_users_need() -> Non
                 assert each.param(name).parse(str(value)) == value
 
 
-def test_a_specification_has_a_command_that_hz_bench_runs() -> None:
+def test_a_specification_has_a_command_that_hz_bench_runs():
     spec = WorkloadSpec.from_text("remote@main", ["remote=90", "ws=100"], threads=2)
     assert spec.label == "remote@main remote=90 ws=100 T=2"
     assert spec.command(seed=7)[1:] == [
@@ -34,7 +33,7 @@ def test_a_specification_has_a_command_that_hz_bench_runs() -> None:
     spec.check()
 
 
-def test_a_workload_measured_by_its_p99_is_timed_at_every_call_in_whole_runs() -> None:
+def test_a_workload_measured_by_its_p99_is_timed_at_every_call_in_whole_runs():
     spec = WorkloadSpec.from_text("lifo", threads=1).by("p99")
     assert spec.label == "lifo T=1 by p99"
     assert "--latency" in spec.command(seed=1)
@@ -46,7 +45,7 @@ def test_a_workload_measured_by_its_p99_is_timed_at_every_call_in_whole_runs() -
     spec.check()
 
 
-def test_what_is_left_out_is_found_and_the_last_of_two_values_counts() -> None:
+def test_what_is_left_out_is_found_and_the_last_of_two_values_counts():
     spec = WorkloadSpec.from_text("larson")
     assert spec.threads == max(find("larson").min_threads, len(os.sched_getaffinity(0)))
     assert WorkloadSpec.from_text("remote", ["ws=100", "ws=200"]).params == (("ws", 200),)
@@ -70,21 +69,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_it_is_refused_in_words(what: str) -> None:
+def test_it_is_refused_in_words(what):
     arguments, words = REFUSED[what]
     with pytest.raises(UsageError) as refusal:
-        WorkloadSpec.from_text(*arguments)  # type: ignore[arg-type]
+        WorkloadSpec.from_text(*arguments)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_parameters_that_do_not_go_together_are_refused_by_hz_bench_itself() -> None:
+def test_parameters_that_do_not_go_together_are_refused_by_hz_bench_itself():
     spec = WorkloadSpec.from_text("remote", ["min_size=4096", "max_size=16"])
     with pytest.raises(UsageError, match="size"):
         spec.check()
 
 
-def fake_bench(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def fake_bench(folder, monkeypatch, code):
     program = folder / "hz-bench"
     program.write_text(f"#!/bin/sh\n{code}\n")
     program.chmod(0o755)
@@ -101,8 +100,8 @@ def fake_bench(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None
     ],
 )
 def test_a_list_that_cannot_be_read_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
-) -> None:
+    tmp_path, monkeypatch, code, words
+):
     fake_bench(tmp_path, monkeypatch, code)
     with pytest.raises(HztuneError) as error:
         workload.listing.__wrapped__()
@@ -111,8 +110,8 @@ def test_a_list_that_cannot_be_read_is_an_error_that_says_what_to_do(
 
 
 def test_a_workload_that_dies_at_its_first_operation_is_told_before_the_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     spec = WorkloadSpec.from_text("larson", threads=2)
     fake_bench(tmp_path, monkeypatch, "echo hz-bench: no memory >&2; exit 1")
     with pytest.raises(HztuneError, match=r"cannot run here: .* no memory"):
