@@ -250,6 +250,8 @@ hz_decayed hz_depot_decay(uint32_t shard, uint32_t class_)
 {
     enum { MOST = 1024 }; /* takes some ten microseconds, for which a malloc waits */
     hz_depot *depot = &hz_shards[shard].depots[class_];
+    if (hz_atomic_peek(&depot->capacity) == 0) /* never used: then it has no page, and gets none */
+        return hz_span_trim(shard, class_) ? HZ_DECAYED_ALL : HZ_DECAYED_NOTHING;
     const uint32_t least = hz_atomic_peek(&depot->least), due = due_of(depot, least);
     hz_atomic_poke(&depot->least, due > MOST ? 2 * (due - MOST) : UINT32_MAX);
     if (least == 0) return HZ_DECAYED_NOTHING; /* a request left none: nothing to spare */

@@ -346,7 +346,7 @@ def test_a_real_experiment_builds_counts_and_confirms(folder, script):
     edited(folder, '[[arm]]\nallocator = "snmalloc"\nif_installed = true\n', "")
     edited(folder, 'per = "flushes"', 'per = "ops"')
     cut(folder, "[[figure]]")
-    script("run", folder, "--budget", "1s")
+    script("run", folder, "--budget", "3s")
     found = report(folder)
     assert found.problems == ()
     shipped, silent = found.standings[0].all
