@@ -45,15 +45,28 @@ enum {
 
 hz_rest_state hz_rest;
 
+/* No thread waits for one that makes the background thread, as a library that stands between may
+ * make threads of its own for that, and wait for them. */
+typedef enum phase {
+    ABSENT = 0, /* there is none */
+    CHANGING,   /* a thread of the program makes it, or waits for its end */
+    WORKING,
+    ENDED,   /* it has decided to end, and was not joined yet */
+    REFUSED, /* the system refused one: hz tries no more */
+} phase;
+
 static struct {
-    hz_lock lock;     /* guards the rest */
-    pthread_t thread; /* the background thread, or one that has ended and was not joined yet */
+    _Atomic uint32_t phase;       /* the thread that made it CHANGING has the next two fields */
+    pthread_t thread;             /* the background thread */
     const hz_thread_calls *calls; /* that made it */
-    bool is_known;                /* whether there is such a thread */
-    bool is_working;              /* whether it has not decided to end */
-    bool is_refused;              /* whether the system refused one: then hz tries no more */
-    _Atomic uint32_t made;        /* threads that the program made; not guarded */
+    _Atomic uint32_t made;        /* threads that the program made */
 } background;
+
+static bool phase_replace(phase from, phase to)
+{
+    uint32_t expected = from;
+    return hz_atomic_replace(&background.phase, &expected, to);
+}
 
 /* ---- waking and sleeping -------------------------------------------------------------------- */
 
@@ -104,14 +117,12 @@ static bool is_program_single(void)
            hz_heap_count() <= 1;
 }
 
-/* A thread that holds the lock may be making a thread, or waiting for this one's end. */
+/* If the program makes a thread meanwhile, either this one sees it, or it sees that this one has
+ * ended. */
 static bool end_if_single(void)
 {
-    if (!hz_lock_try(&background.lock)) return false;
-    if (is_program_single()) background.is_working = false;
-    const bool is_over = !background.is_working;
-    hz_lock_release(&background.lock);
-    return is_over;
+    if (!is_program_single() || !phase_replace(WORKING, ENDED)) return false;
+    return is_program_single() || !phase_replace(ENDED, WORKING);
 }
 
 /* What is left of a rest that began with the last visit; where that was long ago, the whole: the
@@ -205,7 +216,6 @@ static void background_join(void)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     background.calls->join(background.thread, NULL);
     pthread_setcancelstate(cancellation, NULL);
-    background.is_known = false;
 }
 
 /* A thread gets the scheduling of the one that makes it. In real time the background thread could
@@ -238,13 +248,12 @@ static int background_make(void)
 
 static void background_bring(const hz_thread_calls *calls)
 {
-    if (background.is_known) background_join();
+    const bool has_ended = phase_replace(ENDED, CHANGING);
+    if (!has_ended && !phase_replace(ABSENT, CHANGING)) return;
+    if (has_ended) background_join();
     hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
     background.calls = calls;
-    background.is_working = true;
-    background.is_refused = background_make() != 0;
-    background.is_known = !background.is_refused;
-    background.is_working = background.is_known;
+    hz_atomic_put(&background.phase, background_make() == 0 ? WORKING : REFUSED);
 }
 
 /* Where no thread has a heap, the program has a malloc of its own before hz's. */
@@ -265,40 +274,31 @@ void hz_rest_thread_made(const hz_thread_calls *calls)
     const int saved = errno;
     hz_atomic_add(&background.made, 1);
     hz_background_start();
-    if (is_background_wanted()) {
-        hz_lock_take(&background.lock);
-        if (!background.is_working && !background.is_refused) background_bring(calls);
-        hz_lock_release(&background.lock);
-    }
+    /* A write even where it works: it publishes that one more thread was made. */
+    if (is_background_wanted() && !phase_replace(WORKING, WORKING)) background_bring(calls);
     errno = saved;
 }
 
 bool hz_rest_has_thread(void)
 {
-    hz_lock_take(&background.lock);
-    const bool has_one = background.is_working;
-    hz_lock_release(&background.lock);
-    return has_one;
+    return hz_atomic_get(&background.phase) == WORKING;
 }
 
+/* A thread that is bringing the background thread has a heap, and ends it later. */
 void hz_rest_end(void)
 {
     hz_background_end();
-    hz_lock_take(&background.lock);
-    if (background.is_known) {
-        hz_atomic_put(&hz_rest.word, HZ_REST_ENDS);
-        hz_os_wake_one(&hz_rest.word);
-        background_join();
-        background.is_working = false;
-    }
-    hz_lock_release(&background.lock);
+    if (!phase_replace(WORKING, CHANGING) && !phase_replace(ENDED, CHANGING)) return;
+    hz_atomic_put(&hz_rest.word, HZ_REST_ENDS);
+    hz_os_wake_one(&hz_rest.word);
+    background_join();
+    hz_atomic_put(&background.phase, ABSENT);
 }
 
 /* The child has no background thread; it gets one when it makes a thread. */
 void hz_rest_after_fork(void)
 {
-    (void)hz_lock_inherit(&background.lock);
-    background.is_known = background.is_working = background.is_refused = false;
+    hz_atomic_poke(&background.phase, ABSENT);
     hz_atomic_poke(&background.made, 0);
     hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
 }

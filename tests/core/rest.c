@@ -11,18 +11,13 @@
 
 enum { STATUS_OF_HANDLER = 17 };
 
-static void require_threads(size_t wanted)
-{
-    require(threads_now() == wanted, "%zu threads, not %zu", threads_now(), wanted);
-}
-
 /* ---- the background thread ------------------------------------------------------------------ */
 
 CHECK("a program without threads gets none")
 {
     burst();
     burst();
-    require_threads(1);
+    require(threads_now() == 1, "%zu threads", threads_now());
 }
 
 /* At main, at one thread, and itself. It sleeps meanwhile, and is woken. */
@@ -32,7 +27,7 @@ static void burst_twice_beside_one_thread(void)
     rester_start(&self);
     require_that_a_burst_is_given_back(&self);
     require_that_a_burst_is_given_back(&self);
-    require_threads(3);
+    wait_for_threads(3);
     rester_end(&self);
 }
 
@@ -48,22 +43,6 @@ CHECK("many threads bring one background thread")
     for (size_t i = 0; i < MANY; i++) rester_start(&all[i]);
     wait_for_threads(MANY + 2);
     for (size_t i = 0; i < MANY; i++) rester_end(&all[i]);
-}
-
-CHECK("at rest the background thread sleeps for good")
-{
-    rester self;
-    char before[256] = "", now[256];
-    rester_start(&self);
-    require_that_a_burst_is_given_back(&self);
-    const long background = background_seen();
-    for (int alike = 0; alike < LOOKS_ALIKE; alike++) {
-        status_line(background, "voluntary_ctxt_switches:", now, sizeof now);
-        if (strcmp(before, now) != 0) alike = 0;
-        (void)strcpy(before, now);
-        pass(LOOK_MS);
-    }
-    rester_end(&self);
 }
 
 CHECK("when the threads have ended so does the background thread, and comes again with the next")
@@ -111,7 +90,7 @@ CHECK_IN(60, "two thousand threads come and go beside one background thread")
 
 static void act_as_a_child(void)
 {
-    require_threads(1);
+    require(threads_now() == 1, "%zu threads", threads_now());
     burst();
     burst_twice_beside_one_thread();
 }

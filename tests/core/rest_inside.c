@@ -113,6 +113,28 @@ static void require_that_everything_is_returned(void)
             "a depot kept some");
 }
 
+static void *make_a_thread(void *unused)
+{
+    hz_rest_thread_made(&calls);
+    return unused;
+}
+
+static int make_with_helpers(pthread_t *thread, const pthread_attr_t *attributes,
+                             void *(*start)(void *), void *argument)
+{
+    (void)thread_end(thread_start(make_a_thread, NULL));
+    return pthread_create(thread, attributes, start, argument);
+}
+
+/* For ever if a thread of the library waits for the one that waits for it. */
+CHECK("a library that makes it may first make threads of its own, which make threads")
+{
+    static const hz_thread_calls of_library = {make_with_helpers, pthread_join, NULL};
+    leave_much_unused();
+    hz_rest_thread_made(&of_library);
+    wait_until_it_sleeps_for_good(1);
+}
+
 CHECK("it returns everything, and then sleeps without a timer")
 {
     require_that_everything_is_returned();
