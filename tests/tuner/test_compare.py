@@ -111,6 +111,16 @@ def test_more_time_gives_more_turns_and_not_more_pairs():
     assert len(row(ReplayExecutor(failing("a"), seed=1), SIDES, 6)) == 2, "its control never runs"
 
 
+class FailsLater(ReplayExecutor):
+    def measure(self, arms, *, role, rounds, number):
+        self._landscape = failing("a") if number > 1 else as_named
+        return super().measure(arms, role=role, rounds=rounds, number=number)
+
+
+def test_a_control_that_fails_later_ends_no_row():
+    assert len(row(FailsLater(as_named, seed=1), SIDES, 6)) == 6
+
+
 def test_the_rounds_of_a_block_fit_into_its_time():
     executor = ReplayExecutor(as_named, seed=1)
     bench = Workbench(executor, Ledger(), Budget(executor.clock, 60.0), Quiet())
