@@ -206,6 +206,13 @@ def test_a_winner_that_hangs_costs_seconds(core_build, monkeypatch):
 # ---- noise ---------------------------------------------------------------------------------------
 
 
+def test_noise_alone_warns_in_few_panels():
+    """At most 3 % of panels of three workloads: 4 or more of 100 would be told."""
+    equal = {"large": flat, "bursts": flat, "mstress": flat}
+    found = [examined(equal, noise=USUAL, seed=n, seconds=14.4)[0] for n in range(60)]
+    assert sum(bool(each.cautions or each.left_out) for each in found) <= 2
+
+
 def test_the_interval_of_a_panel_covers_at_all_its_looks_together():
     rng = np.random.default_rng(5)
     missed = 0

@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18453, "modules": 125, "functions": 1678, "classes": 260, "docstrings": 3190},
-    "tests": {"code": 17151},
+    "tests": {"code": 17158},
     "experiments": {"code": 4822},
     "core in C": {"code": 19659},
     "tests in C": {"code": 10175},
