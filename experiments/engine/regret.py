@@ -32,8 +32,9 @@ from rivals import Chance, Forward, Presets, Rival, Smac, Strategy, Tpe
 from studies import recorded
 
 from hztune import params
+from hztune.blocks import Block
 from hztune.machine import Machine
-from hztune.measure import Arm
+from hztune.measure import Arm, Role
 from hztune.params import Value
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
@@ -185,6 +186,35 @@ def errors(pairs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
 Tuner = Callable[[Surface, int, float], Arm]
 
 
+class Workers(ReplayExecutor):
+    """Several machines: they measure blocks of a search beside each other, what is proved alone."""
+
+    workers = 1
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._flying: list[tuple[float, Block]] = []  # when each ends
+
+    @property
+    def pending(self) -> list[Arm]:
+        return [o.arm for _, block in self._flying for o in block.outcomes[1:]]
+
+    def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> list[Block]:
+        began_s = self.clock()
+        block = self.measure(arms, role=role, rounds=rounds, number=number)
+        self._flying.append((self.clock(), block))
+        self.clock.advance(began_s - self.clock())
+        return self.collect() if len(self._flying) >= self.workers else []
+
+    def collect(self) -> list[Block]:
+        if not self._flying:
+            return []
+        first = min(self._flying, key=lambda each: each[0])
+        self._flying.remove(first)
+        self.clock.advance(max(0.0, first[0] - self.clock()))
+        return [first[1]]
+
+
 def by_hztune(surface: Surface, seed: int, budget_s: float) -> Arm:
     """The whole study: calibration, search and fresh proof; the default unless a gain is proved."""
     return story_of(surface, seed, budget_s).run().arm
@@ -206,7 +236,7 @@ def story_of(surface: Surface, seed: int, budget_s: float) -> Story:
     """A study on a surface, in virtual time."""
     clock = VirtualClock()
     takes = {"turn_ms": surface.run_ms, **_OF_RUNS} if surface.run_ms else {}
-    executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock, **takes)
+    executor = Workers(surface, surface.noise, seed=seed, clock=clock, **takes)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     return Winner(bench, surface.space, seed)
 
@@ -227,8 +257,10 @@ def main() -> None:
     parser.add_argument("landscapes", nargs="+", type=Path)
     parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--budget", type=float, default=180.0, help="seconds")
+    parser.add_argument("--workers", type=int, default=1, help="machines of a cluster")
     parser.add_argument("--tuner", action="append", choices=list(TUNERS))
     options = parser.parse_args()
+    Workers.workers = options.workers
     results = []
     print(
         "| landscape | tuner | best | median regret | worst |\n|---|---|---|---|---|",
@@ -250,7 +282,8 @@ def main() -> None:
                 file=sys.stderr,
                 flush=True,
             )
-    json.dump({"schema": 1, "budget_s": options.budget, "results": results}, sys.stdout)
+    asked = {"budget_s": options.budget, "workers": options.workers}
+    json.dump({"schema": 1, **asked, "results": results}, sys.stdout)
 
 
 if __name__ == "__main__":
