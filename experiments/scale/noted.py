@@ -44,7 +44,6 @@ LOCK_NAMES: Mapping[str, str] = {
     "purge.c: &purge.lock": "purge",
     "remote.c: &inbox->lock": "inbox",
     "repair.c: &hz_page_pool.lock": "page pool",
-    "rest.c: &background.lock": "background thread",
     "span.c: &bin->lock": "bin",
     "start.c: &process.lock": "start",
 }

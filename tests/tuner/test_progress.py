@@ -52,8 +52,9 @@ def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end
 
 
 def test_the_display_suits_the_stream():
-    assert isinstance(reporter(quiet=False, stream=Terminal()), Live)
-    assert isinstance(reporter(quiet=False, stream=io.StringIO()), Plain)
+    for stream, kind in ((Terminal(), Live), (io.StringIO(), Plain)):
+        with reporter(quiet=False, stream=stream) as shown:
+            assert isinstance(shown, kind)
 
 
 def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeypatch):
@@ -61,10 +62,11 @@ def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeyp
     monkeypatch.setattr(machine.time, "monotonic", iter(range(0, 100, 2)).__next__)
     monkeypatch.setattr(machine, "_waited_s", 0.0)
     monkeypatch.setattr(machine, "when_waiting", [])
-    reporter(quiet=True, stream=stream).say("no progress")
-    for told in (0, 0, 1, 1):
-        with machine.timed_window():
-            assert stream.getvalue().count("another hztune measures") == told
+    with reporter(quiet=True, stream=stream) as shown:
+        shown.say("no progress")
+        for told in (0, 0, 1, 1):
+            with machine.timed_window():
+                assert stream.getvalue().count("another hztune measures") == told
     assert "no progress" not in stream.getvalue()
 
 

@@ -6,7 +6,8 @@ The logic only knows `Reporter`; everything goes to stderr, since stdout is for 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import expm1
 from shutil import get_terminal_size
@@ -120,12 +121,16 @@ class Live(Quiet):
             self._stream.flush()
 
 
-def reporter(*, quiet: bool, stream: TextIO | None = None) -> Quiet:
+@contextmanager
+def reporter(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Quiet]:
     """The reporter that suits `stream` (None: stderr); a long wait is told even if `quiet`."""
     out = stream if stream is not None else sys.stderr
-    shown = Live(out) if out.isatty() else Plain(out)
-    machine.when_waiting[:] = [lambda: shown.say(_WAITING)]
-    return Quiet() if quiet else shown
+    with Live(out) if out.isatty() else Plain(out) as shown:
+        machine.when_waiting[:] = [lambda: shown.say(_WAITING)]
+        try:
+            yield Quiet() if quiet else shown
+        finally:
+            machine.when_waiting.clear()
 
 
 def percent(log_ratio: float, *, sign: bool = True) -> str:

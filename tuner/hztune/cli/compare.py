@@ -140,12 +140,13 @@ def compare_command(
         out = Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
     _refuse_places(out, {"--csv": csv_path, "--junit": junit})
     specs = _rows(contenders, **measured)
-    found = api.compare(
-        api.contenders(contenders, are_commands=_is_open(specs)), specs, pairs=pairs,
-        budget_s=budget_s, seed=seed, no_worse=no_worse or None, out=out, resume=resume,
-        command=() if private else given_words(specs),
-        reporter=reporter(quiet=quiet),
-    )  # fmt: skip
+    sides = api.contenders(contenders, are_commands=_is_open(specs))
+    with reporter(quiet=quiet) as display:
+        found = api.compare(
+            sides, specs, pairs=pairs, budget_s=budget_s, seed=seed, no_worse=no_worse or None,
+            out=out, resume=resume, command=() if private else given_words(specs),
+            reporter=display,
+        )  # fmt: skip
     try:
         if csv_path is not None and found.rows:
             api.write_comparison(found, csv_path, "csv")
