@@ -26,7 +26,7 @@ __attribute__((constructor)) static void set_google_tcmalloc(void)
     if (MallocExtension_Internal_ProcessBackgroundActions == NULL) return;
     if (cache != NULL)
         MallocExtension_Internal_SetMaxPerCpuCacheSize((int32_t)strtol(cache, NULL, 10));
-    if (rate == NULL) return;
+    if (rate == NULL || strtoul(rate, NULL, 10) == 0) return;
     MallocExtension_Internal_SetBackgroundReleaseRate(strtoul(rate, NULL, 10));
     if (pthread_create(&worker, NULL, work_in_background, NULL) == 0) (void)pthread_detach(worker);
 }

@@ -54,7 +54,7 @@ static uint64_t with_one_more(uint64_t work, uint32_t epoch)
     return ((uint64_t)epoch << COUNT_BITS | before) << COUNT_BITS | (now + (now < COUNT_MOST));
 }
 
-/* Under `full` a heap keeps what it knows of its thread's last block. */
+/* Never under `full`: there the heap knows the thread's last block. */
 static void note_node(hz_heap *heap)
 {
     const bool is_away = hz_map.nodes > 1 && !hz_is_fenced() &&

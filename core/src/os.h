@@ -96,7 +96,6 @@ uint64_t hz_os_memory_allowed(void);     /* of it, what the cgroup may use */
 bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_mappings_most(void);      /* how many a process may have */
-uint32_t hz_os_cpus_allowed(void);       /* CPUs of the process's affinity, at least 1 */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
 /* The CPUs that the process may run on. 65,536 are eight times what a kernel may be built for. */
 enum { HZ_OS_CPU_IDS = 1 << 16 };

@@ -111,7 +111,7 @@ bool hz_os_affinity(hz_os_cpu_set *cpus)
     return bytes > 0;
 }
 
-uint32_t hz_os_cpus_allowed(void)
+static uint32_t cpus_allowed(void)
 {
     hz_os_cpu_set set;
     uint32_t cpus = 0;
@@ -123,7 +123,7 @@ uint32_t hz_os_cpus_allowed(void)
 
 uint32_t hz_os_cpus(void)
 {
-    const uint32_t cpus = hz_os_cpus_allowed();
+    const uint32_t cpus = cpus_allowed();
     const uint64_t quota = least_of_all("cpu", cpus_in);
     return quota < cpus ? (uint32_t)quota : cpus;
 }

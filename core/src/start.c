@@ -229,12 +229,11 @@ static size_t resolve_max_dirty(uint32_t cpus)
 }
 
 /* Nodes can be told apart only where each has a shard. A process whose quota has fewer CPUs than
- * there are nodes is not spread over all of them: a pod with one CPU has one shard. Where there is
- * one shard even without a quota, that is not read. Returns the CPUs. */
+ * there are nodes is not spread over all of them: a pod with one CPU has one shard. Returns the
+ * CPUs. */
 static uint32_t resolve(void)
 {
-    const uint32_t found = hz_os_nodes(), allowed = hz_os_cpus_allowed();
-    const uint32_t cpus = found > 1 || allowed > SHARD_CPUS ? hz_os_cpus() : allowed;
+    const uint32_t found = hz_os_nodes(), cpus = hz_os_cpus();
     const uint32_t nodes = found < cpus ? found : cpus;
     hz_map.shards = resolve_shards(cpus, nodes);
     hz_map.nodes = nodes < hz_map.shards ? nodes : hz_map.shards;
