@@ -44,6 +44,17 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
     assert len(taken) < MANY or all(f"{each}:" in text for each in taken)
 
 
+@pytest.mark.slow
+def test_allocators_are_compared_from_python():
+    sides, specs = api.contenders(["default", "glibc"]), api.rows("larson", "1")
+    found = api.compare(sides, specs, pairs=4, budget_s=1.0)
+    assert not found.stopped
+    speed = found.standings[0].of("glibc").speed
+    assert speed.ratio.low <= speed.ratio.estimate <= speed.ratio.high
+    assert "glibc" in api.comparison_text(found)
+    assert json.loads(api.comparison_json(found))["rows"]
+
+
 WRONG: dict[str, Callable[[], object]] = {
     "nothing to tune for": lambda: api.request(),
     "an unknown workload": lambda: api.request("larsen"),

@@ -119,6 +119,13 @@ def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
     assert [seen.state for seen in found.seen] == ["harmed" if told else "safe", "safe"]
 
 
+def test_two_steps_that_harm_different_programs_both_go():
+    landscapes = {"large": slow(-2.0, delay=0), "mstress": slow(-2.0, pages="on")}
+    found, _ = examined(landscapes, seconds=60.0)
+    assert found.steps == WEAK[:1]
+    assert len(found.left_out) in (1, 2)  # the shorter one may be found first
+
+
 def test_what_only_may_not_be_removed_is_told():
     bench = bench_of(flat)
     found = panel(bench, {"large": slow(-3.5, delay=0)})

@@ -22,6 +22,7 @@ from hztune.stats.question import Looks, Question
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.ledger import Ledger
+from hztune.study.limits import MemoryLimit
 from hztune.study.proof import (
     CLAIM_ERROR,
     MOST_MEMBERS,
@@ -175,6 +176,14 @@ def test_fewer_members_are_proved_where_there_is_little_time():
 
 
 # ---- whole studies -------------------------------------------------------------------------------
+
+
+def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space):
+    limit = MemoryLimit.of("0.9x")
+    decision = decided(scattering(three_ways, limit=limit, budget_s=240), toy_space)
+    assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2
+    unkept = decided(scattering(flat, limit=limit, budget_s=240), toy_space)
+    assert (unkept.verdict, unkept.front) == ("infeasible", ())
 
 
 def test_what_only_saves_memory_is_not_sold_as_faster(toy_space):

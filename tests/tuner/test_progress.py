@@ -7,7 +7,10 @@ import math
 from dataclasses import replace
 
 from hztune import machine
+from hztune.blocks import Arm
 from hztune.progress import Live, Plain, StudyStatus, duration, percent, reporter
+
+from .conftest import bench_of, flat
 
 STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0)
 PARTS = ("search", "12 configurations (1 failed)", "+10.0 % ± 2.0 %", "floor 3.0 %", "1:15 left")
@@ -29,11 +32,11 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left_where_they_are_k
 
 def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes():
     stream = io.StringIO()
-    with Plain(stream, every_s=10.0) as shown:
-        for left in (75.0, 74.0, 66.0, 64.0):
-            shown.update(replace(STATUS, left_s=left))
-        shown.update(replace(STATUS, phase="confirm", left_s=63.0))
-        shown.say("calibrated \x1b[1.0, 2.0]")
+    shown = Plain(stream, every_s=10.0)
+    for left in (75.0, 74.0, 66.0, 64.0):
+        shown.update(replace(STATUS, left_s=left))
+    shown.update(replace(STATUS, phase="confirm", left_s=63.0))
+    shown.say("calibrated \x1b[1.0, 2.0]")
     lines = stream.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["search", "search", "confirm", "calibrated"]
     assert "1:04 left" in lines[1]
@@ -42,7 +45,7 @@ def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes():
 
 def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end():
     stream = Terminal()
-    with Live(stream) as shown:
+    with reporter(quiet=False, stream=stream) as shown:
         shown.update(STATUS)
         shown.say("finalist 1: lock=spin \x1b[1m")
     cleared = "\r\x1b[K"
@@ -59,14 +62,14 @@ def test_the_display_suits_the_stream():
 
 def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeypatch):
     stream = io.StringIO()
-    monkeypatch.setattr(machine.time, "monotonic", iter(range(0, 100, 2)).__next__)
-    monkeypatch.setattr(machine, "_waited_s", 0.0)
-    monkeypatch.setattr(machine, "when_waiting", [])
     with reporter(quiet=True, stream=stream) as shown:
+        bench = bench_of(flat)
+        bench.reporter = shown
         shown.say("no progress")
-        for told in (0, 0, 1, 1):
-            with machine.timed_window():
-                assert stream.getvalue().count("another hztune measures") == told
+        for waited_s, told in ((0.0, 0), (4.0, 0), (6.0, 1), (9.0, 1)):
+            monkeypatch.setattr(machine, "_waited_s", bench.budget._waited_before_s + waited_s)
+            bench.measure([Arm("hz"), Arm("hz")], "aa", 4)
+            assert stream.getvalue().count("another hztune measures") == told
     assert "no progress" not in stream.getvalue()
 
 

@@ -353,6 +353,12 @@ def test_short_programs_run_several_times_and_those_with_two_speeds_need_more_pa
     assert len(block.control.turns) == repeats
 
 
+def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space):
+    decision = Winner(runs_bench(200.0, TwoSpeeds(), 70.0), toy_space, seed=1).run()
+    assert decision.verdict == "improved"
+    assert decision.interval.pairs >= 20
+
+
 def test_two_speeds_without_time_for_a_claim_are_told_what_would_do(toy_space):
     decision = Winner(runs_bench(400.0, TwoSpeeds(), 20.0), toy_space, seed=1).run()
     assert decision.verdict == "not_enough_data"

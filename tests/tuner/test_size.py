@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18453, "modules": 125, "functions": 1678, "classes": 260, "docstrings": 3190},
-    "tests": {"code": 17158},
-    "experiments": {"code": 4822},
-    "core in C": {"code": 19659},
+    "tuner": {"code": 18453, "modules": 125, "functions": 1676, "classes": 260, "docstrings": 3188},
+    "tests": {"code": 17197},
+    "experiments": {"code": 4846},
+    "core in C": {"code": 19657},
     "tests in C": {"code": 10175},
-    "guides": {"words": 14705},
-    "experiments' pages": {"words": 15041},
+    "guides": {"words": 14319},
+    "experiments' pages": {"words": 15022},
 }
 
 

@@ -110,6 +110,20 @@ def test_a_knob_worth_a_fifth_is_found_and_proved(ended):
     assert 0.0 < ended.decision.interval.low < 0.2 < ended.decision.interval.high
 
 
+@pytest.mark.slow
+def test_twice_the_least_gain_that_was_promised_is_found(toy_space):
+    """That equals bring no claim is seen in test_confirm.py and test_studies.py."""
+    found = 0
+    for seed in range(4):
+        probe = bench_of(flat, USUAL, seed=seed, budget_s=60)
+        study = Winner(probe, toy_space, seed, max_trials=1)  # the rest of it tells nothing more
+        study.run()
+        gain = 2.0 * study.calibration.detectable
+        bench = bench_of(spin_wins(gain), USUAL, seed=seed, budget_s=60)
+        found += Winner(bench, toy_space, seed).run().verdict == "improved"
+    assert found >= 2
+
+
 def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
     monkeypatch.setattr(race, "LEAST_TRIALS", 7)
     ends = []

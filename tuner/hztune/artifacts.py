@@ -58,11 +58,6 @@ def include_dir() -> Path:
     return _existing("hz/hz.h", folders)
 
 
-def cmake_dir() -> Path:
-    """The directory to give CMake as hz_DIR, which holds hzConfig.cmake."""
-    return _existing("hzConfig.cmake", [root() / "lib" / "cmake" / "hz"])
-
-
 def search_spaces() -> Path:
     """The directory of the search spaces: the working copy's own in an editable install."""
     checkout = Path(__file__).parents[2]
@@ -86,7 +81,10 @@ PARTS: dict[str, tuple[str, Callable[[], Path]]] = {
     "agent": ("libhz-agent.so, for LD_PRELOAD of what is to be asked", agent),
     "recorder": ("libhz-recorder.so, for LD_PRELOAD of what is to be recorded", recorder),
     "include": ("The headers: cc -I", include_dir),
-    "cmake": ("The CMake package: -Dhz_DIR=", cmake_dir),
+    "cmake": (
+        "The CMake package: -Dhz_DIR=",
+        lambda: _existing("hzConfig.cmake", [root() / "lib" / "cmake" / "hz"]),
+    ),
     "bench": ("hz-bench, the workloads", bench),
     "launch": ("hz-launch, the measuring starter", launch),
     "turns": ("hz-turns, the conductor of turns", turns),

@@ -14,7 +14,7 @@ import platform
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -101,11 +101,7 @@ class Machine:
         )
 
 
-_LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
-
 _waited_s = 0.0
-
-when_waiting: list[Callable[[], None]] = []  # tells, once, of waiting for another hztune
 
 
 def waited_s() -> float:
@@ -126,8 +122,6 @@ def timed_window() -> Iterator[None]:
         asked_s = time.monotonic()
         fcntl.flock(fd, fcntl.LOCK_EX)
         _waited_s += time.monotonic() - asked_s
-        while when_waiting and _waited_s >= _LONG_WAIT_S:
-            when_waiting.pop()()
         yield
     finally:
         os.close(fd)

@@ -13,10 +13,7 @@ from math import expm1
 from shutil import get_terminal_size
 from typing import Protocol, TextIO
 
-from hztune import machine
 from hztune.arguments import printable
-
-_WAITING = "another hztune measures here, too: the two take turns; waiting is no part of a budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +54,23 @@ class Reporter(Protocol):
     def say(self, line: str) -> None:
         """Something that should stay on the screen."""
 
+    def warn(self, line: str) -> None:
+        """A line that is shown even where no progress is."""
+
     def update(self, status: StudyStatus) -> None:
         """The newest status; it may replace the one before."""
 
 
 class Quiet:
+    """Ignores what it is told."""
+
     def say(self, line: str) -> None:
-        """Ignores the line."""
+        pass
+
+    def warn(self, line: str) -> None:
+        pass
 
     def update(self, status: StudyStatus) -> None:
-        """Ignores the status."""
-
-    def __enter__(self) -> Quiet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -91,6 +90,8 @@ class Plain(Quiet):
             self._stream.write(printable(line) + "\n")
             self._stream.flush()
 
+    warn = say
+
     def update(self, status: StudyStatus) -> None:
         due = self._shown_at is None or self._shown_at - status.left_s >= self._every_s
         if due or status.phase != self._phase:
@@ -108,11 +109,13 @@ class Live(Quiet):
     def say(self, line: str) -> None:
         self._write(f"{printable(line)}\n{self._shown}")
 
+    warn = say
+
     def update(self, status: StudyStatus) -> None:
         self._shown = printable(status.line())[: get_terminal_size().columns - 1]
         self._write(self._shown)
 
-    def __exit__(self, *_: object) -> None:
+    def clear(self) -> None:
         self._write("")
 
     def _write(self, text: str) -> None:
@@ -123,14 +126,16 @@ class Live(Quiet):
 
 @contextmanager
 def reporter(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Quiet]:
-    """The reporter that suits `stream` (None: stderr); a long wait is told even if `quiet`."""
+    """The reporter that suits `stream` (None: stderr); of `quiet` only warnings."""
     out = stream if stream is not None else sys.stderr
-    with Live(out) if out.isatty() else Plain(out) as shown:
-        machine.when_waiting[:] = [lambda: shown.say(_WAITING)]
-        try:
-            yield Quiet() if quiet else shown
-        finally:
-            machine.when_waiting.clear()
+    shown = Live(out) if out.isatty() else Plain(out)
+    hushed = Quiet()
+    hushed.warn = shown.say  # type: ignore[method-assign]
+    try:
+        yield hushed if quiet else shown
+    finally:
+        if isinstance(shown, Live):
+            shown.clear()
 
 
 def percent(log_ratio: float, *, sign: bool = True) -> str:

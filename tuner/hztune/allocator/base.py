@@ -105,10 +105,11 @@ class Adapter:
             for row in self.rows(installed)
             if row.name in config and not self.is_left(row.name, config[row.name])
         ]
+        always = self.table.always
         if not self.table.variable:
-            return self.table.always | {self._variable_of(row): text for row, text in given}
+            return always | {self._variable_of(row): text for row, text in given}
         pairs = self.table.join.join(row.option + self.table.pair + text for row, text in given)
-        return {self.variable: pairs} if pairs else {}
+        return always | ({self.variable: pairs} if pairs else {})
 
     def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
         """What variables ask for by their text alone; else WrongConfiguration."""

@@ -316,7 +316,8 @@ def _settings(
         return
     try:
         adapter = allocator.get(name)
-        adapter.requests(running.environment or {})  # also refuses, of one that is not installed
+        if running.environment is not None:
+            adapter.requests(running.environment)  # said even if the library is not installed
         installed = adapter.installed()
         defaults = {knob.name: knob.default for knob in adapter.knobs(installed)}
         asked = adapter.requested(running.environment or {}, installed)

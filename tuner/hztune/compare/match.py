@@ -181,7 +181,7 @@ class RowRun(Inquiry):
 
     @property
     def blocks(self) -> list[Block]:
-        """What counts: of a gate not the first run, where that only showed how long runs take."""
+        """Those that count: without a gate's trial run, if its blocks have several rounds."""
         return self.bench.ledger.blocks[self._tried :]
 
     def measure(self) -> None:
@@ -199,7 +199,7 @@ class RowRun(Inquiry):
                 f" and {duration(max(0.0, part_s))} are left for the row; "
                 "what there is time for is measured, and claims nothing"
             )
-        is_late = bool(bench.answer([self], part_s))
+        is_late = bool(bench.unanswered([self], part_s))
         if self.horizon is not None:
             self.horizon = Horizon(self.horizon.planned, is_late)
         is_whole = len(self.blocks) >= LEAST_PAIRS or is_settled_by_failure(self.blocks)
@@ -208,27 +208,22 @@ class RowRun(Inquiry):
     def wanted(self) -> Wanted | None:
         if self._is_hopeless():
             return None
-        if self.plan.gate is None:
-            rounds = self._fills(self.plan.pairs or USUAL_PAIRS)
-        else:
-            rounds = self._races(self.plan.gate)
+        rounds, gate = 1, self.plan.gate  # how long a program runs is not known at first
+        if self.bench.ledger.blocks or not self.bench.is_whole:
+            rounds = self._races(gate) if gate else self._fills(self.plan.pairs or USUAL_PAIRS)
         overtime_s = OVERTIME_S if len(self.blocks) < LEAST_PAIRS else 0.0
         return Wanted(self.arms, "explore", rounds, overtime_s=overtime_s) if rounds else None
 
     def _fills(self, pairs: int) -> int:
-        """Rounds of the next of so many pairs, for which there is time; 0: all are there."""
+        """Rounds of the next pair; 0: all are there."""
         if len(self.blocks) >= pairs:
             return 0
-        if not self.blocks and self.bench.is_whole:
-            return 1  # it is not known yet how long a program runs
         part_s = self.bench.budget.left() / (pairs - len(self.blocks))
         return self.bench.most_rounds(len(self.arms), part_s)
 
     def _races(self, gate: Gate) -> int:
-        """The same, where a look may have an answer and as many pairs are as there is time for."""
+        """The same under a gate; 0 also where a look has an answer."""
         if self.horizon is None:
-            if not self.blocks and self.bench.is_whole:
-                return 1
             self.horizon = Horizon(self._plan())
         if len(self.blocks) >= self.horizon.planned or self._is_answered(gate, self.horizon):
             return 0

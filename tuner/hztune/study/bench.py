@@ -90,6 +90,9 @@ SHORT_S = 0.05  # a whole program that takes less is run several times for one m
 _MOST_REPEATS = 10
 _MOST_VOID = 3
 _FREE_START = 0.05
+_LEAST_START_S = 1e-3
+
+_LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
 
 
 Note = Callable[[ProofPlan | None], None]  # told of the proof that the next block belongs to
@@ -131,7 +134,7 @@ class Workbench:
 
     def __post_init__(self) -> None:
         self.floor, self._least_pairs = 0.0, FIRST_LOOK
-        self._number = -1
+        self._number, self._told_of_waiting = -1, False
 
     @property
     def least_pairs(self) -> int:
@@ -162,8 +165,8 @@ class Workbench:
         block = measuring.measure(arms, role=role, rounds=rounds, number=self._next_number())
         return self._enter(block, plan)
 
-    def answer(self, inquiries: Sequence[Asked], until_s: float) -> list[Asked]:
-        """Measures a block of each by turns, until all are answered; returns what has no time left.
+    def unanswered(self, inquiries: Sequence[Asked], until_s: float) -> list[Asked]:
+        """Measures a block of each in rotation until all are answered, or have no time left.
 
         `until_s`: second of the budget by which the last block ends. StoppedByUser, HztuneError: as
         of `measure`.
@@ -180,7 +183,8 @@ class Workbench:
                 try:
                     if cost_s > until_s + wanted.overtime_s - self.budget.elapsed():
                         raise OutOfTime
-                    self.measure(*wanted[:5])
+                    arms, role, rounds, executor, plan, _ = wanted
+                    self.measure(arms, role, rounds, executor, plan)
                     each.tell()
                 except OutOfTime:
                     late.append(each)
@@ -213,6 +217,12 @@ class Workbench:
         block = replace(block, machine=block.machine or self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
+        if not self._told_of_waiting and self.budget.waited_s >= _LONG_WAIT_S:
+            self._told_of_waiting = True
+            self.reporter.warn(
+                "another hztune measures here, too: the two take turns; waiting is no part of a "
+                "budget"
+            )
         return block
 
     def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
@@ -230,7 +240,7 @@ class Workbench:
         return noise.best_rounds(start, each, min(self.least_rounds(), most), most)
 
     def most_rounds(self, arms: int, seconds: float) -> int:
-        """Rounds of a block that takes so long; never fewer than a fresh process is worth."""
+        """The most that fit into `seconds`; at least LEAST_ROUNDS, or 1 for whole programs."""
         start, each = self.costs()
         least = 1 if self.is_whole else LEAST_ROUNDS
         return max(least, min(MOST_ROUNDS, int((seconds / arms - start) / each)))
@@ -254,7 +264,7 @@ class Workbench:
     def is_whole(self) -> bool:
         """Whether a fresh process costs no more than another round: whole programs."""
         start, each = self.costs()
-        return start < _FREE_START * each
+        return start <= max(_LEAST_START_S, _FREE_START * each)
 
     def repeats(self) -> int:
         """Runs of a whole program for one measurement: very short ones are taken together."""
@@ -278,7 +288,7 @@ class Workbench:
         """Seconds that a process costs before its first round, and for each round."""
         few, many = self.executor.cost(2, 1), self.executor.cost(2, 11)
         each = (many - few) / 20.0
-        return max(1e-3, few / 2.0 - each), max(1e-4, each)
+        return max(_LEAST_START_S, few / 2.0 - each), max(1e-4, each)
 
     def tell(
         self,
@@ -290,21 +300,11 @@ class Workbench:
         planned: int = 0,
         subject: str = "",
     ) -> None:
-        records = self.ledger.searched.values()
-        self.reporter.update(
-            StudyStatus(
-                phase=phase,
-                trials=self.ledger.configurations,
-                failed=sum(bool(record.failures) for record in records),
-                best=best,
-                error=error,
-                floor=self.floor,
-                left_s=self.budget.left() + self.budget.beside_s,
-                pairs=pairs,
-                planned=planned,
-                subject=subject,
-            )
-        )
+        failed = sum(bool(record.failures) for record in self.ledger.searched.values())
+        left_s = self.budget.left() + self.budget.beside_s
+        status = StudyStatus(phase, self.ledger.configurations, failed, best, error, self.floor,
+                             left_s, pairs, planned, subject)  # fmt: skip
+        self.reporter.update(status)
 
     def _refuse_dead_control(self) -> None:
         # a comparison goes on, and says how often it failed

@@ -77,7 +77,9 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
     """
     if not candidates:
         return []
-    low = _reference([*(each.point for each in candidates), *beyond])
+    axes = zip(*(each.point for each in candidates), *beyond, strict=True)
+    below = [min(each) - _BELOW * ((max(each) - min(each)) or 1.0) for each in axes]
+    low = below[0], below[1]
     had = [*beyond]
     bare = _area(had, low)
     all_of_it = _area([*had, *(each.point for each in candidates)], low) - bare
@@ -92,13 +94,6 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
         chosen.append(best)
         had.append(best.point)
     return sorted(chosen, key=lambda each: each.point, reverse=True)
-
-
-def _reference(points: Sequence[Point]) -> Point:
-    """Below all of them in both."""
-    axes = [*zip(*points, strict=True)]
-    speed, saving = (min(each) - _BELOW * ((max(each) - min(each)) or 1.0) for each in axes)
-    return speed, saving
 
 
 def _area(points: Sequence[Point], low: Point) -> float:

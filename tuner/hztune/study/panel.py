@@ -277,7 +277,7 @@ class Panel:
         gone, left = list[Harm](), tuple(steps)
         while True:
             course = _Course(bench, control, left, self.executors, until_s)
-            bench.answer([course], until_s)
+            bench.unanswered([course], until_s)
             seen = course.seen()
             going = (harm for one in seen for harm in one.harms if _goes(harm, left))
             if not may_remove or (found := next(going, None)) is None or found.step is None:
@@ -306,11 +306,8 @@ class _Course:
     until_s: float
 
     def __post_init__(self) -> None:
-        arm, left_s, self.chosen = (
-            self.steps[-1].arm,
-            self.until_s - self.bench.budget.elapsed(),
-            [],
-        )
+        arm, left_s = self.steps[-1].arm, self.until_s - self.bench.budget.elapsed()
+        self.chosen: list[PanelExecutor] = []
         for each in sorted(self.executors, key=lambda one: -len(self._pairs(one, arm))):
             missing = max(0, LOOKS[0] - len(self._pairs(each, arm)))
             left_s -= missing * each.cost(2, each.rounds)
@@ -320,14 +317,16 @@ class _Course:
     def wanted(self) -> Wanted | None:
         """Where there is harm, its cause is sought before anything else."""
         arm = self.steps[-1].arm
-        judged = [(each, self._judged(each, is_last=False)) for each in self.chosen]
+        judged = [(each, self._judged(each, is_last=False)) for each in self.executors]
         for each, seen in judged:
             for harm in seen.harms:
                 _, suspect = self._cause(harm, each)
                 if suspect is not None:
                     return self._pair(each, suspect)
         unclear = [
-            each for each, seen in judged if seen.state == "open" and self._has_room(each, arm)
+            each
+            for each, seen in judged
+            if each in self.chosen and seen.state == "open" and self._has_room(each, arm)
         ]
         next_one = min(unclear, key=lambda one: len(self._pairs(one, arm)), default=None)
         return self._pair(next_one, arm) if next_one else None

@@ -145,7 +145,7 @@ def prove(
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
         return ended
-    return attempt.proof(is_last=bool(bench.answer([attempt], until * bench.budget.total_s)))
+    return attempt.proof(is_last=bool(bench.unanswered([attempt], until * bench.budget.total_s)))
 
 
 def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
@@ -172,7 +172,7 @@ def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: floa
     attempts = [
         _Attempt(bench, control, (arm,), alpha, plan, bench.ledger, is_member=True) for arm in arms
     ]
-    late = bench.answer(attempts, until * bench.budget.total_s)
+    late = bench.unanswered(attempts, until * bench.budget.total_s)
     proofs = [each.proof(is_last=each in late) for each in attempts]
     ahead = on_front(proofs)
     return [

@@ -34,7 +34,7 @@ def sampler_named(name: str, seed: int) -> BaseSampler | None:
     """A sampler by its name, or of the user's as "module:Class"; None: the sparse one.
 
     The user's is called with `seed=`, and gets every trial by Optuna's `ask` and `tell`.
-    UsageError: there is none of that name, or it is no sampler.
+    UsageError: there is none of that name, or it fails.
     """
     if name == SPARSE:
         return None
@@ -46,8 +46,9 @@ def sampler_named(name: str, seed: int) -> BaseSampler | None:
         two: list[BaseSampler] = [getattr(where, kind)(seed=seed, **settings) for _ in range(2)]
         study = optuna.create_study(sampler=two[1])  # some import what they need as late as this
         study.optimize(lambda trial: sum(trial.suggest_int(name, 0, 9) for name in "ab"), 12)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise UsageError(f"--sampler {name!r} cannot be used ({error}); {legal}") from None
+    except Exception as error:  # it may be the user's code
+        told = f"{type(error).__name__}: {error}"
+        raise UsageError(f"--sampler {name!r} cannot be used ({told}); {legal}") from None
     return two[0]
 
 

@@ -228,7 +228,7 @@ def _workloads(tuned: Profile, traces: Sequence[Path]) -> list[WorkloadSpec]:
 
 
 @dataclass(eq=False)
-class _Again:
+class _Recheck:
     """A claim while it is measured again; see `bench.Inquiry`."""
 
     promise: Promise
@@ -265,11 +265,11 @@ class _Again:
 
 def measure(promise: Promise, bench: Workbench) -> Verification:
     """Measures fresh pairs until a look has judged the claim, all are there, or time is up."""
-    again = _Again(promise, bench)
+    again = _Recheck(promise, bench)
     with bench.budget.running():
         with suppress(OutOfTime):  # then it is late, too
             bench.executor.prepare(promise.control)
-        looks = again.looks(is_last=bool(bench.answer([again], bench.budget.total_s)))
+        looks = again.looks(is_last=bool(bench.unanswered([again], bench.budget.total_s)))
     record = again.record
     finding = verification(promise, record, looks)
     if finding.answer != "cannot tell":
@@ -280,7 +280,7 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
     return replace(finding, why=why, interval=seen)
 
 
-def _more_time(again: _Again, looks: Looks) -> str:
+def _more_time(again: _Recheck, looks: Looks) -> str:
     """The time that an answer would take: for pairs that exclude that the claim is true, or not."""
     promise, record, budget = again.promise, again.record, again.bench.budget
     least_s, spent_s = _LONGER * budget.total_s, budget.elapsed()
