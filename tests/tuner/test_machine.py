@@ -139,6 +139,16 @@ def test_two_timed_windows_never_overlap(tmp_path):
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 20
 
 
+def test_a_window_whose_holder_was_killed_is_free_again():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    killed = holder("with timed_window(): print(); input()", **pipes)
+    killed.stdout.readline()
+    killed.kill()
+    killed.communicate()
+    with machine.timed_window():
+        pass
+
+
 def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(monkeypatch):
     now_s = 100.0
 

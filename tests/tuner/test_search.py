@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
-from statistics import fmean
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
@@ -295,6 +295,16 @@ class Late(RandomSampler):
 def test_what_is_no_sampler_is_refused_with_what_is(name):
     with pytest.raises(UsageError, match=r"legal are sparse, tpe, .*, or module:Class"):
         sampler_named(name, seed=1)
+
+
+def test_a_lucky_configuration_is_not_believed(toy_space):
+    noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
+    bench = calibrated(bench_of(flat, noisy, budget_s=200))
+    search = searched(bench, toy_space)
+    raw = [one.raw for one in bench.ledger.estimates().values()]
+    believed = [one.estimate.mean for one in search.ranked()]
+    assert stdev(believed) < 0.5 * stdev(raw)
+    assert max(believed) < 0.5 * max(raw)
 
 
 # ---- two speeds ----------------------------------------------------------------------------------

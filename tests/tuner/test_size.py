@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18453, "modules": 125, "functions": 1676, "classes": 260, "docstrings": 3188},
-    "tests": {"code": 17197},
+    "tests": {"code": 17213},
     "experiments": {"code": 4846},
     "core in C": {"code": 19657},
     "tests in C": {"code": 10175},
