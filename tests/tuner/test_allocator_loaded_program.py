@@ -145,18 +145,19 @@ def test_no_table_too_large_is_read(symbols, names, tmp_path):
     ],
 )
 def test_the_allocator_of_a_process_is_the_first_that_defines_malloc_in_the_loaders_order(
-    preload, flags, name, core_build, compiled, running
+    preload, flags, name, core_build, compiled, running, monkeypatch
 ):
     preload = preload.format(deepbind=core_build / "libhz-deepbind.so")
     source = compiled.idle + (OWN_MALLOC if flags == SHOWN else "")
     program = compiled("idle", source, *flags)
     with running(program, {"LD_PRELOAD": preload}) as pid:
         seen = live.look(pid)
-        loaded = seen.process.loaded()
-        worked_out = live.search_order(seen.process, preload)
+        monkeypatch.setattr(live.ProcessMemory, "loaded", lambda process: None)  # not to be read
+        guessed = live.look(pid)
     assert seen.allocator == name and (name or seen.provider == program)
     assert (seen.environment or {})["LD_PRELOAD"] == preload
-    assert [path for path in worked_out if path in loaded] == loaded
+    are_several = "mimalloc" in preload and "jemalloc" in f"{preload} {flags}"
+    assert are_several or guessed.allocator == name
 
 
 TITLED = """

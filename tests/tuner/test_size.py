@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18453, "modules": 125, "functions": 1676, "classes": 260, "docstrings": 3188},
-    "tests": {"code": 17213},
+    "tuner": {"code": 18366, "modules": 125, "functions": 1673, "classes": 259, "docstrings": 3185},
+    "tests": {"code": 17171},
     "experiments": {"code": 4846},
     "core in C": {"code": 19657},
     "tests in C": {"code": 10175},
-    "guides": {"words": 14319},
+    "guides": {"words": 14318},
     "experiments' pages": {"words": 15022},
 }
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hztune import artifacts, workload
+from hztune import artifacts
 from hztune.errors import HztuneError, UsageError
 from hztune.workload import WorkloadSpec, find, goal_of, listing
 
@@ -88,25 +88,6 @@ def fake_bench(folder, monkeypatch, code):
     program.write_text(f"#!/bin/sh\n{code}\n")
     program.chmod(0o755)
     monkeypatch.setattr(artifacts, "bench", lambda: program)
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ('echo \'{"schema":2,"workloads":[]}\'', "not of schema 1"),
-        ('echo \'{"schema":1,"workloads":[{}]}\'', "not of schema 1"),
-        ("echo nonsense", "not of schema 1"),
-        ("exit 3", "ended with exit status 3"),
-    ],
-)
-def test_a_list_that_cannot_be_read_is_an_error_that_says_what_to_do(
-    tmp_path, monkeypatch, code, words
-):
-    fake_bench(tmp_path, monkeypatch, code)
-    with pytest.raises(HztuneError) as error:
-        workload.listing.__wrapped__()
-    assert words in str(error.value)
-    assert "reinstall hztune" in str(error.value)
 
 
 def test_a_workload_that_dies_at_its_first_operation_is_told_before_the_study(

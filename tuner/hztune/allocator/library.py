@@ -25,13 +25,12 @@ from hztune.allocator.base import (
     Memory,
     WrongConfiguration,
 )
-from hztune.allocator.tables import AUTO, SWITCH, KnobRow, parse_version, tables
+from hztune.allocator.tables import AUTO, KnobRow, tables
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 _LISTED = re.compile(r"^(?P<name>[\w.]+): (?P<value>0x[0-9a-f]+|-?\d+) \(min:", re.M)
-_OLDEST_GLIBC = (2, 33)
 #: What adapts itself as large blocks are freed; when one is set, the other stays at 128 KiB.
 _ADAPTING = ("mmap_threshold", "trim_threshold")
 _STRICT = "abort_conf:true"
@@ -119,13 +118,6 @@ class Jemalloc(Library):
     def confirmed(self, stderr: str) -> dict[str, Value] | None:
         """The pairs that jemalloc took; their values are as written, before clipping."""
         return super().confirmed(stderr) or ({} if _SAY in stderr else None)
-
-
-class Tcmalloc(Library):
-    def value_of(self, row: KnobRow, text: str) -> Value:
-        if row.words == SWITCH:
-            return SWITCH[text[:1] in "tTyY1"]
-        return super().value_of(row, text)
 
 
 class Hz(Library):
@@ -225,15 +217,10 @@ class Glibc(Adapter):
         """The C library that a process of this system maps."""
         answer = probe.ask(
             "this.gnu_get_libc_version.restype = ctypes.c_char_p\n"
-            "files = [file for file in mapped() if '/libc.so.6' in file or '/libc-2.' in file]\n"
+            "files = [file for file in mapped() if '/libc.so.6' in file]\n"
             "say({'files': files, 'version': this.gnu_get_libc_version().decode()})",
             {},
         )
-        if not answer["files"] or parse_version(answer["version"]) < _OLDEST_GLIBC:
-            raise UsageError(
-                f"glibc {answer['version']} does not list its tunables; "
-                f"{'.'.join(map(str, _OLDEST_GLIBC))} or newer does"
-            )
         path, package = Path(answer["files"][0]), self.table.package
         return Installed(self.name, answer["version"], "", path, sha256_of(path), package)
 
@@ -289,6 +276,6 @@ class Glibc(Adapter):
 def library_of(name: str, prefix: str | None = None) -> Adapter:
     """The adapter of an allocator by its table, or with a prefix of a build inside a program."""
     kinds: dict[str, type[Adapter]] = {
-        "none": Adapter, "glibc": Glibc, "hz": Hz, "jemalloc": Jemalloc, "tcmalloc": Tcmalloc,
+        "none": Adapter, "glibc": Glibc, "hz": Hz, "jemalloc": Jemalloc,
     }  # fmt: skip
     return kinds.get(name, Library)(tables()[name], prefix)

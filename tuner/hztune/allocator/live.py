@@ -3,7 +3,7 @@
 The loader looks a function up in the program first, then in what was preloaded, then in the linked
 libraries, breadth first (ld.so(8)); the first file that defines malloc gives it. The loader's own
 list, which it keeps for debuggers (struct r_debug of link.h, to which the DT_DEBUG entry of the
-program points), tells that order; where it may not be read, it is worked out from the variables.
+program points), tells that order; where it may not be read, an allocator is taken to be the first.
 /proc/PID/environ is where variables stood at the start; a program that sets its own title writes
 over that place, and the C library's `environ` then still knows them.
 """
@@ -16,6 +16,7 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +27,6 @@ from hztune.errors import UsageError, no_look_at
 from hztune.files import MOST_VARIABLES_BYTES, variables_of
 from hztune.params import Value
 
-_PRELOAD = "LD_PRELOAD"
-_SEPARATORS = re.compile(r"[ :]+")
 _MAPPED = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r\S* \S+ \S+ (\d+) +(/.*)$", re.M)
 _DT_NULL, _DT_DEBUG = 0, 21
 _ENTRY = struct.Struct("=qQ")
@@ -195,7 +194,7 @@ def look(pid: int) -> Running:
     except (PermissionError, ProcessLookupError) as error:
         raise no_look_at(pid) from error
     program = process.program
-    order = process.loaded() or search_order(process, (environment or {}).get(_PRELOAD, ""))
+    order = process.loaded() or sorted(process.files, key=partial(_rank, program))
     provider = next((path for path in order if _has_malloc(process, path)), None)
     own = ""
     if provider in (None, program):
@@ -241,19 +240,9 @@ def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, 
     return tuple(name for name, value in environment.items() if given.get(name) != value)
 
 
-def search_order(process: ProcessMemory, preload: str) -> list[Path]:
-    """Mapped files in the order in which the loader looks symbols up, from LD_PRELOAD's value."""
-    files = {path: file for path in process.files if (file := process.headers(path)) is not None}
-    by_name = {name: path for path, file in files.items() for name in (path.name, file.soname)}
-    wanted = [Path(entry).name for entry in _SEPARATORS.split(preload) if entry]
-    first = [process.program] if process.program in files else []
-    order = dict.fromkeys(first + [by_name[name] for name in wanted if name in by_name])
-    ahead = list(order)
-    for path in ahead:
-        new = [by_name[name] for name in files[path].needed if name in by_name]
-        ahead += [each for each in dict.fromkeys(new) if each not in order]
-        order.update(dict.fromkeys(new))
-    return list(order | dict.fromkeys(files))
+def _rank(program: Path, path: Path) -> int:
+    """A file's place among those of a process, as far as names tell who gives it malloc."""
+    return 0 if path == program else {"": 2, "glibc": 3}.get(loaded_program.named(path), 1)
 
 
 def _has_malloc(process: ProcessMemory, path: Path) -> bool:

@@ -73,6 +73,8 @@ class KnobRow(Schema, frozen=True, kw_only=True):
 
     def value(self, text: str) -> Value:
         """The value of such a text; ValueError: it is no number, where one is wanted."""
+        if self.words == SWITCH:
+            return SWITCH[text[:1] in (*"tTyY1",)]
         if self.words:
             return text
         if self.per != 1:

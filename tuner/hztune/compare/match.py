@@ -156,7 +156,7 @@ def play(
             if plan.gate is None and len(run.blocks) >= LEAST_PAIRS:
                 yield finish(Measured(spec, tuple(run.blocks), _now(), is_cut=True))
             raise
-        for words in (*failing(contenders, run.blocks).values(), executor.accounting.remark):
+        for words in failing(contenders, run.blocks).values():
             if words:
                 reporter.say(f"    {words}")
         is_known = math.isfinite(run.enough_s)

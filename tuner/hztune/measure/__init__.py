@@ -43,9 +43,6 @@ __all__ = [
     "WorkloadSink",
 ]
 
-_MUCH_FOR_HOOKS = 1 / 3
-"""Share of the time in commands that are not measured, above which the user is told."""
-
 MakePart = Callable[[Sink], "Executor"]  # makes the executor of one workload
 
 
@@ -58,24 +55,12 @@ class Accounting:
     wall_s: float = 0.0  # seconds inside `measure`, from call to return
     turns: int = 0  # Number of turns
     disturbed: int = 0  # how many of them were disturbed, and so repeated
-    hooks_s: float = 0.0  # seconds in the user's commands before and after runs
 
     @classmethod
     def of(cls, turns: Sequence[Turn], warmup_s: float, wall_s: float) -> Accounting:
         disturbed = sum(bool(turn.disturbed) for turn in turns)
         measured_s = sum(turn.counted_ns for turn in turns) * 1e-9
         return cls(measured_s, warmup_s, wall_s, len(turns), disturbed)
-
-    @property
-    def remark(self) -> str:
-        """What the user should know of it, in a sentence; "": nothing."""
-        share = self.hooks_s / self.wall_s if self.wall_s else 0.0
-        if share <= _MUCH_FOR_HOOKS:
-            return ""
-        return (
-            f"{share:.0%} of the time goes into the commands before and after each run (--prepare, "
-            "--cleanup); where they are quicker, there is time for more runs"
-        )
 
     def __add__(self, other: Accounting) -> Accounting:
         return Accounting(*map(operator.add, astuple(self), astuple(other)))

@@ -27,7 +27,7 @@ from hztune.errors import HztuneError
 from hztune.measure import Arm, Turn
 from hztune.measure.identity import Fault
 from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
-from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH
+from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, hook
 from hztune.measure.scope import freezer
 from hztune.measure.server import (
     answers,
@@ -168,14 +168,14 @@ class AlternateExecutor(WholeExecutor):
                 if part.fault is None:
                     own = self._own(part, beside=len(parts))
                     program = stack.enter_context(with_port_and_dir(own))
-                    self._hook("--prepare", program.prepare)
+                    hook("--prepare", program.prepare, self.identity.base)
                     units[index] = self._unit(part, program, seed, rng, limit_s)
             if units:
                 numbers = [*units]
                 for stint in take_turns([*units.values()], self.pace, runs=runs, met=met):
                     found.append((numbers[stint.unit], stint))
             for unit in units.values():
-                self._hook("--cleanup", unit.program.cleanup)
+                hook("--cleanup", unit.program.cleanup, self.identity.base)
         return found
 
     def _take(self, index: int, part: Part, number: int, stint: Stint) -> None:

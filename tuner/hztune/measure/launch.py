@@ -35,12 +35,11 @@ from hztune.scratch import scratch_folder
 
 GRACE_S = 30.0  # what hz-launch has to end a program that takes too long
 
-_SCHEMA = 1
 _LAUNCHER = "hz-launch: "  # how the reason begins for which a program could not be started
 
 _LOST: dict[str, Any] = dict.fromkeys(
     ("signal", "pid", "wall_ns", "delay_ns", "cpu_s", "rss_tree_peak_kb", "processes", "left"), 0
-) | {"schema": _SCHEMA, "status": "lost", "code": 1, "allocator": None}
+) | {"status": "lost", "code": 1, "allocator": None}
 """Stands for the report of a hz-launch that ended before it could report."""
 
 STOPPED = Fault(
@@ -56,11 +55,9 @@ _ENDINGS = {  # what a report's status means where that is none of `Status`
     ),
 }
 
-_HYPERFINE_SCHEMA = 2
 _HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file name that are no UTF-8
 _VERSION_S = 10.0
-_UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond": 1e-9, "ns": 1e-9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +209,6 @@ def report_of(program: Program, told: bytes, stderr: str, code: int = 0) -> dict
         reason = said[-1].removeprefix(_LAUNCHER) if said else last_words(stderr)
         raise UsageError(f"cannot run {program.argv[0]}: {reason or 'it gave no reason'}")
     report: dict[str, Any] = json.loads(told)
-    if report.get("schema") != _SCHEMA:
-        raise HztuneError(
-            f"hz-launch reports schema {report.get('schema')}, not {_SCHEMA}; "
-            "hz-launch and hztune are of different versions: reinstall hztune"
-        )
     return report
 
 
@@ -247,12 +239,12 @@ def _without_chatter(stderr: str) -> str:
 
 @cache
 def hyperfine() -> Path | None:
-    """The hyperfine that times programs here; None: there is none, hz-launch does it."""
+    """The hyperfine 1.x that times programs here; None: there is none, hz-launch does it."""
     path = shutil.which("hyperfine")
     if path is None:
         return None
     done = process.run([path, "--version"], deadline_s=_VERSION_S)
-    return Path(path) if done.ok and re.match(r"hyperfine \d+\.\d+", done.stdout) else None
+    return Path(path) if done.ok and re.match(r"hyperfine 1\.", done.stdout) else None
 
 
 def time_once(unit: Unit) -> Run:
@@ -277,24 +269,13 @@ def time_once(unit: Unit) -> Run:
 
 
 def _hyperfine_s(export: Path) -> float:
-    """The one run's time in hyperfine's JSON, s: 1.x has `times`, 2.x `measurements` with units."""
     try:
-        document = json.loads(export.read_text(encoding="utf-8"))
+        return float(json.loads(export.read_text(encoding="utf-8"))["results"][0]["times"][0])
     except ValueError:
         raise HztuneError(
             f"hyperfine could not write its times to {export.parent}; make room there, or name "
             "another directory for temporary files with TMPDIR"
         ) from None
-    schema, (result,) = document.get("schema_version", 1), document["results"]
-    if schema == 1:
-        return float(result["times"][0])
-    if schema == _HYPERFINE_SCHEMA:
-        time = result["measurements"][0]["time_wall_clock"]
-        return float(time["value"]) * _UNIT_S[time["unit"]]
-    raise HztuneError(
-        f"hyperfine exports schema {schema}, and hztune knows 1 and {_HYPERFINE_SCHEMA}; "
-        "install hyperfine from your distribution, or none: hz-launch then times"
-    )
 
 
 def rest_once(unit: Unit) -> Run:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import random
 import signal
@@ -301,13 +300,10 @@ def _free_port() -> int:
 
 def _is_free(port: int) -> bool:
     """Whether a server could take a port, whichever address it binds."""
-    for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind((address, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False  # any other error: that family is not there
-    return True
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        with socket.create_server(("", port), family=family, dualstack_ipv6=both):
+            return True
+    except OSError:
+        return False

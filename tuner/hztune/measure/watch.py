@@ -41,7 +41,7 @@ _LISTENS = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _FLAGS = re.compile(r"^flags:\s*(\d+)", re.MULTILINE)
 
-_FIGURES = re.compile(r"^(Pss|Pss_Anon|Pss_Shmem|LazyFree): +(\d+) kB$", re.M)
+_FIGURES = re.compile(r"^(Pss_Anon|Pss_Shmem|LazyFree): +(\d+) kB$", re.M)
 _PAUSE_S = 0.02
 _MOST_POINTS = 240
 _COST_SHARE = 0.01  # most of the time that may go into reading: it walks all pages of a process
@@ -222,13 +222,12 @@ class TreeMemory(NamedTuple):
 
 
 def tree_memory(launcher: int) -> TreeMemory:
-    """Reads the memory of the processes below hz-launch; of an old kernel, with mapped files."""
+    """Reads the memory of the processes below hz-launch."""
     resident = lazy = 0
     for pid in live.descendants(launcher):
         told = _FIGURES.findall(text_or_empty(Path(f"/proc/{pid}/smaps_rollup")))
         found = {name: int(kb) for name, kb in told}
-        shared = found.get("Pss_Shmem", 0) if "Pss_Anon" in found else 0
-        resident += found.get("Pss_Anon", found.get("Pss", 0)) + shared
+        resident += found.get("Pss_Anon", 0) + found.get("Pss_Shmem", 0)
         lazy += found.get("LazyFree", 0)
     return TreeMemory(resident, lazy)
 

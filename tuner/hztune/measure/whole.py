@@ -192,11 +192,6 @@ class WholeExecutor(BlockExecutor):
             self._run_s.append(took_s / runs)
             self._planned_s.append(took_s / min(runs, rounds * len(outcomes)))
 
-    def _hook(self, option: str, command: str) -> None:
-        started = time.monotonic()
-        hook(option, command, self.identity.base)
-        self._accounting += Accounting(hooks_s=time.monotonic() - started)
-
     def _own(self, part: Part, beside: int = 1) -> Program:
         """What is run for an arm beside others or alone, with the memory that it may take.
 
@@ -345,7 +340,7 @@ class RunExecutor(WholeExecutor):
         with with_port_and_dir(self._own(part)) as program:
             unit = self._unit(part, program, seed, rng, self.limit_s())
             rest = program.rest if counts else None
-            self._hook("--prepare", program.prepare)
+            hook("--prepare", program.prepare, self.identity.base)
             watch, began_ns = Watch(), time.monotonic_ns()
             if program.service is not None:
                 run = serve_once(unit, standing=standing, rest=rest)
@@ -353,7 +348,7 @@ class RunExecutor(WholeExecutor):
                 run = rest_once(unit) if rest else time_once(unit)
             length_ns, passed = max(1, time.monotonic_ns() - began_ns), watch.passed()
             run = self._noted(part, run)
-            self._hook("--cleanup", program.cleanup)
+            hook("--cleanup", program.cleanup, self.identity.base)
         return began_ns, length_ns, passed, run
 
     def _uncounted(self, parts: list[Part], rng: random.Random, *, standing: bool = False) -> Run:

@@ -277,8 +277,6 @@ def warnings_about(bench: Workbench, calibration: Calibration) -> list[str]:
             f"the program; {bench.repeats()} runs are taken for each measurement, and a longer "
             "input would show more"
         )
-    if remark := bench.executor.accounting.remark:
-        said.append(f"warning: {remark}")
     if calibration.apart is not None:
         least = calibration.least_pairs
         said.append(
