@@ -18,8 +18,7 @@ from hztune.blocks import Arm, Block, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import Effort, play
 from hztune.machine import Machine
-from hztune.measure import Around, Executor, launch
-from hztune.measure.disturbance import DisturbanceRule
+from hztune.measure import Around, Executor, disturbance, launch
 from hztune.params import Param, Scale, Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, SearchInfo, WorkloadId
 from hztune.progress import Quiet, StudyStatus
@@ -245,14 +244,12 @@ def number(
     name: str, default: Value, low: int, high: int, scale: Scale = "pow2", auto: bool = False
 ) -> Param:
     """A knob that is a number."""
-    return Param(name, "int", default, low, high, scale, "", (), auto, "", "", f"the {name}")
+    return Param(name, default, f"the {name}", low, high, scale, may_be_auto=auto)
 
 
 def words(name: str, *choices: str) -> Param:
     """A knob that is a word; the first one is the default."""
-    return Param(
-        name, "enum", choices[0], 0, len(choices) - 1, "linear", "", choices, False, "", "", name
-    )
+    return Param(name, choices[0], name, high=len(choices) - 1, choices=choices)
 
 
 @pytest.fixture(scope="session")
@@ -330,7 +327,7 @@ def simulate(monkeypatch) -> Simulate:
 @pytest.fixture
 def quiet_machine(monkeypatch):
     """Lets nothing that the machine does meanwhile disturb a run, so that none is repeated."""
-    monkeypatch.setattr(DisturbanceRule, "causes", lambda self, evidence, length_ns: "")
+    monkeypatch.setattr(disturbance, "causes", lambda *of_turn: "")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hztune.measure import disturbance
-from hztune.measure.disturbance import DisturbanceRule, Throttling, Watch
+from hztune.measure.disturbance import Throttling, Watch, causes
 from hztune.store import Evidence
 
 TURN_NS = 18_000_000
@@ -46,7 +46,7 @@ CAUSES = {
 @pytest.mark.parametrize("name", CAUSES)
 def test_what_disturbs_a_turn_from_outside_is_named(name):
     evidence, threads, length_ns, cause = CAUSES[name]
-    assert DisturbanceRule(threads=threads, cores=2).causes(evidence, length_ns) == cause
+    assert causes(evidence, length_ns, threads, cores=2) == cause
 
 
 GROUPS = {

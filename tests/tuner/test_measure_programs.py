@@ -14,7 +14,7 @@ import pytest
 from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Block, SeveralExecutor, launch, watch, whole
+from hztune.measure import Block, SeveralExecutor, disturbance, launch, watch, whole
 from hztune.measure.alternate import BY_TURNS, Stint, without_strangers
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import ProgramExecutor, executor_for
@@ -271,7 +271,7 @@ def test_the_next_round_and_the_next_block_of_one_have_the_order_of_this_one_rev
 def disturbed_by(monkeypatch, *causes):
     """Switches the judge on again: it finds these causes, one a run, and then none."""
     found = iter(causes)
-    monkeypatch.setattr(whole.DisturbanceRule, "causes", lambda *args: next(found, ""))
+    monkeypatch.setattr(disturbance, "causes", lambda *args: next(found, ""))
 
 
 def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(monkeypatch):
@@ -434,11 +434,11 @@ def test_what_two_copies_cannot_both_hold_is_seen(tmp_path):
         held = {*watch._held(os.getpid())}
         port = watch.port_in_words(server.getsockname()[1])
         assert port in watch.ports_of(os.getpid())
-    assert {port, f"the file {tmp_path / 'out'}"} <= {one.what for one in held}
+    assert {port, f"the file {tmp_path / 'out'}"} <= {what for what, _ in held}
     with Path(__file__).open():
-        assert __file__ not in " ".join(one.what for one in watch._held(os.getpid()))
+        assert __file__ not in " ".join(what for what, _ in watch._held(os.getpid()))
     both = watch.Holdings()
-    both._of = {0: {watch.Held("the port 1", "net:[1]")}, 1: {watch.Held("the port 1", "net:[2]")}}
+    both._of = {0: {("the port 1", "net:[1]")}, 1: {("the port 1", "net:[2]")}}
     assert both.shared() == []  # each network has all ports
     both._of = {0: held, 1: held}
     assert port in both.shared()

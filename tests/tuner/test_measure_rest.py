@@ -13,7 +13,7 @@ from msgspec import structs
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure.disturbance import DisturbanceRule
+from hztune.measure import disturbance
 from hztune.measure.program import Metric, Program, Service, bench_program
 from hztune.measure.watch import MemoryWatch, TreeMemory
 from hztune.measure.whole import RunExecutor
@@ -78,7 +78,7 @@ def test_the_time_of_a_run_is_that_of_its_loads_and_never_nothing(monkeypatch):
     assert outcome.turns[0].counted_ns == pytest.approx(1e6 * loads_ms, abs=1e6)
     assert found.speed == pytest.approx(1e3 / loads_ms, rel=0.01)
     monkeypatch.setattr(MemoryWatch, "_now_ms", lambda watch: 0)
-    monkeypatch.setattr(DisturbanceRule, "causes", lambda *args: "steal")
+    monkeypatch.setattr(disturbance, "causes", lambda *args: "steal")
     ((outcome, found),) = rested(program(seeks_kept=False))
     assert found.speed == pytest.approx(1000.0)
     assert [turn.disturbed for turn in outcome.turns] == ["steal"]  # and it is not repeated

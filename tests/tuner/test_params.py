@@ -19,11 +19,7 @@ ENUMS = [row for row in TABLE if row.kind == "enum"]
 
 def knob(**changes):
     """A knob of some other allocator."""
-    fields = {
-        "name": "arena_max", "kind": "int", "default": 8, "low": 1, "high": 64, "scale": "linear",
-        "unit": "", "choices": (), "may_be_auto": False, "env": "", "macro": "", "doc": "",
-    }  # fmt: skip
-    return Param(**{**fields, **changes})
+    return Param(**{"name": "arena_max", "default": 8, "doc": "", "low": 1, "high": 64, **changes})
 
 
 def test_a_row_says_everything_that_its_users_need():

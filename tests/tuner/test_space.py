@@ -49,7 +49,7 @@ def values(made, name):
 )
 def test_a_range_is_listed_as_its_scale_steps_special_values_first(text, listed, load):
     assert load(text).dimensions[0].values == listed
-    wide = Param("n", "int", 7, 0, 1000, "linear", "", (), False, "", "", "a number")
+    wide = Param("n", 7, "a number", 0, 1000)
     few = load("[parameters.n]", (wide,)).dimensions[0].values
     assert {0, 7, 1000} <= {*few} and len(few) <= 36
 

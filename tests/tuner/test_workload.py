@@ -8,6 +8,7 @@ import pytest
 
 from hztune import artifacts
 from hztune.errors import HztuneError, UsageError
+from hztune.params import parse
 from hztune.workload import WorkloadSpec, find, goal_of, listing
 
 
@@ -17,11 +18,11 @@ def test_the_first_workloads_are_listed_with_everything_that_users_need():
         assert each.doc and each.source and each.min_threads >= 1
         for param in each.params:
             assert param.doc
-            assert param.parse(str(param.default)) == param.default
+            assert parse(param, str(param.default)) == param.default
         for setting in each.settings:
             assert setting.doc
             for name, value in setting.values:
-                assert each.param(name).parse(str(value)) == value
+                assert parse(each.param(name), str(value)) == value
 
 
 def test_a_specification_has_a_command_that_hz_bench_runs():

@@ -2,7 +2,7 @@
 
 The core's C code decides whether an hz configuration is legal, through cffi; this is the only file
 that imports `_core`. The same shape, `Param`, describes the knobs of other allocators, which are
-judged here by their row alone, and by their adapter for the rest.
+judged here by their row alone, and by their adapter for the rest; and those of workloads.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ class Param:
     """One row: what it is called, what is legal, how a search should step through it."""
 
     name: str
-    kind: Literal["int", "enum"]
     default: Value
-    low: int  # least legal number; for an enum the index of the first word, 0
-    high: int  # greatest legal number; for an enum the index of the last word
-    scale: Scale
-    unit: str
-    choices: tuple[str, ...]
-    may_be_auto: bool
-    env: str  # the variable that sets it; "" when it belongs to another allocator
-    macro: str  # the macro of hz_config.h; likewise
     doc: str
-    is_experimental: bool = (
-        False  # only experiments set it: no shipped search, no list without --all
-    )
+    low: int = 0  # least legal number; for an enum the index of the first word, 0
+    high: int = 0  # greatest legal number; for an enum the index of the last word
+    scale: Scale = "linear"
+    unit: str = ""
+    choices: tuple[str, ...] = ()  # the legal words; empty for a number
+    may_be_auto: bool = False
+    env: str = ""  # the variable that sets it; "" when it belongs to another allocator
+    macro: str = ""  # the macro of hz_config.h; likewise
+    is_experimental: bool = False  # only experiments set it: no shipped search, no usual list
     is_live: bool = False  # whether it may change while a process runs
+
+    @property
+    def kind(self) -> Literal["int", "enum"]:
+        return "enum" if self.choices else "int"
 
     def legal(self) -> str:
         """What is legal, in words: "a power of two from 8 to 1024 (blocks)"."""
@@ -90,7 +91,8 @@ def complete(config: Mapping[str, Value]) -> dict[str, Value]:
 
 def parse(param: Param, text: str) -> Value:
     """The value that `text` stands for; UsageError: `text` is not legal for `param`."""
-    value: Value = int(text) if _PLAIN_DECIMAL.fullmatch(text) else text
+    is_number = text not in param.choices and _PLAIN_DECIMAL.fullmatch(text)
+    value: Value = int(text) if is_number else text
     if param.env:
         check({param.name: text}, relations=False)
     else:
@@ -159,7 +161,6 @@ def _core() -> ModuleType:
 
 def _row(core: Any, index: int) -> Param:
     row = core.lib.hz_param_at(index)
-    is_enum = row.kind == core.lib.HZ_KIND_ENUM
     default = _string(core, row.default_text)
     scales: dict[int, Scale] = {
         core.lib.HZ_SCALE_LINEAR: "linear",
@@ -170,8 +171,7 @@ def _row(core: Any, index: int) -> Param:
     same = ("low", "high", "may_be_auto", "is_experimental", "is_live")
     others: dict[str, Any] = {**texts, **{name: getattr(row, name) for name in same}}
     return Param(
-        kind="enum" if is_enum else "int",
-        default=default if is_enum or default == "auto" else int(default),
+        default=int(default) if default.lstrip("-").isdecimal() else default,
         scale=scales[row.scale],
         choices=tuple(_string(core, row.choices).split()),
         doc=_string(core, row.doc),

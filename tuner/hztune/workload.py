@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,7 +18,7 @@ from msgspec import convert
 from hztune import artifacts, process, trace_file
 from hztune.arguments import key_value, listed, split_workload, workload_name
 from hztune.errors import HztuneError, UsageError, did_you_mean
-from hztune.params import Value
+from hztune.params import Param, Value, parse
 from hztune.quota import Quota
 from hztune.rests import RestPlan
 from hztune.trace_file import TraceFile
@@ -48,32 +47,6 @@ _CALLS_A_SECOND = 8e6  # rounds of a trace in a run are counted with this speed;
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadParam:
-    name: str
-    default: Value
-    unit: str
-    doc: str
-    low: int = 0  # least legal number; 0 with choices
-    high: int = 0  # greatest legal number; 0 with choices
-    choices: tuple[str, ...] = ()  # the legal words; empty for a number
-
-    def legal(self) -> str:
-        """What is legal, in words: "a whole number from 1 to 100 (percent)"."""
-        if self.choices:
-            return "one of: " + " ".join(self.choices)
-        unit = f" ({self.unit})" if self.unit else ""
-        return f"a whole number from {self.low} to {self.high}{unit}"
-
-    def parse(self, text: str) -> Value:
-        if self.choices and text in self.choices:
-            return text
-        is_number = not self.choices and re.fullmatch(r"[0-9]{1,18}", text, re.ASCII)
-        if is_number and self.low <= int(text) <= self.high:
-            return int(text)
-        raise UsageError(f"-p {self.name}={text}: legal is {self.legal()}")
-
-
-@dataclass(frozen=True, slots=True)
 class NamedSetting:
     """A published combination of parameters, chosen as WORKLOAD@NAME."""
 
@@ -89,7 +62,7 @@ class Workload:
     source: str  # where the shape comes from
     min_threads: int  # fewest threads it works with
     steady: bool  # every second is like the other, so that turns can measure it
-    params: tuple[WorkloadParam, ...]
+    params: tuple[Param, ...]
     settings: tuple[NamedSetting, ...]
     file: bool  # it replays a file, and is named NAME:FILE
 
@@ -97,7 +70,7 @@ class Workload:
     def text(self) -> str:
         return f"{self.name}:FILE" if self.file else self.name
 
-    def param(self, name: str) -> WorkloadParam:
+    def param(self, name: str) -> Param:
         """The parameter called `name`; "-" and "_" are the same; else UsageError."""
         return _one(self.params, name, f"parameter of {self.name}")
 
@@ -223,7 +196,7 @@ class WorkloadSpec:
             raise HztuneError(f"workload {self.label} cannot run here: hz-bench {done.describe()}")
 
 
-_Row = TypeVar("_Row", WorkloadParam, NamedSetting, Workload)
+_Row = TypeVar("_Row", Param, NamedSetting, Workload)
 
 
 @cache
@@ -289,7 +262,7 @@ def takes(name: str, override: str) -> bool:
 def _override(workload: Workload, text: str) -> tuple[str, Value]:
     key, value = key_value(text, "-p")
     param = workload.param(key)
-    return param.name, param.parse(value)
+    return param.name, parse(param, value)
 
 
 def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -> WorkloadSpec:

@@ -59,11 +59,10 @@ class KnobRow(Schema, frozen=True, kw_only=True):
 
     @property
     def param(self) -> Param:
-        kind: Literal["int", "enum"] = "enum" if self.words else "int"
         high = len(self.words) - 1 if self.words else self.high
         may_be_auto = self.default == AUTO and not self.words
-        return Param(self.name, kind, self.default, self.low, high, self.scale, self.unit,
-                     self.words, may_be_auto, "", "", self.doc)  # fmt: skip
+        return Param(self.name, self.default, self.doc, self.low, high, self.scale, self.unit,
+                     self.words, may_be_auto)  # fmt: skip
 
     def text(self, value: Value) -> str:
         """A value as the allocator's parser reads it."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError, UsageError
@@ -65,27 +65,15 @@ class Target:
                 )
 
 
-class Job(NamedTuple):
-    target: Target
-    arms: tuple[Arm, ...]
-    role: Role
-    rounds: int
-    number: int
+Job = tuple[Target, tuple[Arm, ...], Role, int, int]
+"""What is measured: arms, for what, so many rounds, and the number of the block."""
 
-
-class Costs(NamedTuple):
-    """Seconds of a block: of any, of each arm, and of each round of an arm."""
-
-    start_s: float
-    arm_s: float
-    round_s: float
+Costs = tuple[float, float]
+"""Seconds of a block for each of its arms: with one round, and with two."""
 
 
 def costs_of(executor: Executor) -> Costs:
-    one, more, longer = executor.cost(2, 1), executor.cost(3, 1), executor.cost(2, 11)
-    round_s = (longer - one) / 20.0
-    arm_s = max(0.0, more - one - round_s)
-    return Costs(max(0.0, one - 2.0 * (arm_s + round_s)), arm_s, round_s)
+    return executor.cost(1, 1), executor.cost(1, 2)
 
 
 Answered = tuple[Block, Accounting, Costs]
@@ -134,11 +122,12 @@ def prepared(target: Target, control: Arm) -> Costs:
 
 
 def measured(job: Job) -> Answered:
-    job.target.refuse_strangers()
+    target, arms, role, rounds, number = job
+    target.refuse_strangers()
     with _measuring:
-        executor = kept_executor(job.target)
+        executor = kept_executor(target)
         before = executor.accounting
-        block = executor.measure(job.arms, role=job.role, rounds=job.rounds, number=job.number)
+        block = executor.measure(arms, role=role, rounds=rounds, number=number)
         block = replace(block, machine=Machine.here().fingerprint)
         return block, executor.accounting - before, costs_of(executor)
 
@@ -159,18 +148,18 @@ class ClusterExecutor(Executor):
 
     @property
     def pending(self) -> list[Arm]:
-        return [arm for job in self.flying.values() for arm in job.arms[1:]]
+        return [arm for _, arms, *_ in self.flying.values() for arm in arms[1:]]
 
     def cost(self, arms: int, rounds: int) -> float:
-        costs = self._costs
-        return costs.start_s + arms * (costs.arm_s + rounds * costs.round_s)
+        one_s, two_s = self._costs
+        return arms * (one_s + (rounds - 1) * (two_s - one_s))
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        job = Job(self._target, tuple(arms), role, rounds, number)
+        job = self._target, tuple(arms), role, rounds, number
         return self._entered(self._finished(measured, job))
 
     def submit(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> list[Block]:
-        job = Job(self._target, tuple(arms), role, rounds, number)
+        job = self._target, tuple(arms), role, rounds, number
         self.flying[self._client.submit(measured, job, pure=False)] = job
         return self.collect() if len(self.flying) >= len(machines_of(self._client)) else []
 

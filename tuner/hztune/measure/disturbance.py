@@ -13,7 +13,6 @@ import re
 import resource
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.blocks import Turn
@@ -28,34 +27,26 @@ _PRESSURE_SHARE = 0.25
 _FEWEST_TICKS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class DisturbanceRule:
-    threads: int  # of the workload
-    cores: int  # CPUs that they may use
+def causes(evidence: Evidence, length_ns: int, threads: int, cores: int) -> str:
+    """What disturbed a turn of that length, joined by commas; "" when nothing did.
 
-    def causes(self, evidence: Evidence, length_ns: int) -> str:
-        """What disturbed a turn of that length, joined by commas; "" when nothing did."""
-        taken_ns = _TAKEN_SHARE * length_ns * self.cores
-        found = {
-            "suspend": evidence.suspended_ns > _SUSPEND_NS,
-            "steal": evidence.steal_ticks * _TICK_NS > taken_ns,
-            "throttled": evidence.throttled_us * 1000 > taken_ns,
-            "pressure": self._is_pressed(evidence, length_ns, taken_ns),
-        }
-        return ",".join(cause for cause, is_true in found.items() if is_true)
-
-    def _is_pressed(self, evidence: Evidence, length_ns: int, taken_ns: float) -> bool:
-        """Whether a thread waited for a CPU, and not because of the process's other threads.
-
-        With too few CPUs, threads wait for each other all the time: another program must have had
-        as much of the CPUs as steal may not have. With enough, an allocator's own threads may be
-        too many: then the process had all of the CPUs.
-        """
-        if evidence.pressure_us * 1000 <= _PRESSURE_SHARE * length_ns:
-            return False
-        if self.threads <= self.cores:
-            return evidence.cpu_ns < length_ns * self.cores - taken_ns
-        return evidence.others_us * 1000 > max(_FEWEST_TICKS * _TICK_NS, taken_ns)
+    With too few CPUs for the workload's threads, these wait for each other all the time: another
+    program must have had as much of the CPUs as steal may not have. With enough, an allocator's own
+    threads may be too many: then the process had all of the CPUs.
+    """
+    taken_ns = _TAKEN_SHARE * length_ns * cores
+    is_of_others = (
+        evidence.cpu_ns < length_ns * cores - taken_ns
+        if threads <= cores
+        else evidence.others_us * 1000 > max(_FEWEST_TICKS * _TICK_NS, taken_ns)
+    )
+    found = {
+        "suspend": evidence.suspended_ns > _SUSPEND_NS,
+        "steal": evidence.steal_ticks * _TICK_NS > taken_ns,
+        "throttled": evidence.throttled_us * 1000 > taken_ns,
+        "pressure": is_of_others and evidence.pressure_us * 1000 > _PRESSURE_SHARE * length_ns,
+    }
+    return ",".join(cause for cause, is_true in found.items() if is_true)
 
 
 def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:

@@ -17,8 +17,8 @@ from typing import Any
 
 from hztune import artifacts
 from hztune.errors import HztuneError
-from hztune.measure import Accounting, Outcome, Turn
-from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
+from hztune.measure import Accounting, Outcome, Turn, disturbance
+from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.launch import ending_fault
 from hztune.measure.program import object_in
@@ -101,7 +101,6 @@ class TurnExecutor(BlockExecutor):
             return 0.0
         turns: list[Turn] = []
         launched_ns, watch = time.monotonic_ns(), Watch(is_of_turns=True)
-        rule = DisturbanceRule(self.spec.threads, len(os.sched_getaffinity(0)))
         command = self._command(parts, rounds, rng)
         with Child(command, env=self.identity.base, stdin=None) as child:
             for event in map(json.loads, child.lines(_SILENCE_S)):
@@ -110,7 +109,7 @@ class TurnExecutor(BlockExecutor):
                     case "start":
                         parts[index].pid = event["pid"]
                     case "turn":
-                        turn, evidence = _turn(event, watch.passed(), rule)
+                        turn, evidence = _turn(event, watch.passed(), self.spec.threads)
                         turns.append(turn)
                         parts[index].turns.append(turn)
                         self.sink.turn(index, parts[index].pid, turn, evidence)
@@ -163,7 +162,7 @@ class TurnExecutor(BlockExecutor):
 
 
 def _turn(
-    event: Mapping[str, Any], passed: Mapping[str, int], rule: DisturbanceRule
+    event: Mapping[str, Any], passed: Mapping[str, int], threads: int
 ) -> tuple[Turn, Evidence]:
     evidence = Evidence(
         cpu_ns=event["cpu_ns"],
@@ -174,4 +173,6 @@ def _turn(
         **passed,
     )
     told = {name: event[name] for name in ("round", "position", "start_ns", "counted_ns", "ops")}
-    return Turn(disturbed=rule.causes(evidence, event["counted_ns"]), **told), evidence
+    cores = len(os.sched_getaffinity(0))
+    causes = disturbance.causes(evidence, event["counted_ns"], threads, cores)
+    return Turn(disturbed=causes, **told), evidence

@@ -116,9 +116,8 @@ def watching(root: int, look: Look, helpers: Collection[Path]) -> Iterator[Watch
 # ---- files and ports -----------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
-    what: str  # in words
-    network: str = ""  # of a port, the network that it belongs to: each has all ports
+Held = tuple[str, str]
+"""What it is, in words; and of a port the network that it belongs to: each has all ports."""
 
 
 class Holdings:
@@ -134,7 +133,7 @@ class Holdings:
     def shared(self) -> list[str]:
         """What more than one copy holds, in words."""
         count = Counter(one for held in self._of.values() for one in held)
-        return sorted({one.what for one, copies in count.items() if copies > 1})
+        return sorted({what for (what, _), copies in count.items() if copies > 1})
 
     def watching(self, copy: int, root: int) -> AbstractContextManager[None]:
         """Looks at the tree below a process for as long as the block lasts."""
@@ -150,7 +149,7 @@ class Holdings:
 
 def ports_of(pid: int) -> set[str]:
     """The TCP ports on which a process listens ("the port 6379"), as far as it may be looked at."""
-    return {held.what for held in _held(pid) if held.network}
+    return {what for what, network in _held(pid) if network}
 
 
 def port_in_words(port: int) -> str:
@@ -168,14 +167,14 @@ def _held(pid: int) -> Iterator[Held]:
                 if found := _SOCKET.fullmatch(target):
                     sockets.add(found[1])
                 elif _is_written(folder / name):
-                    yield Held(f"the file {target}")
+                    yield f"the file {target}", ""
     for table in ("tcp", "tcp6") if sockets else ():
         with contextlib.suppress(OSError):
             network = os.readlink(f"/proc/{pid}/ns/net")
             lines = Path("/proc", str(pid), "net", table).read_text(encoding="ascii").splitlines()
             for words in map(str.split, lines[1:]):
                 if words[3] == _LISTENS and words[9] in sockets:
-                    yield Held(port_in_words(int(words[1].rpartition(":")[2], 16)), network)
+                    yield port_in_words(int(words[1].rpartition(":")[2], 16)), network
 
 
 def _is_written(fd: Path) -> bool:

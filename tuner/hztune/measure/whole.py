@@ -22,8 +22,8 @@ from typing import ClassVar
 
 from hztune.blocks import CPU_TIME, overall_rate, times_of
 from hztune.machine import timed_window
-from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Turn
-from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
+from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Turn, disturbance
+from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run, Unit, rest_once, time_once
 from hztune.measure.program import Program, hook
@@ -284,16 +284,15 @@ class RunExecutor(WholeExecutor):
             return warmup_s
         # A run with a rest takes long, and what disturbs its load hardly changes what it keeps; and
         # a repetition promises more than the first run only where most runs are undisturbed.
-        used, cores = self._accounting, len(os.sched_getaffinity(0))
+        used = self._accounting
         repeating = 2 * used.disturbed <= used.turns and self.program.rest is None
-        rule = DisturbanceRule(self.program.threads or cores + 1, cores)
         order = random.Random(f"{self._seed} {number // 2}").sample(range(len(parts)), len(parts))
         order = order[::-1] if number % 2 else order
         seed, done, until = rng.randrange(SEEDS), 0, rounds
         while done < until:
             for position, index in enumerate(order):
                 if parts[index].fault is None:
-                    self._take(index, parts[index], (done, position), seed, rng, rule)
+                    self._take(index, parts[index], (done, position), seed, rng)
             done += 1
             order = order[::-1] if done % 2 else rng.sample(order, len(order))
             if done == until and repeating:
@@ -302,13 +301,7 @@ class RunExecutor(WholeExecutor):
         return warmup_s
 
     def _take(
-        self,
-        index: int,
-        part: Part,
-        place: tuple[int, int],
-        seed: int,
-        rng: random.Random,
-        rule: DisturbanceRule,
+        self, index: int, part: Part, place: tuple[int, int], seed: int, rng: random.Random
     ) -> None:
         """Runs an arm; `place` is the round, and the position in it."""
         began_ns, length_ns, passed, run = self._run(part, seed, rng, counts=True)
@@ -323,7 +316,9 @@ class RunExecutor(WholeExecutor):
             rate = 1.0 / rested.kept_kb if self.program.seeks_kept else rested.speed
         evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=memory_kb, **passed)
         counted_ns = max(1, round(run.wall_s * 1e9))
-        disturbed = rule.causes(evidence, length_ns)
+        cores = len(os.sched_getaffinity(0))
+        threads = self.program.threads or cores + 1
+        disturbed = disturbance.causes(evidence, length_ns, threads, cores)
         turn = Turn(*place, began_ns, counted_ns, rate * counted_ns * 1e-9, disturbed)
         self._enter(index, part, run, turn, evidence)
 

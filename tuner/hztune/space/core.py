@@ -268,8 +268,8 @@ class Choice(_Parts):
     def dimensions(self) -> tuple[Dimension, ...]:
         """For a reader: the choice itself, then every parameter with its allocator's name."""
         names = tuple(part.allocator for part in self.parts)
-        root = Param("allocator", "enum", UNCHANGED_PROGRAM, 0, len(names) - 1, "linear", "", names,
-                     False, "", "", "whose malloc the program runs on")  # fmt: skip
+        doc = "whose malloc the program runs on"
+        root = Param("allocator", UNCHANGED_PROGRAM, doc, high=len(names) - 1, choices=names)
         named = (
             replace(each, param=replace(each.param, name=f"{part.allocator}.{each.name}"))
             for part in self.parts
