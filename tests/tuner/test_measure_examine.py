@@ -10,7 +10,7 @@ import pytest
 from hztune import process
 from hztune.errors import HztuneError
 from hztune.measure import Arm
-from hztune.measure.alternate import NumberReading, Pace, Stint
+from hztune.measure.alternate import NumberReading, Pace
 from hztune.measure.examine import Tryout
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
@@ -51,7 +51,9 @@ def stint(
         left: Processes of it that outlived it.
         more: Other fields.
     """
-    run = Run(
+    usual = {"turns": 100, "beside": 0, "threads": 1, "delay_s": 0.0, "processes": 1}
+    fields = {**usual, **more}
+    return Run(
         None,
         wall_s=wall_s,
         cpu_ns=round(1e9 * (wall_s if cpu_s is None else cpu_s)),
@@ -59,12 +61,10 @@ def stint(
         server_cpu_ns=round(1e9 * server_s),
         was_told=was_told,
         left=left,
+        alive_s=wall_s if alive_s is None else alive_s,
+        awake=round(seen_s * fields["turns"]),
+        **fields,
     )
-    alive_s = wall_s if alive_s is None else alive_s
-    usual = {"turns": 100, "beside": 0, "threads": 1, "delay_s": 0.0, "processes": 1}
-    fields = {**usual, **more}
-    awake = round(seen_s * fields["turns"])
-    return Stint(0, 0, 0, 0, alive_s, run, awake=awake, **fields)
 
 
 class Given:
@@ -91,7 +91,7 @@ class Given:
         found = self._runs[:copies]
         del self._runs[:copies]
         fault = next((each for each in found if isinstance(each, Fault)), None)
-        return [each for each in found if isinstance(each, Stint)], fault
+        return [each for each in found if isinstance(each, Run)], fault
 
 
 def judged(program, *runs, **options):
@@ -129,7 +129,7 @@ def served(server_s, says=None):
 
 
 ALONE, SERVED, SAYS = stint(), stint(server_s=0.5), stint(says=100)
-WAITING = [replace(one, run=replace(one.run, cpu_ns=6 * 10**8), awake=60) for one in twice(ALONE)]
+WAITING = [replace(one, cpu_ns=6 * 10**8, awake=60) for one in twice(ALONE)]
 PER_CPU, BOTH = NumberReading(per_server_cpu=True), NumberReading(True, per_server_cpu=True)
 # What is found of a program whose runs show this: the reason against turns, and what else is said.
 FOUND = {

@@ -15,7 +15,7 @@ from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Block, SeveralExecutor, disturbance, launch, watch, whole
-from hztune.measure.alternate import BY_TURNS, Stint, without_strangers
+from hztune.measure.alternate import BY_TURNS, without_strangers
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
@@ -104,10 +104,9 @@ def test_a_run_by_turns_is_a_turn_of_its_own_time():
 
 def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_arms():
     for threads, own_s in (([1, 1], 0.75), ([1, 2], 1.0)):
-        run = Run(None, wall_s=1.0)  # of which other programs took a quarter
-        stints = [Stint(0, 0, 0, 0, 2.0, run, 100, 100, 0, each, 0.25, 1) for each in threads]
-        found = without_strangers([*enumerate(stints)])
-        assert [each.run.wall_s for _, each in found] == [own_s, own_s]
+        run = Run(None, wall_s=1.0, delay_s=0.25, processes=1)  # others took a quarter
+        runs = [replace(run, threads=each) for each in threads]
+        assert [each.wall_s for _, each in without_strangers([*enumerate(runs)])] == [own_s, own_s]
 
 
 def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch):

@@ -22,7 +22,7 @@ from hztune.blocks import CPU_TIME, Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import executors, whole
-from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, Stint
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
@@ -224,12 +224,11 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(p
         requests = outcome.ops_per_s * outcome.facts[CPU_TIME] * 1e-6
         assert requests >= 799.0  # the load's start counts as if it had asked then, too
     assert "corrected" in " ".join(place.told)
-    run = Run(None, wall_s=2.0, cpu_ns=2 * 10**9, server_cpu_ns=5 * 10**8)
-    stint = Stint(0, 0, 0, 0, 4.0, run, 200, 200, 0, 1, 0.0, 1)
-    assert NumberReading().rate(0.5, stint) == 0.5
-    assert NumberReading(per_server_cpu=True).rate(0.5, stint) == 2.0  # one load in half a second
-    assert NumberReading(counts_standing=True).rate(10.0, stint) == 20.0
-    assert NumberReading(True, per_server_cpu=True).rate(10.0, stint) == 80.0  # 40 in half a second
+    run = Run(None, wall_s=2.0, cpu_ns=2 * 10**9, server_cpu_ns=5 * 10**8, alive_s=4.0)
+    assert NumberReading().rate(0.5, run) == 0.5
+    assert NumberReading(per_server_cpu=True).rate(0.5, run) == 2.0  # one load in half a second
+    assert NumberReading(counts_standing=True).rate(10.0, run) == 20.0
+    assert NumberReading(True, per_server_cpu=True).rate(10.0, run) == 80.0  # 40 in half a second
 
 
 def test_a_load_that_never_ends_is_told_to(place, believed, monkeypatch):

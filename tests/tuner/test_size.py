@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18320, "modules": 125, "functions": 1671, "classes": 254, "docstrings": 3185},
-    "tests": {"code": 17165},
+    "tuner": {"code": 18308, "modules": 125, "functions": 1671, "classes": 253, "docstrings": 3185},
+    "tests": {"code": 17163},
     "experiments": {"code": 4846},
     "core in C": {"code": 19657},
     "tests in C": {"code": 10175},

@@ -2,8 +2,7 @@
 
 They share the CPU, so that whatever slows it slows all of them alike: a second by turns is worth
 dozens of seconds by runs. Only a program that is busy with itself can be measured so; see
-`measure.examine`. hz-alternate conducts; the protocol stands in core/bench/alternate.h. A stint is
-one run of one unit, with the time that its turns took.
+`measure.examine`. hz-alternate conducts; the protocol stands in core/bench/alternate.h.
 """
 
 from __future__ import annotations
@@ -69,31 +68,6 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Stint:
-    unit: int  # its number
-    number: int  # of the run, from 0
-    position: int  # its place in the first of its rounds
-    start_ns: int  # when it began, CLOCK_MONOTONIC nanoseconds
-    alive_s: float  # from then to its end, the turns of others included, seconds
-    run: Run  # what it showed; `run.wall_s` is the time that its own turns took
-    turns: int  # how many it had
-    awake: int  # at the end of how many of them a thread ran or wanted to
-    beside: int  # the same of threads that are not the first of their process
-    threads: int  # most that one of its processes had
-    delay_s: float  # seconds in which its first thread wanted a CPU and had none
-    processes: int  # most that it had at one time
-    busy_threads: float = 0.0  # how many threads of its server shared the work; 0: it is no server
-
-    @property
-    def own_s(self) -> float:
-        """Its time without what other programs took of it, as far as that is known, seconds."""
-        if self.threads > 1 or self.processes != 1:
-            return self.run.wall_s
-        worked_s = min(self.run.wall_s, self.run.cpu_ns * 1e-9)
-        return max(1e-9, worked_s, self.run.wall_s - self.delay_s)
-
-
-@dataclass(frozen=True, slots=True)
 class NumberReading:
     # whether the program's own number counts the time that it stood still as if it had worked; it
     # is then corrected
@@ -101,9 +75,8 @@ class NumberReading:
     # whether a second is one of the server's own CPU time, not one of the unit's
     per_server_cpu: bool = False
 
-    def rate(self, told: float, stint: Stint) -> float:
-        run = stint.run
-        counted_s = stint.alive_s if self.counts_standing else run.wall_s
+    def rate(self, told: float, run: Run) -> float:
+        counted_s = run.alive_s if self.counts_standing else run.wall_s
         return told * counted_s / (run.server_cpu_ns * 1e-9 if self.per_server_cpu else run.wall_s)
 
 
@@ -134,34 +107,34 @@ class AlternateExecutor(WholeExecutor):
         runs: int = 1,
         limit_s: float | None = None,
         met: Met = nothing_met,
-    ) -> tuple[list[Stint], Fault | None]:
+    ) -> tuple[list[Run], Fault | None]:
         """Runs copies of the control, uncounted, at today's pace; what they showed, first fault."""
         parts, rng = self._parts_of([control] * copies), random.Random(self._seed)
-        found = self._stints(parts, runs, rng, limit_s, met)
-        rates = (self._rate(parts[index], stint.run) for index, stint in found)
+        found = self._runs(parts, runs, rng, limit_s, met)
+        rates = (self._rate(parts[index], run) for index, run in found)
         faults = [part.fault for part in parts if part.fault]
         faults = faults or [rate for rate in rates if isinstance(rate, Fault)]
-        return [stint for _, stint in found], faults[0] if faults else None
+        return [run for _, run in found], faults[0] if faults else None
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
         program = self.program
         is_apart = program.prepare or program.cleanup or program.service
         runs = 1 if is_apart else rounds
         for first in range(0, rounds, runs):
-            for index, stint in without_strangers(self._stints(parts, runs, rng)):
-                self._take(index, parts[index], first + stint.number, stint)
+            for index, run in without_strangers(self._runs(parts, runs, rng)):
+                self._take(index, parts[index], first + run.number, run)
         return 0.0
 
-    def _stints(
+    def _runs(
         self,
         parts: Sequence[Part],
         runs: int,
         rng: random.Random,
         limit_s: float | None = None,
         met: Met = nothing_met,
-    ) -> list[tuple[int, Stint]]:
+    ) -> list[tuple[int, Run]]:
         """Runs each arm that is not at fault between the user's commands."""
-        seed, units, found = rng.randrange(SEEDS), dict[int, Unit](), list[tuple[int, Stint]]()
+        seed, units, found = rng.randrange(SEEDS), dict[int, Unit](), list[tuple[int, Run]]()
         limit_s = limit_s or self.limit_s()
         with ExitStack() as stack:
             for index, part in enumerate(parts):
@@ -172,37 +145,34 @@ class AlternateExecutor(WholeExecutor):
                     units[index] = self._unit(part, program, seed, rng, limit_s)
             if units:
                 numbers = [*units]
-                for stint in take_turns([*units.values()], self.pace, runs=runs, met=met):
-                    found.append((numbers[stint.unit], stint))
+                played = take_turns([*units.values()], self.pace, runs=runs, met=met)
+                found += [(numbers[number], run) for number, run in played]
             for unit in units.values():
                 hook("--cleanup", unit.program.cleanup, self.identity.base)
         return found
 
-    def _take(self, index: int, part: Part, number: int, stint: Stint) -> None:
-        run = self._noted(part, stint.run)
-        rate = part.fault or self._rate(part, stint.run)
+    def _take(self, index: int, part: Part, number: int, run: Run) -> None:
+        run = self._noted(part, run)
+        rate = part.fault or self._rate(part, run)
         if isinstance(rate, Fault):
             part.fault = rate
             return
         counted_ns = max(1, round(run.wall_s * 1e9))
-        ops = self.reading.rate(rate, stint) * counted_ns * 1e-9
-        turn = Turn(number, stint.position, stint.start_ns, counted_ns, ops)
+        ops = self.reading.rate(rate, run) * counted_ns * 1e-9
+        turn = Turn(number, run.position, run.start_ns, counted_ns, ops)
         evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb)
         self._enter(index, part, run, turn, evidence)
 
 
-def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, Stint]]:
+def without_strangers(runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
     """Runs without the time that other programs of the machine took from their turns.
 
     That is known of the first thread of a process alone, so it is done only where no run of the
     block had more: runs that are compared are treated alike.
     """
-    if any(stint.threads > 1 or stint.processes > 1 for _, stint in stints):
-        return [*stints]
-    return [
-        (index, replace(stint, run=replace(stint.run, wall_s=stint.own_s)))
-        for index, stint in stints
-    ]
+    if any(run.threads > 1 or run.processes > 1 for _, run in runs):
+        return [*runs]
+    return [(index, replace(run, wall_s=run.own_s)) for index, run in runs]
 
 
 # ---- hz-alternate --------------------------------------------------------------------------------
@@ -210,8 +180,8 @@ def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, St
 
 def take_turns(
     units: Sequence[Unit], pace: Pace, *, runs: int = 1, met: Met = nothing_met
-) -> Iterator[Stint]:
-    """Runs units of one block by turns; yields each run as it ends. One that fails has no more."""
+) -> Iterator[tuple[int, Run]]:
+    """Runs units of a block by turns; yields each run with its unit's number, as it ends."""
     with scratch_folder() as made, ExitStack() as stack:
         folder = made if any(unit.program.reads_output for unit in units) else None
         freezers = [stack.enter_context(freezer()) for _ in units]
@@ -229,11 +199,11 @@ def take_turns(
                         child.send(one.serve() if what == "serve" else one.rest())
                     elif what == "run" and is_load:  # it is not looked at
                         unseen = Watcher(lambda running: None)
-                        one.loads.append(_stint(one.unit, event, unseen, folder))
+                        one.loads.append(_run(one.unit, event, unseen, folder))
                     elif what == "run":
-                        yield _stint(one.unit, event, one.seen(), folder)
+                        yield one.number, _run(one.unit, event, one.seen(), folder)
                     elif what == "service":
-                        yield from one.stints(event)
+                        yield from ((one.number, run) for run in one.runs(event))
             finally:
                 for one in playing:
                     one.seen()
@@ -270,7 +240,7 @@ def _command(
     return words
 
 
-def _stint(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path | None) -> Stint:
+def _run(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path | None) -> Run:
     """A run as hz-alternate tells of it; what it printed is forgotten then."""
     stdout, program, stderr = "", unit.program, event["stderr"]
     if program.reads_output and folder is not None:
@@ -286,18 +256,14 @@ def _stint(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path 
         fault = unit.overtime(stderr) if how == "hang" else _FAULTS[how]
     elif fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
         fault = TOO_MUCH
-    run = replace(
+    return replace(
         run,
         fault=fault,
         was_told=was_told,
         wall_s=max(1, event["active_ns"]) * 1e-9,
         server_cpu_ns=event.get("service_cpu_ns", 0),
-    )
-    return Stint(
-        unit=int(event["unit"]),
         number=event["run"],
         alive_s=event["alive_ns"] * 1e-9,
-        run=run,
         delay_s=max(0, result["delay_ns"] - event["delay_before_ns"]) * 1e-9,
         processes=result["processes"],
         **{name: event[name] for name in _AS_TOLD},
@@ -305,15 +271,15 @@ def _stint(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path 
 
 
 _AS_TOLD = ("position", "start_ns", "turns", "awake", "beside", "threads")
-"""Fields of a stint that hz-alternate tells by the same names."""
+"""Fields of a run that hz-alternate tells by the same names."""
 
 
 class _Playing:
     """One unit, as far as it has come: what is seen of its run, and its server, if it has one."""
 
     def __init__(self, number: int, unit: Unit, pids: set[int], met: Met) -> None:
-        self.unit, self.loads = unit, list[Stint]()
-        self._number, self._pids, self._met = number, pids, met
+        self.number, self.unit, self.loads = number, unit, list[Run]()
+        self._pids, self._met = pids, met
         self._watcher, self._watched = Watcher(unit.look), ExitStack()
         self._fault: Fault | None = None
         self._pid = self._program_pid = 0
@@ -324,7 +290,7 @@ class _Playing:
         self._pid, self._program_pid = event["pid"], event["program_pid"]
         watching_it = watching(self._pid, self.unit.look, ())
         self._watcher = self._watched.enter_context(watching_it)
-        self._watched.enter_context(self._met(self._number, self._pid))
+        self._watched.enter_context(self._met(self.number, self._pid))
 
     def seen(self) -> Watcher:
         self._watched.close()
@@ -342,14 +308,14 @@ class _Playing:
 
         Where a load failed, the server may be about to end: that is then what is to be told.
         """
-        if any(one.run.fault is not None and one.run.fault.status != "hang" for one in self.loads):
+        if any(one.fault is not None and one.fault.status != "hang" for one in self.loads):
             deadline = time.monotonic() + _LAST_WORDS_S
             while not self._has_ended(_PAUSE_S) and time.monotonic() < deadline:
                 continue
         self._after = _thread_cpu_ns(self._pid)
         return "on"
 
-    def stints(self, event: Mapping[str, Any]) -> Iterator[Stint]:
+    def runs(self, event: Mapping[str, Any]) -> Iterator[Run]:
         """Yields the runs of the unit once the server has ended; one, where it never served.
 
         How long the load's first thread wanted a CPU says nothing: the server had it meanwhile.
@@ -360,11 +326,9 @@ class _Playing:
         fault = ended_by_itself(run) if event["ended_as"] is None else self._fault
         run = replace(run, fault=fault, cpu_ns=0)
         for load in self.loads:
-            threads = self._busy_threads(load.run.server_cpu_ns, load.threads)
-            whole = together(run, load.run)
-            yield replace(load, run=whole, delay_s=0.0, busy_threads=threads)
+            yield together(run, load, self._busy_threads(load.server_cpu_ns, load.threads))
         if not self.loads:
-            yield Stint(self._number, 0, 0, 0, 0.0, run, 0, 0, 0, 0, 0.0, 0)
+            yield run
 
     def _busy_threads(self, all_ns: int, most: int) -> float:
         """How many threads of one process shared its work: 2 where two did half each."""
@@ -381,7 +345,7 @@ class _Playing:
         return not Path("/proc", str(self._program_pid)).exists()
 
 
-def together(server: Run, load: Run) -> Run:
+def together(server: Run, load: Run, busy_threads: float) -> Run:
     """The run of a unit: the server's memory and allocator, the load's time and output."""
     fault = None
     if load.fault is not None:
@@ -389,14 +353,18 @@ def together(server: Run, load: Run) -> Run:
         fault = Fault(status, f"--load: {load.fault.detail}")
     server_ns = max(0, load.server_cpu_ns)
     return replace(
-        server,
+        load,
         fault=server.fault or fault,
-        wall_s=load.wall_s,
-        stdout=load.stdout,
         cpu_ns=server_ns + load.cpu_ns,
         server_cpu_ns=server_ns,
-        was_told=load.was_told,
+        delay_s=0.0,
+        busy_threads=busy_threads,
+        **{name: getattr(server, name) for name in _OF_SERVER},
     )
+
+
+_OF_SERVER = ("pid", "rss_peak_kb", "library", "stderr", "seen", "left")
+"""What the run of a unit has from its server."""
 
 
 def _thread_cpu_ns(launcher: int) -> dict[tuple[int, int], int]:

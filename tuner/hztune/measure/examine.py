@@ -22,8 +22,9 @@ from statistics import fmean
 
 from hztune import process
 from hztune.measure import Arm
-from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace, Stint
+from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace
 from hztune.measure.identity import Fault
+from hztune.measure.launch import Run
 from hztune.measure.program import Program, placeholders
 from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S, refuse_fixed_time
 from hztune.measure.watch import Holdings
@@ -131,8 +132,8 @@ class Tryout:
             why = fault or Fault("failed", "it showed nothing")
             hangs = why if why.status == "hang" else None
             return replace(self._against(f"it fails by itself: {why.detail}"), hangs=hangs)
-        turns.control_kb = max(turns.control_kb, alone.run.rss_peak_kb)
-        self._run_s = turns.first_s = alone.run.wall_s
+        turns.control_kb = max(turns.control_kb, alone.rss_peak_kb)
+        self._run_s = turns.first_s = alone.wall_s
         if service and not turns.fits(_MOST_SERVERS):
             return self._against(f"{_MOST_SERVERS} copies of it take more memory than there is")
         if not self._has_time(_TRIAL_SHARE):
@@ -141,7 +142,7 @@ class Tryout:
             )
         holdings = Holdings()
         copies, failed = self._copies(alone, holdings.watching)
-        self._left = min(stint.run.left for stint in (alone, *copies))
+        self._left = min(run.left for run in (alone, *copies))
         if failed is not None:
             return self._against(f"a second copy of it beside the first fails: {failed.detail}")
         if shared := holdings.shared():
@@ -157,12 +158,12 @@ class Tryout:
     def _against(self, reason: str, *, may_be_chance: bool = False) -> Finding:
         return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
-    def _once(self) -> tuple[Stint | None, Fault | None]:
+    def _once(self) -> tuple[Run | None, Fault | None]:
         """Runs the control once; returns what it showed, or why it does not count."""
-        stints, fault = self.turns.try_out(self.control, 1)
-        return (stints[0], None) if stints and fault is None else (None, fault)
+        runs, fault = self.turns.try_out(self.control, 1)
+        return (runs[0], None) if runs and fault is None else (None, fault)
 
-    def _alone(self) -> tuple[Stint | None, Fault | None]:
+    def _alone(self) -> tuple[Run | None, Fault | None]:
         """Runs the control alone, on all CPUs, and sets the pace by it; returns as `_once` does.
 
         Where only one thread is busy (`threads`), it may be another than the first.
@@ -171,7 +172,7 @@ class Tryout:
         turns.pace = Pace(TURN_MS, cpu=None)
         alone, fault = self._once()
         if alone is not None:
-            used = alone.run.cpu_ns * 1e-9 / alone.run.wall_s
+            used = alone.cpu_ns * 1e-9 / alone.wall_s
             is_one = self.program.threads == 1 or alone.beside <= _MOST_BESIDE * alone.turns
             if used <= _MOST_CPUS and is_one:
                 turns.pace = Pace(TURN_MS, cpu=max(cpus))
@@ -180,7 +181,7 @@ class Tryout:
                 turns.pace = Pace(min(_LONGEST_TURN_MS, max(TURN_MS, crowd_ms)), cpu=None)
         return alone, fault
 
-    def _server_alone(self) -> tuple[Stint | None, Fault | None]:
+    def _server_alone(self) -> tuple[Run | None, Fault | None]:
         """Runs the control alone, on one CPU; where its threads could use more, once more on all.
 
         A load that prints a number and goes on for long is told to end; if it then prints the
@@ -191,7 +192,7 @@ class Tryout:
         turns.tell_load(min(LOAD_PATIENCE_S, program.timeout_s / 2) if program.rate else 0.0)
         alone, fault = self._once()
         may_end_otherwise = fault is not None and fault.status != "hang"
-        if program.rate and (may_end_otherwise or (alone is not None and alone.run.was_told)):
+        if program.rate and (may_end_otherwise or (alone is not None and alone.was_told)):
             turns.tell_load(LOAD_SPAN_S if alone else 0.0)
             alone, fault = self._once()
         else:
@@ -201,21 +202,21 @@ class Tryout:
             alone, fault = self._once()
         return alone, fault
 
-    def _copies(self, alone: Stint, met: Met) -> tuple[list[Stint], Fault | None]:
+    def _copies(self, alone: Run, met: Met) -> tuple[list[Run], Fault | None]:
         """Runs two copies by turns, a short program several times and a long one not to its end."""
         if self.program.service is not None:
             return self.turns.try_out(self.control, 2, met=met)
-        runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.run.wall_s)))
+        runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.wall_s)))
         is_cut = self._is_cut(alone)
         limit_s = _CUT_S if is_cut else None
         copies, fault = self.turns.try_out(self.control, 2, runs=runs, limit_s=limit_s, met=met)
         is_end_of_cut = is_cut and fault is not None and fault.status == "hang"
         return copies, None if is_end_of_cut else fault
 
-    def _is_cut(self, alone: Stint) -> bool:
-        return alone.run.wall_s > _CUT_S and self.program.rate is None
+    def _is_cut(self, alone: Run) -> bool:
+        return alone.wall_s > _CUT_S and self.program.rate is None
 
-    def _waiting(self, alone: Stint, copies: Sequence[Stint]) -> float:
+    def _waiting(self, alone: Run, copies: Sequence[Run]) -> float:
         """The share of its own time in which it waited; 0: no more than it may.
 
         What looks like waiting may be time that the machine was taken away. The ends of enough
@@ -231,8 +232,8 @@ class Tryout:
             lonely.append(again)
         return _idle(lonely, pace)
 
-    def _by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
-        own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
+    def _by_time(self, alone: Run, copies: Sequence[Run]) -> Finding:
+        own_s, alone_s = fmean(run.own_s for run in copies), alone.own_s
         is_comparable = alone_s >= _SHORT_S and not self._is_cut(alone)
         if is_comparable and abs(math.log(own_s / alone_s)) > _OFF:
             return self._against(
@@ -241,21 +242,21 @@ class Tryout:
             )
         return Finding("", self.turns.pace)
 
-    def _log_rate(self, stint: Stint) -> float:
-        rate = self.program.measure(stint.run.wall_s, stint.run.stdout)
+    def _log_rate(self, run: Run) -> float:
+        rate = self.program.measure(run.wall_s, run.stdout)
         assert not isinstance(rate, Fault), "a run that is judged has a number"
         return math.log(rate)
 
-    def _by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+    def _by_number(self, alone: Run, copies: Sequence[Run]) -> Finding:
         """Judges by its own number, of which the factor from alone to turns must be explained.
 
         Some programs do a certain work, so that the speed of the machine in that very run explains
         a part of the factor, and some work for a certain time.
         """
         factor = fmean(map(self._log_rate, copies)) - self._log_rate(alone)
-        own = fmean(math.log(each.run.wall_s) for each in copies)
+        own = fmean(math.log(each.wall_s) for each in copies)
         alive = fmean(math.log(each.alive_s) for each in copies)
-        before = math.log(alone.run.wall_s)
+        before = math.log(alone.wall_s)
         distances = {
             False: min(abs(factor), abs(factor - (before - own))),
             True: min(abs(factor - (before - alive)), abs(factor - (own - alive))),
@@ -269,15 +270,15 @@ class Tryout:
             may_be_chance=True,
         )
 
-    def _judged_server(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+    def _judged_server(self, alone: Run, copies: Sequence[Run]) -> Finding:
         """Judges by what the load prints, or else by the server's CPU time, which must be the same.
 
         What the load prints counts requests over all its time, or is as it was. The first is seen
         in requests for each second of the server's CPU time, which no other program on the machine
         changes.
         """
-        alone_s = max(_LEAST_S, alone.run.server_cpu_ns * 1e-9)
-        by_turns_s = max(_LEAST_S, fmean(copy.run.server_cpu_ns for copy in copies) * 1e-9)
+        alone_s = max(_LEAST_S, alone.server_cpu_ns * 1e-9)
+        by_turns_s = max(_LEAST_S, fmean(copy.server_cpu_ns for copy in copies) * 1e-9)
         if self.program.rate is None:
             alive_s = fmean(copy.alive_s for copy in copies)
             refuse_fixed_time(alone.alive_s, alive_s, by_turns_s / alone_s)
@@ -286,9 +287,9 @@ class Tryout:
             why = f"by turns the server takes {by_turns_s:.2g} s of CPU time under the load, and "
             return self._against(f"{why}alone {alone_s:.2g} s", may_be_chance=True)
 
-        def per_cpu(stint: Stint) -> float:
-            server_s = max(1e-6, stint.run.server_cpu_ns * 1e-9)
-            return self._log_rate(stint) + math.log(stint.alive_s / server_s)
+        def per_cpu(run: Run) -> float:
+            server_s = max(1e-6, run.server_cpu_ns * 1e-9)
+            return self._log_rate(run) + math.log(run.alive_s / server_s)
 
         for counts_standing, told in ((True, per_cpu), (False, self._log_rate)):
             off_by = fmean(map(told, copies)) - told(alone)
@@ -300,9 +301,9 @@ class Tryout:
             may_be_chance=True,
         )
 
-    def _in_favour(self, reading: NumberReading, alone: Stint, copies: Sequence[Stint]) -> Finding:
+    def _in_favour(self, reading: NumberReading, alone: Run, copies: Sequence[Run]) -> Finding:
         """Chooses what a second is, and says what server and load take."""
-        runs = [stint.run for stint in (alone, *copies)]
+        runs = [alone, *copies]
         server_s = fmean(run.server_cpu_ns for run in runs) * 1e-9
         both_s = fmean(run.cpu_ns for run in runs) * 1e-9
         active_s = fmean(run.wall_s for run in runs)
@@ -318,16 +319,16 @@ class Tryout:
         return Finding("", pace, replace(reading, per_server_cpu=per_cpu), remark)
 
 
-def _idle(stints: Sequence[Stint], pace: Pace) -> float:
+def _idle(runs: Sequence[Run], pace: Pace) -> float:
     """The share of its own time in which a program waited; 0: no more than it may.
 
     Beside other programs, the time that they took is known of the first thread only; whether
     anything wanted to run is seen at the end of each turn.
     """
-    active_s = sum(stint.run.wall_s for stint in stints)
-    busy_s = sum(stint.run.cpu_ns * 1e-9 + stint.delay_s + _START_S for stint in stints)
-    turns = sum(stint.turns for stint in stints)
-    seen = 1.0 - sum(stint.awake for stint in stints) / turns if turns >= _ENOUGH_TURNS else None
+    active_s = sum(run.wall_s for run in runs)
+    busy_s = sum(run.cpu_ns * 1e-9 + run.delay_s + _START_S for run in runs)
+    turns = sum(run.turns for run in runs)
+    seen = 1.0 - sum(run.awake for run in runs) / turns if turns >= _ENOUGH_TURNS else None
     idle = 1.0 - busy_s / active_s
     if pace.cpu is None and seen is not None:
         return seen if seen > _SEEN_IDLE else 0.0

@@ -105,6 +105,26 @@ class Run:
     was_told: bool = False  # whether a server's load was told to end
     rested: Rested | None = None  # its rounds of load and rest
     left: int = 0  # processes that it had started and that outlived it; they were ended
+    # by turns, where `wall_s` is the time that its own turns took
+    number: int = 0  # from 0
+    position: int = 0  # its place in the first of its rounds
+    start_ns: int = 0  # when it began, CLOCK_MONOTONIC nanoseconds
+    alive_s: float = 0.0  # from then to its end, the turns of others included, seconds
+    turns: int = 0  # how many it had
+    awake: int = 0  # at the end of how many of them a thread ran or wanted to
+    beside: int = 0  # the same of threads that are not the first of their process
+    threads: int = 0  # most that one of its processes had
+    delay_s: float = 0.0  # seconds in which its first thread wanted a CPU and had none
+    processes: int = 0  # most that it had at one time
+    busy_threads: float = 0.0  # how many threads of its server shared the work; 0: it is no server
+
+    @property
+    def own_s(self) -> float:
+        """Its time without what other programs took of it, as far as that is known, seconds."""
+        if self.threads > 1 or self.processes != 1:
+            return self.wall_s
+        worked_s = min(self.wall_s, self.cpu_ns * 1e-9)
+        return max(1e-9, worked_s, self.wall_s - self.delay_s)
 
 
 @dataclass(slots=True)
