@@ -19,9 +19,9 @@ from typing import Any
 
 from record import WORKLOADS, by_turns
 
-from hztune.blocks import Block
+from hztune.blocks import Arm, Block, Role
 from hztune.machine import Machine
-from hztune.measure import Arm, Around, Role
+from hztune.measure import Around
 from hztune.progress import Quiet
 from hztune.study.bench import Budget, Workbench, system_clock
 from hztune.study.ledger import Ledger, interval_of

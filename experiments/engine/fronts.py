@@ -23,7 +23,7 @@ from pathlib import Path
 
 from studies import recorded, share
 
-from hztune.measure import Arm
+from hztune.blocks import Arm
 from hztune.progress import Quiet
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import (

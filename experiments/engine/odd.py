@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator
 
-from hztune.measure import Arm
+from hztune.blocks import Arm
 from hztune.params import Value
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

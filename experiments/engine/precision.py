@@ -20,8 +20,8 @@ import sys
 from statistics import fmean
 from typing import Any
 
+from hztune.blocks import Arm
 from hztune.machine import Machine
-from hztune.measure import Arm
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.stats.ratios import PairRatio, pair_ratio
 from hztune.workload import WorkloadSpec

@@ -36,9 +36,9 @@ from typing import Any
 
 from programs import examined, executor_of, program_of
 
-from hztune.blocks import Block
+from hztune.blocks import Arm, Block, Role
 from hztune.machine import Machine
-from hztune.measure import Arm, Around, Executor, Remembered, Role
+from hztune.measure import Around, Executor, Remembered
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import executor_for
 from hztune.space import ConfigDict, Dimension, Space

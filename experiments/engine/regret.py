@@ -32,9 +32,8 @@ from rivals import Chance, Forward, Presets, Rival, Smac, Strategy, Tpe
 from studies import recorded
 
 from hztune import params
-from hztune.blocks import Block
+from hztune.blocks import Arm, Block, Role
 from hztune.machine import Machine
-from hztune.measure import Arm, Role
 from hztune.params import Value
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts

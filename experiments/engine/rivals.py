@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import optuna
 
-from hztune.measure import Arm
+from hztune.blocks import Arm
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.study.bench import Workbench
 from hztune.study.finalist import Chain

@@ -30,8 +30,7 @@ from typing import Any
 
 import odd
 
-from hztune.blocks import Block, Outcome, Turn
-from hztune.measure import Arm
+from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.params import Value
 from hztune.progress import Quiet
 from hztune.result import Decision

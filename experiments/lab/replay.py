@@ -17,7 +17,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Status, Turn
+from hztune.blocks import Arm, Block, Outcome, Role, Status, Turn
+from hztune.measure import Accounting, Executor
 from hztune.sparse.grid import Floats
 
 _BASE_RATE = 1e6

@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 
+from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
-from hztune.measure import Arm, cluster
+from hztune.measure import cluster
 from hztune.measure.cluster import ALLOWED, Target
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import described

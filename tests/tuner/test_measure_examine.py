@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hztune import process
+from hztune.blocks import Arm
 from hztune.errors import HztuneError
-from hztune.measure import Arm
 from hztune.measure.alternate import NumberReading, Pace
 from hztune.measure.examine import Tryout
 from hztune.measure.identity import Fault

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hztune.blocks import Outcome, Turn, joined
+from hztune.blocks import Block, Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Block, SeveralExecutor, disturbance, launch, watch, whole
+from hztune.measure import SeveralExecutor, disturbance, launch, watch, whole
 from hztune.measure.alternate import BY_TURNS, without_strangers
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import ProgramExecutor, executor_for

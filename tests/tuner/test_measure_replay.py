@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lab.replay import ModelNoise, RecordedNoise, ReplayExecutor, Truth
 
-from hztune.measure import Arm
+from hztune.blocks import Arm
 
 DEFAULT = Arm("hz")
 FASTER = Arm.of("hz", {"magazine_cap": 64})

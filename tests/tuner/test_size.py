@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18308, "modules": 125, "functions": 1671, "classes": 253, "docstrings": 3185},
-    "tests": {"code": 17163},
-    "experiments": {"code": 4846},
+    "tuner": {"code": 18256, "modules": 125, "functions": 1670, "classes": 253, "docstrings": 3177},
+    "tests": {"code": 17155},
+    "experiments": {"code": 4845},
     "core in C": {"code": 19657},
     "tests in C": {"code": 10175},
     "guides": {"words": 14318},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import resource
 import secrets
 import stat
 import sys
@@ -145,11 +144,7 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    reason = str(getattr(error, "strerror", None) or error)
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if getattr(error, "errno", None) != errno.EFBIG or most == resource.RLIM_INFINITY:
-        return reason
-    return f"{reason}: no file may be above {most} bytes; allow more with `ulimit -f unlimited`"
+    return str(getattr(error, "strerror", None) or error)
 
 
 def make_folder(path: Path) -> None:

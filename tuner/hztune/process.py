@@ -12,7 +12,6 @@ must therefore outlive it).
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import secrets
@@ -102,10 +101,9 @@ def last_words(text: str) -> str:
 def signal_name(number: int) -> str:
     """The name of a signal: "SIGSEGV" for 11; of a number without one "signal 99"."""
     try:
-        name = signal.Signals(number).name
+        return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-    return reason_of(OSError(errno.EFBIG, name)) if number == signal.SIGXFSZ else name
 
 
 def run(argv: Sequence[str], *, deadline_s: float, **options: Any) -> Finished:

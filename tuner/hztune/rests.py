@@ -59,9 +59,7 @@ class RestPlan(Schema, frozen=True):
 class RestRound(Struct, frozen=True, array_like=True):
     """One load and the rest behind it; times are milliseconds since the start of the process.
 
-    `kept_kb` is the memory at the end of the rest without what was given back lazily (`lazy_kb`);
-    `charged_kb` is what the kernel charged the control group less what it could reclaim, 0 where
-    there was no group of its own.
+    `kept_kb` is the memory at the end of the rest without what was given back lazily (`lazy_kb`).
     """
 
     load_ms: int
@@ -69,7 +67,6 @@ class RestRound(Struct, frozen=True, array_like=True):
     end_ms: int
     kept_kb: int
     lazy_kb: int
-    charged_kb: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,36 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
-from hztune.blocks import (
-    ROLES,
-    STATUSES,
-    Arm,
-    Block,
-    Outcome,
-    Role,
-    Status,
-    Turn,
-    joined,
-    times_of,
-)
+from hztune.blocks import Arm, Block, Outcome, Role, Turn, joined, times_of
 from hztune.store import Evidence, Nowhere, Plan, Sink
-
-__all__ = [
-    "ROLES",
-    "STATUSES",
-    "Accounting",
-    "Arm",
-    "Around",
-    "Block",
-    "Executor",
-    "Outcome",
-    "Remembered",
-    "Role",
-    "SeveralExecutor",
-    "Status",
-    "Turn",
-    "WorkloadSink",
-]
 
 MakePart = Callable[[Sink], "Executor"]  # makes the executor of one workload
 

@@ -21,9 +21,8 @@ from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import live
-from hztune.blocks import Status
+from hztune.blocks import Arm, Status, Turn
 from hztune.errors import HztuneError
-from hztune.measure import Arm, Turn
 from hztune.measure.identity import Fault
 from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, hook

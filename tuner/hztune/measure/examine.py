@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from hztune import process
-from hztune.measure import Arm
+from hztune.blocks import Arm
 from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from hztune.allocator import Installed
+from hztune.blocks import Arm, Block, Role
 from hztune.errors import UsageError
 from hztune.machine import Machine, timed_window
-from hztune.measure import Accounting, Arm, Block, Executor, Role, SeveralExecutor
+from hztune.measure import Accounting, Executor, SeveralExecutor
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.examine import Tryout, fixed_port
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck

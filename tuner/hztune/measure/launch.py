@@ -27,7 +27,7 @@ from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
-from hztune.measure.scope import Scope, entered
+from hztune.measure.scope import entered
 from hztune.measure.watch import Look, MemoryWatch, Watcher, watching
 from hztune.process import last_words, signal_name
 from hztune.rests import Rested, RestPlan
@@ -129,11 +129,10 @@ class Run:
 
 @dataclass(slots=True)
 class Launch:
-    """A program while it runs behind hz-launch, in a scope; its report is there in the end."""
+    """A program while it runs behind hz-launch; its report is there in the end."""
 
     unit: Unit
     child: process.Child
-    scope: Scope
     _watcher: Watcher
     report: bytes = b""
     out_of_memory: bool = False
@@ -185,7 +184,7 @@ def launched(
                 ) as child,
                 watching(child.pid, unit.look, own) as watcher,
             ):
-                launch = Launch(unit, child, scope, watcher)
+                launch = Launch(unit, child, watcher)
                 yield launch
                 launch.report = os.pread(report, os.fstat(report).st_size, 0)
                 launch.out_of_memory = scope.is_out_of_memory
@@ -304,7 +303,7 @@ def rest_once(unit: Unit) -> Run:
     assert plan is not None, "not a program with rests"
     more_s = plan.rounds * plan.idle_s
     with launched(unit, more_s=more_s, keep_stdout=True, takes_lines=True) as launch:
-        watch = MemoryWatch(launch.child.pid, plan, launch.scope)
+        watch = MemoryWatch(launch.child.pid, plan)
         with watch.watching():
             printed, fault = _follow(launch.child, plan, watch, unit.limit_s + more_s + GRACE_S)
         done = launch.child.finish(0.0 if fault else GRACE_S)

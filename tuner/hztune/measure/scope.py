@@ -53,25 +53,6 @@ class Scope:
         counts = [g / name for g in self.groups for name in ("memory.events", "memory.oom_control")]
         return any(_counted(path, "oom_kill") for path in counts)
 
-    def charged_kb(self, lazy_kb: int) -> int:
-        """What the kernel charges the group and cannot reclaim, KiB; 0: not known.
-
-        That is all less files in memory and `lazy_kb`, what was given back lazily. The kernel's
-        list of such pages (`inactive_file`) does not tell: a page that was given back lazily and is
-        in use again stands there until memory is short.
-        """
-        found = [0]
-        for group in self.groups:
-            stat, names = group / "memory.stat", ("file", "shmem", "slab_reclaimable")
-            used = text_or_empty(group / "memory.current")
-            if not used:
-                used = text_or_empty(group / "memory.usage_in_bytes")
-                names = ("total_cache", "total_shmem", "")
-            if used:
-                files, shared, slab = (_counted(stat, name) for name in names)
-                found.append((int(used) - files + shared - slab) // 1024 - lazy_kb)
-        return max(found)
-
 
 @contextmanager
 def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:

@@ -115,7 +115,7 @@ def serve_once(
 
 def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> Run:
     server, program = launch.child, unit.program
-    watch = MemoryWatch(server.pid, rest or RestPlan(), launch.scope)
+    watch = MemoryWatch(server.pid, rest or RestPlan())
     with watch.watching() if rest else contextlib.nullcontext():
         fault = answers(program, unit.base, server.wait, server.pid)
         if fault is not None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hztune import artifacts
+from hztune.blocks import Outcome, Turn
 from hztune.errors import HztuneError
-from hztune.measure import Accounting, Outcome, Turn, disturbance
+from hztune.measure import Accounting, disturbance
 from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.launch import ending_fault

@@ -26,7 +26,6 @@ from hztune.allocator.live import Running
 from hztune.errors import HztuneError, UsageError
 from hztune.files import text_or_empty
 from hztune.measure.identity import Fault
-from hztune.measure.scope import Scope
 from hztune.rests import Rested, RestPlan, RestRound
 
 Look = Callable[[Running], "Fault | None"]  # judges a process; None: nothing is wrong with it
@@ -234,9 +233,9 @@ def tree_memory(launcher: int) -> TreeMemory:
 class MemoryWatch:
     """Follows one run: its curve, and its rounds of load and rest."""
 
-    def __init__(self, launcher: int, plan: RestPlan, scope: Scope | None = None) -> None:
-        """Begins now; the process has just been started, in `scope` if it has one of its own."""
-        self._launcher, self._plan, self._scope = launcher, plan, scope or Scope()
+    def __init__(self, launcher: int, plan: RestPlan) -> None:
+        """Begins now; the process has just been started."""
+        self._launcher, self._plan = launcher, plan
         self._began_s = time.monotonic()
         # milliseconds since the start, resident KiB, KiB of it given back lazily
         self.points: list[tuple[int, int, int]] = []
@@ -271,9 +270,8 @@ class MemoryWatch:
                 "(PR_SET_DUMPABLE); run hztune as root"
             )
         held = sorted(seen, key=lambda each: each.kept_kb)[_READINGS // 2]
-        charged_kb = self._scope.charged_kb(held.lazy_kb)
         times = self._load_ms, rest_ms, self._now_ms()
-        self.rounds.append(RestRound(*times, held.kept_kb, held.lazy_kb, charged_kb))
+        self.rounds.append(RestRound(*times, held.kept_kb, held.lazy_kb))
         self.load()
         return True
 

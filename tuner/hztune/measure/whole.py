@@ -20,9 +20,9 @@ from statistics import median
 from types import MappingProxyType
 from typing import ClassVar
 
-from hztune.blocks import CPU_TIME, overall_rate, times_of
+from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role, Turn, overall_rate, times_of
 from hztune.machine import timed_window
-from hztune.measure import Accounting, Arm, Block, Executor, Outcome, Role, Turn, disturbance
+from hztune.measure import Accounting, Executor, disturbance
 from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run, Unit, rest_once, time_once

@@ -32,14 +32,12 @@ class Keeper:
     lazy_kb: float  # what was given back lazily and was still there beside it
     slope_kb: Ends | None  # what a round more keeps; None: too few rounds or processes
     grows: bool  # whether it is shown, at the error SURE, that each round keeps more
-    charged_kb: float = 0.0  # of its control group, and not reclaimable; 0: it had no group
 
     @property
     def words(self) -> str:
         """What it keeps: "45.9 MiB and 2.0 MiB returned lazily"."""
         lazy = f" and {mib(1024 * self.lazy_kb)} returned lazily" if self.lazy_kb >= 1.0 else ""
-        charged = f", {mib(1024 * self.charged_kb)} charged to its control group"
-        return f"{mib(1024 * self.kept_kb)}{lazy}{charged if self.charged_kb else ''}"
+        return f"{mib(1024 * self.kept_kb)}{lazy}"
 
     @property
     def slope_words(self) -> str:
@@ -101,7 +99,6 @@ def keeper(seen: Sequence[Rested | None]) -> Keeper | None:
         fmean(each.lazy_kb for each in last),
         _ends(slopes),
         sure is not None and sure.low > 0.0,
-        fmean(each.charged_kb for each in last),
     )
 
 

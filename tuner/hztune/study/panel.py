@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from hztune.blocks import Arm, Block, Outcome
+from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
-from hztune.measure import Accounting, Around, Role, WorkloadSink
+from hztune.measure import Accounting, Around, WorkloadSink
 from hztune.measure.executors import executor_for
 from hztune.profile import Caution
 from hztune.stats.intervals import (

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hztune.blocks import Arm, Block, spent_s
-from hztune.measure import Around, Executor, Role
+from hztune.blocks import Arm, Block, Role, spent_s
+from hztune.measure import Around, Executor
 from hztune.profile import TOLD_FROM
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
