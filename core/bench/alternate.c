@@ -188,13 +188,13 @@ static void begin_service(hz_alternate *all, hz_unit *unit)
     unit->is_over = true;
 }
 
-/* Lets the services rest, if that is asked for, and ends them. */
+/* Lets the services rest, and ends them. */
 static void end_services(hz_alternate *all)
 {
     for (size_t i = 0; i < all->count; i++) {
         hz_unit *unit = &all->units[i];
         if (unit->service.keeper.pid == 0 || unit->service.is_gone) continue;
-        if (all->rest && unit->service.ended_ns == 0 && !all->interrupted) {
+        if (unit->service.ended_ns == 0 && !all->interrupted) {
             hz_tree_go(&unit->tree);
             (void)ask(all, unit, "rest");
         }
@@ -303,7 +303,6 @@ static const hz_option options[] = {
     {"cpu", "N", "the CPU on which all programs stay (default: any)",
      HZ_NUMBER(WHOLE, cpu, 0, CPU_SETSIZE - 1)},
     {"seed", "K", "of the order of the units (default 1)", HZ_NUMBER(LONG, seed, 0, 0x1p64)},
-    {"rest", NULL, "after the runs, let each service go on and ask on stdin", HZ_STORE(FLAG, rest)},
     {"keep-stdout", "DIR", "keep what each run prints, in DIR/KEY.RUN", HZ_STORE(TEXT, folder)},
     {"keep-bytes", "N", "so much of it (default: all)", HZ_NUMBER(LONG, keep, 0, 0x1p63)},
 };

@@ -25,8 +25,8 @@
  *   2. Its program is started as far as its exec, which belongs to its first turn.
  *   3. Turns: its tree, the service's processes too, is continued, and stopped at the end of the
  *      turn; a program that ends ends its turn, and that run. Then the next run, up to --runs.
- *   4. When all units have done their runs, services go on once more, each alone, where --rest asks
- *      for it (see `rest`); then they are killed.
+ *   4. When all units have done their runs, services go on once more, each alone (see `rest`); then
+ *      they are killed.
  *   The order of units is random in one round and reversed in the next. The last unit that still
  *   runs is not stopped any more.
  *
@@ -81,7 +81,6 @@
 enum {
     HZ_UNITS_MAX = 32,
     HZ_REPORT_BYTES = 8 * 1024, /* what hz-launch says, at most */
-    HZ_STDERR_HEAD = 64 * 1024, /* of stderr, beside the end of it that a capture keeps */
 };
 
 /* A process tree behind hz-launch. */
@@ -99,10 +98,6 @@ typedef struct hz_job {
     bool was_asked;        /* whether it was asked to end */
     char report[HZ_REPORT_BYTES]; /* hz-launch's */
     size_t report_bytes;          /* its length so far */
-    int stdout_fd;                /* file that keeps stdout, or -1 */
-    uint64_t stdout_bytes;        /* printed so far */
-    char head[HZ_STDERR_HEAD];    /* beginning of stderr */
-    size_t head_bytes;            /* its length so far */
 } hz_job;
 
 /* One side of the comparison. */
@@ -133,7 +128,6 @@ typedef struct hz_alternate {
     unsigned runs;      /* of each unit */
     int cpu;            /* on which every tree has to stay; -1: on any */
     uint64_t seed;      /* of the order */
-    bool rest;          /* whether services go on once more after the runs */
     const char *folder; /* where stdout is kept, or NULL */
     uint64_t keep;      /* bytes of it that are kept */
     hz_unit *units;     /* HZ_UNITS_MAX */

@@ -146,20 +146,19 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         hz_fail("cannot make a socket: %s", strerror(errno));
     memset(job, 0, offsetof(hz_job, report));
-    job->report_bytes = job->head_bytes = 0;
-    job->stdout_bytes = 0;
+    job->report_bytes = 0;
     job->words = words;
     job->program_fd = -1;
     job->gate = ends[0];
-    job->stdout_fd = is_kept ? open_stdout(all, unit) : -1;
     hz_child_start(&job->keeper, &(hz_spawn){.argv = job_words(unit, job),
-                                             .environment = environ,
                                              .given_fd = ends[1],
                                              .gate_fd = -1,
                                              .keeps_session = is_shared(unit),
                                              .is_mute = !is_kept,
                                              .captured = true});
     (void)close(ends[1]);
+    if (is_kept) job->keeper.out.keep_fd = open_stdout(all, unit);
+    job->keeper.out.keep = all->keep;
     hz_tree_root(&unit->tree, job->keeper.pid);
     if (meet(job)) {
         place(all, unit, job->program);
@@ -179,38 +178,6 @@ void hz_job_open(hz_job *job)
 
 /* --- reading --------------------------------------------------------------------------------- */
 
-/* Reads once; returns how much, and points `bytes` at it. */
-static size_t read_once(hz_capture *capture, const char **bytes)
-{
-    const uint64_t before = capture->total;
-    *bytes = capture->bytes + before % HZ_CAPTURE_BYTES;
-    (void)hz_capture_read(capture);
-    return capture->total - before;
-}
-
-static size_t read_stdout(const hz_alternate *all, hz_job *job)
-{
-    const char *bytes;
-    const size_t got = read_once(&job->keeper.out, &bytes);
-    const uint64_t room = job->stdout_bytes < all->keep ? all->keep - job->stdout_bytes : 0;
-    const size_t kept = got < room ? got : (size_t)room;
-    if (job->stdout_fd >= 0 && write(job->stdout_fd, bytes, kept) != (ssize_t)kept)
-        hz_fail("cannot keep what the program prints in %s: %s", all->folder, strerror(errno));
-    job->stdout_bytes += got;
-    return got;
-}
-
-static size_t read_stderr(hz_job *job)
-{
-    const char *bytes;
-    const size_t got = read_once(&job->keeper.err, &bytes);
-    const size_t room = HZ_STDERR_HEAD - job->head_bytes;
-    const size_t kept = got < room ? got : room;
-    memcpy(job->head + job->head_bytes, bytes, kept);
-    job->head_bytes += kept;
-    return got;
-}
-
 static void read_report(hz_job *job)
 {
     const size_t room = HZ_REPORT_BYTES - job->report_bytes;
@@ -222,10 +189,10 @@ static void read_report(hz_job *job)
 }
 
 /* Reads what is left when all has ended. */
-static void job_read_rest(const hz_alternate *all, hz_job *job)
+static void job_read_rest(hz_job *job)
 {
-    while (job->keeper.out.fd >= 0 && read_stdout(all, job) > 0) continue;
-    while (job->keeper.err.fd >= 0 && read_stderr(job) > 0) continue;
+    hz_capture_read_rest(&job->keeper.out);
+    hz_capture_read_rest(&job->keeper.err);
     if (job->gate >= 0) read_report(job);
 }
 
@@ -251,16 +218,15 @@ static void gather_job(struct pollfd *fds, const hz_job *job, bool is_watched)
 }
 
 /* Acts on what poll saw of one job; false when something has ended. */
-static bool attend_job(const hz_alternate *all, hz_job *job, const struct pollfd *fds,
-                       int64_t now_ns)
+static bool attend_job(hz_job *job, const struct pollfd *fds, int64_t now_ns)
 {
     if (fds[3].revents != 0) {
         job->ended_ns = now_ns;
         (void)close(job->program_fd);
         job->program_fd = -1;
     }
-    if (fds[0].revents != 0) (void)read_stdout(all, job);
-    if (fds[1].revents != 0) (void)read_stderr(job);
+    if (fds[0].revents != 0) (void)hz_capture_read(&job->keeper.out);
+    if (fds[1].revents != 0) (void)hz_capture_read(&job->keeper.err);
     if (fds[2].revents != 0) read_report(job);
     return fds[3].revents == 0 && fds[4].revents == 0;
 }
@@ -293,7 +259,7 @@ static bool look_at_jobs(hz_alternate *all, const hz_unit *unit, int64_t timeout
     if (fds[0].revents != 0) all->interrupted = true;
     bool quiet = fds[0].revents == 0;
     for (size_t i = 0; i < count; i++)
-        if (is_alive(jobs[i])) quiet &= attend_job(all, jobs[i], fds + 1 + FDS_PER_JOB * i, now_ns);
+        if (is_alive(jobs[i])) quiet &= attend_job(jobs[i], fds + 1 + FDS_PER_JOB * i, now_ns);
     return quiet;
 }
 
@@ -312,7 +278,7 @@ bool hz_jobs_watch(hz_alternate *all, hz_unit *unit, int64_t deadline_ns)
 /* Closes what is open; nothing of the job lives. */
 static void close_job(hz_unit *unit, hz_job *job)
 {
-    int *const open_fds[] = {&job->gate,          &job->program_fd,    &job->stdout_fd,
+    int *const open_fds[] = {&job->gate,          &job->program_fd,    &job->keeper.out.keep_fd,
                              &job->keeper.out.fd, &job->keeper.err.fd, &job->keeper.pidfd};
     for (size_t i = 0; i < sizeof open_fds / sizeof open_fds[0]; i++) {
         if (*open_fds[i] >= 0) (void)close(*open_fds[i]);
@@ -334,7 +300,7 @@ void hz_job_end(hz_alternate *all, hz_unit *unit, hz_job *job, const char *reaso
     while (!hz_child_reap(&job->keeper) && hz_clock_ns() < deadline_ns)
         (void)hz_jobs_watch(all, unit, hz_clock_ns() + SLICE_NS);
     hz_child_kill(&job->keeper, "failed");
-    job_read_rest(all, job);
+    job_read_rest(job);
     close_job(unit, job);
 }
 
@@ -367,27 +333,14 @@ void hz_alternate_asks(const char *event, const hz_unit *unit)
     hz_json_end_line(&json);
 }
 
-/* The beginning of stderr, and what of its end does not belong to that. */
-static void write_stderr(hz_json *json, const hz_job *job)
-{
-    static char text[HZ_STDERR_HEAD + HZ_CAPTURE_BYTES];
-    static char tail[HZ_CAPTURE_BYTES];
-    const hz_capture *err = &job->keeper.err;
-    const size_t kept = hz_capture_copy(err, tail);
-    const uint64_t beyond = err->total - job->head_bytes;
-    const size_t added = beyond < kept ? (size_t)beyond : kept;
-    memcpy(text, job->head, job->head_bytes);
-    memcpy(text + job->head_bytes, tail + kept - added, added);
-    hz_json_bytes(json, "stderr", text, job->head_bytes + added);
-}
-
 static void write_ending(hz_json *json, const hz_job *job)
 {
+    static char text[HZ_CAPTURED_MAX];
     if (job->killed_as != NULL)
         hz_json_string(json, "ended_as", job->killed_as);
     else
         hz_json_null(json, "ended_as");
-    write_stderr(json, job);
+    hz_json_bytes(json, "stderr", text, hz_capture_copy(&job->keeper.err, text));
     hz_json_report(json, "result", job->report, job->report_bytes);
 }
 
@@ -404,7 +357,7 @@ void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)
     hz_json_int(&json, "beside", unit->beside);
     hz_json_int(&json, "threads", unit->tree.threads);
     hz_json_int(&json, "delay_before_ns", unit->main.delay_ns);
-    hz_json_int(&json, "stdout_bytes", (int64_t)unit->main.stdout_bytes);
+    hz_json_int(&json, "stdout_bytes", (int64_t)unit->main.keeper.out.total);
     if (unit->service.words != NULL) hz_json_int(&json, "service_cpu_ns", unit->service_cpu_ns);
     write_ending(&json, &unit->main);
     hz_json_end_line(&json);

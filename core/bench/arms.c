@@ -28,7 +28,7 @@ static const char *arm_status(const hz_arm *arm)
 
 static void tell_exit(const hz_arm *arm)
 {
-    static char text[HZ_CAPTURE_BYTES];
+    static char text[HZ_CAPTURED_MAX];
     const bool is_whole = arm->child.out.total <= HZ_CAPTURE_BYTES;
     const hz_ending *end = &arm->child.end;
     hz_json json = hz_arm_event("exit", arm);
@@ -37,7 +37,7 @@ static void tell_exit(const hz_arm *arm)
     hz_json_int(&json, "code", end->code);
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss - atomic_load(&arm->page->own_kb));
     hz_json_int(&json, "minor_faults", end->usage.ru_minflt);
-    hz_json_bytes(&json, "stderr_tail", text, hz_capture_copy(&arm->child.err, text));
+    hz_json_bytes(&json, "stderr", text, hz_capture_copy(&arm->child.err, text));
     hz_json_report(&json, "result", text, is_whole ? hz_capture_copy(&arm->child.out, text) : 0);
     hz_json_end_line(&json);
 }
@@ -49,20 +49,10 @@ size_t hz_arms_alive(const hz_conductor *conductor)
     return alive;
 }
 
-/* Reads what is left in a dead child's pipe; a grandchild that holds it open does not keep us
- * waiting. */
-static void capture_read_rest(hz_capture *capture)
-{
-    uint64_t before;
-    do {
-        before = capture->total;
-    } while (capture->fd >= 0 && hz_capture_read(capture) && capture->total > before);
-}
-
 static void report_end(hz_arm *arm)
 {
-    capture_read_rest(&arm->child.out);
-    capture_read_rest(&arm->child.err);
+    hz_capture_read_rest(&arm->child.out);
+    hz_capture_read_rest(&arm->child.err);
     arm->gone = true;
     tell_exit(arm);
 }

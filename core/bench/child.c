@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -33,52 +34,9 @@ enum {
     PATIENCE_MS = 3000,     /* with what does not die, such as a task in uninterruptible sleep */
 };
 
-/* --- the environment ------------------------------------------------------------------------- */
-
-void hz_changes_add(hz_changes *changes, const char *option, const char *word)
+void hz_variable_set(const char *word)
 {
-    const bool sets = strchr(word, '=') != NULL;
-    const bool wants_set = strcmp(option, "env") == 0;
-    if (word[0] == '\0' || word[0] == '=' || sets != wants_set)
-        hz_refuse("--%s %s: want %s", option, word, wants_set ? "NAME=VALUE" : "NAME");
-    if (changes->count == HZ_CHANGES_MAX)
-        hz_refuse("--%s %s: more than %d changes", option, word, HZ_CHANGES_MAX);
-    changes->items[changes->count++] = word;
-}
-
-/* Removes the variable that `change` names. */
-static void forget(char **environment, const char *change)
-{
-    const size_t length = strcspn(change, "=");
-    char **kept = environment;
-    for (char **item = environment; *item != NULL; item++)
-        if (strncmp(*item, change, length) != 0 || (*item)[length] != '=') *kept++ = *item;
-    *kept = NULL;
-}
-
-static void apply_changes(char **environment, const hz_changes *changes)
-{
-    for (size_t i = 0; i < changes->count; i++) {
-        const char *change = changes->items[i];
-        forget(environment, change);
-        if (strchr(change, '=') == NULL) continue;
-        char **end = environment;
-        while (*end != NULL) end++;
-        end[0] = strdup(change);
-        end[1] = NULL;
-    }
-}
-
-char **hz_environment_make(const hz_changes *first, const hz_changes *second)
-{
-    size_t count = 0;
-    while (environ[count] != NULL) count++;
-    char **made = calloc(count + first->count + second->count + 1, sizeof *made);
-    if (made == NULL) hz_fail("no memory for an environment");
-    memcpy(made, environ, count * sizeof *made);
-    apply_changes(made, first);
-    apply_changes(made, second);
-    return made;
+    (void)putenv((char *)(uintptr_t)word);
 }
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -206,7 +164,9 @@ static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], co
     const bool has_joined = join_groups(spawn->doors);
     const int why_not = errno;
     if (!pass_gate(spawn->gate_fd)) _exit(HZ_STATUS_FAILED);
-    if (has_joined) (void)execvpe(spawn->argv[0], spawn->argv, spawn->environment);
+    for (const char *const *word = spawn->changes; word != NULL && *word != NULL; word++)
+        hz_variable_set(*word);
+    if (has_joined) (void)execvp(spawn->argv[0], spawn->argv);
     const int why = has_joined ? errno : why_not;
     (void)!write(report, &why, sizeof why);
     _exit(HZ_STATUS_FAILED);
@@ -217,7 +177,6 @@ static void open_capture(hz_capture *capture, int ends[2])
     (void)close(ends[1]);
     (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
     capture->fd = ends[0];
-    capture->total = 0;
 }
 
 /* A descriptor that does not collide with HZ_GIVEN_FD in the child. */
@@ -262,7 +221,9 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn)
     }
     make_pipe(report);
     report[1] = move_up(report[1]);
-    *child = (hz_child){.out.fd = -1, .err.fd = -1, .oom_kills = hz_proc_oom_kills()};
+    *child = (hz_child){.out = {.fd = -1, .keep_fd = -1},
+                        .err = {.fd = -1, .keep_fd = -1},
+                        .oom_kills = hz_proc_oom_kills()};
     const pid_t parent = getpid();
     child->pid = fork();
     if (child->pid < 0) hz_fail("cannot fork: %s", strerror(errno));
@@ -282,11 +243,22 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn)
 
 /* --- streams --------------------------------------------------------------------------------- */
 
+/* Takes note of the beginning of a stream. */
+static void keep_beginning(hz_capture *capture, const char *bytes, size_t count)
+{
+    const uint64_t room = capture->total < capture->keep ? capture->keep - capture->total : 0;
+    const size_t kept = count < room ? count : (size_t)room;
+    if (capture->total < HZ_CAPTURE_BYTES) memcpy(capture->head + capture->total, bytes, count);
+    if (capture->keep_fd >= 0 && write(capture->keep_fd, bytes, kept) != (ssize_t)kept)
+        hz_fail("cannot keep what the program prints: %s", strerror(errno));
+}
+
 bool hz_capture_read(hz_capture *capture)
 {
     const size_t at = capture->total % HZ_CAPTURE_BYTES;
     const ssize_t got = read(capture->fd, capture->bytes + at, HZ_CAPTURE_BYTES - at);
     if (got > 0) {
+        keep_beginning(capture, capture->bytes + at, (size_t)got);
         capture->total += (uint64_t)got;
         return true;
     }
@@ -296,16 +268,23 @@ bool hz_capture_read(hz_capture *capture)
     return false;
 }
 
+void hz_capture_read_rest(hz_capture *capture)
+{
+    uint64_t before;
+    do {
+        before = capture->total;
+    } while (capture->fd >= 0 && hz_capture_read(capture) && capture->total > before);
+}
+
 size_t hz_capture_copy(const hz_capture *capture, char *text)
 {
-    if (capture->total <= HZ_CAPTURE_BYTES) {
-        memcpy(text, capture->bytes, capture->total);
-        return capture->total;
-    }
-    const size_t oldest = capture->total % HZ_CAPTURE_BYTES;
-    memcpy(text, capture->bytes + oldest, HZ_CAPTURE_BYTES - oldest);
-    memcpy(text + HZ_CAPTURE_BYTES - oldest, capture->bytes, oldest);
-    return HZ_CAPTURE_BYTES;
+    const uint64_t total = capture->total;
+    const size_t head = total < HZ_CAPTURE_BYTES ? (size_t)total : HZ_CAPTURE_BYTES;
+    const size_t tail = total - head < HZ_CAPTURE_BYTES ? (size_t)total - head : HZ_CAPTURE_BYTES;
+    memcpy(text, capture->head, head);
+    for (size_t i = 0; i < tail; i++)
+        text[head + i] = capture->bytes[(total - tail + i) % HZ_CAPTURE_BYTES];
+    return head + tail;
 }
 
 /* --- the end --------------------------------------------------------------------------------- */
@@ -380,36 +359,16 @@ void hz_remove_orphaned_groups(const char *const *doors)
 
 enum { PARENT = 2, ENVIRONMENT, REPORT, PROGRAM }; /* where the words of --tie stand */
 
-/* Reads a whole file and puts a zero byte behind it. */
-static char *read_whole_fd(int fd, size_t *length)
+/* Makes the variables that a descriptor holds those of this process. */
+static void take_environment(int fd)
 {
     struct stat about;
     if (fstat(fd, &about) != 0) hz_fail("--tie: descriptor %d: %s", fd, strerror(errno));
-    const size_t size = (size_t)about.st_size;
-    char *text = calloc(size + 1, 1);
-    if (text == NULL) hz_fail("no memory for an environment");
-    size_t done = 0;
-    while (done < size) {
-        const ssize_t got = pread(fd, text + done, size - done, (off_t)done);
-        if (got <= 0) hz_fail("--tie: descriptor %d cannot be read", fd);
-        done += (size_t)got;
-    }
-    *length = size;
-    return text;
-}
-
-/* The variables that a descriptor holds, as exec wants them; never freed. */
-static char **read_environment(int fd)
-{
-    size_t length;
-    size_t count = 0;
-    char *text = read_whole_fd(fd, &length);
-    for (size_t i = 0; i < length; i++) count += text[i] == '\0';
-    char **variables = calloc(count + 2, sizeof *variables);
-    if (variables == NULL) hz_fail("no memory for an environment");
-    count = 0;
-    for (char *at = text; at < text + length; at += strlen(at) + 1) variables[count++] = at;
-    return variables;
+    (void)clearenv();
+    if (about.st_size == 0) return;
+    char *text = mmap(NULL, (size_t)about.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    if (text == MAP_FAILED) hz_fail("--tie: descriptor %d cannot be read", fd);
+    for (char *at = text; at < text + about.st_size; at += strlen(at) + 1) hz_variable_set(at);
 }
 
 _Noreturn void hz_tie(int argc, char **argv)
@@ -420,7 +379,7 @@ _Noreturn void hz_tie(int argc, char **argv)
     const int environment_fd = (int)hz_parse_whole("tie", argv[ENVIRONMENT], 0, INT_MAX);
     const int report_fd = (int)hz_parse_whole("tie", argv[REPORT], 0, INT_MAX);
     tie_to(parent, "500");
-    environ = read_environment(environment_fd); /* its PATH is where PROGRAM is looked for */
+    take_environment(environment_fd); /* its PATH is where PROGRAM is looked for */
     (void)close(environment_fd);
     (void)fcntl(report_fd, F_SETFD, FD_CLOEXEC);
     (void)execvp(argv[PROGRAM], argv + PROGRAM);

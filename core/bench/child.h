@@ -4,7 +4,7 @@
  *
  * A child leads a session of its own, or at least a process group, dies with its parent, is the
  * kernel's first choice when memory runs out and dumps no core. What it writes is read without ever
- * blocking it; only the last HZ_CAPTURE_BYTES are kept.
+ * blocking it; only the first and the last HZ_CAPTURE_BYTES are kept.
  */
 #ifndef HZ_BENCH_CHILD_H
 #define HZ_BENCH_CHILD_H
@@ -16,21 +16,18 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-enum { HZ_CAPTURE_BYTES = 64 * 1024, HZ_CHANGES_MAX = 128, HZ_GIVEN_FD = 3 };
+enum { HZ_CAPTURE_BYTES = 64 * 1024, HZ_CAPTURED_MAX = 2 * HZ_CAPTURE_BYTES, HZ_GIVEN_FD = 3 };
 
 /* Time after which a program that has stopped itself will not go on, ns. */
 #define HZ_STOPPED_NS INT64_C(5000000000)
 
-/* Changes to an environment, in order: "NAME=VALUE" sets, "NAME" unsets. */
-typedef struct hz_changes {
-    const char *items[HZ_CHANGES_MAX]; /* words of the command line */
-    size_t count;                      /* how many */
-} hz_changes;
-
-/* The last bytes of a stream. */
+/* The beginning of a stream, and its end. */
 typedef struct hz_capture {
     int fd;                       /* read end of a pipe, or -1 when it is closed */
+    int keep_fd;                  /* file that gets the first `keep` bytes, or -1 */
+    uint64_t keep;                /* see there */
     uint64_t total;               /* bytes read so far */
+    char head[HZ_CAPTURE_BYTES];  /* the first ones */
     char bytes[HZ_CAPTURE_BYTES]; /* ring: byte n stands at n modulo its size */
 } hz_capture;
 
@@ -55,9 +52,9 @@ typedef struct hz_child {
 
 /* What to start. */
 typedef struct hz_spawn {
-    char **argv;        /* program and arguments */
-    char **environment; /* from hz_environment_make */
-    int given_fd;       /* becomes descriptor HZ_GIVEN_FD of the child; -1: none */
+    char **argv;                /* program and arguments */
+    const char *const *changes; /* see hz_variable_set; NULL behind the last, or no list */
+    int given_fd;               /* becomes descriptor HZ_GIVEN_FD of the child; -1: none */
     int gate_fd;        /* socket: the child tells its pid there and waits for a byte before it
                            executes, and for the end when none comes; -1: none */
     const char *const *doors; /* files of control groups that the child joins; NULL behind the last,
@@ -68,11 +65,8 @@ typedef struct hz_spawn {
                       inherited */
 } hz_spawn;
 
-/* Notes a change; refuses a word that is none, and more than fit. `option` is for the message. */
-void hz_changes_add(hz_changes *changes, const char *option, const char *word);
-
-/* This process's environment with both lists applied; never freed. */
-char **hz_environment_make(const hz_changes *first, const hz_changes *second);
+/* Sets a variable of this process, "NAME=VALUE", or unsets one, "NAME"; the word is kept. */
+void hz_variable_set(const char *word);
 
 /*
  * Makes this process adopt orphaned descendants, and gets SIGHUP when its own parent ends. Returns
@@ -92,7 +86,10 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn);
 /* Reads what has arrived; false when the stream has ended. */
 bool hz_capture_read(hz_capture *capture);
 
-/* Copies what is kept, oldest first, into `text` of HZ_CAPTURE_BYTES; returns its length. */
+/* Reads what is left when its writer has ended; one that holds it open is not waited for. */
+void hz_capture_read_rest(hz_capture *capture);
+
+/* Copies what is kept, oldest first, into `text` of HZ_CAPTURED_MAX; returns its length. */
 size_t hz_capture_copy(const hz_capture *capture, char *text);
 
 /* Takes note of the child's end if it has ended, and returns whether it has. */

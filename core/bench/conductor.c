@@ -68,7 +68,7 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
     hz_child_start(&arm->child,
                    &(hz_spawn){
                        .argv = arm_words(conductor, arm),
-                       .environment = hz_environment_make(&conductor->common, &arm->changes),
+                       .changes = arm->changes,
                        .given_fd = fd,
                        .gate_fd = -1,
                        .captured = true,
@@ -173,7 +173,6 @@ typedef struct turn {
     int64_t counted_ns;     /* its length */
     uint64_t ops;           /* completed in it */
     int64_t passed[TOTALS]; /* by how much the totals have grown */
-    int64_t gap_cpu_ns;     /* CPU time used since the last turn, while parked */
 } turn;
 
 /* Waits until an arm has heard of its turn: one of whole rounds has one at least. */
@@ -227,8 +226,6 @@ static bool give_arm_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns,
     had->counted_ns = last.ns - first.ns;
     had->ops = last.ops - first.ops;
     for (size_t i = 0; i < TOTALS; i++) had->passed[i] = after[i] - before[i];
-    had->gap_cpu_ns = before[CPU_NS] - arm->parked_cpu_ns;
-    arm->parked_cpu_ns = after[CPU_NS];
     return true;
 }
 
@@ -242,7 +239,6 @@ static void tell_turn(const hz_arm *arm, const turn *had, unsigned round, size_t
     hz_json_int(&json, "ops", (int64_t)had->ops);
     for (size_t i = 0; i < TOTALS; i++) hz_json_int(&json, total_names[i], had->passed[i]);
     hz_json_int(&json, "rss_kb", hz_arm_rss_kb(arm));
-    hz_json_int(&json, "gap_cpu_ns", had->gap_cpu_ns);
     hz_json_end_line(&json);
 }
 
@@ -252,7 +248,6 @@ static void warm_up(hz_conductor *conductor, hz_arm *arm)
 {
     turn had;
     if (!give_arm_turn(conductor, arm, 0, conductor->warmup_ns, &had)) return;
-    conductor->warmed_ns += had.counted_ns;
     hz_json json = hz_arm_event("warm", arm);
     hz_json_int(&json, "ns", had.counted_ns);
     hz_json_end_line(&json);
@@ -268,7 +263,6 @@ static void play_round(hz_conductor *conductor, unsigned round)
         if (arm->gone ||
             !give_arm_turn(conductor, arm, conductor->skip_ns, conductor->turn_ns, &had))
             continue;
-        conductor->counted_ns += had.counted_ns;
         tell_turn(arm, &had, round, i);
     }
 }
@@ -353,25 +347,29 @@ static void add_arm(void *target, const char *name, const char *text)
     c->arms[c->arm_count++].key = text;
 }
 
-static void add_change(void *target, const char *name, const char *text)
+static hz_arm *last_arm(hz_conductor *c, const char *name, const char *text)
 {
-    hz_conductor *c = target;
-    hz_changes_add(c->arm_count == 0 ? &c->common : &c->arms[c->arm_count - 1].changes, name, text);
+    if (c->arm_count == 0) hz_refuse("--%s %s: stands before the first --arm", name, text);
+    return &c->arms[c->arm_count - 1];
+}
+
+static void add_variable(void *target, const char *name, const char *text)
+{
+    hz_arm *arm = last_arm(target, name, text);
+    if (arm->change_count == HZ_CHANGES_MAX)
+        hz_refuse("--%s %s: more than %d variables", name, text, HZ_CHANGES_MAX);
+    arm->changes[arm->change_count++] = text;
 }
 
 static void set_program(void *target, const char *name, const char *text)
 {
-    hz_conductor *c = target;
-    if (c->arm_count == 0) hz_refuse("--%s %s: stands before the first --arm", name, text);
-    c->arms[c->arm_count - 1].program = text;
+    last_arm(target, name, text)->program = text;
 }
 
 #define HZ_TARGET hz_conductor
 static const hz_option options[] = {
     {"arm", "KEY", "begins an arm, called KEY in the events", HZ_DO(add_arm)},
-    {"env", "NAME=VALUE", "sets a variable for the arm; before the first --arm: for all of them",
-     HZ_DO(add_change)},
-    {"unset", "NAME", "unsets a variable likewise", HZ_DO(add_change)},
+    {"env", "NAME=VALUE", "sets a variable for the arm; NAME alone unsets it", HZ_DO(add_variable)},
     {"program", "PATH", "what the arm runs instead of PROGRAM, with its arguments",
      HZ_DO(set_program)},
     {"turn-ms", "MS", "length of a turn (default 20)", HZ_NUMBER(MS, turn_ns, 0, MS_MAX)},
@@ -432,15 +430,11 @@ int main(int argc, char **argv)
         .arms = arms,
     };
     parse(&conductor, argc, argv);
-    const int64_t start_ns = hz_clock_ns();
     conductor.signal_fd = hz_become_keeper();
     (void)prctl(PR_SET_TIMERSLACK, 1); /* our own wake-ups shall be prompt */
     conductor.rng = hz_random_start(conductor.seed, 0);
     play_arms(&conductor);
     hz_json json = hz_arm_event("end", NULL);
-    hz_json_int(&json, "warmup_ns", conductor.warmed_ns);
-    hz_json_int(&json, "counted_ns", conductor.counted_ns);
-    hz_json_int(&json, "wall_ns", hz_clock_ns() - start_ns);
     hz_json_end_line(&json);
     hz_kill_descendants();
     return conductor.interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;

@@ -20,18 +20,18 @@
 #include "json.h"
 #include "turns.h"
 
-enum { HZ_ARMS_MAX = 64 };
+enum { HZ_ARMS_MAX = 64, HZ_CHANGES_MAX = 128 };
 
 typedef struct hz_arm {
     const char *key;       /* its name in the events */
-    hz_changes changes;    /* to the environment */
+    const char *changes[HZ_CHANGES_MAX + 1]; /* to the environment; NULL behind the last */
+    size_t change_count;                     /* how many */
     const char *program;   /* to run instead of the common one, or NULL */
     hz_child child;        /* its process */
     hz_turn_page *page;    /* its turns and counters */
     bool told_to_quit;     /* whether its end is due */
     bool held;             /* whether it is stopped, and not only parked */
     bool gone;             /* whether it has ended and was reported */
-    int64_t parked_cpu_ns; /* CPU time it had used when it was last parked */
 } hz_arm;
 
 /* What the command line asked for, and the state of the whole. */
@@ -47,7 +47,6 @@ typedef struct hz_conductor {
     bool ask;             /* after the rounds, ask on stdin for more of them */
     bool is_whole;        /* a turn ends where a round of the arm's workload does, and is counted
                              from its beginning */
-    hz_changes common;    /* to the environment of every arm */
     char **program;       /* what to run; "--turns 3" is appended */
     hz_arm *arms;         /* HZ_ARMS_MAX, lazily touched */
     size_t arm_count;     /* how many are used */
@@ -55,8 +54,6 @@ typedef struct hz_conductor {
     int signal_fd;      /* readable when a signal asks for the end */
     bool interrupted;   /* whether one did */
     uint64_t rng;       /* random state */
-    int64_t warmed_ns;  /* warm-up so far */
-    int64_t counted_ns; /* counted time so far */
 } hz_conductor;
 
 /* --- arms.c: waiting for arms without losing sight of any, and what is written of them ---------

@@ -36,7 +36,6 @@ enum {
     YOUNG_NS = 50 * NS_PER_MS,  /* age up to which it is looked at every ms */
     LOOK_NS = 100 * NS_PER_MS,  /* later, the time between two thorough looks */
     EXIT_TIMEOUT = 124,         /* as timeout(1) */
-    EXIT_WRONG_ALLOCATOR = 125, /* as timeout(1) for its own failure */
     EXIT_OOM = 137,             /* 128 + SIGKILL */
     EXIT_BY_SIGNAL = 128,
 };
@@ -45,15 +44,13 @@ static const char about[] = "usage: hz-launch [options] -- PROGRAM ARGUMENTS...\
                             "Runs PROGRAM, kills it and everything it started when it is too slow "
                             "or too big or has stopped itself, and then writes one JSON object.\n"
                             "The exit status is the program's; 128 + its signal; 124 too slow; 137 "
-                            "too big; 125 another allocator than expected.\n";
+                            "too big.\n";
 
 /* What was asked for, and what came out. */
 typedef struct launch {
     int json_fd;                      /* where the result goes */
     int64_t timeout_ns;               /* longest time; 0: for ever */
     int64_t rss_limit_kb;             /* most memory of the tree; 0: no limit */
-    const char *expected;             /* soname of the library that is to provide malloc, or NULL */
-    hz_changes changes;               /* to the environment */
     const char *doors[DOORS_MAX + 1]; /* of control groups, NULL behind the last */
     size_t door_count;                /* how many */
     bool is_gated;        /* whether the program waits for permission before it executes */
@@ -70,7 +67,7 @@ typedef struct launch {
     int64_t left;         /* processes that it started and that outlived it */
     char program[4096];   /* what it runs now; a proof holds for that */
     char library[4096];   /* the library that provides its malloc, as far as seen; "" unknown */
-    bool proved;          /* whether that is the expected one */
+    bool proved;          /* whether that is known for sure */
 } launch;
 
 /* --- a network of the program's own ----------------------------------------------------------- */
@@ -125,18 +122,10 @@ static bool network_joined(pid_t other)
 
 /* --- options --------------------------------------------------------------------------------- */
 
-static void set_expected(void *target, const char *name, const char *text)
+static void set_variable(void *target, const char *name, const char *text)
 {
-    launch *l = target;
-    if (text[0] == '\0' || strchr(text, '/') != NULL)
-        hz_refuse("--%s %s: want a soname, such as libhz.so", name, text);
-    l->expected = text;
-}
-
-static void add_change(void *target, const char *name, const char *text)
-{
-    launch *l = target;
-    hz_changes_add(&l->changes, name, text);
+    (void)target, (void)name;
+    hz_variable_set(text);
 }
 
 static void add_door(void *target, const char *name, const char *text)
@@ -171,10 +160,7 @@ static void join_network(void *target, const char *name, const char *text)
 
 #define HZ_TARGET launch
 static const hz_option options[] = {
-    {"env", "NAME=VALUE", "sets a variable for the program", HZ_DO(add_change)},
-    {"unset", "NAME", "unsets a variable for the program", HZ_DO(add_change)},
-    {"expect-library", "SONAME",
-     "the library that must provide the program's malloc, e.g. libhz.so", HZ_DO(set_expected)},
+    {"env", "NAME=VALUE", "sets a variable for the program; NAME alone unsets it", HZ_DO(set_variable)},
     {"timeout-ms", "MS", "kill it after that time (default: never)",
      HZ_NUMBER(MS, timeout_ns, 1, MS_MAX)},
     {"rss-limit-mb", "M", "kill it when it and its children use more (default: no limit)",
@@ -201,28 +187,17 @@ static const hz_command command = {about, options, sizeof options / sizeof optio
 
 /* --- the allocator --------------------------------------------------------------------------- */
 
-/* Whether a file's name is the soname, perhaps with more numbers behind it. */
-static bool is_named(const char *path, const char *soname)
-{
-    const char *base = hz_base_name(path);
-    const size_t length = strlen(soname);
-    return strncmp(base, soname, length) == 0 && (base[length] == '\0' || base[length] == '.');
-}
-
 /*
- * Whether a mapped file provides malloc: the expected library; or, when none is expected, any known
- * one. The C library counts only where no other is mapped: it is mapped after those that were
+ * Whether a mapped file is a known library that provides malloc. The C library counts only where no other is mapped: it is mapped after those that were
  * preloaded, so where it is seen without them, they were not loaded.
  */
 static bool is_provider(void *context, const char *path)
 {
     launch *l = context;
     const char *name = hz_allocator_name(path);
-    const bool last_resort = name != NULL && strcmp(name, "glibc") == 0;
-    const bool wanted = l->expected != NULL ? is_named(path, l->expected) : name != NULL;
-    if ((!wanted && !last_resort) || !hz_library_defines(path, "malloc")) return false;
+    if (name == NULL || !hz_library_defines(path, "malloc")) return false;
     (void)snprintf(l->library, sizeof l->library, "%s", path);
-    return wanted && (!last_resort || l->expected != NULL);
+    return strcmp(name, "glibc") != 0;
 }
 
 /* Which file the program executes; false when it has ended. */
@@ -366,13 +341,6 @@ static int64_t count_survivors(void)
 
 /* --- result ---------------------------------------------------------------------------------- */
 
-static const char *launch_status(const launch *l)
-{
-    const char *status = hz_child_status(&l->child);
-    const bool wrong = l->expected != NULL && !l->proved;
-    return wrong && strcmp(status, "ok") == 0 ? "wrong_allocator" : status;
-}
-
 static void write_allocator(hz_json *json, const launch *l)
 {
     const char *name = hz_allocator_name(l->library);
@@ -394,7 +362,7 @@ static void write_launch(const launch *l, FILE *out)
     (void)getrusage(RUSAGE_CHILDREN, &all);
     hz_json_object(&json, NULL);
     hz_json_int(&json, "schema", 1);
-    hz_json_string(&json, "status", launch_status(l));
+    hz_json_string(&json, "status", hz_child_status(&l->child));
     hz_json_int(&json, "signal", end->signal);
     hz_json_int(&json, "code", end->code);
     hz_json_int(&json, "pid", l->child.pid);
@@ -414,29 +382,25 @@ static void write_launch(const launch *l, FILE *out)
 
 static int exit_code(const launch *l)
 {
-    const char *status = launch_status(l);
+    const char *status = hz_child_status(&l->child);
     if (strcmp(status, "hang") == 0) return EXIT_TIMEOUT;
     if (strcmp(status, "oom") == 0) return EXIT_OOM;
-    if (strcmp(status, "wrong_allocator") == 0) return EXIT_WRONG_ALLOCATOR;
     return l->child.end.signal != 0 ? EXIT_BY_SIGNAL + l->child.end.signal : l->child.end.code;
 }
 
 int main(int argc, char **argv)
 {
     static launch l = {.json_fd = STDOUT_FILENO};
-    const hz_changes none = {.count = 0};
     if (argc > 1 && strcmp(argv[1], "--tie") == 0) hz_tie(argc, argv);
     const int at = hz_parse_launcher(&command, &l, argc, argv);
     if (fcntl(l.json_fd, F_GETFD) < 0) hz_refuse("--json-fd %d: not an open descriptor", l.json_fd);
     if (l.json_fd > STDERR_FILENO) (void)fcntl(l.json_fd, F_SETFD, FD_CLOEXEC);
     FILE *out = fdopen(l.json_fd, "w");
     if (out == NULL) hz_refuse("--json-fd %d: cannot be written", l.json_fd);
-    char **environment = hz_environment_make(&none, &l.changes);
-    hz_preload_complete(environment);
+    hz_preload_complete();
     l.signal_fd = hz_become_keeper();
     l.start_ns = hz_clock_ns();
     hz_child_start(&l.child, &(hz_spawn){.argv = argv + at,
-                                         .environment = environment,
                                          .given_fd = -1,
                                          .gate_fd = l.is_gated ? fileno(out) : -1,
                                          .doors = l.doors,

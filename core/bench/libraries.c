@@ -116,7 +116,6 @@ bool hz_library_defines(const char *path, const char *symbol)
 
 /* --- what is preloaded ----------------------------------------------------------------------- */
 
-#define VARIABLE "LD_PRELOAD="
 #define SEPARATORS ": " /* ld.so(8) */
 #define BESIDE "libhz-deepbind.so"
 
@@ -153,7 +152,7 @@ static bool is_incomplete(const char *entries)
     char *state = NULL;
     bool found = false;
     bool complete = false;
-    if (rest == NULL) hz_fail("no memory for " VARIABLE);
+    if (rest == NULL) hz_fail("no memory for LD_PRELOAD");
     for (char *entry = strtok_r(rest, SEPARATORS, &state); entry != NULL;
          entry = strtok_r(NULL, SEPARATORS, &state)) {
         complete = complete || strcmp(hz_base_name(entry), BESIDE) == 0;
@@ -163,17 +162,13 @@ static bool is_incomplete(const char *entries)
     return found && !complete;
 }
 
-void hz_preload_complete(char **environment)
+void hz_preload_complete(void)
 {
     char file[PATH_MAX];
-    for (char **item = environment; *item != NULL; item++) {
-        const char *entries = *item + strlen(VARIABLE);
-        if (strncmp(*item, VARIABLE, strlen(VARIABLE)) != 0 || !is_incomplete(entries)) continue;
-        if (!find_library(file)) return;
-        const size_t bytes = strlen(*item) + strlen(file) + 2;
-        char *longer = malloc(bytes);
-        if (longer == NULL) hz_fail("no memory for " VARIABLE);
-        (void)snprintf(longer, bytes, "%s:%s", *item, file);
-        *item = longer;
-    }
+    char *longer;
+    const char *entries = getenv("LD_PRELOAD");
+    if (entries == NULL || !is_incomplete(entries) || !find_library(file)) return;
+    if (asprintf(&longer, "%s:%s", entries, file) < 0 || setenv("LD_PRELOAD", longer, 1) != 0)
+        hz_fail("no memory for LD_PRELOAD");
+    free(longer);
 }

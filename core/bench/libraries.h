@@ -18,10 +18,10 @@ const char *hz_base_name(const char *path);
 bool hz_library_defines(const char *path, const char *symbol);
 
 /*
- * Adds libhz-deepbind.so to LD_PRELOAD in `environment` where that names an allocator: without it
+ * Adds libhz-deepbind.so to LD_PRELOAD where that names an allocator: without it
  * no program runs that loads libraries with RTLD_DEEPBIND. hz has it inside. Where the library is
  * not beside this program, nothing is added.
  */
-void hz_preload_complete(char **environment);
+void hz_preload_complete(void);
 
 #endif

@@ -224,24 +224,13 @@ static char *variable(const char *name, const char *value, const char *more)
     return text;
 }
 
-static char **environment_of(const record *r, const char *pool_path)
-{
-    const hz_changes none = {.count = 0};
-    hz_changes changes = {.count = 0};
-    hz_changes_add(&changes, "env", variable("LD_PRELOAD", r->library, getenv("LD_PRELOAD")));
-    hz_changes_add(&changes, "env", variable(HZ_RECORD_VARIABLE, pool_path, NULL));
-    char **environment = hz_environment_make(&none, &changes);
-    hz_preload_complete(environment);
-    return environment;
-}
-
 /* It gets a SIGTERM when this process dies; a recording that ends leaves it alone. */
-static _Noreturn void become_recorded(char **argv, char **environment, int report, pid_t parent)
+static _Noreturn void become_recorded(char **argv, int report, pid_t parent)
 {
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_DFL);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() == parent) (void)execvpe(argv[0], argv, environment);
+    if (getppid() == parent) (void)execvp(argv[0], argv);
     const int why = errno;
     (void)!write(report, &why, sizeof why);
     _exit(HZ_STATUS_FAILED);
@@ -251,12 +240,14 @@ static void start_program(record *r, char **argv, const char *pool_path)
 {
     int report[2];
     int why;
-    char **environment = environment_of(r, pool_path);
     const pid_t parent = getpid();
+    hz_variable_set(variable("LD_PRELOAD", r->library, getenv("LD_PRELOAD")));
+    hz_variable_set(variable(HZ_RECORD_VARIABLE, pool_path, NULL));
+    hz_preload_complete();
     if (pipe2(report, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
     r->pid = fork();
     if (r->pid < 0) hz_fail("cannot fork: %s", strerror(errno));
-    if (r->pid == 0) become_recorded(argv, environment, report[1], parent);
+    if (r->pid == 0) become_recorded(argv, report[1], parent);
     program_pid = r->pid;
     (void)close(report[1]);
     if (read(report[0], &why, sizeof why) == (ssize_t)sizeof why) {

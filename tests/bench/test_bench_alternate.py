@@ -253,7 +253,7 @@ SAYS_HOW_IT_IS_SCHEDULED = "import os\nos.write(2, b'policy %d' % os.sched_getsc
 def serve(programs, answer, *options, before=""):
     """All events of a unit with a service; `before` is what service and load do first."""
     return events(
-        programs, {"a": python(before + LOAD)}, "--rest", *options,
+        programs, {"a": python(before + LOAD)}, *options,
         service=python(before + SERVICE), said=f"{answer}\non\n",
     )  # fmt: skip
 

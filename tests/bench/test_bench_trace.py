@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from . import traces
-from .conftest import ALLOCATORS, DEADLINE_S, MARKED
+from .conftest import ALLOCATORS, DEADLINE_S, MARKED, of
 from .traces import Thread, churn, conveyor
 
 TURN = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 10)
@@ -264,8 +264,9 @@ def test_players_that_wait_sleep_in_the_turns_of_others(programs, written):
     events = turns_of(
         programs, written(*threads), "--turn-ms", 20, "--rounds", 8, "--arm", "a", "--arm", "b"
     )
-    turns = [each for each in events if each["event"] == "turn"]
-    assert sum(turn["gap_cpu_ns"] for turn in turns[2:]) < 0.1 * sum(t["cpu_ns"] for t in turns)
+    for end in of(events, "exit"):
+        in_turns = sum(turn["cpu_ns"] for turn in of(events, "turn", end["arm"]))
+        assert 1e9 * end["result"]["cpu_s"] < 1.5 * in_turns
 
 
 # ---- what is refused -----------------------------------------------------------------------------

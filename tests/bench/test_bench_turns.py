@@ -39,8 +39,6 @@ def test_every_arm_gets_one_turn_a_round_alone_and_gives_its_result(
         assert {t["position"] for t in of(events, "turn") if t["round"] == r} == {0, 1}
     for one, next_one in pairwise(of(events, "turn")):
         assert one["start_ns"] + one["counted_ns"] <= next_one["start_ns"]
-    counted = sum(t["counted_ns"] for t in of(events, "turn"))
-    assert events[-1]["counted_ns"] == counted <= events[-1]["wall_ns"]
 
 
 def test_the_beginning_of_a_turn_is_not_counted(programs):
@@ -102,16 +100,13 @@ def test_a_background_thread_rests_in_turns_of_others(programs, preload):
     assert [e["status"] for e in of(events, "exit")] == ["ok", "ok"]
 
 
-def test_variables_are_set_and_unset_for_one_arm_or_for_all(programs):
-    show = ("sh", "-c", 'echo "$COMMON/$OWN/${GONE-unset}" >&2')
+def test_variables_are_set_and_unset_for_one_arm(programs):
+    show = ("sh", "-c", 'echo "$OWN/${GONE-unset}" >&2')
     events = programs.events(
-        "--env", "COMMON=1", "--arm", "a", "--env", "OWN=a", "--arm", "b", "--unset", "GONE",
-        "--", *show, GONE="here",
-    )  # fmt: skip
-    assert {e["arm"]: e["stderr_tail"] for e in of(events, "exit")} == {
-        "a": "1/a/here\n",
-        "b": "1//unset\n",
-    }
+        "--arm", "a", "--env", "OWN=a", "--arm", "b", "--env", "GONE", "--", *show, GONE="here"
+    )
+    ends = {e["arm"]: e["stderr"] for e in of(events, "exit")}
+    assert ends == {"a": "a/here\n", "b": "/unset\n"}
 
 
 @pytest.mark.parametrize(
@@ -141,14 +136,14 @@ def test_a_bad_arm_is_typed_and_the_good_one_goes_on(mischief, how, status, numb
     assert gone(of(events, "start", "bad")[0]["pid"])
 
 
-def test_a_flood_blocks_nothing_and_only_its_end_is_kept(mischief):
+def test_a_flood_blocks_nothing_and_only_its_beginning_and_end_are_kept(mischief):
     events = mischief.events(
         *QUICK, "--rounds", 4, "--arm", "err", "--env", "HZ_MISCHIEF=flood",
         "--arm", "out", "--env", "HZ_MISCHIEF=drown",
         "--", mischief.bench_path, "misbehave", "--threads", 1,
     )  # fmt: skip
     ends = {each["arm"]: each for each in of(events, "exit")}
-    assert (ends["err"]["status"], ends["err"]["stderr_tail"]) == ("ok", "x" * 64 * 1024)
+    assert (ends["err"]["status"], ends["err"]["stderr"]) == ("ok", "x" * 128 * 1024)
     assert ends["out"]["result"] is None, "it is no whole result"
     assert len(of(events, "turn")) == 8
 
@@ -158,7 +153,7 @@ def test_what_is_neither_json_nor_text_never_breaks_an_event(programs):
     done = programs.turns("--arm", "a", "--", "sh", "-c", script)
     last = json.loads(done.stdout.splitlines()[1])
     assert (last["event"], last["result"]) == ("exit", '{"a":"\x01"}')
-    assert last["stderr_tail"] == "hé\ufffd\n"
+    assert last["stderr"] == "hé\ufffd\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -196,4 +191,4 @@ def test_the_conductor_ends_with_its_parent(programs):
 
 def test_arms_run_at_the_usual_priority(programs):
     (last,) = of(programs.events("--arm", "a", "--", "sh", "-c", "ps -o ni= -p $$ >&2"), "exit")
-    assert int(last["stderr_tail"]) == os.getpriority(os.PRIO_PROCESS, 0)
+    assert int(last["stderr"]) == os.getpriority(os.PRIO_PROCESS, 0)

@@ -83,7 +83,7 @@ class Arm:
             rss_peak_kb=6000,
             minor_faults=1,
             cpu_s=0.1,
-            stderr_tail=self.plan.get("stderr", ""),
+            stderr=self.plan.get("stderr", ""),
             result=json.dumps(self.plan.get("result", result)) if status == "ok" else None,
         )
 

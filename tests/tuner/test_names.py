@@ -33,7 +33,7 @@ LIBC = frozenset({
 })  # fmt: skip
 """The C library's functions, which hz and the recorder both define."""
 
-OF_A_PROGRAM = frozenset({"add_change", "main", "parse"})
+OF_A_PROGRAM = frozenset({"main", "parse"})
 """What each program has: where it begins, and how it takes an option that others have, too."""
 
 OF_A_WORKLOAD = frozenset({

@@ -221,7 +221,6 @@ def _command(
     words = [str(artifacts.alternate()), "--seed", str(units[0].seed), "--runs", str(runs)]
     words += ["--turn-ms", f"{pace.turn_ms:g}"]
     words += ["--timeout-ms", str(round(1e3 * units[0].limit_s))]
-    words += ["--rest"] if any(unit.program.service for unit in units) else []
     words += ["--cpu", str(pace.cpu)] if pace.cpu is not None else []
     if span_s := max(unit.program.span_s for unit in units):
         words += ["--span-ms", str(round(1e3 * span_s))]

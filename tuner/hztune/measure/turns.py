@@ -151,7 +151,7 @@ class TurnExecutor(BlockExecutor):
         part.counters = (result.get("hz") or {}).get("counters", {})
         part.rss_peak_kb = event.get("rss_peak_kb", 0)
         part.live_kb = 0 if self.tempo.round_ms else result.get("live_peak_kb", 0)
-        word, said = event["status"], event["stderr_tail"]
+        word, said = event["status"], event["stderr"]
         if word != "ok":
             part.fault = ending_fault(word, event["signal"], event["code"], said)
         elif not result:
