@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lab.replay import Landscape, Truth
 
+from hztune import allocator
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.space import Choice, Preset, Space
@@ -215,6 +216,15 @@ def test_any_is_every_installed_allocator_but_the_unchanged_program():
     assert not {missing.split()[0] for missing in found.missing} & set(names)
     set_by_user = TuneTarget(2, settings={"MALLOC_ARENA_MAX": "2"})
     assert Arm("glibc") in candidates(["glibc", "hz"], "", set_by_user).space.starts
+
+
+def test_what_the_program_runs_on_with_its_defaults_is_no_candidate_when_it_brings_it():
+    own = replace(allocator.get("jemalloc").installed(), name="inside:jemalloc", preload="")
+    target = TuneTarget(2, inside=(own,), provider=own)
+    starts = candidates(["any"], "", target).space.starts
+    assert Arm("inside:jemalloc") not in starts
+    set_by_user = replace(target, settings={"MALLOC_CONF": "narenas:2"})
+    assert Arm("inside:jemalloc") in candidates(["any"], "", set_by_user).space.starts
 
 
 def test_a_list_restricts_the_allocators_and_a_single_name_is_compared_with_itself():

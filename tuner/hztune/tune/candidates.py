@@ -88,8 +88,9 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
     parts = [_space_of(each, "", target) for each in chosen]
-    is_set = any(name in target.settings for name in allocator.get("glibc").variables())
-    choice = Choice(tuple(parts), unchanged="" if is_set else "glibc")
+    base = target.provider.name if target.provider is not None else "glibc"
+    is_set = any(name in target.settings for name in allocator.get(base).variables())
+    choice = Choice(tuple(parts), unchanged="" if is_set else base)
     return AllocatorChoice(chosen, missing, choice, left_out)
 
 
