@@ -153,20 +153,12 @@ def test_in_no_version_a_knob_or_an_option_stands_twice(name):
 
 KNOBS = {
     "mimalloc 2.0.9": {"purge_delay": ("decommit_delay", 25), "max_segment_reclaim": 1024},
-    "mimalloc 2.1.7": {
-        "max_segment_reclaim": 100,
-        "purge_delay": ("purge_delay", 10), "reclaim_on_free": ("abandoned_reclaim_on_free", "1"),
-    },
     "mimalloc 3.4.3": {
         "purge_delay": ("purge_delay", 1000), "eager_commit": None,
         "reclaim_on_free": ("page_reclaim_on_free", "0"),
     },
-    "jemalloc 5.2.1": {"tcache_max": None},
     "jemalloc 5.3.0": {"tcache_max": 8388608, "tcache_ncached_max_to_1k": None},
     "jemalloc 5.3.1": {"tcache_max": 32768, "tcache_ncached_max_to_1k": 8191},
-    "mimalloc 3.1.5": {"arena_max_object_size": None},
-    "glibc 2.34": {"hugetlb": None},
-    "glibc 2.36": {"tcache_max": 1032},
     "glibc 2.42": {"tcache_max": 4194280},
     "glibc 2.43": {"tcache_count": ("glibc.malloc.tcache_count", 16), "mxfast": None},
 }  # fmt: skip

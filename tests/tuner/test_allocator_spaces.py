@@ -11,7 +11,6 @@ from hztune import allocator, space
 from hztune.allocator import Installed
 from hztune.allocator.tables import tables
 from hztune.params import Value
-from hztune.space.load import find
 
 SEED = 20260131
 VERSIONS = {name: table.sources for name, table in tables().items() if table.rows}
@@ -90,43 +89,6 @@ def test_what_keeps_memory_is_only_tried_when_asked_for(name, version):
     assert usual.returning[0].config.items() >= RETURNS_MOST[name].items()
     assert in_reach(usual) == []
     assert in_reach(allowed) or (name, version >= "2.1") == ("mimalloc", True)
-
-
-BACKGROUND: dict[str, Value] = {"background_thread": "true"}
-FOLKLORE: dict[str, list[dict[str, Value]]] = {
-    "glibc": [
-        {"arena_max": 2},  # MALLOC_ARENA_MAX=2
-        {"arena_max": 1},
-        {"mmap_threshold": 131072, "trim_threshold": 131072},  # MALLOC_TRIM_THRESHOLD_=131072
-        {"top_pad": 128 << 20},  # MALLOC_TOP_PAD_=134217728
-    ],
-    "jemalloc": [
-        {"narenas": 2},
-        {"dirty_decay_ms": 0, "muzzy_decay_ms": 0},
-        BACKGROUND,
-        BACKGROUND | {"dirty_decay_ms": 1000, "muzzy_decay_ms": 0},
-        BACKGROUND | {"metadata_thp": "auto", "dirty_decay_ms": 30000, "muzzy_decay_ms": 30000},
-    ],
-    "mimalloc": [{"purge_delay": 0}],  # MIMALLOC_PURGE_DELAY=0
-    "tcmalloc": [
-        {"max_total_thread_cache_bytes": 128 << 20},  # Ceph's 128 MB
-        {"release_rate_percent": 0},
-        {"release_rate_percent": 1000},  # TCMALLOC_RELEASE_RATE=10
-        {"aggressive_decommit": "true"},
-    ],
-}
-
-
-@pytest.mark.parametrize("name", FOLKLORE)
-def test_what_people_set_by_hand_is_among_the_presets_with_its_reason_and_source(name):
-    presets = _space(*_of(name, VERSIONS[name][-1]), keeping=1).presets
-    configs = [dict(preset.config) for preset in presets]
-    assert [advice for advice in FOLKLORE[name] if advice not in configs] == []
-    assert all(len(preset.why) > 20 for preset in presets)
-    lines = find(name).read_text().splitlines()
-    before = [lines[at - 1] for at, line in enumerate(lines) if line == "[[preset]]"]
-    assert all(line.startswith("# ") and len(line) > 10 for line in before)
-    assert name != "glibc" or configs[0] == {"arena_max": 2}
 
 
 @pytest.mark.parametrize("version", VERSIONS["glibc"])

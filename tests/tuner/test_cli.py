@@ -115,7 +115,6 @@ tune larson | hztune --workload larson
 larsen | did you mean hztune --workload larson?
 /bin/sh | it is a program: hztune -- /bin/sh
 BUILT | it is a program: hztune -- ./BUILT
--- cat x '|' sort | no shell reads the '|' before sort
 -- 'cat x | sort' | so write: sh -c 'cat x
 ODD.toml | not executable: hztune -- INTERPRETER ODD.toml
 tune | --workload is missing

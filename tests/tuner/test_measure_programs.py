@@ -21,7 +21,6 @@ from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Metric, Program, bench_program
-from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 from .measured import (
@@ -361,13 +360,6 @@ def test_the_expected_cost_follows_what_runs_have_taken_now_or_before():
     both = SeveralExecutor([(str(at), lambda sink, at=at: players[at]) for at in range(2)])
     both.recall([joined([ran_for(0.1), ran_for(2.0)], ["a", "b"])])
     assert [player.cost(1, 1) for player in players] == pytest.approx([0.1, 2.0])
-
-
-def test_what_the_store_replays_is_what_was_measured(tmp_path):
-    program = python("if os.environ.get('KNOB_knob') == '2': os.abort()")
-    with LocalStudy(tmp_path, {}, Machine.here()) as store:
-        block = by_runs(program, CONTROL, FIRST, SECOND, rounds=2, sink=store)
-    assert recording(tmp_path).blocks == (block,)
 
 
 # ---- by turns or by runs -------------------------------------------------------------------------

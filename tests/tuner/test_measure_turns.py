@@ -12,7 +12,6 @@ from hztune import artifacts
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.measure import turns
-from hztune.measure.disturbance import Throttling
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
 from hztune.workload import WorkloadSpec
@@ -173,20 +172,6 @@ def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
     rate = 1.0 / 0.018 if played == 6 else 50_000  # where all are disturbed, all count
     assert block.outcomes[1].ops_per_s == pytest.approx(rate)
     assert len(stage.log.read_text().splitlines()) == 1  # in the same processes
-
-
-def test_an_arm_whose_threads_often_switch_keeps_all_its_turns(stage):
-    rounds = {str(number): {"involuntary": 500, "ops": 700} for number in (1, 3, 5)}
-    block = stage.measure(DEFAULT, FIRST, arm_1={"rounds": rounds})
-    assert [{turn.disturbed for turn in outcome.turns} for outcome in block.outcomes] == [{""}] * 2
-    assert block.outcomes[1].ops_per_s == pytest.approx(850 / 0.018)
-
-
-def test_a_throttled_turn_is_disturbed(stage, monkeypatch):
-    told = iter([0, 0, 0, 9_000, *[9_000] * 100])
-    monkeypatch.setattr(Throttling, "us", lambda self: next(told))
-    block = stage.measure(DEFAULT)
-    assert [turn.disturbed for turn in block.control.turns] == ["", "", "throttled", *[""] * 4]
 
 
 # ---- what is kept, and what it took --------------------------------------------------------------

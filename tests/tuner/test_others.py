@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hztune import api, cli, files
+from hztune import api, cli
 from hztune.allocator import live, loaded_program
 from hztune.cli.options import print_lines
 from hztune.verify.running import examine
@@ -128,11 +128,6 @@ def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(
         with pytest.raises(FileNotFoundError):
             process.link(library)
         assert live.look(pid).allocator == "jemalloc"
-
-
-def test_of_the_variables_of_a_process_no_more_is_read_than_it_can_start_with(monkeypatch):
-    monkeypatch.setattr(files, "MOST_VARIABLES_BYTES", 3)
-    assert sum(map(len, files.variables_of(os.getpid()))) <= 3
 
 
 def test_a_line_that_is_printed_steers_no_terminal(capsys):

@@ -30,7 +30,6 @@ OF_PROGRAMS = {
     "neither a port nor a command": (FIXED, "--ready COMMAND or --ready-port N"),
     "a server without load": ({"server": "redis-server", "ready_port": 1}, "--load"),
     "a load without a server": ({"load": "true"}, "need --server"),
-    "a wait for no server": ({"ready_timeout": 9.0}, "--server COMMAND"),
     "half a quotation": ({**SERVER, "server": "'redis", "ready": "x"}, "cannot be read"),
     "turns of a fixed port": (
         {**FIXED, "ready": "true", "by": "turns"}, "needs a port of its own for each copy",

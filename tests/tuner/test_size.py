@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18256, "modules": 125, "functions": 1670, "classes": 253, "docstrings": 3177},
-    "tests": {"code": 17151},
+    "tuner": {"code": 18236, "modules": 125, "functions": 1670, "classes": 253, "docstrings": 3176},
+    "tests": {"code": 17043},
     "experiments": {"code": 4845},
     "core in C": {"code": 19511},
     "tests in C": {"code": 10175},

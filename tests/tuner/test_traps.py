@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hztune import allocator, artifacts, process
-from hztune.allocator import Installed, WrongConfiguration, loaded_program, probe
+from hztune.allocator import WrongConfiguration, loaded_program, probe
 from hztune.errors import UsageError
 
 MIB = 1 << 20
@@ -95,27 +95,12 @@ def test_a_setting_that_became_another_one_is_noticed(name, environment, asked, 
         adapter.verify(asked, answers)
 
 
-def test_what_glibc_drops_in_its_second_stage_is_beyond_the_range_and_shown_by_the_loader(found):
-    adapter, installed = found["glibc"]
-    tunable = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=70000"}
-    assert adapter.read_back(tunable, installed)["tcache_count"] == 70000
-    with pytest.raises(UsageError, match="tcache_count"):
-        adapter.check({"tcache_count": 70000}, installed)
-
-
 @pytest.mark.parametrize("alone", ["mmap_threshold", "trim_threshold"])
 def test_a_threshold_that_would_freeze_the_other_is_refused_alone(alone, found):
     adapter, installed = found["glibc"]
     with pytest.raises(UsageError, match="set both mmap_threshold and trim_threshold"):
         adapter.check({alone: MIB}, installed)
     adapter.check({"mmap_threshold": MIB, "trim_threshold": MIB, alone: MIB}, installed)
-
-
-def test_sizes_of_mimalloc_carry_their_unit_because_bare_ones_are_bytes():
-    adapter = allocator.get("mimalloc")
-    newer = Installed("mimalloc", "2.1.7", "libmimalloc.so.2", Path(), "", "")
-    environment = adapter.environment({"arena_reserve": MIB}, newer)
-    assert environment["MIMALLOC_ARENA_RESERVE"] == "1048576K"
 
 
 def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(found):

@@ -2,7 +2,6 @@
 
 turns: built-in workloads, by short alternating turns. whole: whole programs, by interleaved runs.
 alternate: programs and servers, by turns. cluster: any of them, on the workers of a Dask cluster.
-For simulations, lab/replay has one without processes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ warm-up as any other.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -15,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 from hztune.allocator import (
     Adapter,
@@ -23,7 +21,6 @@ from hztune.allocator import (
     WrongConfiguration,
     elf,
     inside,
-    live,
     loaded_program,
 )
 from hztune.allocator.live import ProcessMemory
@@ -31,7 +28,7 @@ from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.launch import Run, Unit, time_once
 from hztune.measure.program import Program, hook
 from hztune.measure.server import LOAD_SPAN_S, serve_once, with_port_and_dir
-from hztune.measure.watch import alongside
+from hztune.measure.watch import visiting
 
 _FIRST_S = 0.001
 _GROWTH = 1.1
@@ -125,15 +122,10 @@ def mapped_files() -> Iterator[dict[Path, None]]:
     """Collects what the processes below this one have mapped, as long as the block lasts."""
     files: dict[Path, None] = {}
 
-    def follow(ended: Event) -> None:
-        pause = _FIRST_S
-        while not ended.wait(pause):
-            pause = min(_LAST_S, pause * _GROWTH)
-            for pid in live.descendants(os.getpid()):
-                with contextlib.suppress(OSError):
-                    files.update(dict.fromkeys(ProcessMemory.of(pid).files))
+    def visit(pid: int) -> None:
+        files.update(dict.fromkeys(ProcessMemory.of(pid).files))
 
-    with alongside(follow, "mapped"):
+    with visiting(os.getpid(), visit, _FIRST_S, _GROWTH, _LAST_S):
         yield files
 
 

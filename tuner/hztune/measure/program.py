@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -26,7 +24,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.measure.program_input import STDIN, Input, input_of
 from hztune.quota import Quota
-from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
+from hztune.rests import DEFAULT_IDLE_S, RestPlan
 from hztune.scratch import require_plain
 from hztune.workload import WorkloadSpec
 
@@ -62,7 +60,6 @@ _HOOK_S = 600.0
 _NETWORK_TRIAL_S = 10.0
 _LEAST_LOAD_S = 0.25  # least length of one of several loads of a workload
 
-_OF_SHELLS = ("|", "&&", "||")
 _BENCH_RESTS = "^hz-bench: at rest$"
 
 
@@ -266,20 +263,13 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
     within("--warmup", warmups, 0, _MOST_WARMUPS)
     within("--timeout", timeout_s, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
     within("--ready-timeout", ready_s, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
-    within("--idle-s", idle_s, 0, MOST_IDLE_S)
     quota = Quota.of(options.get("cpus"), options.get("memory", ""))
-    pipes = [pair for pair in pairwise(argv) if pair[0] in _OF_SHELLS and shutil.which(pair[1])]
     _refuse(
         {
             "a program has no words; give what is run, and its arguments": not (server or argv),
             "give a server (--server) or a program (-- PROGRAM), one of them": server and argv,
             "--by turns and a container exclude each other: a quota counts the time in which "
             "others have their turn; leave --by turns out": quota is not None and by == "turns",
-        }
-        | {
-            f"no shell reads the {word!r} before {after}; give the whole line to one: "
-            "sh -c 'PROGRAM ...'": True
-            for word, after in pipes
         }
     )
     made = Program(
@@ -338,7 +328,6 @@ def _service(options: ProgramOptions) -> Service | None:
     """How a server is used, if there is one: server and load meet, and it is seen to answer."""
     server, load, ready = (str(options.get(name, "")) for name in ("server", "load", "ready"))
     port, rests = options.get("ready_port"), options.get("rests", "")
-    is_late = options.get("ready_timeout", DEFAULT_READY_S) != DEFAULT_READY_S
     if port is not None:
         within("--ready-port", port, 1, _MOST_PORT)
     if not server:
@@ -346,7 +335,6 @@ def _service(options: ProgramOptions) -> Service | None:
         mistakes = {
             "--load, --ready and --ready-port need --server COMMAND": load or ready or port,
             f"{idle}its load has ended": options.get("idle_s") and not rests,
-            "--ready-timeout needs --server COMMAND": is_late,
         }
         _refuse(mistakes)
         return None

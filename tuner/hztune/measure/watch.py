@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
@@ -64,6 +63,22 @@ def alongside(follow: Callable[[Event], object], name: str) -> Iterator[None]:
         thread.join()
 
 
+def visiting(
+    root: int, visit: Callable[[int], object], first_s: float, growth: float, last_s: float
+) -> AbstractContextManager[None]:
+    """Visits each process below `root`, ever more seldom, for as long as the block lasts."""
+
+    def follow(ended: Event) -> None:
+        pause = first_s
+        while not ended.wait(pause):
+            pause = min(last_s, pause * growth)
+            for pid in live.descendants(root):
+                with contextlib.suppress(OSError, UsageError):
+                    visit(pid)
+
+    return alongside(follow, "visits")
+
+
 class Watcher:
     """What was seen of one run."""
 
@@ -77,18 +92,11 @@ class Watcher:
         self._suspects: dict[tuple[int, bytes], Fault] = {}
         self._tries: Counter[tuple[int, bytes]] = Counter()
 
-    def follow(self, root: int, ended: Event) -> None:
-        pause = _FIRST_S
-        while self.fault is None and not ended.wait(pause):
-            pause = min(_LAST_S, pause * _GROWTH)
-            for pid in live.descendants(root):
-                with contextlib.suppress(OSError, UsageError):
-                    self._visit(pid)
-
-    def _visit(self, pid: int) -> None:
+    def visit(self, pid: int) -> None:
         """Looks at a process not judged since its last exec; amid one it shows parts of two."""
         image = pid, Path("/proc", str(pid), "auxv").read_bytes()
-        if image in self._done or Path("/proc", str(pid), "exe").readlink() in self._helpers:
+        is_helper = Path("/proc", str(pid), "exe").readlink() in self._helpers
+        if self.fault or image in self._done or is_helper:
             return
         self._tries[image] += 1
         if self._tries[image] > _MOST_TRIES:
@@ -108,7 +116,7 @@ class Watcher:
 def watching(root: int, look: Look, helpers: Collection[Path]) -> Iterator[Watcher]:
     """Looks at what `root`, a hz-launch or one of `helpers`, starts, as long as the block lasts."""
     watcher = Watcher(look, [artifacts.launch().resolve(), *helpers])
-    with alongside(partial(watcher.follow, root), "watcher"):
+    with visiting(root, watcher.visit, _FIRST_S, _GROWTH, _LAST_S):
         yield watcher
 
 
@@ -137,13 +145,7 @@ class Holdings:
     def watching(self, copy: int, root: int) -> AbstractContextManager[None]:
         """Looks at the tree below a process for as long as the block lasts."""
         held = self._of.setdefault(copy, set())
-
-        def follow(ended: Event) -> None:
-            while not ended.wait(_HOLDINGS_S):
-                for pid in live.descendants(root):
-                    held.update(_held(pid))
-
-        return alongside(follow, "holdings")
+        return visiting(root, lambda pid: held.update(_held(pid)), _HOLDINGS_S, 1.0, _HOLDINGS_S)
 
 
 def ports_of(pid: int) -> set[str]:
@@ -152,7 +154,6 @@ def ports_of(pid: int) -> set[str]:
 
 
 def port_in_words(port: int) -> str:
-    """How a port is called here."""
     return f"the port {port}"
 
 
