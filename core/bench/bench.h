@@ -199,7 +199,6 @@ typedef struct hz_player {
     uint64_t quota;            /* operations left in a run of fixed work */
     uint64_t waits;            /* steps in a row that had to wait */
     uint64_t wait_rng;         /* random state of the waiting, apart from the requests' */
-    uint64_t births;           /* threads born after the start */
     uint64_t past_involuntary; /* involuntary switches of its former threads */
     int64_t finished_ns;       /* when it had done its quota */
     bool begun;                /* whether `begin` was called */
@@ -257,7 +256,6 @@ typedef struct hz_result {
     double cpu_s;          /* CPU time used in it */
     uint64_t ops;          /* operations completed in it */
     uint64_t minor_faults; /* page faults in it */
-    uint64_t births;       /* threads born after the start */
     int64_t live_peak_kb;  /* highest live bytes seen */
 } hz_result;
 

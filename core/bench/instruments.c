@@ -8,7 +8,6 @@
 #include "bench.h"
 
 #define BUCKETS (64 * 16)
-#define OCTAVES 48
 
 /* Times of one kind of call. */
 typedef struct latency {
@@ -19,12 +18,10 @@ typedef struct latency {
 
 /* What an instrumented run keeps for one player; a plain run does not have it. */
 struct hz_instruments {
-    uint64_t stream;           /* checksum of the player's requests, in order */
-    uint64_t sizes;            /* checksum of the sizes it asked for, in any order */
-    uint64_t octaves[OCTAVES]; /* how many sizes had their highest bit there */
-    bool timed;                /* whether calls are timed */
-    latency take;              /* times of malloc and realloc */
-    latency give;              /* times of free */
+    uint64_t stream; /* checksum of the player's requests, in order */
+    bool timed;      /* whether calls are timed */
+    latency take;    /* times of malloc and realloc */
+    latency give;    /* times of free */
 };
 
 enum { SUB_BUCKETS = 16, SUB_BITS = 4 };
@@ -46,8 +43,6 @@ static uint64_t scramble(uint64_t value)
 void hz_note_take(hz_instruments *instruments, size_t size)
 {
     instruments->stream = scramble(instruments->stream ^ (2 * (uint64_t)size));
-    instruments->sizes += scramble(size);
-    instruments->octaves[63 - __builtin_clzll(size | 1)]++;
 }
 
 void hz_note_give(hz_instruments *instruments, size_t size)
@@ -162,33 +157,13 @@ static void report_latency(const hz_run *run, hz_json *json)
     hz_json_object_end(json);
 }
 
-/* How many sizes were at least a power of two and less than the next. */
-static void report_octaves(const hz_run *run, hz_json *json)
-{
-    char least[24];
-    hz_json_object(json, "octaves");
-    for (unsigned octave = 0; octave < OCTAVES; octave++) {
-        uint64_t count = 0;
-        for (unsigned i = 0; i < run->threads; i++)
-            count += run->players[i].instruments->octaves[octave];
-        (void)snprintf(least, sizeof least, "%llu", 1ULL << octave);
-        if (count > 0) hz_json_int(json, least, (int64_t)count);
-    }
-    hz_json_object_end(json);
-}
-
 static void report_requests(const hz_run *run, hz_json *json)
 {
-    uint64_t sizes = 0;
     hz_json_object(json, "requests");
     hz_json_array(json, "streams");
-    for (unsigned i = 0; i < run->threads; i++) {
+    for (unsigned i = 0; i < run->threads; i++)
         hz_json_hex(json, NULL, run->players[i].instruments->stream);
-        sizes += run->players[i].instruments->sizes;
-    }
     hz_json_array_end(json);
-    hz_json_hex(json, "sizes", sizes);
-    report_octaves(run, json);
     hz_json_object_end(json);
 }
 

@@ -71,13 +71,11 @@ static void json_speed(hz_json *json, const hz_run *run, const hz_result *result
     hz_json_double(json, "ops_per_s", (double)result->ops / result->seconds);
     hz_json_double(json, "cpu_s", result->cpu_s);
     hz_json_double(json, "cpu_share", result->cpu_s / result->seconds / busy);
-    hz_json_int(json, "births", (int64_t)result->births);
 }
 
 static void json_memory(hz_json *json, const hz_run *run, const hz_result *result)
 {
     hz_json_int(json, "rss_peak_kb", hz_proc_status(getpid(), "VmHWM:") - run->own_kb);
-    hz_json_int(json, "rss_end_kb", hz_proc_status(getpid(), "VmRSS:") - run->own_kb);
     hz_json_int(json, "own_kb", run->own_kb);
     hz_json_int(json, "live_peak_kb", result->live_peak_kb);
     hz_json_int(json, "minor_faults", (int64_t)result->minor_faults);

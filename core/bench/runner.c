@@ -156,7 +156,6 @@ static void wait_a_moment(hz_player *p)
 static void hand_over(hz_player *p)
 {
     p->hand_over = false;
-    p->births++;
     publish_usage(p);
     p->past_involuntary = atomic_load_explicit(&p->slot->involuntary, memory_order_relaxed);
     if (p->has_previous) (void)pthread_join(p->previous, NULL);
@@ -424,7 +423,6 @@ static void run_for_time(hz_run *run, reading *first, reading *last)
     watch_until(run, first->ns + ns_of(run->options->seconds));
     *last = read_counters(run);
     tell_window(false);
-    atomic_store(&run->page->worked_ns, (uint64_t)(last->ns - atomic_load(&run->page->began_ns)));
     hz_turn_give(run->page, HZ_TURN_QUIT);
     watch_until(run, INT64_MAX);
     (void)pthread_barrier_wait(&run->stopped);
@@ -455,16 +453,13 @@ static void run_for_conductor(hz_run *run, reading *first, reading *last)
     last->ns = first->ns + (int64_t)atomic_load(&run->page->worked_ns);
 }
 
-static uint64_t join_players(hz_run *run)
+static void join_players(hz_run *run)
 {
-    uint64_t births = 0;
     for (unsigned i = 0; i < run->threads; i++) {
         hz_player *p = &run->players[i];
         if (p->has_previous) (void)pthread_join(p->previous, NULL);
         (void)pthread_join(p->thread, NULL);
-        births += p->births;
     }
-    return births;
 }
 
 /* One counted window, added to the result. */
@@ -506,6 +501,6 @@ void hz_run_execute(hz_run *run, hz_result *result)
         run_once(run, result);
         if (run->options->rests != 0) rest_all(run);
     } while (run->rests_left > 0);
-    result->births = join_players(run);
+    join_players(run);
     result->live_peak_kb = atomic_load(&run->live_peak_bytes) / 1024;
 }

@@ -8,7 +8,7 @@
  *
  * With `is_whole`, threads obey `park` only where a round of the workload ends.
  *
- * The conductor writes `turn`, `worked_ns`, `began_ns` and `is_whole`; the program writes the rest.
+ * The conductor writes `turn`, `worked_ns` and `is_whole`; the program writes the rest.
  * All threads are parked when `parked` equals `nthreads`; a thread that is just waking when the
  * word turns back to park counts itself out and in again without working.
  */
@@ -49,12 +49,11 @@ typedef struct hz_turn_page {
     _Atomic uint32_t turn;      /* futex: HZ_TURN_PARK, _RUN or _QUIT */
     _Atomic uint32_t parked;    /* futex: how many threads are parked */
     _Atomic uint64_t worked_ns; /* length of all turns so far, by the conductor */
-    _Atomic int64_t began_ns;   /* when the present turn began, or 0; by the conductor */
     _Atomic int64_t own_kb;     /* resident memory that is the program's own, not its allocator's */
     uint32_t is_whole;          /* 1: a turn ends with a round; before the program starts */
     _Atomic uint32_t halted;    /* threads that wait for a turn; others that are parked wait for
                                    them, or are about to see that they need not */
-    uint8_t unused[64 - 4 * sizeof(uint64_t) - 6 * sizeof(uint32_t)];
+    uint8_t unused[64 - 3 * sizeof(uint64_t) - 6 * sizeof(uint32_t)];
     hz_turn_slot slots[HZ_TURNS_MAX_THREADS]; /* the first `nthreads` are in use */
 } hz_turn_page;
 
@@ -89,14 +88,6 @@ static inline int64_t hz_clock_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Time within turns, in ns: a clock that stands still while others have theirs. */
-static inline int64_t hz_turn_clock_ns(hz_turn_page *page)
-{
-    const int64_t began_ns = atomic_load_explicit(&page->began_ns, memory_order_relaxed);
-    const int64_t worked_ns = (int64_t)atomic_load_explicit(&page->worked_ns, memory_order_relaxed);
-    return worked_ns + (began_ns != 0 ? hz_clock_ns() - began_ns : 0);
-}
-
 /*
  * Gives the word `turn` a new value. At the beginning of a turn only one thread is woken, and each
  * that goes to work wakes two more (hz_turn_pass): a thread that wakes many at once is driven off
@@ -104,7 +95,6 @@ static inline int64_t hz_turn_clock_ns(hz_turn_page *page)
  */
 static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
 {
-    atomic_store(&page->began_ns, turn == HZ_TURN_RUN ? hz_clock_ns() : 0);
     atomic_store(&page->turn, turn);
     if (turn == HZ_TURN_RUN) hz_futex_wake_some(&page->turn, 1);
     if (turn == HZ_TURN_QUIT) hz_futex_wake(&page->turn);

@@ -166,13 +166,24 @@ Witness = Callable[..., list[Call]]
 
 @pytest.fixture(scope="session")
 def witness(programs, tmp_path_factory) -> Witness:
-    """Plays a workload or a trace and returns the calls about blocks of MARKED bytes or more."""
+    """Plays a workload or a trace; returns the calls about blocks of `least` bytes or more."""
     folder = tmp_path_factory.mktemp("witness")
     library, log = folder / "witness.so", folder / "log"
-    words = ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-builtin", SOURCE, "-o", library]
+    words = [
+        "cc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-fno-builtin",
+        SOURCE,
+        "-o",
+        library,
+    ]
     subprocess.run(words, check=True)
 
-    def play(what: str | Path, *options: object) -> list[Call]:
+    def play(what: str | Path, *options: object, least: int = MARKED) -> list[Call]:
         name = f"trace:{what}" if isinstance(what, Path) else what
         with log.open("wb") as file:
             file.truncate(LOG_BYTES)
@@ -184,18 +195,18 @@ def witness(programs, tmp_path_factory) -> Witness:
             Call(WORD[kind], thread, *rest)
             for kind, thread, *rest in struct.iter_unpack("<IIQQQQ", data[40 : 40 + 40 * count])
         ]
-        return marked(calls)
+        return marked(calls, least)
 
     return play
 
 
-def marked(calls: Sequence[Call]) -> list[Call]:
-    """The calls about blocks of MARKED bytes or more, each free with its block's size."""
+def marked(calls: Sequence[Call], least: int) -> list[Call]:
+    """The calls about blocks of `least` bytes or more, each free with its block's size."""
     sizes: dict[int, int] = {}
     kept = []
     for call in calls:
         known = sizes.pop(call.old or call.address, 0)
-        if KINDS[call.kind] <= KINDS["realloc"] and call.size >= MARKED:
+        if KINDS[call.kind] <= KINDS["realloc"] and call.size >= least:
             sizes[call.address] = call.size
             kept.append(call)
         elif known:

@@ -162,7 +162,6 @@ def test_every_allocator_replays_for_a_time(programs, preload, written, allocato
     result = programs.result(f"trace:{path}", "--seconds", 0.1, **preload(allocator))
     assert result["allocator"]["name"] == allocator
     assert result["threads"] == 2 and result["ops"] > 0
-    assert 0 < result["trace"]["waited_share"] < 1
     assert result["trace"] | {"calls": 1000, "handed": 500} == result["trace"]
 
 
@@ -185,7 +184,7 @@ def test_the_file_and_its_tables_are_in_no_figure_of_memory(programs, written):
         (end,) = (each for each in events if each["event"] == "exit")
         now = max(each["rss_kb"] for each in events if each["event"] == "turn")
         own = (alone["own_kb"], end["result"]["own_kb"])
-        seen.append((own, (alone["rss_peak_kb"], alone["rss_end_kb"], now, end["rss_peak_kb"])))
+        seen.append((own, (alone["rss_peak_kb"], now, end["rss_peak_kb"])))
     (short, short_kb), (long, long_kb) = seen
     assert all(b - a > 3000 for a, b in zip(short, long, strict=True))
     assert all(abs(a - b) < 600 for a, b in zip(short_kb, long_kb, strict=True)), seen

@@ -137,25 +137,27 @@ def test_live_bytes_of_larson_are_its_slots(programs):
     [("larson --threads 3 --slots 100 --rounds 2 --ops 6000", 6000 / (100 * 2)),
      ("threads --threads 2 --ops 300", 300)],
 )  # fmt: skip
-def test_threads_are_born_when_others_end(programs, line, births):
-    assert programs.result(*line.split())["births"] == births
+def test_threads_are_born_when_others_end(witness, line, births):
+    taken = {call.thread for call in witness(*line.split(), *ONE_SIZE) if call.kind == "malloc"}
+    assert len(taken) == births
 
 
-def test_app_has_the_sizes_of_applications(programs):
-    octaves = programs.result("app", "--threads", 1, "--ops", 200000)["requests"]["octaves"]
-    total = sum(octaves.values())
-    small = sum(count for least, count in octaves.items() if int(least) < 256)
-    large = sum(count for least, count in octaves.items() if int(least) >= 2048)
-    assert small / total == pytest.approx(0.80, abs=0.02)
-    assert large / total == pytest.approx(0.05, abs=0.01)
+def test_app_has_the_sizes_of_applications(witness):
+    sizes = [call.size for call in witness("app", "--threads", 1, "--ops", 50000, least=16)]
+    assert share(sizes, 16, 257) == pytest.approx(0.80, abs=0.02)
+    assert share(sizes, 2049, 1 << 16) == pytest.approx(0.05, abs=0.01)
 
 
-def test_uniform_sizes_fill_their_octaves_evenly(programs):
-    octaves = programs.result("larson", "--threads", 1, "--min-size", 64, "--max-size", 1023,
-                              "--ops", 100000)["requests"]["octaves"]  # fmt: skip
-    assert [*octaves] == ["64", "128", "256", "512"]
-    for least, count in octaves.items():
-        assert count / sum(octaves.values()) == pytest.approx(int(least) / 960, abs=0.01)
+def test_uniform_sizes_are_all_equally_likely(witness):
+    limits = ("--min-size", 64, "--max-size", 1023, "--threads", 1, "--ops", 50000)
+    sizes = [call.size for call in witness("larson", *limits, least=64)]
+    for least in (64, 128, 256, 512):
+        assert share(sizes, least, 2 * least) == pytest.approx(least / 960, abs=0.01)
+
+
+def share(sizes, least, beyond):
+    """How many of them lie between two limits."""
+    return sum(least <= size < beyond for size in sizes) / len(sizes)
 
 
 def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs):

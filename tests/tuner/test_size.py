@@ -17,9 +17,9 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18236, "modules": 125, "functions": 1670, "classes": 253, "docstrings": 3176},
-    "tests": {"code": 17043},
+    "tests": {"code": 17052},
     "experiments": {"code": 4845},
-    "core in C": {"code": 19511},
+    "core in C": {"code": 19406},
     "tests in C": {"code": 10175},
     "guides": {"words": 14318},
     "experiments' pages": {"words": 15022},

@@ -8,12 +8,12 @@
  */
 #include "mailbox.h"
 
-enum { SIZE, WRITES, ITERATIONS };
+enum { SIZE, ITERATIONS };
+enum { WRITES = 100 }; /* of each object */
 
 typedef struct cache_state {
     hz_mailbox *boxes;   /* cache-scratch: of all players; NULL in cache-thrash */
     uint32_t size;       /* of an object */
-    uint32_t writes;     /* of each */
     uint64_t iterations; /* objects of an episode */
     uint64_t left;       /* of this episode */
     unsigned handed_out; /* player 0: how many have got their object of this episode */
@@ -31,7 +31,6 @@ static void begin(hz_player *p)
     state->boxes = p->run->shared;
     if (state->boxes != NULL) p->inbox = &state->boxes[p->index];
     state->size = (uint32_t)values[SIZE];
-    state->writes = (uint32_t)values[WRITES];
     state->iterations = (uint64_t)values[ITERATIONS];
     p->live_bytes = state->size; /* one object at a time; nothing is read inside a step */
 }
@@ -41,7 +40,7 @@ static void play(hz_player *p, const cache_state *state)
 {
     const hz_block object = hz_take_block(p, state->size);
     volatile unsigned char *bytes = object.at;
-    for (uint32_t round = 0; round < state->writes; round++)
+    for (uint32_t round = 0; round < WRITES; round++)
         for (uint32_t i = 0; i < state->size; i++) bytes[i] = (unsigned char)(bytes[i] + round);
     hz_give(p, object);
 }
@@ -93,7 +92,6 @@ static void end(hz_player *p)
 #define CACHE_WORKLOAD                                                                             \
     .source = "Berger et al., Hoard (ASPLOS 2000); mimalloc-bench", .batch = 16,                   \
     .params = {{"size", 8, 1, 65536, NULL, "bytes", "size of an object"},                          \
-               {"writes", 100, 1, 1 << 20, NULL, "times", "how often each object is written"},     \
                {"iterations", 5000, 1, 1 << 20, NULL, "objects",                                   \
                 "cache-scratch: objects between two hand-outs by the first thread"}},              \
     .settings = {{"published", "the objects of the published runs, four threads",                  \

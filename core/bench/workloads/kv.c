@@ -4,8 +4,8 @@
  */
 #include "blocks.h"
 
-enum { MIN_SIZE, MAX_SIZE, KEYS, NODES }; /* rows of the parameters */
 enum { SET_SHARE = 70, GET_SHARE = 20, PUSH_SHARE = 5 };
+enum { NODES = 1000 }; /* most of a list */
 
 /* A node of the list; it and its string are blocks of their own. */
 typedef struct node {
@@ -58,7 +58,7 @@ static void pop(hz_player *p, kv_state *state)
 /* A full list loses a node first. */
 static void push(hz_player *p, kv_state *state, uint32_t bits)
 {
-    if (state->list_count == (uint32_t)p->run->values[NODES]) pop(p, state);
+    if (state->list_count == NODES) pop(p, state);
     node *first = hz_take(p, sizeof *first);
     *first = (node){state->list, new_string(p, bits)};
     state->list = first;
@@ -98,7 +98,6 @@ const hz_workload hz_workload_kv = {
             {"min_size", 16, 16, 1 << 20, NULL, "bytes", "shortest string"},
             {"max_size", 256, 16, 1 << 20, NULL, "bytes", "longest string"},
             {"keys", 10000, 1, 1 << 24, NULL, "keys", "keys of a thread's table"},
-            {"nodes", 1000, 1, 1 << 24, NULL, "nodes", "most nodes of a thread's list"},
         },
     .state_bytes = sizeof(kv_state),
     .slots = "keys",

@@ -7,10 +7,8 @@
  */
 #include "blocks.h"
 
-enum { SCALE, TRANSFERS, LARGE };
-enum { WORD = 8, KEEP_SHARE = 4, LENGTH_PER_SCALE = 100 };
-
-static const char *const yes_no[] = {"no", "yes", NULL};
+enum { SCALE };
+enum { WORD = 8, KEEP_SHARE = 4, LENGTH_PER_SCALE = 100, TRANSFERS = 1000 };
 
 /* The start of every block. */
 typedef struct head {
@@ -22,11 +20,9 @@ typedef struct head {
 typedef _Atomic(head *) transfer;
 
 typedef struct mstress_state {
-    transfer *transfers;     /* the shared array */
-    uint32_t transfer_count; /* its length */
+    transfer *transfers;     /* the shared array, of TRANSFERS */
     uint64_t length;         /* allocations of an iteration */
     uint64_t left;           /* of this iteration */
-    bool large;              /* whether sizes have their long tail */
     size_t live_count;       /* short-lived blocks: the first of `blocks` */
     size_t kept_count;       /* long-lived blocks: the last of `blocks` */
     head *blocks[];          /* `length` of them at most */
@@ -34,7 +30,7 @@ typedef struct mstress_state {
 
 static void prepare(hz_run *run)
 {
-    run->shared = hz_harness_alloc((size_t)run->values[TRANSFERS] * sizeof(transfer));
+    run->shared = hz_harness_alloc(TRANSFERS * sizeof(transfer));
 }
 
 static void begin(hz_player *p)
@@ -43,9 +39,7 @@ static void begin(hz_player *p)
     const size_t length = (size_t)values[SCALE] * LENGTH_PER_SCALE;
     mstress_state *state = hz_harness_alloc(sizeof *state + length * sizeof(head *));
     state->transfers = p->run->shared;
-    state->transfer_count = (uint32_t)values[TRANSFERS];
     state->length = state->left = length;
-    state->large = values[LARGE] != 0;
     p->state = state;
 }
 
@@ -56,16 +50,16 @@ static bool chance(hz_player *p, uint32_t percent)
 }
 
 /* 1 to 16 words; one in a hundred times that much, one in ten thousand a thousand times. */
-static uint32_t draw_size(hz_player *p, const mstress_state *state)
+static uint32_t draw_size(hz_player *p)
 {
     uint32_t words = 1 + hz_scale(hz_low(hz_random(&p->rng)), 16);
-    if (HZ_UNLIKELY(chance(p, 1))) words *= state->large && chance(p, 1) ? 1000 : 100;
+    if (HZ_UNLIKELY(chance(p, 1))) words *= chance(p, 1) ? 1000 : 100;
     return words * WORD;
 }
 
-static head *new_block(hz_player *p, const mstress_state *state)
+static head *new_block(hz_player *p)
 {
-    const uint32_t size = draw_size(p, state);
+    const uint32_t size = draw_size(p);
     head *block = hz_take(p, size);
     *block = (head){size, p->index};
     return block;
@@ -93,7 +87,7 @@ static head *take_out(mstress_state *state, size_t at)
 static void exchange(hz_player *p, mstress_state *state)
 {
     const uint64_t draw = hz_random(&p->rng);
-    transfer *place = &state->transfers[hz_scale(hz_high(draw), state->transfer_count)];
+    transfer *place = &state->transfers[hz_scale(hz_high(draw), TRANSFERS)];
     if (state->live_count == 0) return;
     head *mine = take_out(state, hz_scale(hz_low(draw), state->live_count));
     head *theirs = atomic_exchange_explicit(place, mine, memory_order_acq_rel);
@@ -110,7 +104,7 @@ static void clear(hz_player *p, mstress_state *state)
 /* One allocation, and what goes with it. */
 static void play(hz_player *p, mstress_state *state)
 {
-    head *block = new_block(p, state);
+    head *block = new_block(p);
     const uint32_t victim =
         hz_high(hz_random(&p->rng)); /* drawn in any case: see glossary, request */
     if (chance(p, KEEP_SHARE))
@@ -132,7 +126,7 @@ static void end(hz_player *p)
 {
     mstress_state *state = p->state;
     clear(p, state);
-    for (uint32_t i = p->index; i < state->transfer_count; i += p->run->threads)
+    for (uint32_t i = p->index; i < TRANSFERS; i += p->run->threads)
         free_block(p, atomic_exchange(&state->transfers[i], NULL));
 }
 
@@ -146,9 +140,6 @@ const hz_workload hz_workload_mstress = {
         {
             {"scale", 80, 1, 10000, NULL, "%",
              "length of an iteration: as many allocations as a hundred times this"},
-            {"transfers", 1000, 1, 1 << 16, NULL, "blocks", "length of the shared array"},
-            {"large", 1, 0, 0, yes_no, "",
-             "whether the tail of the sizes goes on to 64 KiB and more"},
         },
     .prepare = prepare,
     .begin = begin,

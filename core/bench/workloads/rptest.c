@@ -6,18 +6,17 @@
 
 #include "mailbox.h"
 
-enum { MIN_SIZE, MAX_SIZE, SIZES, BLOCKS, OPS, LOOPS, CROSS }; /* rows of the parameters */
-enum { EVEN, LINEAR, EXPONENTIAL };
+enum { MIN_SIZE, MAX_SIZE }; /* rows of the parameters */
+enum {
+    OPS = 100,   /* blocks that a loop frees and allocates */
+    LOOPS = 500, /* loops before the array is cleared */
+    CROSS = 2,   /* every so many loops, a loop's blocks are made for the next thread */
+};
 enum { TABLE_BITS = 10, TABLE_LENGTH = 1 << TABLE_BITS, STRIDE_MAX = 16 };
-
-static const char *const distributions[] = {"even", "linear", "exponential", NULL};
 
 typedef struct rptest_state {
     hz_mailbox *next;      /* the next player's */
     const uint32_t *table; /* sizes, evenly spaced in probability */
-    uint32_t loop_ops;     /* operations of a loop */
-    uint32_t loops;        /* loops before the array is cleared */
-    uint32_t cross;        /* see above; 0: never */
     bool crossing;         /* whether this loop makes blocks for the next thread */
     uint32_t op;           /* of this loop */
     uint32_t loop;         /* of this filling */
@@ -29,21 +28,13 @@ typedef struct shared {
     uint32_t table[TABLE_LENGTH]; /* sizes, evenly spaced in probability */
 } shared;
 
-/* Where of least..most (0..1) the share `p` of the sizes ends. */
-static double quantile(int64_t distribution, double p)
-{
-    if (distribution == EVEN) return p;
-    if (distribution == LINEAR) return 1 - sqrt(1 - p);
-    return fmin(1, -log(1 - p) / 8); /* a mean of one eighth of the range */
-}
-
 static void prepare(hz_run *run)
 {
     const int64_t *values = run->values;
     shared *all = hz_harness_alloc(sizeof *all);
-    all->boxes = hz_mailboxes_new(run->threads, 2 * (size_t)values[OPS], true);
+    all->boxes = hz_mailboxes_new(run->threads, 2 * (size_t)OPS, true);
     for (int i = 0; i < TABLE_LENGTH; i++) {
-        const double where = quantile(values[SIZES], (i + 0.5) / TABLE_LENGTH);
+        const double where = 1 - sqrt(1 - (i + 0.5) / TABLE_LENGTH); /* falling linearly */
         all->table[i] = (uint32_t)values[MIN_SIZE] +
                         (uint32_t)(where * (double)(values[MAX_SIZE] - values[MIN_SIZE]));
     }
@@ -52,15 +43,11 @@ static void prepare(hz_run *run)
 
 static void begin(hz_player *p)
 {
-    const int64_t *values = p->run->values;
     shared *all = p->run->shared;
     p->inbox = &all->boxes[p->index];
     *(rptest_state *)p->state = (rptest_state){
         .next = &all->boxes[(p->index + 1) % p->run->threads],
         .table = all->table,
-        .loop_ops = (uint32_t)values[OPS],
-        .loops = (uint32_t)values[LOOPS],
-        .cross = p->run->threads > 1 ? (uint32_t)values[CROSS] : 0,
     };
 }
 
@@ -91,8 +78,8 @@ static void next_loop(hz_player *p, rptest_state *state)
 {
     state->op = 0;
     state->loop++;
-    state->crossing = state->cross != 0 && state->loop % state->cross == 0;
-    if (state->loop < state->loops) return;
+    state->crossing = p->run->threads > 1 && state->loop % CROSS == 0;
+    if (state->loop < LOOPS) return;
     state->loop = 0;
     for (uint32_t i = 0; i < p->slot_count; i++) free_own(p, &p->slots[i]);
 }
@@ -103,7 +90,7 @@ static bool play(hz_player *p, rptest_state *state)
     bool sent = true;
     replace(p, state);
     if (state->crossing) sent = hz_post(p, state->next, new_block(p, state));
-    if (++state->op == state->loop_ops) next_loop(p, state);
+    if (++state->op == OPS) next_loop(p, state);
     return sent;
 }
 
@@ -118,14 +105,7 @@ const hz_workload hz_workload_rptest = {
     .params =
         {
             HZ_SIZE_PARAMS(16, 16000),
-            {"sizes", LINEAR, 0, 0, distributions, "",
-             "how often large sizes are drawn: as often as small ones, falling linearly, "
-             "exponentially"},
             {"blocks", 1000, 1, 1 << 20, NULL, "blocks", "length of a thread's array"},
-            {"ops", 100, 1, 1 << 20, NULL, "blocks", "blocks that a loop frees and allocates"},
-            {"loops", 500, 1, 1 << 20, NULL, "loops", "loops before the array is cleared"},
-            {"cross", 2, 0, 1 << 20, NULL, "loops",
-             "every so many loops, a loop's blocks are made for the next thread; 0: never"},
         },
     .state_bytes = sizeof(rptest_state),
     .slots = "blocks",

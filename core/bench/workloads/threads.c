@@ -64,7 +64,6 @@ static void play(hz_player *p, threads_state *state)
     const int error = pthread_create(&thread, &state->small, live_thread, p);
     if (error != 0) hz_fail("cannot start a thread: %s", strerror(error));
     (void)pthread_join(thread, NULL);
-    p->births++;
     inherit(p, state);
 }
 

@@ -126,7 +126,6 @@ static void begin(hz_player *p)
     s->all = p->run->shared;
     s->cells = s->all->made.cells;
     s->slots = s->all->made.parts[p->index].slots;
-    s->halted_ns = -1;
     s->is_plain = p->instruments == NULL && p->run->values[HZ_TRACE_PACE] == 0;
     arrive(p, s, FREED); /* as if a round had ended */
 }
@@ -139,7 +138,6 @@ static void be_born(hz_player *p, hz_trace_state *s)
     s->chunk = 0;
     s->old_sizes = s->all->made.parts[p->index].old_sizes;
     s->touch = HZ_TRACE_NO_TOUCH;
-    s->born_ns = hz_turn_clock_ns(p->run->page);
     if (!s->is_plain)
         (void)atomic_compare_exchange_strong(&s->all->round_ns, &unset, hz_clock_ns());
 }
@@ -147,7 +145,6 @@ static void be_born(hz_player *p, hz_trace_state *s)
 static void end_life(hz_player *p, hz_trace_state *s)
 {
     const uint32_t joiner = s->all->made.parts[p->index].joiner;
-    s->alive_ns += hz_turn_clock_ns(p->run->page) - s->born_ns;
     atomic_store(&s->all->lives[p->index].ended, s->round);
     if (joiner != HZ_TRACE_NO_THREAD) hz_wake(&p->run->players[joiner]);
     p->hand_over = is_joined(s, p->index);
@@ -226,7 +223,7 @@ static size_t step(hz_player *p, size_t most)
     hz_trace_state *s = p->state;
     if (s->cause != NOTHING) {
         if (!hz_trace_is_over(s)) return 0;
-        hz_trace_go_on(p, s);
+        s->cause = NOTHING;
     }
     p->waits = 0; /* what follows is no wait of long, whatever it returns */
     switch (s->stage) {
@@ -258,21 +255,6 @@ static void end(hz_player *p)
 
 /* ---- report --------------------------------------------------------------------------------- */
 
-/* Share of its life that a thread waited for others. */
-static double waited_share(const hz_run *run)
-{
-    const int64_t now_ns = hz_turn_clock_ns(run->page);
-    int64_t alive_ns = 0;
-    int64_t waited_ns = 0;
-    for (unsigned i = 0; i < run->threads; i++) {
-        const hz_trace_state *s = run->players[i].state;
-        alive_ns += s->alive_ns + (s->stage == ALIVE ? now_ns - s->born_ns : 0);
-        waited_ns += s->waited_ns + (s->halted_ns >= 0 ? now_ns - s->halted_ns : 0);
-    }
-    if (alive_ns <= 0 || waited_ns <= 0) return 0;
-    return waited_ns < alive_ns ? (double)waited_ns / (double)alive_ns : 1;
-}
-
 static uint64_t rounds_of(const hz_run *run)
 {
     hz_trace_shared *all = run->shared;
@@ -286,7 +268,6 @@ static void report(const hz_run *run, hz_json *json)
     hz_json_int(json, "calls", (int64_t)header->call_count);
     hz_json_int(json, "handed", (int64_t)header->handed_count);
     hz_json_int(json, "rounds", (int64_t)rounds_of(run));
-    hz_json_double(json, "waited_share", waited_share(run));
     hz_json_object_end(json);
 }
 

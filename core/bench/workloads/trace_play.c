@@ -13,11 +13,9 @@ enum { NAP_NS = 1000000 };
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* The same for another player's step, which counts as time spent waiting. */
-static bool halt(hz_player *p, hz_trace_state *s, hz_trace_cause why, uint32_t what)
+static bool halt(hz_trace_state *s, hz_trace_cause why, uint32_t what)
 {
     hz_trace_wait(s, why, what);
-    s->halted_ns = hz_turn_clock_ns(p->run->page);
     return false;
 }
 
@@ -55,16 +53,6 @@ bool hz_trace_arm(hz_player *p)
     if (s->cause == CELL_FULL) return mark(&s->cells[s->waits_for], false);
     if (s->cause == CELL_EMPTY) return mark(&s->cells[s->waits_for], true);
     return !hz_trace_is_over(s);
-}
-
-/* Adds what a wait took. Between turns the clock may jump back a little. */
-void hz_trace_go_on(hz_player *p, hz_trace_state *s)
-{
-    s->cause = NOTHING;
-    if (s->halted_ns < 0) return;
-    const int64_t waited_ns = hz_turn_clock_ns(p->run->page) - s->halted_ns;
-    s->waited_ns += waited_ns > 0 ? waited_ns : 0;
-    s->halted_ns = -1;
 }
 
 /* ---- cells ---------------------------------------------------------------------------------- */
@@ -166,17 +154,17 @@ static bool pass_on(hz_player *p, hz_trace_state *s, const hz_trace_operation *o
     const uint32_t cell = (uint32_t)op->size;
     switch (op->kind) {
     case HZ_TRACE_FETCH:
-        if (!is_filled(s, cell)) return halt(p, s, CELL_FULL, cell);
+        if (!is_filled(s, cell)) return halt(s, CELL_FULL, cell);
         s->slots[op->operand] = replay_take_out(p, s, cell);
         return true;
     case HZ_TRACE_HAND:
-        if (is_filled(s, cell)) return halt(p, s, CELL_EMPTY, cell);
+        if (is_filled(s, cell)) return halt(s, CELL_EMPTY, cell);
         fill(p, s, cell, s->slots[op->operand]);
         s->slots[op->operand] = NULL;
         return true;
     case HZ_TRACE_JOIN:
         hz_trace_wait(s, THREAD_END, op->operand);
-        return hz_trace_is_over(s) || halt(p, s, THREAD_END, op->operand);
+        return hz_trace_is_over(s);
     case HZ_TRACE_SPAWN:
         spawn(p, s, op->operand);
         return true;
@@ -195,14 +183,14 @@ static __attribute__((noinline)) bool act(hz_player *p, hz_trace_state *s,
     } else if (!hz_trace_calls(op->kind)) {
         return pass_on(p, s, op);
     } else if (hz_trace_gives(op->kind)) {
-        if (op->is_cell && is_filled(s, op->operand)) return halt(p, s, CELL_EMPTY, op->operand);
+        if (op->is_cell && is_filled(s, op->operand)) return halt(s, CELL_EMPTY, op->operand);
         void *block = replay_take(p, s, op);
         if (op->is_cell)
             fill(p, s, op->operand, block);
         else
             s->slots[op->operand] = block;
     } else {
-        if (op->is_cell && !is_filled(s, op->operand)) return halt(p, s, CELL_FULL, op->operand);
+        if (op->is_cell && !is_filled(s, op->operand)) return halt(s, CELL_FULL, op->operand);
         void *block = op->is_cell ? replay_take_out(p, s, op->operand) : s->slots[op->operand];
         if (!op->is_cell) s->slots[op->operand] = NULL;
         replay_end_block(p, s, op, block);

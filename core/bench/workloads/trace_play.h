@@ -65,12 +65,6 @@ typedef struct hz_trace_state {
     hz_trace_cause cause;      /* what it waits for */
     uint32_t waits_for;        /* which cell, thread or phase */
     bool is_plain;             /* no instruments, no pace */
-
-    /* For the share of time spent waiting, by the clock of turns. */
-    int64_t born_ns;   /* since when it is alive */
-    int64_t halted_ns; /* since when it waits for another player; negative: it does not */
-    int64_t alive_ns;  /* in lives that have ended */
-    int64_t waited_ns; /* of that and of the present life, waiting for other players */
 } hz_trace_state;
 
 /* A thread as the file has it. */
@@ -88,9 +82,6 @@ static inline void hz_trace_wait(hz_trace_state *s, hz_trace_cause why, uint32_t
 
 /* Whether what the player waits for has come. */
 bool hz_trace_is_over(const hz_trace_state *s);
-
-/* It has come: adds what the wait took. */
-void hz_trace_go_on(hz_player *p, hz_trace_state *s);
 
 /* The workload's `arm`. */
 bool hz_trace_arm(hz_player *p);

@@ -4,9 +4,10 @@
  */
 #include "mailbox.h"
 
-enum { SIZE, BATCH, POOL };
+enum { BATCH };
+enum { POOL = 4 }; /* batches for each pair of players */
 
-/* Drawn when no fixed size is asked for: powers of two and the values half-way between. */
+/* Those that are drawn: powers of two and the values half-way between. */
 static const uint16_t usual_sizes[] = {8,   12,  16,  24,  32,  48,   64,   96,  128,
                                        192, 256, 384, 512, 768, 1024, 1536, 2048};
 
@@ -19,7 +20,6 @@ typedef struct pool {
 typedef struct xmalloc_state {
     pool *pool;          /* the shared queues */
     bool producer;       /* which half it belongs to */
-    uint32_t fixed;      /* size of all blocks, or 0 */
     uint32_t batch_room; /* most blocks of a batch */
     hz_block *batch;     /* the one in hand, or NULL */
     uint32_t count;      /* consumer: blocks in it */
@@ -28,7 +28,7 @@ typedef struct xmalloc_state {
 
 static void prepare(hz_run *run)
 {
-    const size_t batches = (size_t)run->values[POOL] * hz_producer_count(run);
+    const size_t batches = (size_t)POOL * hz_producer_count(run);
     pool *shared = hz_harness_alloc(sizeof *shared);
     shared->full = hz_mailboxes_new(1, batches, false);
     shared->empty = hz_mailboxes_new(1, batches, false);
@@ -45,7 +45,6 @@ static void begin(hz_player *p)
     *(xmalloc_state *)p->state = (xmalloc_state){
         .pool = p->run->shared,
         .producer = p->index < hz_producer_count(p->run),
-        .fixed = (uint32_t)p->run->values[SIZE],
         .batch_room = (uint32_t)p->run->values[BATCH],
     };
 }
@@ -69,9 +68,8 @@ static void put_down(xmalloc_state *state, hz_mailbox *queue)
     state->batch = NULL;
 }
 
-static inline uint32_t draw_size(hz_player *p, const xmalloc_state *state)
+static inline uint32_t draw_size(hz_player *p)
 {
-    if (state->fixed != 0) return state->fixed;
     return usual_sizes[hz_scale(hz_low(hz_random(&p->rng)), HZ_LENGTH(usual_sizes))];
 }
 
@@ -80,7 +78,7 @@ static size_t produce(hz_player *p, xmalloc_state *state, size_t most)
     size_t done = 0;
     if (!pick_up(state, state->pool->empty)) return 0;
     for (; done < most && state->at < state->batch_room; done++)
-        state->batch[state->at++] = hz_take_block(p, draw_size(p, state));
+        state->batch[state->at++] = hz_take_block(p, draw_size(p));
     if (state->at == state->batch_room) put_down(state, state->pool->full);
     return done;
 }
@@ -132,10 +130,7 @@ const hz_workload hz_workload_xmalloc = {
     .has_producers = true,
     .params =
         {
-            {"size", 0, 0, 1 << 20, NULL, "bytes",
-             "size of all blocks; 0: one of 8..2048, as drawn"},
             {"batch", 512, 1, 1 << 16, NULL, "blocks", "blocks in a batch"},
-            {"pool", 4, 1, 1024, NULL, "batches", "batches for each pair of threads"},
         },
     .settings = {{"xmalloc-test", "the batches of xmalloc-test, sizes drawn (-s -1)",
                   "batch=4096"}},
