@@ -15,7 +15,7 @@ from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import disturbance
 from hztune.measure.program import Metric, Program, Service, bench_program
-from hztune.measure.watch import MemoryWatch, TreeMemory
+from hztune.measure.watch import MemoryWatch
 from hztune.measure.whole import RunExecutor
 from hztune.rests import RestPlan
 from hztune.store.log import LocalStudy, recording
@@ -117,7 +117,7 @@ def test_a_failure_says_what_the_program_did(monkeypatch):
     ):
         outcome = by_runs(what).control
         assert (outcome.status, detail in outcome.detail) == (status, True), outcome.detail
-    monkeypatch.setattr("hztune.measure.watch.tree_memory", lambda pid: TreeMemory(0, 0))
+    monkeypatch.setattr("hztune.measure.watch.tree_memory", lambda pid: (0, 0))
     with pytest.raises(HztuneError, match="the memory of the program may not be read"):
         by_runs(program())
 

@@ -21,7 +21,7 @@ from hztune import scratch
 from hztune.blocks import CPU_TIME, Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import executors, whole
+from hztune.measure import examine, executors
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import executor_for
@@ -232,10 +232,18 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(p
 
 
 def test_a_load_that_never_ends_is_told_to(place, believed, monkeypatch):
-    monkeypatch.setattr(whole, "LOAD_PATIENCE_S", 1.0)
+    monkeypatch.setattr(examine, "LOAD_PATIENCE_S", 1.0)
+    monkeypatch.setattr(examine, "LOAD_SPAN_S", 0.5)
     believed(NumberReading(), span_s=1.0)
-    is_by_turns, outcomes = place.measured(count=10**9, metric_regex=RATE)
-    assert is_by_turns and all(outcome.ops_per_s > 0.0 for outcome in outcomes)
+    for by in ("", "runs"):
+        is_by_turns, outcomes = place.measured(count=10**9, metric_regex=RATE, by=by, warmup=0)
+        assert is_by_turns == (by == "")
+        assert all(outcome.ops_per_s > 0.0 for outcome in outcomes)
+
+
+def test_a_load_of_a_fixed_time_is_refused_by_runs_too(place):
+    with pytest.raises(HztuneError, match="fixed number of requests"):
+        place.block(by="runs", count=10**9, seconds=0.6)
 
 
 def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time():
@@ -355,11 +363,6 @@ def test_a_directory_that_a_shell_would_split_is_refused_before_anything_runs(
     assert described(server="s {port}", load="l {port}").service is not None
     with pytest.raises(UsageError, match=r"would be in '.*/two words', .* legal are .* TMPDIR="):
         described(server="s {port}", load="l {port}", cleanup="rm -r {dir}/c")
-
-
-def test_a_port_may_be_written_into_the_configuration():
-    told = described(prepare="echo {port} > {dir}/c", server="s {dir}/c", load="l {port}")
-    assert told.service is not None and told.service.port == 0
 
 
 def test_shared_memory_of_a_killed_server_is_removed_and_no_other():

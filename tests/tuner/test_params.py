@@ -76,11 +76,6 @@ def test_an_environment_names_only_what_was_given_in_the_order_of_the_table():
     assert list(made.items()) == [("HZ_MAGAZINE_CAP", "512"), ("HZ_DEPOT_LOCK", "spin")]
 
 
-def test_completing_a_configuration_adds_every_other_default():
-    full = params.complete({"magazine_cap": 512})
-    assert full == {**params.defaults(), "magazine_cap": 512}
-
-
 def test_a_misspelt_variable_is_recognised_and_a_foreign_one_is_not():
     assert params.nearly("HZ_MAGAZIN_CAP") == "HZ_MAGAZINE_CAP"
     assert params.nearly("HZ_NETWORK_PUBLICADDRESS") is None

@@ -19,7 +19,7 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import described
-from hztune.measure.scope import entered, freezer
+from hztune.measure.scope import entered, freezer, is_out_of_memory
 from hztune.profile import Objective, WorkloadId
 from hztune.quota import Quota, memory_text
 from hztune.verify.claim import targets
@@ -37,7 +37,7 @@ def can_hold():
     """Whether this process may make a control group with a memory limit."""
     try:
         with entered(Quota(None, 64 << 10)) as made:
-            return bool(made.groups)
+            return bool(made)
     except UsageError:
         return False
 
@@ -68,15 +68,14 @@ def tree(tmp_path):
 def test_a_group_of_version_2_gets_its_limits_and_is_joined(tree):
     root = tree("0::/user.slice\n", {"": V2_FILES, "user.slice": V2_FILES})
     with entered(QUOTA, root) as made:
-        (group,) = made.groups
+        (group,) = made
         assert group.parent == root / "sys/fs/cgroup/user.slice"
         assert (group / "cpu.max").read_text() == "200000 100000"
         assert (group / "memory.max").read_text() == str(512 << 20)
         assert (group / "memory.oom.group").read_text() == "1"
-        assert made.doors == [group / "cgroup.procs"]
     with entered(Quota(1.5, None), root) as made:
-        assert (made.groups[0] / "cpu.max").read_text() == "150000 100000"
-        assert not (made.groups[0] / "memory.max").exists()
+        assert (made[0] / "cpu.max").read_text() == "150000 100000"
+        assert not (made[0] / "memory.max").exists()
 
 
 def test_a_group_is_made_above_where_ones_own_has_no_controllers(tree):
@@ -85,7 +84,7 @@ def test_a_group_is_made_above_where_ones_own_has_no_controllers(tree):
     (root / "sys/fs/cgroup/a/b/cgroup.subtree_control").unlink()
     (root / "sys/fs/cgroup/a/b/cgroup.subtree_control").mkdir()  # cannot be written
     with entered(QUOTA, root) as made:
-        assert made.groups[0].parent == root / "sys/fs/cgroup/a"
+        assert made[0].parent == root / "sys/fs/cgroup/a"
 
 
 @pytest.mark.parametrize(
@@ -107,10 +106,10 @@ def test_where_there_is_no_freezer_none_is_made_and_nothing_is_left(tree, files)
 def test_what_the_kernel_ended_is_read(tree):
     root = tree("0::/\n", {"": V2_FILES})
     with entered(QUOTA, root) as made:
-        (group,) = made.groups
-        assert not made.is_out_of_memory
+        (group,) = made
+        assert not is_out_of_memory(QUOTA, made)
         (group / "memory.events").write_text("low 0\nmax 71\noom 1\noom_kill 2\n")
-        assert made.is_out_of_memory
+        assert is_out_of_memory(QUOTA, made)
 
 
 # ---- version 1, on a stand-in --------------------------------------------------------------------
@@ -126,12 +125,12 @@ V1 = {
 def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(tree):
     root = tree("4:memory:/y\n1:cpu,cpuacct:/x\n0::/\n", V1)
     with entered(QUOTA, root) as made:
-        cpu, memory = made.groups
+        cpu, memory = made
         assert cpu.parent == root / "sys/fs/cgroup/cpu/x"
         assert (cpu / "cpu.cfs_quota_us").read_text() == "200000"
         assert (memory / "memory.limit_in_bytes").read_text() == str(512 << 20)
         (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-        assert made.is_out_of_memory
+        assert is_out_of_memory(QUOTA, made)
 
 
 # ---- no right -----------------------------------------------------------------------

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18236, "modules": 125, "functions": 1670, "classes": 253, "docstrings": 3176},
-    "tests": {"code": 17052},
+    "tuner": {"code": 18197, "modules": 125, "functions": 1670, "classes": 251, "docstrings": 3173},
+    "tests": {"code": 17051},
     "experiments": {"code": 4845},
     "core in C": {"code": 19406},
     "tests in C": {"code": 10175},

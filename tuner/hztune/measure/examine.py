@@ -22,7 +22,7 @@ from statistics import fmean
 
 from hztune import process
 from hztune.blocks import Arm
-from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace
+from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace, nothing_met
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, placeholders
@@ -118,6 +118,16 @@ class Tryout:
                 "is its work, let it stay in the foreground"
             )
         return replace(found, remark=remark, run_s=self._run_s)
+
+    def of_load(self, reason: str) -> Finding:
+        """Finds out how the load of a server ends that is measured by runs, for that reason."""
+        alone, fault = self._server_alone()
+        if alone is not None and self.program.rate is None and not fixed_port(self.program):
+            copies, failed = self._copies(alone, nothing_met)
+            if failed is None:
+                _refuse_fixed_time(alone, copies)
+        hangs = fault if fault is not None and fault.status == "hang" else None
+        return replace(self._against(reason), hangs=hangs)
 
     def _has_time(self, share: float, before_s: float = 0.0) -> bool:
         """Whether a trial of copies, and what is done before it, take no more of the time left."""
@@ -277,11 +287,9 @@ class Tryout:
         in requests for each second of the server's CPU time, which no other program on the machine
         changes.
         """
-        alone_s = max(_LEAST_S, alone.server_cpu_ns * 1e-9)
-        by_turns_s = max(_LEAST_S, fmean(copy.server_cpu_ns for copy in copies) * 1e-9)
+        alone_s, by_turns_s = _server_s([alone]), _server_s(copies)
         if self.program.rate is None:
-            alive_s = fmean(copy.alive_s for copy in copies)
-            refuse_fixed_time(alone.alive_s, alive_s, by_turns_s / alone_s)
+            _refuse_fixed_time(alone, copies)
             if abs(math.log(by_turns_s / alone_s)) <= _OFF:
                 return self._in_favour(NumberReading(), alone, copies)
             why = f"by turns the server takes {by_turns_s:.2g} s of CPU time under the load, and "
@@ -317,6 +325,15 @@ class Tryout:
             f"{both_s - server_s:.3g} s; compared is " + ("the server's own" if per_cpu else what)
         )
         return Finding("", pace, replace(reading, per_server_cpu=per_cpu), remark)
+
+
+def _server_s(runs: Sequence[Run]) -> float:
+    return max(_LEAST_S, fmean(run.server_cpu_ns for run in runs) * 1e-9)
+
+
+def _refuse_fixed_time(alone: Run, copies: Sequence[Run]) -> None:
+    alive_s = fmean(copy.alive_s for copy in copies)
+    refuse_fixed_time(alone.alive_s, alive_s, _server_s(copies) / _server_s([alone]))
 
 
 def _idle(runs: Sequence[Run], pace: Pace) -> float:

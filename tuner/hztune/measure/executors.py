@@ -90,19 +90,22 @@ class ProgramExecutor(Executor):
 
     def _choose(self, control: Arm) -> Executor:
         program, said = self._program, fixed_port(self._program)
-        if reason := self._against_turns(said):
+        reason = self._against_turns(said)
+        if reason and program.service is None:
             return self._by_runs(reason)
-        if said:
+        if said and not reason:
             program = self._turns.program = replace(program, has_network=True)
         with timed_window():
             started = time.monotonic()
-            finding = Tryout(self._turns, program, control).finding()
+            tryout = Tryout(self._turns, program, control)
+            finding = tryout.of_load(reason) if reason else tryout.finding()
             took_s = time.monotonic() - started
         self._accounting = Accounting(warmup_s=took_s, wall_s=took_s)
         if finding.remark:
             self._say(finding.remark)
-        if finding.hangs is not None or (finding.reason and self._by != "turns"):
-            if said:
+        if reason or finding.hangs or (finding.reason and self._by != "turns"):
+            self._runs.tell_load(self._turns.program.span_s)
+            if said and not reason:
                 return self._by_runs(f"in a network of its own, {finding.reason}; {said}")
             self._runs.hangs = finding.hangs
             if program.service is None and finding.run_s:

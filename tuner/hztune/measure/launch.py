@@ -27,7 +27,7 @@ from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
-from hztune.measure.scope import entered
+from hztune.measure.scope import entered, is_out_of_memory
 from hztune.measure.watch import Look, MemoryWatch, Watcher, watching
 from hztune.process import last_words, signal_name
 from hztune.rests import Rested, RestPlan
@@ -167,9 +167,9 @@ def launched(
     own = [Path(timer[0]).resolve()] if timer else []
     report = os.memfd_create("hz-launch")
     try:
-        with entered(unit.program.quota) as scope:
+        with entered(unit.program.quota) as groups:
             words = [str(artifacts.launch()), "--json-fd", str(report)]
-            words += [word for door in scope.doors for word in ("--join", str(door))]
+            words += [word for each in groups for word in ("--join", str(each / "cgroup.procs"))]
             words += ["--timeout-ms", str(round(1e3 * unit.limit_s)), *unit.words]
             if timer:
                 words = [*timer, shlex.join(words)]
@@ -187,7 +187,7 @@ def launched(
                 launch = Launch(unit, child, watcher)
                 yield launch
                 launch.report = os.pread(report, os.fstat(report).st_size, 0)
-                launch.out_of_memory = scope.is_out_of_memory
+                launch.out_of_memory = is_out_of_memory(unit.program.quota, groups)
     finally:
         os.close(report)
 

@@ -18,9 +18,8 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.errors import UsageError
@@ -34,37 +33,25 @@ _GONE_S = 2.0
 _serial = itertools.count()
 
 
-@dataclass(frozen=True)
-class Scope:
-    """Where the program of one run lives."""
-
-    quota: Quota | None = None  # what it may use; None: there is no group
-    groups: tuple[Path, ...] = ()  # one in each hierarchy that holds a limit
-
-    @property
-    def doors(self) -> list[Path]:
-        return [group / "cgroup.procs" for group in self.groups]
-
-    @property
-    def is_out_of_memory(self) -> bool:
-        """Whether the kernel ended its program for want of memory."""
-        if self.quota is None or self.quota.memory_kb is None:
-            return False
-        counts = [g / name for g in self.groups for name in ("memory.events", "memory.oom_control")]
-        return any(_counted(path, "oom_kill") for path in counts)
+def is_out_of_memory(quota: Quota | None, groups: Iterable[Path]) -> bool:
+    """Whether the kernel ended a program in a container for want of memory."""
+    if quota is None or quota.memory_kb is None:
+        return False
+    counts = [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
+    return any(_counted(path, "oom_kill") for path in counts)
 
 
 @contextmanager
-def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:
-    """Makes a group for as long as the block lasts, whose processes have ended by then.
+def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[tuple[Path, ...]]:
+    """Makes a group in each hierarchy that holds a limit, for as long as the block lasts.
 
     `root` stands for / in tests. UsageError: there is no right to make one.
     """
-    scope = Scope() if quota is None else _made(quota, root)
+    groups = () if quota is None else _made(quota, root)
     try:
-        yield scope
+        yield groups
     finally:
-        for group in scope.groups:
+        for group in groups:
             _remove(group)
 
 
@@ -93,7 +80,7 @@ def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
             _remove(group)
 
 
-def _made(quota: Quota, root: Path) -> Scope:
+def _made(quota: Quota, root: Path) -> tuple[Path, ...]:
     wanted: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # limits of version 2, and of 1
     if quota.cpus is not None:
         runtime, period = str(round(quota.cpus * _PERIOD_US)), str(_PERIOD_US)
@@ -109,14 +96,14 @@ def _made(quota: Quota, root: Path) -> Scope:
         limits = {name: value for new, _ in wanted.values() for name, value in new.items()}
         parents = _upwards(mount, _own_group(root, ""))
         if group := _first_group(parents, limits, refused, [*wanted]):
-            return Scope(quota, (group,))
+            return (group,)
     for controller, (_, limits) in wanted.items():
         parents = _upwards(mount / controller, _own_group(root, controller))
         is_there = (mount / controller / "cgroup.procs").exists()
         if is_there and (group := _first_group(parents, limits, refused)):
             groups.append(group)
     if len(groups) == len(wanted):
-        return Scope(quota, tuple(groups))
+        return tuple(groups)
     for group in groups:  # all of them, or none
         _remove(group)
     why = "; ".join(refused) or "no hierarchy with the controllers cpu and memory is mounted"

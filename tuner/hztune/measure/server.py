@@ -47,7 +47,6 @@ from hztune.scratch import scratch_folder
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
-_TURN_S = 0.05
 IN_BACKGROUND = Fault(
     "failed",
     "the server went to the background: its first process ended, and left others, which were "
@@ -85,15 +84,13 @@ Use = Callable[[Launch], Run]  # waits until a server answers, and does with it 
 def serve_once(
     unit: Unit,
     *,
-    standing: bool = False,
     rest: RestPlan | None = None,
     use: Use | None = None,
     most_s: float = 0.0,
 ) -> Run:
     """Runs a server in its place, and its load, or what is done with it instead (`use`).
 
-    `standing`: The server stands still for half of the time under load. `most_s`: What `use` takes.
-    HztuneError: something answers on the server's port before.
+    `most_s`: What `use` takes. HztuneError: something answers on the server's port before.
     """
     service = _service(unit.program)
     if service.port and _listens(service.port):
@@ -104,7 +101,7 @@ def serve_once(
     rounds, idle_s = (rest.rounds, rest.idle_s) if rest else (1, 0.0)
     needed_s = most_s or unit.program.ready_s + rounds * (unit.limit_s + idle_s)
     with swept() as pids, launched(unit, more_s=needed_s + _STOP_S - unit.limit_s) as launch:
-        used = use(launch) if use else _used(launch, unit, standing, rest)
+        used = use(launch) if use else _used(launch, unit, rest)
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
@@ -113,7 +110,7 @@ def serve_once(
     return replace(run, fault=fault, **told)
 
 
-def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> Run:
+def _used(launch: Launch, unit: Unit, rest: RestPlan | None) -> Run:
     server, program = launch.child, unit.program
     watch = MemoryWatch(server.pid, rest or RestPlan())
     with watch.watching() if rest else contextlib.nullcontext():
@@ -123,7 +120,7 @@ def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> 
         before_ns, rates, wall_s = tree_cpu_ns(server.pid), list[float](), 0.0
         for _ in range(rest.rounds if rest else 1):
             watch.load()
-            used = under_load(server, unit, standing)
+            used = under_load(server, unit)
             if used.fault is not None:
                 return used
             wall_s += used.wall_s
@@ -139,7 +136,7 @@ def _used(launch: Launch, unit: Unit, standing: bool, rest: RestPlan | None) -> 
     return replace(used, wall_s=wall_s, server_cpu_ns=worked_ns, rested=rested)
 
 
-def under_load(server: process.Child, unit: Unit, standing: bool = False) -> Run:
+def under_load(server: process.Child, unit: Unit) -> Run:
     """Puts a server that answers under load once; returns the time and the words of the load."""
     span_s = unit.program.span_s
     words = ["/bin/sh", "-c", _service(unit.program).load]
@@ -151,11 +148,6 @@ def under_load(server: process.Child, unit: Unit, standing: bool = False) -> Run
             if span_s and not was_told and time.monotonic() > began + span_s:
                 was_told = True
                 os.killpg(load.pid, signal.SIGINT)
-            for number in (signal.SIGSTOP, signal.SIGCONT) if standing else ():
-                for pid in live.descendants(server.pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-                load.wait(_TURN_S)
         done = load.finish(0.0)
     if done.timed_out:
         late = unit.overtime(done.stderr)

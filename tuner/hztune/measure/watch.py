@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import NamedTuple
 
 from hztune import artifacts
 from hztune.allocator import live
@@ -205,30 +204,19 @@ def _tree_sum(launcher: int, first: int, end: int) -> int:
     return sum(int(word) for words in fields for word in words)
 
 
-class TreeMemory(NamedTuple):
-    """Memory that the processes of a tree answer for, KiB, without pages of mapped files.
+def tree_memory(launcher: int) -> tuple[int, int]:
+    """KiB that the processes below hz-launch hold, and those given back lazily (MADV_FREE).
 
-    How much of those each answers for depends on every other process that maps the same file.
+    Without pages of mapped files: how much of those each answers for depends on every other process
+    that maps the same file. Of a page that several share it is a part.
     """
-
-    resident_kb: int  # what is resident; of a page that several share, a part of it
-    lazy_kb: int  # what of it was given back lazily (MADV_FREE)
-
-    @property
-    def kept_kb(self) -> int:
-        """What is resident and was not given back."""
-        return max(0, self.resident_kb - self.lazy_kb)
-
-
-def tree_memory(launcher: int) -> TreeMemory:
-    """Reads the memory of the processes below hz-launch."""
     resident = lazy = 0
     for pid in live.descendants(launcher):
         told = _FIGURES.findall(text_or_empty(Path(f"/proc/{pid}/smaps_rollup")))
         found = {name: int(kb) for name, kb in told}
         resident += found.get("Pss_Anon", 0) + found.get("Pss_Shmem", 0)
         lazy += found.get("LazyFree", 0)
-    return TreeMemory(resident, lazy)
+    return resident, lazy
 
 
 class MemoryWatch:
@@ -265,14 +253,14 @@ class MemoryWatch:
             if ended(read_for_s / _READINGS):
                 return False
             seen.append(tree_memory(self._launcher))
-        if not any(each.resident_kb for each in seen):
+        if not any(resident_kb for resident_kb, _ in seen):
             raise HztuneError(
                 "the memory of the program may not be read: it runs as another user, or forbids it "
                 "(PR_SET_DUMPABLE); run hztune as root"
             )
-        held = sorted(seen, key=lambda each: each.kept_kb)[_READINGS // 2]
+        kept = sorted((max(0, resident_kb - lazy_kb), lazy_kb) for resident_kb, lazy_kb in seen)
         times = self._load_ms, rest_ms, self._now_ms()
-        self.rounds.append(RestRound(*times, held.kept_kb, held.lazy_kb))
+        self.rounds.append(RestRound(*times, *kept[_READINGS // 2]))
         self.load()
         return True
 
@@ -287,7 +275,7 @@ class MemoryWatch:
         while not ended.wait(pause_s):
             began_s = time.monotonic()
             held = tree_memory(self._launcher)
-            if held.resident_kb:
+            if held[0]:
                 self.points.append((self._now_ms(), *held))
             if len(self.points) > _MOST_POINTS:
                 self.points, least_s = self.points[::2], 2.0 * least_s

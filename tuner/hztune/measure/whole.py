@@ -27,13 +27,7 @@ from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run, Unit, rest_once, time_once
 from hztune.measure.program import Program, hook
-from hztune.measure.server import (
-    LOAD_PATIENCE_S,
-    LOAD_SPAN_S,
-    refuse_fixed_time,
-    serve_once,
-    with_port_and_dir,
-)
+from hztune.measure.server import serve_once, with_port_and_dir
 from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
@@ -323,13 +317,7 @@ class RunExecutor(WholeExecutor):
         self._enter(index, part, run, turn, evidence)
 
     def _run(
-        self,
-        part: Part,
-        seed: int,
-        rng: random.Random,
-        *,
-        standing: bool = False,
-        counts: bool = False,
+        self, part: Part, seed: int, rng: random.Random, *, counts: bool = False
     ) -> tuple[int, int, dict[str, int], Run]:
         """Runs an arm between its hooks; when, how long (ns), what passed meanwhile, the run."""
         with with_port_and_dir(self._own(part)) as program:
@@ -338,7 +326,7 @@ class RunExecutor(WholeExecutor):
             hook("--prepare", program.prepare, self.identity.base)
             watch, began_ns = Watch(), time.monotonic_ns()
             if program.service is not None:
-                run = serve_once(unit, standing=standing, rest=rest)
+                run = serve_once(unit, rest=rest)
             else:
                 run = rest_once(unit) if rest else time_once(unit)
             length_ns, passed = max(1, time.monotonic_ns() - began_ns), watch.passed()
@@ -346,22 +334,20 @@ class RunExecutor(WholeExecutor):
             hook("--cleanup", program.cleanup, self.identity.base)
         return began_ns, length_ns, passed, run
 
-    def _uncounted(self, parts: list[Part], rng: random.Random, *, standing: bool = False) -> Run:
-        """Runs the first arm that can run, and enters nothing; see `serve_once` for `standing`."""
+    def _uncounted(self, parts: list[Part], rng: random.Random) -> Run:
+        """Runs the first arm that can run, and enters nothing."""
         for part in parts:
             if part.fault is None:
-                return self._run(part, rng.randrange(SEEDS), rng, standing=standing)[-1]
+                return self._run(part, rng.randrange(SEEDS), rng)[-1]
         return Run(parts[0].fault)
 
     def _warm_up(self, parts: list[Part], rng: random.Random) -> float:
         """Fills the caches of the machine, before the first block only; returns the seconds."""
         started, plan = time.monotonic(), self.program.rest
-        for number in range(self._warmups):
-            tries_load = number == 0 and self.program.service is not None
+        for _ in range(self._warmups):
             began = time.monotonic()
-            run = self._try_load(parts, rng) if tries_load else self._uncounted(parts, rng)
-            took_s = run.wall_s if tries_load else time.monotonic() - began
-            took_s = self.program.span_s or took_s
+            run = self._uncounted(parts, rng)
+            took_s = self.program.span_s or time.monotonic() - began
             if plan is not None:  # what counts has rests, too
                 loads = 1 if self.program.service is None else plan.rounds
                 took_s = loads * took_s + plan.rounds * plan.idle_s
@@ -371,21 +357,3 @@ class RunExecutor(WholeExecutor):
                 break
         self._warmups = 0
         return time.monotonic() - started
-
-    def _try_load(self, parts: list[Part], rng: random.Random) -> Run:
-        """Finds out how the load of a server ends: by itself, or when it is told to."""
-        program = self.program
-        if program.rate is None:
-            alone = self._uncounted(parts, rng)
-            longer = self._uncounted(parts, rng, standing=True) if alone.fault is None else alone
-            if longer.fault is None:
-                worked = longer.server_cpu_ns / max(1, alone.server_cpu_ns)
-                refuse_fixed_time(alone.wall_s, longer.wall_s, worked)
-            return alone
-        self.tell_load(min(LOAD_PATIENCE_S, program.timeout_s / 2))
-        alone = self._uncounted(parts, rng)
-        ends_well = alone.fault is None and not isinstance(
-            program.measure(alone.wall_s, alone.stdout), Fault
-        )
-        self.tell_load(LOAD_SPAN_S if alone.was_told and ends_well else program.span_s)
-        return alone

@@ -216,7 +216,7 @@ class _Look:
             return Run(fault)
         self.ready_s = time.monotonic() - began
         before_ns, before = tree_cpu_ns(server.pid), tree_faults(server.pid)
-        sight.before_kb = max(1, tree_memory(server.pid).resident_kb)
+        sight.before_kb = max(1, tree_memory(server.pid)[0])
         self.load_ns = time.monotonic_ns()
         used = under_load(server, unit)
         if used.fault is not None and used.fault.status == "hang":
