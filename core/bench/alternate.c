@@ -326,9 +326,8 @@ static int take_words(hz_job *job, int at, int argc, char **argv)
     const int left = argc - at - 2;
     const int count = (int)hz_parse_whole(name, argv[at + 1], 1, WORDS_MAX);
     if (count > left) hz_refuse("--%s %d: only %d words stand behind it", name, count, left);
-    job->words = calloc((size_t)count + 1, sizeof *job->words);
-    if (job->words == NULL) hz_fail("no memory for %d words", count);
-    memcpy(job->words, argv + at + 2, (size_t)count * sizeof *job->words);
+    job->words = argv + at + 2;
+    job->word_count = (size_t)count;
     return at + 2 + count;
 }
 

@@ -86,6 +86,7 @@ enum {
 /* A process tree behind hz-launch. */
 typedef struct hz_job {
     char **words;          /* behind hz-launch's own; NULL: the unit has no such job */
+    size_t word_count;     /* how many */
     hz_child keeper;       /* hz-launch */
     int gate;              /* socket: the program's pid, our permission, hz-launch's report */
     pid_t program;         /* the program */

@@ -31,7 +31,7 @@ enum {
 /* --- starting -------------------------------------------------------------------------------- */
 
 /* hz-launch, which stands beside this program. */
-static char *launcher(void)
+static const char *launcher(void)
 {
     static char path[PATH_MAX + sizeof "/hz-launch"];
     const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
@@ -48,36 +48,29 @@ static bool is_shared(const hz_unit *unit)
 }
 
 /* hz-launch's words for a job; never freed. */
-static char **job_words(const hz_unit *unit, const hz_job *job)
+static const char *const *job_words(const hz_unit *unit, const hz_job *job)
 {
-    static char gated[] = "--gated";
-    static char keep_session[] = "--keep-session";
-    static char json[] = "--json-fd";
-    static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
-    static char join[] = "--join";
-    static char own_network[] = "--own-network";
-    static char network_of[] = "--network-of";
-    size_t count = 0;
-    while (job->words[count] != NULL) count++;
-    char **words = calloc(count + OWN_WORDS + 1, sizeof *words);
-    if (words == NULL) hz_fail("no memory for %zu words", count);
-    char **end = words;
-    *end++ = launcher();
-    *end++ = gated;
-    *end++ = json;
-    *end++ = fd;
-    if (is_shared(unit)) *end++ = keep_session;
-    if (unit->door != NULL) {
-        *end++ = join;
-        *end++ = unit->door;
-    }
-    if (unit->has_network && job == &unit->main && is_shared(unit)) {
-        *end++ = network_of;
-        if (asprintf(end++, "%d", (int)unit->service.keeper.pid) < 0) hz_fail("no memory");
-    } else if (unit->has_network) {
-        *end++ = own_network;
-    }
-    memcpy(end, job->words, count * sizeof *words);
+    static const char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
+    const bool is_load = job == &unit->main && is_shared(unit);
+    char *service = NULL;
+    const char **words = calloc(job->word_count + OWN_WORDS + 1, sizeof *words);
+    if (words == NULL || asprintf(&service, "%d", (int)unit->service.keeper.pid) < 0)
+        hz_fail("no memory for %zu words", job->word_count);
+    const char *const own[OWN_WORDS] = {
+        launcher(),
+        "--gated",
+        "--json-fd",
+        fd,
+        is_shared(unit) ? "--keep-session" : NULL,
+        unit->door != NULL ? "--join" : NULL,
+        unit->door,
+        unit->has_network ? is_load ? "--network-of" : "--own-network" : NULL,
+        unit->has_network && is_load ? service : NULL,
+    };
+    const char **end = words;
+    for (size_t i = 0; i < OWN_WORDS; i++)
+        if (own[i] != NULL) *end++ = own[i];
+    memcpy(end, job->words, job->word_count * sizeof *words);
     return words;
 }
 
@@ -141,15 +134,11 @@ static void await_joined(const hz_unit *unit, pid_t program)
 void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
 {
     int ends[2];
-    char **words = job->words;
     const bool is_kept = job == &unit->main && all->folder != NULL;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         hz_fail("cannot make a socket: %s", strerror(errno));
-    memset(job, 0, offsetof(hz_job, report));
-    job->report_bytes = 0;
-    job->words = words;
-    job->program_fd = -1;
-    job->gate = ends[0];
+    *job = (hz_job){
+        .words = job->words, .word_count = job->word_count, .program_fd = -1, .gate = ends[0]};
     hz_child_start(&job->keeper, &(hz_spawn){.argv = job_words(unit, job),
                                              .given_fd = ends[1],
                                              .gate_fd = -1,

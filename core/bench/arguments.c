@@ -116,29 +116,22 @@ static void answer_help(const hz_command *command)
 
 int hz_parse_option(const hz_command *command, void *target, int at, int argc, char **argv)
 {
-    char name[64];
     const hz_option *found = NULL;
     const char *word = argv[at];
+    const bool is_option = strncmp(word, "--", 2) == 0;
     if (strcmp(word, "--help") == 0) answer_help(command);
-    const size_t length = strcspn(word, "=");
-    const char *text = word[length] == '=' ? word + length + 1 : NULL;
-    (void)snprintf(name, sizeof name, "%.*s", (int)length, word);
-    for (size_t i = 0; i < command->count && strncmp(name, "--", 2) == 0; i++)
-        if (hz_same_name(name + 2, command->options[i].name)) found = &command->options[i];
-    if (found == NULL && (command->other == NULL || strncmp(name, "--", 2) != 0))
+    for (size_t i = 0; i < command->count && is_option; i++)
+        if (hz_same_name(word + 2, command->options[i].name)) found = &command->options[i];
+    if (found == NULL && (command->other == NULL || !is_option))
         hz_refuse("%s: not an option: see %s --help", word, program_invocation_short_name);
-    if (found != NULL && found->value == NULL) {
-        if (text != NULL) hz_refuse("%s takes no value", name);
-        text = "";
-    } else if (text == NULL) {
-        if (++at == argc) hz_refuse("%s: its value is missing", name);
-        text = argv[at];
-    }
+    const bool has_value = found == NULL || found->value != NULL;
+    if (has_value && at + 1 == argc) hz_refuse("%s: its value is missing", word);
+    const char *text = has_value ? argv[at + 1] : "";
     if (found != NULL)
         store(found, target, found->name, text);
     else
-        command->other(target, name + 2, text);
-    return at + 1;
+        command->other(target, word + 2, text);
+    return at + 1 + has_value;
 }
 
 int hz_parse_launcher(const hz_command *command, void *target, int argc, char **argv)

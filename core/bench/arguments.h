@@ -65,8 +65,8 @@ double hz_parse_decimal(const char *name, const char *text, double low, double h
 bool hz_same_name(const char *given, const char *name);
 
 /*
- * Reads the option that stands at `at`, as "--name value" or "--name=value"; returns the index of
- * the word behind it. Answers --help, and refuses what the command does not take.
+ * Reads the option that stands at `at`, and its value behind it; returns the index of the word
+ * behind both. Answers --help, and refuses what the command does not take.
  */
 int hz_parse_option(const hz_command *command, void *target, int at, int argc, char **argv);
 

@@ -166,7 +166,7 @@ static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], co
     if (!pass_gate(spawn->gate_fd)) _exit(HZ_STATUS_FAILED);
     for (const char *const *word = spawn->changes; word != NULL && *word != NULL; word++)
         hz_variable_set(*word);
-    if (has_joined) (void)execvp(spawn->argv[0], spawn->argv);
+    if (has_joined) (void)execvp(spawn->argv[0], (char *const *)(uintptr_t)spawn->argv);
     const int why = has_joined ? errno : why_not;
     (void)!write(report, &why, sizeof why);
     _exit(HZ_STATUS_FAILED);

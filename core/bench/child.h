@@ -52,7 +52,7 @@ typedef struct hz_child {
 
 /* What to start. */
 typedef struct hz_spawn {
-    char **argv;                /* program and arguments */
+    const char *const *argv;    /* program and arguments */
     const char *const *changes; /* see hz_variable_set; NULL behind the last, or no list */
     int given_fd;               /* becomes descriptor HZ_GIVEN_FD of the child; -1: none */
     int gate_fd;        /* socket: the child tells its pid there and waits for a byte before it

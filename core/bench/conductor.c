@@ -48,16 +48,18 @@ static hz_turn_page *make_page(const hz_conductor *conductor, int *fd)
     return page;
 }
 
-/* What an arm executes: the common words, the first one replaced where it has its own program. */
-static char **arm_words(const hz_conductor *conductor, const hz_arm *arm)
+/* What an arm executes: the common words, or its own program with them, and "--turns 3". */
+static const char *const *arm_words(const hz_conductor *conductor, const hz_arm *arm)
 {
-    if (arm->program == NULL) return conductor->program;
+    static const char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
     size_t count = 0;
     while (conductor->program[count] != NULL) count++;
-    char **words = calloc(count + 1, sizeof *words);
+    const char **words = calloc(count + 3, sizeof *words);
     if (words == NULL) hz_fail("no memory for %zu arguments", count);
     memcpy(words, conductor->program, count * sizeof *words);
-    words[0] = strdup(arm->program);
+    if (arm->program != NULL) words[0] = arm->program;
+    words[count] = "--turns";
+    words[count + 1] = fd;
     return words;
 }
 
@@ -394,26 +396,13 @@ static const hz_option options[] = {
 
 static const hz_command command = {about, options, sizeof options / sizeof options[0], NULL};
 
-/* The program's words with "--turns 3" after them. */
-static char **with_turns(char **words, int count)
-{
-    static char option[] = "--turns";
-    static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
-    char **argv = calloc((size_t)count + 3, sizeof *argv);
-    if (argv == NULL) hz_fail("no memory for %d arguments", count);
-    memcpy(argv, words, (size_t)count * sizeof *argv);
-    argv[count] = option;
-    argv[count + 1] = fd;
-    return argv;
-}
-
 static void parse(hz_conductor *conductor, int argc, char **argv)
 {
     const int at = hz_parse_launcher(&command, conductor, argc, argv);
     if (conductor->arm_count == 0) hz_refuse("--arm is missing: there is nothing to measure");
     if (conductor->skip_ns >= conductor->turn_ns)
         hz_refuse("--skip-ms: must be shorter than --turn-ms");
-    conductor->program = with_turns(argv + at, argc - at);
+    conductor->program = argv + at;
 }
 
 int main(int argc, char **argv)

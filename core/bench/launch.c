@@ -400,7 +400,7 @@ int main(int argc, char **argv)
     hz_preload_complete();
     l.signal_fd = hz_become_keeper();
     l.start_ns = hz_clock_ns();
-    hz_child_start(&l.child, &(hz_spawn){.argv = argv + at,
+    hz_child_start(&l.child, &(hz_spawn){.argv = (const char *const *)(argv + at),
                                          .given_fd = -1,
                                          .gate_fd = l.is_gated ? fileno(out) : -1,
                                          .doors = l.doors,

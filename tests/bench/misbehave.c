@@ -1,7 +1,7 @@
 /*
  * A workload that goes wrong on demand, compiled into hz-bench by the tests (HZ_EXTRA_WORKLOAD).
  *
- * The variable HZ_MISCHIEF says how: crash, abort, hang, eat, exit, refuse, flood, drown, share or
+ * The variable HZ_MISCHIEF says how: crash, hang, eat, exit, flood, drown, share or
  * never_ready. It is a variable and not a parameter because arms differ by their environment only.
  * Without it, the workload allocates and frees 64 bytes.
  */
@@ -31,19 +31,9 @@ static void crash(void)
     (void)raise(SIGSEGV);
 }
 
-static void give_up(void)
-{
-    abort();
-}
-
 static void leave(void)
 {
     _exit(0);
-}
-
-static void refuse(void)
-{
-    _exit(78);
 }
 
 /* A megabyte a step on stderr. */
@@ -72,8 +62,8 @@ static const struct {
     const char *word;
     void (*act)(void);
 } mischiefs[] = {
-    {"crash", crash},   {"abort", give_up}, {"hang", hang},   {"eat", eat},     {"exit", leave},
-    {"refuse", refuse}, {"flood", flood},   {"drown", drown}, {"share", share},
+    {"crash", crash}, {"hang", hang},   {"eat", eat},     {"exit", leave},
+    {"flood", flood}, {"drown", drown}, {"share", share},
 };
 
 static void (*chosen)(void);

@@ -221,19 +221,6 @@ def test_the_pace_of_the_recording_is_kept(programs, written, pace, least_s):
     assert programs.result(f"trace:{path}", "--ops", 1, "--pace", pace)["seconds"] >= least_s
 
 
-def test_a_trace_goes_on_in_turns(programs, preload, written):
-    arms = [word for name in ("hz", "jemalloc") for word in (
-        "--arm", name, "--env", f"LD_PRELOAD={preload(name)['LD_PRELOAD']}")]  # fmt: skip
-    events = turns_of(programs, written(*conveyor(400)), "--rounds", 6, *arms)
-    turns = [each for each in events if each["event"] == "turn"]
-    assert len(turns) == 12
-    for name in ("hz", "jemalloc"):  # beside other work, a turn of 10 ms may get no CPU at all
-        assert sum(turn["ops"] > 0 for turn in turns if turn["arm"] == name) >= 2
-    assert all(0 < turn["rss_kb"] < 30000 for turn in turns)
-    for ended in (each for each in events if each["event"] == "exit"):
-        assert ended["status"] == "ok" and ended["result"]["trace"]["rounds"] > 0, ended
-
-
 def test_a_turn_of_whole_rounds_ends_where_a_round_does(programs, written):
     """Even where a turn is over before all threads have heard of it."""
     late = [churn(2000), churn(2000)]

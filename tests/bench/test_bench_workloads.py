@@ -53,14 +53,6 @@ def test_the_list_documents_everything(programs):
                 assert param["low"] <= param["default"] <= param["high"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_can_be_set(programs, name):
-    (workload,) = (each for each in listing(programs) if each["name"] == name)
-    told = [word for row in workload["params"] for word in (f"--{row['name']}", row["default"])]
-    result = programs.result(name, "--threads", 2, "--ops", 10, *told, *HURRY.get(name, ()))
-    assert len(result["params"]) == len(workload["params"])
-
-
 def test_every_setting_runs_with_the_values_it_names(programs):
     for workload in listing(programs):
         for setting in workload["settings"]:
