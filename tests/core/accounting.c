@@ -167,25 +167,6 @@ CHECK("hz_stats_json tells the live blocks of each class")
     require_live(hz_counter("live_bytes"), "as live_bytes");
 }
 
-static void *tell_all(void *file)
-{
-    require(malloc_info(0, file) == 0, "malloc_info failed");
-    return NULL;
-}
-
-CHECK("malloc_info needs no more stack than the smallest has")
-{
-    enum { LEAST_STACK = 16 << 10 };
-    pthread_t thread;
-    pthread_attr_t attributes;
-    FILE *file = fopen("/dev/null", "w");
-    pthread_attr_init(&attributes);
-    require(pthread_attr_setstacksize(&attributes, LEAST_STACK) == 0, "the stack is refused");
-    require(pthread_create(&thread, &attributes, tell_all, file) == 0, "pthread_create failed");
-    (void)thread_end(thread);
-    (void)fclose(file);
-}
-
 PROGRAM("--xml")
 {
     static char buffer[1 << 16];

@@ -186,54 +186,6 @@ CHECK("all blocks of the longest span are nearer than any address counts")
 
 /* ---- the worked example of block.h ---------------------------------------------------------- */
 
-static char header[1 << 14]; /* the text of block.h */
-
-static void read_header(void)
-{
-    FILE *file = fopen(BLOCK_H, "r");
-    require(file != NULL, "%s cannot be read", BLOCK_H);
-    header[fread(header, 1, sizeof header - 1, file)] = 0;
-    (void)fclose(file);
-}
-
-/* The comment has a line that begins with this name and this number. */
-static void require_line(const char *name, int digits, uint64_t number)
-{
-    char line[64];
-    (void)snprintf(line, sizeof line, " *     %-18s0x%0*" PRIx64 " ", name, digits, number);
-    require(strstr(header, line) != NULL, "block.h has no line \"%s\"", line);
-}
-
-static void require_remainder(hz_page_entry *page, uint64_t address, bool is_start)
-{
-    char name[32];
-    (void)snprintf(name, sizeof name, "0x%" PRIx64, address);
-    require_line(name, 16, remainder(page, address));
-    require_told(page, address, is_start);
-}
-
-CHECK("the numbers of the worked example in block.h are right")
-{
-    enum { CLASS = 3, SHARD = 2, BYTES = 48 };
-    const uint64_t first = 0x500000010040, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
-    uint64_t second[2] = {0};
-    hz_page_entry page = entry_in(CLASS, SHARD, last);
-    read_header();
-    require(hz_class_bytes[CLASS] == BYTES, "class %d has other blocks", CLASS);
-    require(-page.step == UINT64_MAX / BYTES + 41595, "the slope");
-    require_line("which stack", 4, hz_step_stack(page.step));
-    require_line("step", 16, page.step);
-    require_line("origin", 16, page.origin);
-    for (uint64_t address = first; address <= last; address += BYTES)
-        require_remainder(&page, address, true);
-    require_remainder(&page, first + HZ_GRANULE_BYTES, false);
-    require_remainder(&page, last + BYTES, false);
-    require_remainder(&page, first - BYTES, true); /* in the colour */
-    require_remainder(&page, first + 2 * extents[0].sharing_bytes, false);
-    hz_seal(second, key);
-    require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
-}
-
 CHECK("a large block starts at its first byte only")
 {
     const uint64_t start = (uint64_t)5 << 30;

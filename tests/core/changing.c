@@ -204,9 +204,6 @@ CHECK("a trim reaches the magazines of a thread that calls again")
 /* ---- hooks ---------------------------------------------------------------------------------- */
 
 static char heard[MESSAGE];
-static void *reserve;
-static size_t wanted;
-
 static void hear(const char *text)
 {
     snprintf(heard, sizeof heard, "%s", text);
@@ -222,26 +219,4 @@ CHECK("a hook gets the messages")
     require(strstr(heard, "hz: a block was written to after") == heard, "it heard: %s", heard);
     require(heard[strlen(heard) - 1] == '\n', "the line has no end");
     require(hz_on_message(NULL) == hear, "the hook was another");
-}
-
-static bool give_the_reserve(size_t size)
-{
-    const bool has_one = reserve != NULL;
-    wanted = size;
-    hz_free(reserve);
-    reserve = NULL;
-    return has_one;
-}
-
-CHECK("a hook may free memory when there is none")
-{
-    enum { MANY = 64 << 20 };
-    reserve = hz_malloc(2 * (size_t)MANY);
-    require(reserve != NULL, "there is no memory at all");
-    require(setrlimit(RLIMIT_AS, &(struct rlimit){1, 1}) == 0, "there is no limit");
-    require(hz_malloc(MANY) == NULL, "memory is left");
-    (void)hz_on_out_of_memory(give_the_reserve);
-    require(hz_malloc(MANY) != NULL, "the reserve is of no use");
-    require(wanted == MANY, "the hook heard of %zu bytes", wanted);
-    require(hz_malloc(2 * (size_t)MANY) == NULL, "memory is left after all");
 }

@@ -5,15 +5,13 @@
  */
 #include "linked.h"
 
-#include "check.h"
+#include "churn.h"
 #include "fake_os.h"
 
-#include <errno.h>
-#include <stdbool.h>
-#include <string.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
-enum { ALL_CALLS = -1, SLOTS = 300, STEPS = 2000 };
+enum { ALL_CALLS = -1, STEPS = 2000 };
 
 /* ---- what fails ------------------------------------------------------------------------------ */
 
@@ -44,89 +42,6 @@ long os_call(long number, const long words[HZ_OS_CALL_WORDS])
 
 /* ---- the victim ------------------------------------------------------------------------------ */
 
-typedef struct slot {
-    unsigned char *block;
-    size_t size;
-} slot;
-
-static size_t some_size(uint64_t draw)
-{
-    static const size_t most[] = {256, 256, 2048, 30000, 300000, 1000000};
-    return (draw >> 8) % most[draw % COUNT(most)] + 1;
-}
-
-static void mark(const slot *this)
-{
-    this->block[0] = this->block[this->size - 1] = (unsigned char)this->size;
-}
-
-static void require_marked(const slot *this)
-{
-    require(this->block[0] == (unsigned char)this->size &&
-                this->block[this->size - 1] == (unsigned char)this->size,
-            "a block of %zu bytes changed", this->size);
-}
-
-static unsigned char *take(uint64_t draw, size_t size)
-{
-    if (draw % 5 != 0) return draw % 5 == 1 ? memalign(4096, size) : malloc(size);
-    unsigned char *block = calloc(1, size);
-    for (size_t i = 0; block != NULL && i < size; i += i < 4096 ? 1 : 509)
-        require(block[i] == 0, "byte %zu of calloc(1, %zu) is %d", i, size, block[i]);
-    /* so that a calloc that trusts a failed purge is seen */
-    return block != NULL ? memset(block, 0xd1, size) : NULL;
-}
-
-static void refill(slot *this, uint64_t draw)
-{
-    this->size = some_size(draw);
-    errno = 0;
-    this->block = take(draw >> 40, this->size);
-    require(this->block != NULL || errno == ENOMEM, "NULL with errno %d", errno);
-    if (this->block != NULL) mark(this);
-}
-
-static void resize(slot *this, uint64_t draw)
-{
-    const size_t size = some_size(draw);
-    errno = 0;
-    unsigned char *moved = realloc(this->block, size);
-    require(moved != NULL || errno == ENOMEM, "realloc gave NULL with errno %d", errno);
-    if (moved == NULL) return require_marked(this);
-    require(moved[0] == (unsigned char)this->size, "realloc lost the contents");
-    *this = (slot){moved, size};
-    mark(this);
-}
-
-static void release(slot *this)
-{
-    require_marked(this);
-    errno = 1234;
-    free(this->block);
-    require(errno == 1234, "free of %zu bytes set errno to %d", this->size, errno);
-    this->block = NULL;
-}
-
-static void churn(slot *slots, uint64_t state)
-{
-    for (size_t i = 0; i < STEPS; i++) {
-        const uint64_t draw = random_next(&state);
-        slot *this = &slots[(draw >> 48) % SLOTS];
-        if (this->block == NULL)
-            refill(this, draw);
-        else if (draw % 4 == 0)
-            resize(this, draw >> 2);
-        else
-            release(this);
-    }
-}
-
-static void free_all(slot *slots)
-{
-    for (size_t i = 0; i < SLOTS; i++)
-        if (slots[i].block != NULL) release(&slots[i]);
-}
-
 static void require_recovered(void)
 {
     static void *blocks[400];
@@ -140,22 +55,16 @@ static void require_recovered(void)
     for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
 
-static slot slots[SLOTS];
-
 static void victim_alone(void)
 {
     fails = true;
-    churn(slots, first);
-    fails = false;
-    free_all(slots);
+    churn_steps(first, STEPS);
     require_recovered();
 }
 
 static void *churn_in_thread(void *number)
 {
-    slot own[SLOTS] = {{NULL, 0}};
-    churn(own, first * 10 + (uintptr_t)number);
-    free_all(own);
+    churn_steps(first * 10 + (uintptr_t)number, STEPS);
     return NULL;
 }
 
@@ -173,9 +82,8 @@ static void victim_that_must_not_grow(void)
     size_t settled = 0;
     for (int round = 0; round < 6; round++) {
         fails = true;
-        churn(slots, (uint64_t)round);
+        churn_steps((uint64_t)round, STEPS);
         fails = false;
-        free_all(slots);
         (void)malloc_trim(0);
         settled = round == 1 ? resident_bytes() : settled;
     }
@@ -257,8 +165,7 @@ CHECK_IN(60, "a malloc(0) that fails leaks nothing")
 
 PROGRAM("--little")
 {
-    churn(slots, 5); /* what is within the limit must be had, beyond it must fail in order */
-    free_all(slots);
+    churn_steps(5, STEPS); /* what is beyond the limit must fail in order */
 }
 
 CHECK_IN(120, "a process starts where large mappings are refused")
@@ -276,4 +183,5 @@ __attribute__((constructor(101))) static void begin_under_a_limit(void)
     failing_call = larger_than != 0 ? SYS_mmap : ALL_CALLS;
     fails = larger_than != 0;
     first = 1;
+    churn_may_fail = true;
 }

@@ -214,64 +214,6 @@ CHECK("a run that another thread was purging is free")
     require_in_child(use_pages);
 }
 
-static void spoil_list(hz_page_info *run)
-{
-    for (hz_page_info *next; run != NULL; run = next) {
-        next = run->next;
-        run->next = run->previous = (hz_page_info *)8;
-        run->head = run->pages = 7;
-    }
-}
-
-static void spoil_lists(hz_run_lists *lists)
-{
-    for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
-        spoil_list(lists->first[list]);
-        lists->first[list] = (hz_page_info *)8;
-    }
-    lists->filled = UINT64_MAX;
-}
-
-/* Spoils all of the page pool that may be half changed. */
-static void hold_the_page_pool(void)
-{
-    hz_lock_take(&hz_page_pool.lock);
-    spoil_lists(&hz_page_pool.clean);
-    for (uint32_t node = 0; node < hz_map.nodes; node++) spoil_lists(&hz_page_pool.dirty[node]);
-    hz_page_pool.purging = (hz_page_info *)8;
-    hz_page_pool.dirty_pages = 123456;
-    stop_for_good();
-}
-
-CHECK("the page pool that another thread was changing is made anew of its runs")
-{
-    make_free_pages();
-    trim();
-    make_free_pages();
-    stop_a_thread(hold_the_page_pool);
-    require_in_child(use_pages);
-}
-
-/* ---- a fork within the page pool ------------------------------------------------------------ */
-
-/* No system call is made under the lock of the page pool, but a handler of a signal may fork. */
-CHECK("a fork within the page pool loses no run that another thread was purging")
-{
-    stop_a_thread_that_purges();
-    hz_lock_take(&hz_page_pool.lock);
-    const pid_t forked = fork();
-    hz_lock_release(&hz_page_pool.lock);
-    require(forked != -1, "fork");
-    if (forked == 0) (void)alarm(CHILD_SECONDS);
-    if (forked == 0) {
-        trim();
-        require(hz_page_pool.purging == NULL, "a run is lost");
-        use_pages();
-        _exit(0);
-    }
-    require_child_ends(forked);
-}
-
 /* ---- depots and inboxes --------------------------------------------------------------------- */
 
 static void hold_all_locks_of_shards(void)

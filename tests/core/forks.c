@@ -58,42 +58,6 @@ CHECK_IN(120, "atfork handlers may allocate")
     require(atomic_load(&handler_runs) > 0, "no handler ran");
 }
 
-/* It ends through the exit handlers. */
-static void start_threads_and_fork_again(void)
-{
-    crowd own;
-    crowd_start(&own, CHURNERS, churn_run);
-    allocate_in_child();
-    fork_often(1);
-    churn_end(&own);
-    exit(0);
-}
-
-CHECK_IN(120, "children start threads of their own and fork again")
-{
-    crowd_start(&churners, CHURNERS, churn_run);
-    for (size_t i = 0; i < fork_count() / 10; i++) require_of_child(start_threads_and_fork_again);
-    churn_end(&churners);
-}
-
-enum { BLOCKS = 5000 };
-static char *blocks[BLOCKS];
-
-static void require_whole_and_free(void)
-{
-    for (size_t i = 0; i < BLOCKS; i++) {
-        require(blocks[i][0] == (char)i, "block %zu changed", i);
-        free(blocks[i]);
-    }
-}
-
-CHECK("blocks of the parent can be freed in the child, and stay the parent's")
-{
-    for (size_t i = 0; i < BLOCKS; i++) blocks[i] = memset(malloc(i % 900 + 1), (char)i, 1);
-    require_of_child(require_whole_and_free);
-    require_whole_and_free();
-}
-
 static void *fork_from_thread(void *unused)
 {
     for (size_t i = 0; i < fork_count() / 4; i++) require_of_child(allocate_in_child);

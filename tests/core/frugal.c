@@ -34,18 +34,6 @@ CHECK("the first block of a class touches no more pages than it lies on")
     }
 }
 
-CHECK("a magazine keeps its blocks when it moves to a longer array")
-{
-    enum { MOST = 200 };
-    static unsigned char *blocks[MOST];
-    for (size_t count = 1; count <= MOST; count += count / 2 + 1) {
-        for (size_t i = 0; i < count; i++) blocks[i] = memset(malloc(48), (int)i, 48);
-        for (size_t i = 0; i < count; i++)
-            require(blocks[i][0] == i && blocks[i][47] == i, "block %zu has two owners", i);
-        for (size_t i = 0; i < count; i++) free(blocks[i]);
-    }
-}
-
 /* ---- a thread that only frees -----------------------------------------------------------------
  */
 

@@ -13,12 +13,7 @@
 #include "check.h"
 #include "shadow.h"
 
-#include <errno.h>
-#include <malloc.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { THREADS_MAX = 32, SLOTS = 600, MAILBOX = 64 };
@@ -40,7 +35,6 @@ typedef struct worker {
 static worker workers[THREADS_MAX];
 static size_t thread_count;
 static size_t steps;
-static _Atomic uint64_t next_key = 1;
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
@@ -57,51 +51,21 @@ static size_t random_size(uint64_t *state)
 
 static void allocate(worker *self, shadow *slot)
 {
-    const uint64_t draw = random_next(&self->state);
-    size_t alignment = 16;
-    slot->size = random_size(&self->state);
-    slot->key = atomic_fetch_add_explicit(&next_key, 1, memory_order_relaxed);
-    switch (draw % 8) {
-    case 0:
-        slot->block = shadow_take_zeroed(slot->size);
-        break;
-    case 1:
-        slot->block = shadow_take_aligned(draw >> 8, &alignment, slot->size);
-        break;
-    case 2:
-        slot->block = realloc(NULL, slot->size);
-        break;
-    default:
-        slot->block = malloc(slot->size);
-    }
-    require(slot->block != NULL, "no memory for %zu bytes: errno %d", slot->size, errno);
-    require(((uintptr_t)slot->block & (alignment - 1)) == 0, "%zu bytes at %zu gave %p", slot->size,
-            alignment, (void *)slot->block);
-    require(malloc_usable_size(slot->block) >= slot->size, "usable %zu of %zu",
-            malloc_usable_size(slot->block), slot->size);
-    shadow_fill(slot);
+    shadow_take(slot, random_next(&self->state), random_size(&self->state));
     self->live_bytes += slot->size;
 }
 
 static void release(worker *self, shadow *slot)
 {
-    shadow_verify(slot, slot->size, "before free");
     self->live_bytes -= slot->size;
-    free(slot->block);
-    slot->block = NULL;
+    shadow_release(slot);
 }
 
 static void resize(worker *self, shadow *slot)
 {
     const size_t size = random_size(&self->state) + 1; /* realloc to 0 would free */
-    const size_t kept = size < slot->size ? size : slot->size;
-    shadow_verify(slot, slot->size, "before realloc");
-    slot->block = realloc(slot->block, size);
-    require(slot->block != NULL, "no memory to resize to %zu bytes", size);
-    shadow_verify(slot, kept, "after realloc");
     self->live_bytes += size - slot->size;
-    slot->size = size;
-    shadow_fill(slot);
+    shadow_resize(slot, size);
 }
 
 /* ---- hand-over ------------------------------------------------------------------------------ */
@@ -216,6 +180,7 @@ static void the_heap_agrees_with_its_shadow(void)
         workers[t].state = random_next(&seed);
         (void)pthread_mutex_init(&workers[t].inbox.lock, NULL);
     }
+    shadow_learn();
     for (size_t round = 0; round < rounds; round++) run_round();
     free_everything();
 }

@@ -28,32 +28,6 @@ static void *fresh(size_t size)
     return memset(block, 1, size);
 }
 
-/* hz knows every start of a block: for any other address the usable size is 0, and a free would be
- * refused. */
-static void require_only_its_start(unsigned char *block, size_t size)
-{
-    const size_t usable = malloc_usable_size(block);
-    require(usable >= size, "%zu bytes: usable %zu", size, usable);
-    for (size_t at = 1; at < usable; at += at < 5000 ? 1 : 15)
-        require(malloc_usable_size(block + at) == 0, "byte %zu of %zu passes for a block", at,
-                usable);
-}
-
-CHECK_IN(60, "only the starts of blocks pass for blocks")
-{
-    static unsigned char *blocks[200];
-    if (is_full()) return; /* a look at a free block ends the program */
-    for (size_t size = 1; size < 600000; size += size / 5 + 1) {
-        for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = malloc(size);
-        for (size_t i = 0; i < COUNT(blocks); i += 3) free(blocks[i]);
-        for (size_t i = 0; i < COUNT(blocks); i++) {
-            if (i % 3 == 0) continue;
-            require_only_its_start(blocks[i], size);
-            free(blocks[i]);
-        }
-    }
-}
-
 CHECK("a full free, and a fresh block, leave zeroes, in random order")
 {
     int same = 0;
@@ -152,23 +126,46 @@ CHECK_IN(60, "the block that a thread got last may go at any time")
     (void)thread_end(thread);
 }
 
-/* Gets and frees large blocks, so that other threads get them. */
-static void *pass_large_blocks_on(void *unused)
+/* ---- what is handed out --------------------------------------------------------------------- */
+
+/* Whether a word lies near this process's blocks, its stack or its code. */
+static bool is_address(uint64_t word, const void *block)
 {
-    enum { PASSES = 1500 };
-    for (int i = 0; i < PASSES; i++) {
-        free(fresh(200000 + (size_t)i % 4 * 50000));
-        if (i % 16 == 0) (void)sched_yield();
-    }
-    return unused;
+    const uint64_t near = (uint64_t)1 << 36;
+    const uint64_t known[] = {(uint64_t)(uintptr_t)block, (uint64_t)(uintptr_t)&word,
+                              (uint64_t)(uintptr_t)sizes};
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (word - known[i] + near < 2 * near) return true;
+    return false;
 }
 
-/* A call looks at the block that its thread got last, though another thread has it by now. */
-CHECK_IN(60, "the block that a thread got last may become another thread's")
+/* One constant at most; everything else as it came from the system. */
+static void require_tells_nothing(const uint64_t *block, size_t size)
 {
-    crowd all;
-    crowd_start(&all, 12, pass_large_blocks_on);
-    crowd_end(&all);
+    static uint64_t constant;
+    for (size_t i = 0; i < size / 8; i++) {
+        if (block[i] == 0) continue;
+        if (constant == 0) constant = block[i];
+        require(block[i] == constant, "%zu bytes: word %zu is %#llx, and %#llx elsewhere", size, i,
+                (unsigned long long)block[i], (unsigned long long)constant);
+        require(!is_address(block[i], block), "%zu bytes: word %zu is the address %#llx", size, i,
+                (unsigned long long)block[i]);
+    }
+}
+
+/* Also blocks that were freed, all zero, and are handed out again. */
+CHECK_IN(60, "no block that is handed out tells an address")
+{
+    void *blocks[100];
+    for (size_t i = 0; i < 60; i++) {
+        const size_t size = i < 3 ? 200000 : 16u << i % 12;
+        for (size_t j = 0; j < 100; j++) {
+            blocks[j] = malloc(size);
+            require_tells_nothing(blocks[j], size);
+            memset(blocks[j], 0, size);
+        }
+        for (size_t j = 0; j < 100; j++) free(blocks[j]);
+    }
 }
 
 /* ---- what hz says --------------------------------------------------------------------------- */

@@ -185,7 +185,7 @@ static void **reserve;
 
 static bool free_the_reserve(size_t size)
 {
-    (void)size;
+    require(size == 64 * mebibyte || size == 2 * mebibyte, "it hears of %zu bytes", size);
     if (reserve == NULL) return false;
     free_list(reserve);
     reserve = NULL;

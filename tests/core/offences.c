@@ -44,35 +44,12 @@ static void free_elsewhere(void *block)
     (void)thread_end(thread_start(free_here, block));
 }
 
-static void *fresh_here(void *size)
-{
-    return fresh((size_t)size);
-}
-
 /* ---- freed twice ---------------------------------------------------------------------------- */
 
 static void twice(size_t size)
 {
     void *block = fresh(size);
     free(block);
-    free(block);
-}
-
-/* The pages of a large block may serve others by then, and its start lie before their first block:
- * such a free goes by, and harms none (core/SECURITY.md). */
-static void twice_after_churn_of_other_sizes(size_t size)
-{
-    void *block = fresh(size);
-    free(block);
-    for (size_t i = 0; i < 20000; i++) free(malloc(size == 64 ? 80 : 64));
-    free(block);
-}
-
-static void twice_after_a_thousand_others(size_t size)
-{
-    void *block = fresh(size);
-    free(block);
-    for (int i = 0; i < 1000; i++) free(malloc(size));
     free(block);
 }
 
@@ -103,63 +80,6 @@ static void realloc_after_free(size_t size)
     free(block);
     block = realloc(block, size * 2);
     free(block);
-}
-
-static void twice_an_aligned_block(size_t size)
-{
-    void *block = memalign(256, size);
-    free(block);
-    free(block);
-}
-
-static void elsewhere_then_here(size_t size)
-{
-    void *block = fresh(size);
-    free_elsewhere(block);
-    free(block);
-}
-
-static void here_then_elsewhere(size_t size)
-{
-    void *block = fresh(size);
-    free(block);
-    free_elsewhere(block);
-}
-
-static void a_dead_threads_block_twice(size_t size)
-{
-    void *block = thread_end(thread_start(fresh_here, (void *)size));
-    free(block);
-    free(block);
-}
-
-static pthread_barrier_t has_freed;
-
-static void *free_and_stay(void *block)
-{
-    free(block);
-    (void)pthread_barrier_wait(&has_freed);
-    for (;;) (void)pause();
-    return NULL;
-}
-
-/* The block waits in the magazine or ring of the other thread. */
-static void while_parked_with_a_living_thread(size_t size)
-{
-    void *block = fresh(size);
-    (void)pthread_barrier_init(&has_freed, NULL, 2);
-    (void)thread_start(free_and_stay, block);
-    (void)pthread_barrier_wait(&has_freed);
-    free(block);
-}
-
-static void a_stale_free_and_that_of_the_next_owner(size_t size)
-{
-    void *stale = fresh(size);
-    free(stale);
-    void *owned = fresh(size);
-    free(stale);
-    free(owned);
 }
 
 /* ---- no block ------------------------------------------------------------------------------- */
@@ -325,8 +245,8 @@ static void write_after_free(size_t size)
 
 /* ---- the acts ------------------------------------------------------------------------------- */
 
-/* Which mode is promised to end the program; in the default OR_HARMLESS may go by. */
-typedef enum promise { ALWAYS, OR_HARMLESS, LIGHT, FULL } promise;
+/* Which mode is promised to end the program. */
+typedef enum promise { ALWAYS, LIGHT, FULL } promise;
 
 static const struct act {
     const char *what;
@@ -335,14 +255,9 @@ static const struct act {
     size_t detail, from, upto; /* the last two: for sizes of these bounds; 0: all */
 } acts[] = {
     {"a double free", twice, ALWAYS, 0, 0, 0},
-    {"a double free after churn", twice_after_churn_of_other_sizes, ALWAYS, 0, 0, LARGE},
     {"a double free with a write between", twice_with_a_write_between, ALWAYS, 0, 0, 0},
     {"a double free that a trim finds", twice_and_a_trim, ALWAYS, 0, 16, LARGE},
     {"a realloc after free", realloc_after_free, ALWAYS, 0, 0, 0},
-    {"a double free of a dead thread's block", a_dead_threads_block_twice, OR_HARMLESS, 0, 0, 0},
-    {"a double free of an aligned block", twice_an_aligned_block, OR_HARMLESS, 0, 0, 0},
-    {"a free elsewhere, then here", elsewhere_then_here, OR_HARMLESS, 0, 0, 0},
-    {"a free of a parked block", while_parked_with_a_living_thread, OR_HARMLESS, 0, 0, 0},
     {"one byte into a block", into_a_block, ALWAYS, 1, 0, 0},
     {"eight bytes into a block", into_a_block, ALWAYS, 8, 0, 0},
     {"sixteen bytes into a block", into_a_block, ALWAYS, 16, 0, 0},
@@ -362,9 +277,6 @@ static const struct act {
     {"a mark in its top byte", with_a_mark, ALWAYS, 0, 0, 0},
     {"a realloc with a mark in its top byte", realloc_with_a_mark, ALWAYS, 0, 0, 0},
     {"a realloc of the middle of a block", realloc_in_the_middle, ALWAYS, 0, 0, 0},
-    {"a second free after a thousand others", twice_after_a_thousand_others, LIGHT, 0, 0, 0},
-    {"a second free by another thread", here_then_elsewhere, LIGHT, 0, 0, 0},
-    {"a stale free", a_stale_free_and_that_of_the_next_owner, LIGHT, 0, 0, 0},
     {"a second free of malloc(0)", no_bytes_twice, LIGHT, 0, 1, 1},
     {"a read of malloc(0)", read_of_no_bytes, LIGHT, 0, 1, 1},
     {"a write to malloc(0)", write_to_no_bytes, LIGHT, 0, 1, 1},
@@ -448,9 +360,6 @@ static void require_end(const struct act *act, size_t size, bool is_handled)
     run_apart(attempt_it, &this, 30, &end);
     const bool is_told = strstr(end.said, "hz: ") != NULL;
     const bool is_ended = is_handled ? end.status == HANDLED : end.signal == SIGABRT;
-    if (act->by == OR_HARMLESS && !is_hardened() && !is_at_call() && end.signal == 0 &&
-        end.status == 0)
-        return;
     require((is_told && is_ended) || (may_fault(act) && end.signal == SIGSEGV),
             "%s, %zu bytes, handled: %d: signal %d, status %d; it said '%.200s'", act->what, size,
             is_handled, end.signal, end.status, end.said);

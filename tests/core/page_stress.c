@@ -350,10 +350,11 @@ static void unspoil(void)
     hz_page_pool = pool_before;
 }
 
-static void run_child(void)
+static void run_child(bool is_within)
 {
     (void)alarm(CHILD_SECONDS);
     forget_lent_sweeps();
+    if (is_within) (void)hz_purge_all();
     for (size_t i = 0; i < CHILD_STEPS; i++) {
         if (i % STEPS_TO_CHECK == 0) require_agreement();
         step();
@@ -362,12 +363,16 @@ static void run_child(void)
     _exit(0);
 }
 
-static void fork_between(bool is_spoilt)
+/* Also within the page pool: no system call is made under its lock, but a handler of a signal may
+ * fork. */
+static void fork_between(bool is_spoilt, bool is_within)
 {
     lend_sweeps(true);
     if (is_spoilt) spoil();
+    if (is_within) hz_lock_take(&hz_page_pool.lock);
     const pid_t child = fork();
-    if (child == 0) run_child();
+    if (is_within) hz_lock_release(&hz_page_pool.lock);
+    if (child == 0) run_child(is_within);
     if (is_spoilt) unspoil();
     lend_sweeps(false);
     require_child_ends(child);
@@ -383,7 +388,8 @@ CHECK_IN(120, "every page of the page pool has one state and one owner, also aft
     for (size_t i = 0; i < steps; i++) {
         step();
         if (i % STEPS_TO_CHECK == 0) require_agreement();
-        if (i % STEPS_TO_FORK == 0) fork_between(i % (2 * STEPS_TO_FORK) == 0);
+        if (i % STEPS_TO_FORK != 0) continue;
+        fork_between(i / STEPS_TO_FORK % 3 == 0, i / STEPS_TO_FORK % 3 == 1);
     }
     for (size_t number = 0; number < RUNS; number++) {
         if (runs[number].run == NULL) continue;

@@ -313,15 +313,6 @@ CHECK("a call looks at few pages of a large arena")
     }
 }
 
-CHECK("a background thread returns everything, in parts")
-{
-    burst();
-    os_ms += 2 * DELAY_MS;
-    for (size_t before = 0; hz_decay(); before = returned_bytes)
-        require(returned_bytes - before <= MIB, "%zu bytes at once", returned_bytes - before);
-    require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
-}
-
 /* ---- never in vain --------------------------------------------------------------------------- */
 
 static void free_again_and_again(uint64_t ms)

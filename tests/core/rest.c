@@ -71,21 +71,6 @@ CHECK("it opens no descriptor, and survives that all are closed")
     require_that_a_burst_is_given_back(&self);
 }
 
-static void *allocate_a_little(void *unused)
-{
-    free(malloc(BLOCK_BYTES));
-    return unused;
-}
-
-CHECK_IN(60, "two thousand threads come and go beside one background thread")
-{
-    for (int i = 0; i < 2000; i++) {
-        (void)thread_end(thread_start(allocate_a_little, NULL));
-        if (i % 200 == 0) require(threads_now() <= 4, "%zu threads", threads_now());
-    }
-    wait_for_threads(1);
-}
-
 /* ---- forks ---------------------------------------------------------------------------------- */
 
 static void act_as_a_child(void)
@@ -127,32 +112,6 @@ CHECK_IN(60, "a fork while the background thread is made leaves both processes w
 
 /* ---- signals, and the end ------------------------------------------------------------------- */
 
-static atomic_int handled;
-
-static void handle(int signal)
-{
-    (void)signal;
-    atomic_fetch_add(&handled, 1);
-}
-
-/* The mask of the thread is main's. */
-CHECK("no handler runs on the background thread")
-{
-    sigset_t one, pending;
-    rester self;
-    (void)sigemptyset(&one);
-    (void)sigaddset(&one, SIGUSR1);
-    (void)signal(SIGUSR1, handle);
-    (void)pthread_sigmask(SIG_BLOCK, &one, NULL);
-    rester_start(&self);
-    wait_for_threads(3);
-    require(kill(getpid(), SIGUSR1) == 0, "kill: %s", strerror(errno));
-    require_that_a_burst_is_given_back(&self);
-    require(sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1) == 1, "it is not pending");
-    require(atomic_load(&handled) == 0, "a handler ran");
-    rester_end(&self);
-}
-
 static void require_ends_by_handler(void (*act)(void *), void *subject)
 {
     ending result;
@@ -175,47 +134,7 @@ CHECK_IN(60, "exit ends the process, whatever the background thread does")
     for (int i = 0; i < 4; i++) require_ends_by_handler(exit_at_once, NULL);
 }
 
-static rester last;  /* thread of a process whose main has ended */
-static pid_t helper; /* a thread that lets it go, and may end after it */
 static pthread_t main_thread;
-
-static void tell_thread(void)
-{
-    const pid_t self = (pid_t)syscall(SYS_gettid);
-    _exit(self == last.tid || self == helper ? STATUS_OF_HANDLER : 1);
-}
-
-typedef enum how { IN_THE_MIDDLE, AT_REST, CANCELLED, HOWS } how;
-
-static void *end_last(void *ends)
-{
-    helper = (pid_t)syscall(SYS_gettid);
-    require(pthread_join(main_thread, NULL) == 0, "main was not joined");
-    if ((how)(uintptr_t)ends == CANCELLED)
-        (void)pthread_cancel(last.thread);
-    else
-        atomic_store(&last.is_let_go, true);
-    return NULL;
-}
-
-static void main_ends_first(void *ends)
-{
-    (void)atexit(tell_thread);
-    main_thread = pthread_self();
-    rester_start(&last);
-    rester_burst(&last);
-    if ((how)(uintptr_t)ends != IN_THE_MIDDLE) pass(200);
-    (void)pthread_detach(thread_start(end_last, ends));
-    pthread_exit(NULL);
-}
-
-/* The handlers of `exit` run on the last thread: where that is the background thread, or the
- * process waits for it, one of these fails. */
-CHECK_IN(60, "a process whose main has ended ends with its last thread")
-{
-    for (uintptr_t i = 0; i < 2 * HOWS; i++)
-        require_ends_by_handler(main_ends_first, (void *)(i % HOWS));
-}
 
 static void end_with_status(void)
 {

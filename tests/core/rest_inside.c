@@ -126,6 +126,14 @@ static int make_with_helpers(pthread_t *thread, const pthread_attr_t *attributes
     return pthread_create(thread, attributes, start, argument);
 }
 
+CHECK("a program with a malloc of its own gets none")
+{
+    hz_rest_thread_made(&calls);
+    require(!hz_rest_has_thread(), "it has one");
+    bring_the_background_thread();
+    require(hz_rest_has_thread(), "with a heap it gets none");
+}
+
 /* For ever if a thread of the library waits for the one that waits for it. */
 CHECK("a library that makes it may first make threads of its own, which make threads")
 {
@@ -338,19 +346,6 @@ CHECK("it ends while main works on alone")
     bring_the_background_thread();
     wait_until_it_ends();
     require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
-}
-
-static void visit_now_and_then(void)
-{
-    if (sleeps % 3 == 0) visit_the_depots();
-}
-
-CHECK("it ends while main works on alone, with pauses")
-{
-    during = visit_now_and_then;
-    let_a_thread_come_and_go();
-    bring_the_background_thread();
-    wait_until_it_ends();
 }
 
 int main(int argc, char **argv)

@@ -1,24 +1,60 @@
 /*
- * The shadow of a block: what a test knows of a block that it has, for fuzz_shadow.c and the fuzz
- * targets of tests/fuzz. A header, as each of them chooses which malloc it tests (linked.h).
+ * The shadow of a block: what a test knows of a block that it has. A header, as each program
+ * chooses which malloc it tests (linked.h).
+ *
+ * What a block holds changes nothing: some hold what hz itself would write to them. For that a
+ * program reads what hz has written to freed blocks (shadow_learn), and works out from it what hz
+ * would write to any other block of the class.
  */
 #ifndef TEST_SHADOW_H
 #define TEST_SHADOW_H
 
+#include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
 
 typedef struct shadow {
     unsigned char *block; /* NULL: the slot is empty */
-    size_t size;          /* bytes asked for */
+    size_t size;          /* bytes that are filled */
     uint64_t key;         /* seeds the pattern */
+    uint64_t word;        /* in place of the pattern's second word; 0: none */
 } shadow;
 
-static inline unsigned char shadow_pattern(uint64_t key, size_t at)
+enum { SHADOW_LEARNT_BYTES = 131072 }; /* of longer blocks nothing is left when they are free */
+static uint64_t shadow_seals[SHADOW_LEARNT_BYTES / 16 + 1]; /* by usable size, less the address */
+static uint64_t shadow_handed_out;                          /* what hz writes over it */
+
+/* Before there are other threads. */
+static inline void shadow_learn(void)
 {
-    return (unsigned char)((key * UINT64_C(0x9e3779b97f4a7c15) >> 32) + at * 7);
+    for (size_t size = 16; size <= SHADOW_LEARNT_BYTES; size += 16 + size / 1024 * 16) {
+        volatile uint64_t *block = malloc(size);
+        const uintptr_t address = (uintptr_t)block;
+        const size_t usable = malloc_usable_size((void *)address);
+        block[0] = block[1] = 0;
+        free((void *)address);
+        if (usable <= SHADOW_LEARNT_BYTES) shadow_seals[usable / 16] = block[1] ^ address;
+        block = malloc(size);
+        shadow_handed_out = (uintptr_t)block == address ? block[1] : shadow_handed_out;
+        free((void *)(uintptr_t)block);
+    }
+}
+
+static inline uint64_t shadow_word(const shadow *entry)
+{
+    const size_t usable = malloc_usable_size(entry->block);
+    if (entry->size < 16 || usable > SHADOW_LEARNT_BYTES || entry->key % 8 > 1) return 0;
+    if (entry->key % 8 == 1) return shadow_handed_out;
+    return shadow_seals[usable / 16] ^ (uintptr_t)entry->block;
+}
+
+static inline unsigned char shadow_byte(const shadow *entry, size_t at)
+{
+    if (entry->word != 0 && at / 8 == 1) return (unsigned char)(entry->word >> at % 8 * 8);
+    return (unsigned char)((entry->key * UINT64_C(0x9e3779b97f4a7c15) >> 32) + at * 7);
 }
 
 /* Large blocks are written at both ends and once a cache line between. */
@@ -27,17 +63,18 @@ static inline size_t shadow_stride(size_t at, size_t size)
     return at < 512 || at + 512 >= size ? 1 : 64;
 }
 
-static inline void shadow_fill(const shadow *entry)
+static inline void shadow_fill(shadow *entry)
 {
+    entry->word = shadow_word(entry);
     for (size_t at = 0; at < entry->size; at += shadow_stride(at, entry->size))
-        entry->block[at] = shadow_pattern(entry->key, at);
+        entry->block[at] = shadow_byte(entry, at);
 }
 
 /* Verifies the first `size` bytes as they were filled for a block of `entry->size`. */
 static inline void shadow_verify(const shadow *entry, size_t size, const char *when)
 {
     for (size_t at = 0; at < size; at += shadow_stride(at, entry->size)) {
-        const unsigned char wanted = shadow_pattern(entry->key, at);
+        const unsigned char wanted = shadow_byte(entry, at);
         require(entry->block[at] == wanted,
                 "%s: byte %zu of the block %p of %zu bytes is %d, not %d (key %llu)", when, at,
                 (void *)entry->block, entry->size, entry->block[at], wanted,
@@ -45,21 +82,16 @@ static inline void shadow_verify(const shadow *entry, size_t size, const char *w
     }
 }
 
+/* ---- what becomes of a block ---------------------------------------------------------------- */
+
 static inline void *shadow_take_aligned(uint64_t draw, size_t *alignment, size_t size)
 {
+    void *block = NULL;
     *alignment = (size_t)16 << (draw >> 8) % 11;
-    switch (draw % 3) {
-    case 0:
-        return memalign(*alignment, size);
-    case 1:
-        return aligned_alloc(*alignment, size);
-    default: {
-        void *block = NULL;
-        require(posix_memalign(&block, *alignment, size) == 0, "posix_memalign of %zu bytes failed",
-                size);
-        return block;
-    }
-    }
+    if (draw % 3 == 0) return memalign(*alignment, size);
+    if (draw % 3 == 1) return aligned_alloc(*alignment, size);
+    require(posix_memalign(&block, *alignment, size) == 0, "posix_memalign of %zu bytes", size);
+    return block;
 }
 
 static inline unsigned char *shadow_take_zeroed(size_t size)
@@ -69,6 +101,43 @@ static inline unsigned char *shadow_take_zeroed(size_t size)
         require(block[at] == 0, "byte %zu of calloc(1, %zu) is %d", at, size, block[at]);
     return block;
 }
+
+/* By one of seven entry points, and fills all of it that is usable, or what was asked for. */
+static inline void shadow_take(shadow *entry, uint64_t draw, size_t size)
+{
+    size_t alignment = 16;
+    void *block = draw % 8 == 0   ? shadow_take_zeroed(size)
+                  : draw % 8 == 1 ? shadow_take_aligned(draw >> 8, &alignment, size)
+                  : draw % 8 == 2 ? realloc(NULL, size)
+                                  : malloc(size);
+    require(block != NULL, "no memory for %zu bytes: errno %d", size, errno);
+    require(((uintptr_t)block & (alignment - 1)) == 0, "%zu bytes at %zu gave %p", size, alignment,
+            block);
+    const size_t usable = malloc_usable_size(block);
+    require(usable >= size, "usable %zu of %zu", usable, size);
+    *entry = (shadow){block, (draw >> 40) % 4 == 0 ? usable : size, draw >> 16, 0};
+    shadow_fill(entry);
+    require(malloc_usable_size(block) == usable, "%zu usable bytes, then another number", usable);
+}
+
+static inline void shadow_resize(shadow *entry, size_t size)
+{
+    shadow_verify(entry, entry->size, "before realloc");
+    entry->block = realloc(entry->block, size);
+    require(entry->block != NULL, "no memory to resize to %zu bytes", size);
+    shadow_verify(entry, size < entry->size ? size : entry->size, "after realloc");
+    entry->size = size;
+    shadow_fill(entry);
+}
+
+static inline void shadow_release(shadow *entry)
+{
+    shadow_verify(entry, entry->size, "before free");
+    free(entry->block);
+    entry->block = NULL;
+}
+
+/* ---- all together --------------------------------------------------------------------------- */
 
 static inline int shadow_by_address(const void *a, const void *b)
 {

@@ -102,29 +102,6 @@ CHECK_IN(60, "it may go on without the threads that were in malloc, too")
 
 /* ---- handlers and cancellation -------------------------------------------------------------- */
 
-/* Only what a handler may call. */
-static void note_arrival(int number)
-{
-    struct timespec now;
-    const int saved = errno;
-    (void)number;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    arrivals++;
-    set_timer(500);
-    errno = saved;
-}
-
-CHECK_IN(60, "handlers interrupt malloc and free without harm")
-{
-    crowd all;
-    (void)signal(SIGALRM, note_arrival);
-    crowd_start(&all, CHURNERS, churn_run);
-    set_timer(500);
-    while (arrivals < 300) (void)usleep(1000);
-    set_timer(0);
-    churn_end(&all);
-}
-
 static atomic_bool reached_end;
 
 /* With a cancellation pending, any cancellation point would end the thread. */
@@ -154,29 +131,4 @@ CHECK("malloc, free and their kin are no cancellation points")
     void *result = thread_end(thread_start(allocate_while_cancelled, NULL));
     require(atomic_load(&reached_end), "the thread was cancelled within malloc or free");
     require(result == PTHREAD_CANCELED, "the thread was not cancelled at all");
-}
-
-static void *work_until_cancelled(void *seed)
-{
-    static _Thread_local churn own;
-    own.state = (uint64_t)(uintptr_t)seed;
-    for (;;) {
-        void *block = malloc(300);
-        pthread_cleanup_push(free, block);
-        for (int i = 0; i < 5; i++) churn_step(&own);
-        pthread_testcancel();
-        pthread_cleanup_pop(1);
-    }
-    return NULL;
-}
-
-CHECK_IN(60, "cancelled threads hold no lock")
-{
-    for (size_t i = 0; i < 400; i++) {
-        const pthread_t thread = thread_start(work_until_cancelled, (void *)(i + 1));
-        if (i % 3 == 0) free(malloc(i));
-        (void)pthread_cancel(thread);
-        require(thread_end(thread) == PTHREAD_CANCELED, "thread %zu ended by itself", i);
-    }
-    churn_steps(1, 100000);
 }

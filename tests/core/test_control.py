@@ -286,9 +286,10 @@ except PermissionError:
     [
         {"HZ_CONTROL": "1"},
         {"HZ_CONTROL": "0", "HZ_BACKGROUND_PERIOD_US": "65536"},
+        {"HZ_CONTROL": "0", "HZ_REST_MS": "20"},
         {"LD_PRELOAD": "libhz-agent.so"},
     ],
-    ids=["control", "background", "agent"],
+    ids=["control", "background", "rest", "agent"],
 )
 def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program(
     variables, libhz, start

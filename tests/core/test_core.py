@@ -70,12 +70,10 @@ PRELOADED = """
 api new_delete: | HARDENING=full
 realloc_large frugal signals limits:
 threads: | SHARDS=64
-offences: | SHARDS=2 | SHARDS=64 | DOUBLE_FREE=at_call SHARDS=1 \
-    | DOUBLE_FREE=at_call DEFER_FREE=64 SHARDS=2 | HARDENING=light SHARDS=1 \
-    | HARDENING=full SHARDS=4
+offences: | SHARDS=2 | SHARDS=64 | DOUBLE_FREE=at_call DEFER_FREE=64 SHARDS=2 \
+    | HARDENING=light SHARDS=1 | HARDENING=full SHARDS=4
 harmless: | DOUBLE_FREE=at_call | HARDENING=light SHARDS=1 | HARDENING=full SHARDS=4
-double_free: SHARDS=1 | SHARDS=4
-live_contents: SHARDS=4 | DOUBLE_FREE=at_call SHARDS=1
+double_free: SHARDS=1 | SHARDS=4 | DOUBLE_FREE=at_call SHARDS=1 | HARDENING=light SHARDS=1
 forks: | TIGHT REST_MS=1 MAX_DIRTY_BYTES=0 | TIGHT DEPOT_LOCK=spin BACKGROUND_PERIOD_US=128 \
     | TIGHT HARDENING=full DEPOT_LOCK=lockfree SHARDS=4 | TIGHT REMOTE_GROUPING=shard SHARDS=2
 accounting: | SHARDS=4 DEPOT_LOCK=lockfree | SHARDS=4 REMOTE_GROUPING=shard DEFER_FREE=64 \

@@ -84,10 +84,6 @@ def test_the_background_thread_lives_beside_other_preloaded_libraries(
     holds("rest", checks, **SOON, LD_PRELOAD=both)
 
 
-def test_a_program_with_a_malloc_of_its_own_gets_no_background_thread(holds):
-    assert holds("own_malloc").stdout == "2\n"
-
-
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_the_background_thread_runs_under_valgrind(core_tests, preload):
     check = "what a burst left goes back while the threads rest"

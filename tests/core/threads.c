@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 #include <malloc.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,26 +122,6 @@ CHECK("what a program stores under the keys of others does no harm")
 
 static unsigned char *blocks[2][BLOCKS];
 
-static size_t size_of(size_t i)
-{
-    return i % 100 == 0 ? 300000 : i % 2000 + 1;
-}
-
-static void *allocate_many(void *argument)
-{
-    unsigned char **all = argument;
-    for (size_t i = 0; i < BLOCKS; i++)
-        all[i] = memset(malloc(size_of(i)), (int)(i & 0xff), size_of(i) % 2001);
-    return NULL;
-}
-
-static void require_whole(unsigned char *const *all)
-{
-    for (size_t i = 0; i < BLOCKS; i++)
-        for (size_t at = 0; at < size_of(i) % 2001; at++)
-            require(all[i][at] == (i & 0xff), "byte %zu of block %zu changed", at, i);
-}
-
 static void *free_many(void *argument)
 {
     void **all = argument;
@@ -149,81 +129,15 @@ static void *free_many(void *argument)
     return NULL;
 }
 
-static void *realloc_all(void *argument)
-{
-    unsigned char **all = argument;
-    for (size_t i = 0; i < BLOCKS; i++) all[i] = realloc(all[i], size_of(i) + 100000);
-    return NULL;
-}
-
-CHECK("blocks outlive their thread, and can be reallocated in another one")
-{
-    for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < 2; i++) (void)run_thread(allocate_many, blocks[i]);
-        require_whole(blocks[0]);
-        (void)free_many(blocks[0]);
-        require_whole(blocks[1]);
-        if (round == 9) (void)run_thread(realloc_all, blocks[1]);
-        require_whole(blocks[1]);
-        (void)run_thread(free_many, blocks[1]);
-    }
-}
-
-static void free_in_a_thread(void)
-{
-    (void)allocate_many(blocks[0]);
-    (void)run_thread(free_many, blocks[0]);
-}
-
-CHECK("threads that only free leak nothing")
-{
-    for (int i = 0; i < 20; i++) free_in_a_thread();
-    require_no_growth(free_in_a_thread, 40, 1u << 20);
-}
-
-static void *leave_by_pthread_exit(void *size)
-{
-    free(malloc(64));
-    pthread_exit(malloc((size_t)size));
-}
-
-CHECK("a thread's result may be a block of its own")
-{
-    for (size_t size = 37; size < 500 * 37; size += 37)
-        free(memset(run_thread(leave_by_pthread_exit, (void *)size), 1, size));
-}
-
 /* ---- the end of a process ------------------------------------------------------------------- */
-
-static void *end_the_process(void *first)
-{
-    (void)pthread_join(*(pthread_t *)first, NULL);
-    for (size_t i = 0; i < 5000; i++) free(malloc(i));
-    (void)!write(STDERR_FILENO, "whole", 5);
-    exit(0);
-}
-
-static void leave_main_first(void *unused)
-{
-    static pthread_t first;
-    (void)unused;
-    first = pthread_self();
-    (void)thread_start(end_the_process, &first);
-    free(malloc(100));
-    pthread_exit(NULL);
-}
-
-CHECK("the first thread may end before the others")
-{
-    ending result;
-    run_apart(leave_main_first, NULL, 10, &result);
-    require(result.status == 0 && strcmp(result.said, "whole") == 0, "signal %d, it said '%s'",
-            result.signal, result.said);
-}
 
 static void *exit_at_once(void *unused)
 {
     free(malloc(100));
+#ifdef __GLIBC__
+    FILE *file = fopen("/dev/null", "w");
+    require(file != NULL && malloc_info(0, file) == 0, "malloc_info failed");
+#endif
     exit(0);
     return unused;
 }
@@ -239,7 +153,7 @@ PROGRAM("--exit")
     _exit(1);
 }
 
-CHECK("a thread with the least stack may end a program that writes statistics")
+CHECK("a thread with the least stack may call malloc_info, and end a program with statistics")
 {
     require_program("--exit", 0, "HZ_STATS=/dev/null");
 }
@@ -480,25 +394,4 @@ CHECK_IN(300, "threads in sequence do not add up")
             resident_bytes());
     require(mapped_bytes() <= mapped, "%zu, then %zu bytes are mapped", mapped, mapped_bytes());
     require(mapping_count() <= mappings + 4, "%zu, then %zu mappings", mappings, mapping_count());
-}
-
-static void *pass_on_in_a_group(void *number)
-{
-    static void *_Atomic left[8];
-    void *_Atomic *place = &left[(uintptr_t)number % COUNT(left)];
-    atomic_store(place, come_and_go(atomic_exchange(place, NULL)));
-    return NULL;
-}
-
-static void let_a_group_come_and_go(void)
-{
-    crowd all;
-    crowd_start(&all, 8, pass_on_in_a_group);
-    crowd_end(&all);
-}
-
-CHECK_IN(300, "threads in groups of eight do not add up")
-{
-    require_no_growth(let_a_group_come_and_go, number_chosen("TEST_THREADS_TOTAL", 20000) / 8,
-                      1u << 20);
 }

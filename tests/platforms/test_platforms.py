@@ -35,15 +35,11 @@ LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 # with a failed assertion of qemu when it starts a thread. Both are so under glibc's malloc, too.
 EMULATED = (
     ("forks", "eight churning"),
-    ("threads", "blocks outlive"),
-    ("threads", "of its own"),
     ("threads", "destructors of thread-specific"),
 )
 # With musl 1.2.3 the first thread of a fork's child cannot be joined, under any malloc.
 ON_MUSL = (
     ("forks", ""),
-    ("threads", "blocks outlive"),
-    ("threads", "of its own"),
     ("threads", "destructors of thread-specific"),
 )
 
@@ -85,7 +81,7 @@ def test_threads_and_forks_hold_on_musl(program: str, which: str, musl: Built) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["mark in its top byte", "dead thread's block", "a global"])
+@pytest.mark.parametrize("which", ["mark in its top byte", "a realloc after free", "a global"])
 def test_a_wrong_free_ends_the_program(which: str, built: Built) -> None:
     require_all_held(built.run(built.words("tests/offences"), **ON_HZ, TEST_ACT=which))
 

@@ -72,7 +72,7 @@ SANITIZED = "-fno-sanitize-recover=all -fno-omit-frame-pointer"
 TSAN = f"-fsanitize=thread -Wno-tsan {SANITIZED}"
 ASAN = f"-fsanitize=address,undefined {SANITIZED}"
 
-PROGRAMS = [f"tests/core/test_{name}.py" for name in ("programs", "deepbind", "redis")]
+PROGRAMS = [f"tests/core/test_{name}.py" for name in ("programs", "deepbind")]
 LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 
 STAGES: dict[str, Stage] = {

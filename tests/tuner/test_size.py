@@ -17,10 +17,10 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18197, "modules": 125, "functions": 1670, "classes": 251, "docstrings": 3173},
-    "tests": {"code": 17027},
+    "tests": {"code": 16965},
     "experiments": {"code": 4845},
     "core in C": {"code": 19379},
-    "tests in C": {"code": 10167},
+    "tests in C": {"code": 9261},
     "guides": {"words": 14318},
     "experiments' pages": {"words": 15022},
 }
