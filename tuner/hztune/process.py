@@ -153,7 +153,6 @@ class Child:
         self._errors = _Kept(output_limit // 2, output_limit - output_limit // 2)
         self._drained = 0
         self._ended = False
-        self._status_is_lost = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pidfd, selectors.EVENT_READ, None)
         streams = ((self._process.stdout, self._output), (self._process.stderr, self._errors))
@@ -217,8 +216,6 @@ class Child:
         timed_out = not self.wait(deadline_s)
         wall_s = time.monotonic() - self._started
         self.kill()
-        if self._status_is_lost:
-            raise self._status_lost()
         return Finished(
             code=self._process.returncode,
             stdout=self._output.text(),
@@ -256,14 +253,14 @@ class Child:
         _kill_tree(self._process.pid, self._mark)
         if self._process.returncode is not None:
             return
+        self._process.returncode = 0  # what `Popen.wait` would say where the status is lost
         try:
             ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
         except ChildProcessError:
-            ended = None
-        self._status_is_lost = ended is None  # `Popen.wait` would say 0
-        is_exit = ended is not None and ended.si_code == os.CLD_EXITED
-        status = ended.si_status if ended is not None else 0
-        self._process.returncode = status if is_exit else -status
+            raise self._status_lost() from None
+        assert ended is not None, "it was waited for"
+        is_exit = ended.si_code == os.CLD_EXITED
+        self._process.returncode = ended.si_status if is_exit else -ended.si_status
 
     def _pump(self, deadline: float) -> bytes | None:
         """Waits for something to happen and returns what came on stdout; None: nothing in time.

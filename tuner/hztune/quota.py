@@ -10,7 +10,6 @@ from hztune.schema import Schema
 
 LEAST_CPUS, MOST_CPUS = 0.01, 4096.0
 LEAST_MEMORY_KB, MOST_MEMORY_KB = 1024, 1 << 40
-_MOST_SHOWN = 60
 
 
 class Quota(Schema, frozen=True, omit_defaults=False):
@@ -47,8 +46,7 @@ class Quota(Schema, frozen=True, omit_defaults=False):
         except UsageError:
             times, kb = 1.0, 0
         if times:
-            shown = memory if len(memory) < _MOST_SHOWN else f"{memory[:_MOST_SHOWN]}..."
-            raise UsageError(f"--memory {shown!r}: legal is a size with its unit (512M, 2G)")
+            raise UsageError(f"--memory {memory!r}: legal is a size with its unit (512M, 2G)")
         return cls(cpus, kb)
 
     @property

@@ -28,6 +28,7 @@ from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, hook
 from hztune.measure.scope import freezer
 from hztune.measure.server import (
+    OF_SERVER,
     answers,
     ended_by_itself,
     ended_when_told,
@@ -357,12 +358,8 @@ def together(server: Run, load: Run, busy_threads: float) -> Run:
         server_cpu_ns=server_ns,
         delay_s=0.0,
         busy_threads=busy_threads,
-        **{name: getattr(server, name) for name in _OF_SERVER},
+        **{name: getattr(server, name) for name in OF_SERVER},
     )
-
-
-_OF_SERVER = ("pid", "rss_peak_kb", "library", "stderr", "seen", "left")
-"""What the run of a unit has from its server."""
 
 
 def _thread_cpu_ns(launcher: int) -> dict[tuple[int, int], int]:

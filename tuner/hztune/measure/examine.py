@@ -27,11 +27,10 @@ from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, placeholders
 from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S, refuse_fixed_time
+from hztune.measure.turns import LONGEST_TURN_MS, THREAD_MS
 from hztune.measure.watch import Holdings
 
 TURN_MS = 10.0
-_LONGEST_TURN_MS = 120.0
-_THREAD_MS = 4.0  # time on a CPU for each thread in a turn: a little over the scheduler's slice
 
 _MOST_CPUS = 1.1  # CPUs that a program uses which is measured on one of them
 
@@ -187,8 +186,8 @@ class Tryout:
             if used <= _MOST_CPUS and is_one:
                 turns.pace = Pace(TURN_MS, cpu=max(cpus))
             else:
-                crowd_ms = _THREAD_MS * alone.threads / len(cpus)
-                turns.pace = Pace(min(_LONGEST_TURN_MS, max(TURN_MS, crowd_ms)), cpu=None)
+                crowd_ms = THREAD_MS * alone.threads / len(cpus)
+                turns.pace = Pace(min(LONGEST_TURN_MS, max(TURN_MS, crowd_ms)), cpu=None)
         return alone, fault
 
     def _server_alone(self) -> tuple[Run | None, Fault | None]:

@@ -75,8 +75,8 @@ _LAST_PORT = 65_535
 _TRIES = 100
 _PORTS = random.SystemRandom()
 
-_OF_LOAD = ("wall_s", "stdout", "server_cpu_ns", "was_told", "rested")
-"""What a server's run has from its load."""
+OF_SERVER = ("pid", "rss_peak_kb", "library", "stderr", "seen", "left")
+"""What the run of a server and its load has from the server."""
 
 Use = Callable[[Launch], Run]  # waits until a server answers, and does with it what is measured
 
@@ -105,9 +105,9 @@ def serve_once(
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
-    told = {name: getattr(used, name) for name in _OF_LOAD}
+    told = {name: getattr(run, name) for name in OF_SERVER}
     fault = used.fault if status == "interrupted" else ended_by_itself(run)
-    return replace(run, fault=fault, **told)
+    return replace(used, fault=fault, cpu_ns=run.cpu_ns, **told)
 
 
 def _used(launch: Launch, unit: Unit, rest: RestPlan | None) -> Run:

@@ -31,8 +31,8 @@ from hztune.workload import WorkloadSpec
 _SILENCE_S = 60.0
 _STOP_S = 5.0
 _SHORTEST_TURN_MS = 20.0
-_LONGEST_TURN_MS = 120.0
-_THREAD_MS = 4.0  # time on a CPU for each thread in a turn: a little over the scheduler's slice
+LONGEST_TURN_MS = 120.0
+THREAD_MS = 4.0  # time on a CPU for each thread in a turn: a little over the scheduler's slice
 _WARMUP_MS = 100.0
 _STALL_MS = 3000
 _SLOWER = 20.0  # a round that takes that many times as long as expected is hanging
@@ -68,7 +68,7 @@ def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
         stall_ms = _STALL_MS + int(_SLOWER * round_ms)
         return Tempo(turn_ms, 0.0, turn_ms, stall_ms, rss_limit_mb, round_ms)
     crowd = spec.threads / len(os.sched_getaffinity(0))
-    turn_ms = min(_LONGEST_TURN_MS, max(_SHORTEST_TURN_MS, _THREAD_MS * crowd))
+    turn_ms = min(LONGEST_TURN_MS, max(_SHORTEST_TURN_MS, THREAD_MS * crowd))
     return Tempo(turn_ms, 0.1 * turn_ms, _WARMUP_MS, rss_limit_mb=rss_limit_mb)
 
 
