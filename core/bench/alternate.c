@@ -157,7 +157,7 @@ static bool can_answer(void)
 static const char *ask(hz_alternate *all, hz_unit *unit, const char *event)
 {
     static char answer[ANSWER_MAX];
-    hz_alternate_asks(event, unit);
+    hz_alternate_tell(event, unit);
     while (!all->interrupted && !can_answer())
         (void)hz_jobs_watch(all, unit, hz_clock_ns() + LOOK_NS);
     if (all->interrupted || fgets(answer, sizeof answer, stdin) == NULL) return "";
@@ -356,7 +356,6 @@ int main(int argc, char **argv)
         .units = units,
     };
     parse(&all, argc, argv);
-    const int64_t start_ns = hz_clock_ns();
     all.signal_fd = hz_become_keeper();
     (void)prctl(PR_SET_TIMERSLACK, 1); /* our own wake-ups shall be prompt */
     all.rng = hz_random_start(all.seed, 0);
@@ -367,6 +366,6 @@ int main(int argc, char **argv)
     hz_kill_descendants();
     for (size_t i = 0; i < all.count; i++)
         hz_remove_orphaned_groups((const char *const[]){all.units[i].door, NULL});
-    hz_alternate_ended(hz_clock_ns() - start_ns);
+    hz_alternate_tell("end", NULL);
     return all.interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;
 }

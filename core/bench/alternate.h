@@ -61,7 +61,7 @@
  *          "on".
  *   service  The service has ended: ended_as, stderr, result as in `run`; interrupted: it was told
  *          to, at the end of all.
- *   end    wall_ns: all of it.
+ *   end    All units have ended.
  *
  * Nothing is left behind. A signal or the end of the caller ends this process, its end that of
  * every hz-launch, and that of hz-launch its tree: a stopped process can be killed. A program that
@@ -159,9 +159,8 @@ void hz_job_end(hz_alternate *all, hz_unit *unit, hz_job *job, const char *reaso
 /* What is told. */
 
 void hz_alternate_started(const hz_unit *unit, const hz_job *job);
-void hz_alternate_asks(const char *event, const hz_unit *unit);
+void hz_alternate_tell(const char *event, const hz_unit *unit);
 void hz_alternate_ran(const hz_unit *unit, int64_t end_ns);
 void hz_alternate_served(const hz_unit *unit);
-void hz_alternate_ended(int64_t wall_ns);
 
 #endif

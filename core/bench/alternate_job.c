@@ -316,7 +316,7 @@ void hz_alternate_started(const hz_unit *unit, const hz_job *job)
     hz_json_end_line(&json);
 }
 
-void hz_alternate_asks(const char *event, const hz_unit *unit)
+void hz_alternate_tell(const char *event, const hz_unit *unit)
 {
     hz_json json = unit_event(event, unit);
     hz_json_end_line(&json);
@@ -356,12 +356,5 @@ void hz_alternate_served(const hz_unit *unit)
 {
     hz_json json = unit_event("service", unit);
     write_ending(&json, &unit->service);
-    hz_json_end_line(&json);
-}
-
-void hz_alternate_ended(int64_t wall_ns)
-{
-    hz_json json = unit_event("end", NULL);
-    hz_json_int(&json, "wall_ns", wall_ns);
     hz_json_end_line(&json);
 }

@@ -125,6 +125,7 @@ typedef struct hz_workload {
 
 /* What is written into a new block. */
 typedef enum hz_touch { HZ_TOUCH_NONE, HZ_TOUCH_HEAD, HZ_TOUCH_FULL } hz_touch;
+extern const char *const hz_touch_words[];
 
 typedef struct hz_options {
     const hz_workload *workload;   /* the shape */

@@ -43,7 +43,6 @@ static hz_turn_page *make_page(const hz_conductor *conductor, int *fd)
     hz_turn_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (page == MAP_FAILED) hz_fail("cannot map a turn page: %s", strerror(errno));
     memcpy(page->magic, HZ_TURNS_MAGIC, sizeof page->magic);
-    page->version = HZ_TURNS_VERSION;
     page->is_whole = conductor->is_whole;
     return page;
 }

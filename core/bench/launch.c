@@ -361,7 +361,6 @@ static void write_launch(const launch *l, FILE *out)
     const hz_ending *end = &l->child.end;
     (void)getrusage(RUSAGE_CHILDREN, &all);
     hz_json_object(&json, NULL);
-    hz_json_int(&json, "schema", 1);
     hz_json_string(&json, "status", hz_child_status(&l->child));
     hz_json_int(&json, "signal", end->signal);
     hz_json_int(&json, "code", end->code);
@@ -373,7 +372,6 @@ static void write_launch(const launch *l, FILE *out)
     hz_json_int(&json, "rss_tree_peak_kb",
                 end->usage.ru_maxrss > l->tree_peak_kb ? end->usage.ru_maxrss : l->tree_peak_kb);
     hz_json_int(&json, "minor_faults", all.ru_minflt);
-    hz_json_int(&json, "major_faults", all.ru_majflt);
     hz_json_int(&json, "processes", (int64_t)(l->processes > 0 ? l->processes : 1));
     hz_json_int(&json, "left", l->left);
     write_allocator(&json, l);

@@ -119,7 +119,6 @@ void hz_list_print(hz_options *options)
     hz_json json = {.out = stdout};
     if (options->file != NULL) options->threads = options->workload->open(options);
     hz_json_object(&json, NULL);
-    hz_json_int(&json, "schema", 1);
     hz_json_array(&json, "workloads");
     for (size_t i = 0; hz_workloads[i] != NULL; i++)
         if (options->workload == NULL || options->workload == hz_workloads[i])

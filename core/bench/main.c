@@ -10,7 +10,7 @@
 
 enum { SECONDS_MAX = 86400 };
 
-static const char *const touch_words[] = {"none", "head", "full", NULL};
+const char *const hz_touch_words[] = {"none", "head", "full", NULL};
 
 /* --- texts to values ------------------------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ static int64_t parse_word(const char *name, const char *text, const char *const 
 
 static void set_touch(void *target, const char *name, const char *text)
 {
-    ((hz_options *)target)->touch = (hz_touch)parse_word(name, text, touch_words);
+    ((hz_options *)target)->touch = (hz_touch)parse_word(name, text, hz_touch_words);
 }
 
 #define HZ_TARGET hz_options

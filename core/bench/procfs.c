@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KB = 1024, FILE_ROOM = 16 * 1024, PATH_ROOM = 64, NS_PER_S = 1000000000 };
+enum { KB = 1024, FILE_ROOM = 16 * 1024, STAT_ROOM = 1024, PATH_ROOM = 64, NS_PER_S = 1000000000 };
 
 /* Reads the start of a file into `text`, terminated; false when it cannot be read. */
 static bool read_text(const char *path, char *text, size_t size)
@@ -27,7 +27,7 @@ static bool read_text(const char *path, char *text, size_t size)
     return used > 0;
 }
 
-/* The number that follows `field` in the file, or -1. */
+/* The number that follows `field` in a file, or -1. */
 static int64_t read_field(const char *path, const char *field)
 {
     char text[FILE_ROOM];
@@ -51,18 +51,22 @@ int64_t hz_proc_rss_kb(pid_t pid)
     return second != NULL ? strtoll(second, NULL, 10) * (sysconf(_SC_PAGESIZE) / KB) : -1;
 }
 
-int64_t hz_proc_pss_kb(pid_t pid)
+/* The same of a file of a process. */
+static int64_t process_field(pid_t pid, const char *file, const char *field)
 {
     char path[PATH_ROOM];
-    process_path(path, pid, "smaps_rollup");
-    return read_field(path, "\nPss:");
+    process_path(path, pid, file);
+    return read_field(path, field);
+}
+
+int64_t hz_proc_pss_kb(pid_t pid)
+{
+    return process_field(pid, "smaps_rollup", "\nPss:");
 }
 
 int64_t hz_proc_status(pid_t pid, const char *field)
 {
-    char path[PATH_ROOM];
-    process_path(path, pid, "status");
-    return read_field(path, field);
+    return process_field(pid, "status", field);
 }
 
 int64_t hz_proc_steal_ticks(void)
@@ -142,9 +146,9 @@ size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room)
 /* --- threads --------------------------------------------------------------------------------- */
 
 /* What follows the name in a stat file: "S 1 ..."; its name may hold anything. NULL: none. */
-static const char *read_stat(const char *path, char *text, size_t size)
+static const char *read_stat(const char *path, char text[STAT_ROOM])
 {
-    if (!read_text(path, text, size)) return NULL;
+    if (!read_text(path, text, STAT_ROOM)) return NULL;
     const char *end = strrchr(text, ')');
     return end != NULL && end[1] == ' ' ? end + 2 : NULL;
 }
@@ -174,9 +178,9 @@ static void add_state(hz_states *sum, char state, bool is_first)
 void hz_proc_add_states(pid_t pid, hz_states *sum)
 {
     char path[PATH_ROOM];
-    char text[1024];
+    char text[STAT_ROOM];
     process_path(path, pid, "stat");
-    const char *stat = read_stat(path, text, sizeof text);
+    const char *stat = read_stat(path, text);
     if (stat == NULL) return;
     const int64_t count = stat_number(stat, 20);
     add_state(sum, *stat, true);
@@ -189,7 +193,7 @@ void hz_proc_add_states(pid_t pid, hz_states *sum)
         char file[2 * PATH_ROOM + sizeof entry->d_name];
         if (entry->d_name[0] == '.' || strtol(entry->d_name, NULL, 10) == pid) continue;
         (void)snprintf(file, sizeof file, "%s/%s/stat", path, entry->d_name);
-        stat = read_stat(file, text, sizeof text);
+        stat = read_stat(file, text);
         if (stat != NULL) add_state(sum, *stat, false);
     }
     (void)closedir(threads);
@@ -206,9 +210,9 @@ int64_t hz_proc_cpu_ns(pid_t pid)
 int64_t hz_proc_reaped_ns(pid_t pid)
 {
     char path[PATH_ROOM];
-    char text[512];
+    char text[STAT_ROOM];
     process_path(path, pid, "stat");
-    const char *stat = read_stat(path, text, sizeof text);
+    const char *stat = read_stat(path, text);
     if (stat == NULL) return 0;
     const int64_t ticks = stat_number(stat, 16) + stat_number(stat, 17); /* user, system */
     return ticks * (NS_PER_S / sysconf(_SC_CLK_TCK));
@@ -216,9 +220,7 @@ int64_t hz_proc_reaped_ns(pid_t pid)
 
 int64_t hz_proc_delay_ns(pid_t pid)
 {
-    char path[PATH_ROOM];
-    process_path(path, pid, "schedstat"); /* time on a CPU, time waiting for one, slices */
-    return read_field(path, " ");
+    return process_field(pid, "schedstat", " "); /* on a CPU, waiting for one, slices */
 }
 
 /* --- mapped files ---------------------------------------------------------------------------- */

@@ -51,16 +51,14 @@ static void json_params(hz_json *json, const hz_run *run)
 
 static void json_asked(hz_json *json, const hz_run *run)
 {
-    static const char *const touches[] = {"none", "head", "full"};
     const hz_options *options = run->options;
-    hz_json_int(json, "schema", 1);
     hz_json_string(json, "workload", run->workload->name);
     hz_json_string(json, "setting", options->setting);
     json_params(json, run);
     hz_json_int(json, "threads", run->threads);
     hz_json_raw(json, "seed", "", 0);
     (void)fprintf(json->out, "%llu", (unsigned long long)options->seed);
-    hz_json_string(json, "touch", touches[options->touch]);
+    hz_json_string(json, "touch", hz_touch_words[options->touch]);
 }
 
 static void json_speed(hz_json *json, const hz_run *run, const hz_result *result)

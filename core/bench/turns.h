@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #define HZ_TURNS_MAGIC "HZTURNS1"
-#define HZ_TURNS_VERSION 1
 #define HZ_TURNS_MAX_THREADS 4096
 
 enum { HZ_TURN_PARK = 0, HZ_TURN_RUN = 1, HZ_TURN_QUIT = 2 };
@@ -44,16 +43,15 @@ typedef struct hz_turn_slot {
 /* The whole page. */
 typedef struct hz_turn_page {
     char magic[8];              /* HZ_TURNS_MAGIC, by the conductor */
-    uint32_t version;           /* HZ_TURNS_VERSION, by the conductor */
     _Atomic uint32_t nthreads;  /* threads that obey; 0 until the program has read the page */
     _Atomic uint32_t turn;      /* futex: HZ_TURN_PARK, _RUN or _QUIT */
     _Atomic uint32_t parked;    /* futex: how many threads are parked */
+    uint32_t is_whole;          /* 1: a turn ends with a round; before the program starts */
     _Atomic uint64_t worked_ns; /* length of all turns so far, by the conductor */
     _Atomic int64_t own_kb;     /* resident memory that is the program's own, not its allocator's */
-    uint32_t is_whole;          /* 1: a turn ends with a round; before the program starts */
     _Atomic uint32_t halted;    /* threads that wait for a turn; others that are parked wait for
                                    them, or are about to see that they need not */
-    uint8_t unused[64 - 3 * sizeof(uint64_t) - 6 * sizeof(uint32_t)];
+    uint8_t unused[64 - 3 * sizeof(uint64_t) - 5 * sizeof(uint32_t)];
     hz_turn_slot slots[HZ_TURNS_MAX_THREADS]; /* the first `nthreads` are in use */
 } hz_turn_page;
 
@@ -90,7 +88,7 @@ static inline int64_t hz_clock_ns(void)
 
 /*
  * Gives the word `turn` a new value. At the beginning of a turn only one thread is woken, and each
- * that goes to work wakes two more (hz_turn_pass): a thread that wakes many at once is driven off
+ * that goes to work wakes two more: a thread that wakes many at once is driven off
  * its CPU by the first of them, and a conductor would come back late. To park them it wakes none.
  */
 static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
@@ -98,12 +96,6 @@ static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
     atomic_store(&page->turn, turn);
     if (turn == HZ_TURN_RUN) hz_futex_wake_some(&page->turn, 1);
     if (turn == HZ_TURN_QUIT) hz_futex_wake(&page->turn);
-}
-
-/* A thread that has been given a turn passes the news on. */
-static inline void hz_turn_pass(hz_turn_page *page)
-{
-    hz_futex_wake_some(&page->turn, 2);
 }
 
 /* Whether every thread has started and waits for a turn, or, with `is_whole`, for one that does. */
