@@ -57,15 +57,11 @@ RECORDED = {
         "sys/devices/system/cpu/intel_pstate/no_turbo": "0\n",
     }, {"cpu": "CPU 3000", "memory_gib": 16, "thp": "madvise", "governor": "powersave",
         "turbo": "on"}),
-    "no boost": ({"sys/devices/system/cpu/cpufreq/boost": "0\n"}, {"turbo": "off"}),
     "an ARM": ({"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"},
                {"cpu": f"{platform.machine()} 0x41 0xd0c"}),
-    "sizes as usual": (pages("madvise", {16: "never", 64: "never", 2048: "inherit"}),
-                       {"thp": "madvise"}),
     "unusual sizes": (pages("madvise", UNUSUAL), {
         "thp": "madvise, always for 32 64 KiB, madvise for 128 KiB, never for 2048 KiB",
     }),
-    "no huge pages": (pages("never", {64: "inherit", 2048: "inherit"}), {"thp": "never"}),
     "groups of version 2": ({
         "proc/self/cgroup": "0::/outer/inner\n",
         f"{GROUP}/outer/cpu.max": "150000 100000\n",

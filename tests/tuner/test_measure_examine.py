@@ -179,9 +179,6 @@ FOUND = {
     # its own time by turns and alone
     "slower by turns": (TIMED, [ALONE, *standing(0, 1.6, 1.6)],
                         "by turns it takes 1.6 s of its own time", {}),
-    "slower as others took it": (
-        TIMED, [ALONE, *[stint(2.0, cpu_s=1.0, delay_s=1.0)] * 2], "", {},
-    ),
     "a very short one": (TIMED, [stint(0.01), *[stint(0.03)] * 2], "", {}),
     # what its number counts
     "its own time": (NUMBERED, [SAYS, *standing(100, 1.0, 2.0)], "",

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18191, "modules": 125, "functions": 1670, "classes": 251, "docstrings": 3172},
-    "tests": {"code": 16963},
+    "tuner": {"code": 18191, "modules": 125, "functions": 1669, "classes": 251, "docstrings": 3171},
+    "tests": {"code": 16946},
     "experiments": {"code": 4845},
     "core in C": {"code": 19359},
     "tests in C": {"code": 9261},

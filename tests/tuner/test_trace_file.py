@@ -15,7 +15,7 @@ from hztune.measure.executors import executor_for
 from hztune.measure.turns import TurnExecutor
 from hztune.measure.whole import RunExecutor
 from hztune.profile import WorkloadId
-from hztune.workload import WorkloadSpec, listing, takes, workloads_named
+from hztune.workload import WorkloadSpec, workloads_named
 
 
 @pytest.fixture
@@ -100,12 +100,6 @@ def test_a_pace_is_for_latencies_of_a_trace_with_times(path):
     with pytest.raises(UsageError, match="tune with --objective p99"):
         paced.check()
     paced.by("p99").check()
-
-
-def test_it_is_listed_as_what_takes_a_file(path):
-    (row,) = [each for each in listing() if each.file]
-    assert row.text == "trace:FILE"
-    assert takes(f"trace:{path}", "pace=100") and not takes(f"trace:{path}", "slots=5")
 
 
 # ---- measured ------------------------------------------------------------------------------------

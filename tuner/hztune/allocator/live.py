@@ -16,7 +16,6 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -194,7 +193,10 @@ def look(pid: int) -> Running:
     except (PermissionError, ProcessLookupError) as error:
         raise no_look_at(pid) from error
     program = process.program
-    order = process.loaded() or sorted(process.files, key=partial(_rank, program))
+    ranks = {"": 2, "glibc": 3}  # as far as names tell which of the files gives it malloc
+    order = process.loaded() or sorted(
+        process.files, key=lambda file: (file != program) * ranks.get(loaded_program.named(file), 1)
+    )
     provider = next((path for path in order if _has_malloc(process, path)), None)
     own = ""
     if provider in (None, program):
@@ -238,11 +240,6 @@ def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, 
         raise UsageError(f"process {running.pid} has overwritten the variables it was started with")
     given = running.environment
     return tuple(name for name, value in environment.items() if given.get(name) != value)
-
-
-def _rank(program: Path, path: Path) -> int:
-    """A file's place among those of a process, as far as names tell who gives it malloc."""
-    return 0 if path == program else {"": 2, "glibc": 3}.get(loaded_program.named(path), 1)
 
 
 def _has_malloc(process: ProcessMemory, path: Path) -> bool:
