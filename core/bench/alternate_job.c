@@ -106,7 +106,6 @@ static bool meet(hz_job *job)
     if (read(job->gate, &job->program, sizeof job->program) != (ssize_t)sizeof job->program)
         return false;
     job->program_fd = (int)syscall(SYS_pidfd_open, job->program, 0);
-    if (job->program_fd >= 0) (void)fcntl(job->program_fd, F_SETFD, FD_CLOEXEC);
     return job->program_fd >= 0;
 }
 

@@ -106,23 +106,21 @@ static bool pass_gate(int gate)
     return gate < 0 || read(gate, &permission, 1) == 1;
 }
 
+bool hz_write_file(const char *path, const char *text)
+{
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    (void)close(fd);
+    return done;
+}
+
 /* Joins each control group behind the doors; false, with errno, when the kernel refuses. */
 static bool join_groups(const char *const *doors)
 {
-    for (; doors != NULL && *doors != NULL; doors++) {
-        const int fd = open(*doors, O_WRONLY | O_CLOEXEC);
-        if (fd < 0 || write(fd, "0", 1) != 1) return false;
-        (void)close(fd);
-    }
+    for (; doors != NULL && *doors != NULL; doors++)
+        if (!hz_write_file(*doors, "0")) return false;
     return true;
-}
-
-static void write_once(const char *path, const char *text)
-{
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)!write(fd, text, strlen(text));
-    (void)close(fd);
 }
 
 /*
@@ -135,7 +133,7 @@ static void tie_to(int parent, const char *oom_score_adj)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(HZ_STATUS_FAILED);
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    write_once("/proc/self/oom_score_adj", oom_score_adj);
+    (void)hz_write_file("/proc/self/oom_score_adj", oom_score_adj);
 }
 
 /* Between fork and exec: nothing here may be heard by the parent but the errno in `report`. */
@@ -238,7 +236,6 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn)
     (void)close(report[0]);
     child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0);
     if (child->pidfd < 0) hz_fail("cannot watch a process: %s", strerror(errno));
-    (void)fcntl(child->pidfd, F_SETFD, FD_CLOEXEC);
 }
 
 /* --- streams --------------------------------------------------------------------------------- */

@@ -80,6 +80,9 @@ int hz_become_keeper(void);
  */
 void hz_hurry_self(void);
 
+/* Writes a text to a file that is there; false, with errno, when that is refused. */
+bool hz_write_file(const char *path, const char *text);
+
 /* Starts it; refuses with a sentence when the program cannot be run. */
 void hz_child_start(hz_child *child, const hz_spawn *spawn);
 

@@ -74,26 +74,18 @@ typedef struct launch {
 
 /*
  * Root makes one as it is; another user makes a user namespace for it, in which it stays the user
- * that it is. A network ends with its last process.
+ * that it is, and its group, too. A network ends with its last process.
  */
-static bool write_file(const char *path, const char *text)
-{
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    const bool done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-    (void)close(fd);
-    return done;
-}
-
-/* A network in a user namespace, in which this user and its group are what they were. */
 static bool make_in_user_namespace(void)
 {
     char users[64];
     char groups[64];
     (void)snprintf(users, sizeof users, "%u %u 1", geteuid(), geteuid());
     (void)snprintf(groups, sizeof groups, "%u %u 1", getegid(), getegid());
-    return unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 && write_file("/proc/self/uid_map", users) &&
-           write_file("/proc/self/setgroups", "deny") && write_file("/proc/self/gid_map", groups);
+    return unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 &&
+           hz_write_file("/proc/self/uid_map", users) &&
+           hz_write_file("/proc/self/setgroups", "deny") &&
+           hz_write_file("/proc/self/gid_map", groups);
 }
 
 static bool bring_loopback_up(void)
@@ -160,7 +152,8 @@ static void join_network(void *target, const char *name, const char *text)
 
 #define HZ_TARGET launch
 static const hz_option options[] = {
-    {"env", "NAME=VALUE", "sets a variable for the program; NAME alone unsets it", HZ_DO(set_variable)},
+    {"env", "NAME=VALUE", "sets a variable for the program; NAME alone unsets it",
+     HZ_DO(set_variable)},
     {"timeout-ms", "MS", "kill it after that time (default: never)",
      HZ_NUMBER(MS, timeout_ns, 1, MS_MAX)},
     {"rss-limit-mb", "M", "kill it when it and its children use more (default: no limit)",
@@ -188,8 +181,9 @@ static const hz_command command = {about, options, sizeof options / sizeof optio
 /* --- the allocator --------------------------------------------------------------------------- */
 
 /*
- * Whether a mapped file is a known library that provides malloc. The C library counts only where no other is mapped: it is mapped after those that were
- * preloaded, so where it is seen without them, they were not loaded.
+ * Whether a mapped file is a known library that provides malloc. The C library counts only where no
+ * other is mapped: it is mapped after those that were preloaded, so where it is seen without them,
+ * they were not loaded.
  */
 static bool is_provider(void *context, const char *path)
 {

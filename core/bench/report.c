@@ -5,11 +5,12 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
-#include <sys/mman.h>
 
 #include "bench.h"
 #include "libraries.h"
 #include "procfs.h"
+
+enum { FIGURES_ROOM = 64 * 1024 };
 
 /* --- the remote share ------------------------------------------------------------------------ */
 
@@ -95,15 +96,13 @@ static const char *allocator_path(void)
     return is_known ? info.dli_fname : "";
 }
 
-/* hz_stats_json's object when hz is in effect (mapped memory, never freed), else NULL. */
+/* hz_stats_json's object when hz is in effect, else NULL. */
 static const char *hz_figures(void)
 {
+    static char text[FIGURES_ROOM];
     size_t (*figures)(char *buffer, size_t size);
     *(void **)&figures = dlsym(RTLD_DEFAULT, "hz_stats_json");
-    if (figures == NULL) return NULL;
-    const size_t room = figures(NULL, 0) + 4096; /* counters may grow a digit until they are read */
-    char *text = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return text != MAP_FAILED && figures(text, room) < room ? text : NULL;
+    return figures != NULL && figures(text, sizeof text) < sizeof text ? text : NULL;
 }
 
 static void json_allocator(hz_json *json)

@@ -17,9 +17,9 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18191, "modules": 125, "functions": 1669, "classes": 251, "docstrings": 3171},
-    "tests": {"code": 16946},
+    "tests": {"code": 16939},
     "experiments": {"code": 4845},
-    "core in C": {"code": 19359},
+    "core in C": {"code": 19349},
     "tests in C": {"code": 9261},
     "guides": {"words": 14318},
     "experiments' pages": {"words": 15022},
