@@ -2,8 +2,9 @@
  * libhz-agent.so: answers other processes about the allocators of a process that does not run on
  * hz. It is preloaded, beside any allocator, and changes nothing about memory.
  *
- *     stats    what each allocator holds, by its own account, and its settings
+ *     stats    what each allocator holds, by its own account, its settings and levers
  *     trim     each gives back what it does not need
+ *     set, govern    change levers (levers.c; lease.h)
  *
  * The thread and the socket are those of hz (serve.c). A process on hz answers by itself under
  * HZ_CONTROL=1; there the agent does nothing, nor does it in a set-uid program.
@@ -24,11 +25,11 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "agent.h"
 #include "serve.h"
 #include "text.h"
 
-/* A function of the process by its name; the type is the caller's. */
-static void *function_named(const char *name)
+void *function_named(const char *name)
 {
     return dlsym(RTLD_DEFAULT, name);
 }
@@ -91,12 +92,9 @@ static void add_figure(hz_text *answer, const char *name, size_t number)
 
 /* ---- jemalloc ------------------------------------------------------------------------------- */
 
-typedef int jemalloc_ctl(const char *name, void *old, size_t *old_size, void *fresh,
-                         size_t fresh_size);
-
 /* jemalloc's names for itself: in programs of Rust, and where it stands beside another malloc, they
  * have a prefix. */
-static jemalloc_ctl *jemalloc_find(void)
+jemalloc_ctl *jemalloc_find(void)
 {
     static const char *const names[] = {"mallctl", "_rjem_mallctl", "je_mallctl"};
     jemalloc_ctl *found = NULL;
@@ -105,7 +103,7 @@ static jemalloc_ctl *jemalloc_find(void)
     return found;
 }
 
-static bool jemalloc_read(const char *name, void *value, size_t size)
+bool jemalloc_read(const char *name, void *value, size_t size)
 {
     size_t length = size;
     return jemalloc_find()(name, value, &length, NULL, 0) == 0 && length == size;
@@ -169,7 +167,6 @@ static bool agent_add_jemalloc(hz_text *answer)
     jemalloc_add_size(answer, "held_bytes", "stats.resident");
     jemalloc_add_size(answer, "metadata_bytes", "stats.metadata");
     jemalloc_add_settings(answer);
-    hz_text_add(answer, "}");
     return true;
 }
 
@@ -186,25 +183,31 @@ typedef void mimalloc_info(size_t *elapsed_ms, size_t *user_ms, size_t *system_m
                            size_t *peak_resident, size_t *commit, size_t *peak_commit,
                            size_t *faults);
 
-/* A release build of mimalloc does not count live bytes. */
+/* It has one or two digits for the minor part, and one or two for the last. */
+int mimalloc_version(void)
+{
+    int (*version)(void);
+    *(void **)&version = function_named("mi_version");
+    const int number = version != NULL ? version() : 0;
+    const int last = number < 1000 ? 10 : 100;
+    const int minor = number < 10000 ? 10 : 100;
+    return number / last / minor * 10000 + number / last % minor * 100 + number % last;
+}
+
+/* A release build does not count live bytes; in some versions what is committed falls below 0. */
 static bool agent_add_mimalloc(hz_text *answer)
 {
     mimalloc_info *info;
-    int (*version)(void);
+    const int version = mimalloc_version();
     char text[32];
     size_t commit = 0;
     *(void **)&info = function_named("mi_process_info");
-    *(void **)&version = function_named("mi_version");
-    if (info == NULL || version == NULL) return false;
-    const int number = version();
-    if (number < 1000)
-        snprintf(text, sizeof text, "%d.%d.%d", number / 100, number / 10 % 10, number % 10);
-    else
-        snprintf(text, sizeof text, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+    if (info == NULL || version == 0) return false;
+    snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     info(NULL, NULL, NULL, NULL, NULL, &commit, NULL, NULL);
     add_name(answer, "mimalloc", text);
-    add_figure(answer, "held_bytes", commit);
-    hz_text_add(answer, ",\"settings\":{}}");
+    if (commit <= SIZE_MAX / 2) add_figure(answer, "held_bytes", commit);
+    hz_text_add(answer, ",\"settings\":{}");
     return true;
 }
 
@@ -244,7 +247,7 @@ static bool agent_add_tcmalloc(hz_text *answer)
                    tcmalloc_number("tcmalloc.pageheap_unmapped_bytes"));
     add_figure(answer, "cached_bytes",
                tcmalloc_number("tcmalloc.current_total_thread_cache_bytes"));
-    hz_text_add(answer, ",\"settings\":{\"max_total_thread_cache_bytes\":%zu}}",
+    hz_text_add(answer, ",\"settings\":{\"max_total_thread_cache_bytes\":%zu}",
                 tcmalloc_number("tcmalloc.max_total_thread_cache_bytes"));
     return true;
 }
@@ -258,12 +261,43 @@ static bool agent_trim_tcmalloc(void)
     return true;
 }
 
+/* ---- google/tcmalloc ------------------------------------------------------------------------ */
+
+static size_t google_number(const char *name)
+{
+    bool (*property)(const char *name, size_t length, size_t *value);
+    size_t value = 0;
+    *(void **)&property = function_named("MallocExtension_Internal_GetNumericProperty");
+    return property != NULL && property(name, strlen(name), &value) ? value : 0;
+}
+
+/* It has no version. */
+static bool agent_add_google(hz_text *answer)
+{
+    if (function_named("MallocExtension_Internal_GetNumericProperty") == NULL) return false;
+    add_name(answer, "google_tcmalloc", "");
+    add_figure(answer, "live_bytes", google_number("generic.current_allocated_bytes"));
+    add_figure(answer, "held_bytes", google_number("generic.physical_memory_used"));
+    add_figure(answer, "cached_bytes",
+               google_number("tcmalloc.cpu_free") + google_number("tcmalloc.thread_cache_free"));
+    hz_text_add(answer, ",\"settings\":{}");
+    return true;
+}
+
+static bool agent_trim_google(void)
+{
+    size_t (*release)(size_t bytes);
+    *(void **)&release = function_named("MallocExtension_Internal_ReleaseMemoryToSystem");
+    if (release == NULL) return false;
+    (void)release(SIZE_MAX / 2);
+    return true;
+}
+
 /* ---- glibc ---------------------------------------------------------------------------------- */
 
 typedef struct mallinfo2 glibc_info(void);
 
-/* Only where glibc gives the process malloc: beside another allocator its own is unused. */
-static bool is_on_glibc(void)
+bool is_on_glibc(void)
 {
     return function_named("mallinfo2") != NULL &&
            strcmp(file_of("mallinfo2"), agent_provider()) == 0 &&
@@ -281,7 +315,7 @@ static bool agent_add_glibc(hz_text *answer)
     add_name(answer, "glibc", version());
     add_figure(answer, "live_bytes", now.uordblks + now.hblkhd);
     add_figure(answer, "held_bytes", now.arena + now.hblkhd);
-    hz_text_add(answer, ",\"settings\":{}}");
+    hz_text_add(answer, ",\"settings\":{}");
     return true;
 }
 
@@ -297,7 +331,7 @@ static bool agent_trim_glibc(void)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* `add` adds an object with what an allocator holds and its settings, `trim` has it give back what
+/* `add` begins an object with what an allocator holds and its settings, `trim` has it give back what
  * it does not need; false: the process has no such allocator. */
 static const struct {
     const char *name;
@@ -307,6 +341,7 @@ static const struct {
     {"jemalloc", agent_add_jemalloc, agent_trim_jemalloc},
     {"mimalloc", agent_add_mimalloc, agent_trim_mimalloc},
     {"tcmalloc", agent_add_tcmalloc, agent_trim_tcmalloc},
+    {"google_tcmalloc", agent_add_google, agent_trim_google},
     {"glibc", agent_add_glibc, agent_trim_glibc},
 };
 
@@ -321,26 +356,24 @@ static void answer_with_parts(hz_text *answer, bool trims)
         const size_t before = answer->length;
         if (before > start) hz_text_add(answer, ",");
         const bool is_there = trims ? allocators[i].trim() : allocators[i].add(answer);
-        if (!is_there)
+        if (!is_there) {
             answer->length = before;
-        else if (trims)
+        } else if (trims) {
             hz_text_add_quoted(answer, allocators[i].name);
+        } else {
+            agent_add_levers(answer, allocators[i].name);
+            hz_text_add(answer, "}");
+        }
     }
     hz_text_add(answer, "]}");
 }
 
-static void answer_agent(char *request, hz_text *answer)
+static bool answer_agent(const char *word, hz_text *answer)
 {
-    char *lines = request;
-    const char *word = strsep(&lines, "\n");
-    if (strcmp(word, "stats") == 0 || strcmp(word, "trim") == 0)
-        answer_with_parts(answer, strcmp(word, "trim") == 0);
-    else if (strcmp(word, "set") == 0)
-        hz_serve_refuse(answer, "fixed",
-                        "only hz has parameters that change in a running process, and this one "
-                        "runs on another allocator");
-    else
-        hz_serve_refuse(answer, "request", "the agent understands stats and trim");
+    const bool trims = strcmp(word, "trim") == 0;
+    if (!trims && strcmp(word, "stats") != 0) return false;
+    answer_with_parts(answer, trims);
+    return true;
 }
 
 static void say_to_stderr(const char *line)
@@ -351,5 +384,7 @@ static void say_to_stderr(const char *line)
 
 __attribute__((constructor)) static void agent_begins(void)
 {
-    if (getauxval(AT_SECURE) == 0 && !agent_is_on_hz()) hz_serve_start(answer_agent, say_to_stderr);
+    if (getauxval(AT_SECURE) != 0 || agent_is_on_hz()) return;
+    agent_levers_begin();
+    hz_serve_start(answer_agent, &agent_levers, say_to_stderr);
 }

@@ -51,7 +51,7 @@ static hz_set_status find(const char *name, size_t *index, char *message, size_t
 {
     *index = hz_param_find(name);
     if (*index < hz_param_count()) return HZ_SET_DONE;
-    snprintf(message, size, "%.60s is no parameter of hz; `hztune params` lists them", name);
+    snprintf(message, size, "%.60s is no parameter of hz; `hztune params --live` lists those that may change", name);
     return HZ_SET_UNKNOWN;
 }
 
@@ -64,6 +64,16 @@ hz_set_status hz_get(const char *name, char *text, size_t size)
     hz_config_in_effect(&config);
     hz_config_text(&config, index, text, size);
     return HZ_SET_DONE;
+}
+
+bool hz_live_text(const char *name, char *text, size_t size)
+{
+    hz_config config;
+    const size_t index = hz_param_find(name);
+    if (index == hz_param_count() || !hz_param_at(index)->is_live) return false;
+    config_read(&config);
+    hz_config_text(&config, index, text, size);
+    return true;
 }
 
 /* ---- changing ------------------------------------------------------------------------------- */

@@ -7,16 +7,14 @@
 #include <hz/hz.h>
 #include <hz/params.h>
 
-/* One parameter and the value that it is to have, both as text. */
-typedef struct hz_setting {
-    const char *name;  /* as in the table */
-    const char *value; /* as the environment would hold it */
-} hz_setting;
+#include "lease.h"
 
 #pragma GCC visibility push(hidden)
 
 /* As hz_set for all of them together: all take effect, or none. */
 hz_set_status hz_set_all(const hz_setting *settings, size_t count, char *message, size_t size);
+/* The text of a parameter that may change, as it was set; false: there is none of that name. */
+bool hz_live_text(const char *name, char *text, size_t size);
 /* The values in effect, with `auto` worked out. */
 void hz_config_in_effect(hz_config *config);
 

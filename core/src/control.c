@@ -4,7 +4,7 @@
  *     stats                        counters, configuration, memory, the threads, whether a
  *                                  background thread returns memory while the program rests
  *     trim                         hz_trim
- *     set, then lines NAME=VALUE   hz_set for all of them together
+ *     set, govern                  hz_set for all of their lines together (lease.h)
  */
 #include "control.h"
 
@@ -18,9 +18,8 @@
 #include "usage.h"
 
 enum {
-    SENTENCE_BYTES = 512,
+    LEVER_BYTES = 32,
     THREADS_MOST = 1024, /* that an answer lists */
-    SETTINGS_MOST = 32,  /* in a request */
     DECAY_PARTS_MOST =
         1 << 16, /* of the decay that a change may make due; a part is 1 MiB at most */
 };
@@ -81,6 +80,20 @@ static void add_arena(hz_text *answer)
                 hz_arena_used_pages() << HZ_PAGE_SHIFT);
 }
 
+static void add_levers(hz_text *answer)
+{
+    char value[LEVER_BYTES];
+    const char *separator = "";
+    hz_text_add(answer, ",\"levers\":{");
+    for (size_t i = 0; i < hz_param_count(); i++) {
+        if (!hz_live_text(hz_param_at(i)->name, value, sizeof value)) continue;
+        hz_text_add(answer, "%s", separator);
+        hz_lease_add_value(answer, hz_param_at(i)->name, value);
+        separator = ",";
+    }
+    hz_text_add(answer, "}");
+}
+
 static void answer_stats(hz_text *answer)
 {
     hz_serve_begin(answer, "hz");
@@ -88,6 +101,7 @@ static void answer_stats(hz_text *answer)
     add_arena(answer);
     add_threads(answer);
     hz_text_add(answer, ",\"rest_worker\":%s", hz_rest_has_thread() ? "true" : "false");
+    add_levers(answer);
     add_end(answer);
 }
 
@@ -111,75 +125,39 @@ static void answer_trim(hz_text *answer)
 
 /* ---- set ------------------------------------------------------------------------------------ */
 
-/* Cuts "NAME=VALUE" in two; false when it is not that. */
-static bool setting_read(char *line, hz_setting *setting)
-{
-    char *equals = strchr(line, '=');
-    if (equals == NULL) return false;
-    *equals = '\0';
-    *setting = (hz_setting){line, equals + 1};
-    return true;
-}
-
 /* What is due under the new values goes now, and does not wait for the program's next call. */
 static void let_it_decay(void)
 {
     for (uint32_t part = 0; part < DECAY_PARTS_MOST && hz_decay(); part++) continue;
 }
 
-static void set_together(const hz_setting *settings, size_t count, hz_text *answer)
+static const char *set_together(const hz_setting *settings, size_t count, char *sentence,
+                                size_t size)
 {
     static const char *const kinds[] = {
         [HZ_SET_UNKNOWN] = "unknown", [HZ_SET_FIXED] = "fixed",        [HZ_SET_ILLEGAL] = "illegal",
         [HZ_SET_UNFIT] = "unfit",     [HZ_SET_NOT_RUNNING] = "memory",
     };
-    char sentence[SENTENCE_BYTES];
-    const hz_set_status status = hz_set_all(settings, count, sentence, sizeof sentence);
-    if (status != HZ_SET_DONE) {
-        hz_serve_refuse(answer, kinds[status], sentence);
-        return;
-    }
-    let_it_decay();
-    hz_serve_begin(answer, "hz");
-    hz_text_add(answer, ",");
-    hz_text_add_config(answer);
-    add_end(answer);
-}
-
-static void answer_set(char *lines, hz_text *answer)
-{
-    hz_setting settings[SETTINGS_MOST];
-    size_t count = 0;
-    for (char *line; (line = strsep(&lines, "\n")) != NULL; count++) {
-        if (count == SETTINGS_MOST) {
-            hz_serve_refuse(answer, "request", "too many settings in one request");
-            return;
-        }
-        if (!setting_read(line, &settings[count])) {
-            hz_serve_refuse(answer, "request", "a setting is not of the form NAME=VALUE");
-            return;
-        }
-    }
-    set_together(settings, count, answer);
+    const hz_set_status status = hz_set_all(settings, count, sentence, size);
+    if (status == HZ_SET_DONE) let_it_decay();
+    return status == HZ_SET_DONE ? NULL : kinds[status];
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
 
-static void answer_request(char *request, hz_text *answer)
+static bool answer_request(const char *word, hz_text *answer)
 {
-    char *lines = request;
-    const char *word = strsep(&lines, "\n");
     if (strcmp(word, "stats") == 0)
         answer_stats(answer);
     else if (strcmp(word, "trim") == 0)
         answer_trim(answer);
-    else if (strcmp(word, "set") == 0)
-        answer_set(lines, answer);
     else
-        hz_serve_refuse(answer, "request", "this hz understands stats, trim and set");
+        return false;
+    return true;
 }
 
 void hz_control_start(void)
 {
-    hz_serve_start(answer_request, say_line);
+    static const hz_levers levers = {"hz", set_together, hz_live_text};
+    hz_serve_start(answer_request, &levers, say_line);
 }

@@ -62,6 +62,7 @@ enum {
 
 static struct {
     hz_serve_answer *answer; /* of the process */
+    const hz_levers *levers; /* the same */
     hz_serve_say *say;       /* the same */
     pthread_t thread;
     pid_t pid;                             /* of the process that has the thread */
@@ -111,6 +112,19 @@ static bool has_key(const char *request, ssize_t length)
     return difference == 0;
 }
 
+static void make_answer_to(char *request, hz_text *answer)
+{
+    static const char govern[] = "govern ";
+    char *lines = request;
+    const char *word = strsep(&lines, "\n");
+    if (strcmp(word, "set") == 0)
+        hz_lease_set(service.levers, lines, answer);
+    else if (strncmp(word, govern, sizeof govern - 1) == 0)
+        hz_lease_govern(service.levers, word + sizeof govern - 1, lines, answer);
+    else if (!service.answer(word, answer))
+        hz_serve_refuse(answer, "request", "this process understands stats, trim, set and govern");
+}
+
 static void make_answer(ssize_t length, hz_text *answer)
 {
     if (!has_key(service.request, length)) {
@@ -119,7 +133,7 @@ static void make_answer(ssize_t length, hz_text *answer)
         hz_serve_refuse(answer, "request", "the request is too long");
     } else {
         service.request[length] = '\0';
-        service.answer(service.request + KEY_LENGTH + 1, answer);
+        make_answer_to(service.request + KEY_LENGTH + 1, answer);
     }
     if (answer->length >= answer->size)
         hz_serve_refuse(answer, "request", "the answer is too long");
@@ -194,9 +208,11 @@ static void cancellation_allow(int state)
 static bool clients_attend(void)
 {
     cancellation_allow(PTHREAD_CANCEL_ENABLE);
-    const int ready = poll(service.waits, service.wait_count, -1);
+    const int ready = poll(service.waits, service.wait_count, hz_lease_wait_ms());
+    const int error = errno;
     cancellation_allow(PTHREAD_CANCEL_DISABLE);
-    if (ready < 0) return is_worth_another_try(errno);
+    hz_lease_end_in_time();
+    if (ready < 0) return is_worth_another_try(error);
     for (nfds_t client = service.wait_count; --client > 0;) {
         if (service.waits[client].revents == 0) continue;
         talk(service.waits[client].fd);
@@ -268,6 +284,7 @@ static void *serve(void *unused)
     (void)prctl(PR_SET_NAME, "hz-control");
     if (descriptors_make_own() && listener_make())
         while (clients_attend()) continue;
+    hz_lease_end();
     return unused;
 }
 
@@ -290,6 +307,7 @@ static void end_with_main(void *value)
     if (value != &service || service.pid != getpid()) return;
     pthread_cancel(service.thread);
     pthread_join(service.thread, NULL);
+    hz_lease_end();
 }
 
 /* Where a thread other than main loads the library, nothing tells when main ends. */
@@ -301,10 +319,11 @@ static void watch_main(void)
         (void)pthread_setspecific(service.main_ends, &service);
 }
 
-void hz_serve_start(hz_serve_answer *answer, hz_serve_say *say)
+void hz_serve_start(hz_serve_answer *answer, const hz_levers *levers, hz_serve_say *say)
 {
     sigset_t before;
     service.answer = answer;
+    service.levers = levers;
     service.say = say;
     hz_own_signals_block(&before);
     errno = thread_start(&service.thread);

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,20 @@ threading.Thread(target=time.sleep, args=(0.1,)).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
 DROPS = f"import os; os.seteuid({ANOTHER_USER}); {WAIT}"
+TOKEN = f"token={7:032x}"
+# For each line of the input tells decay_ms, and then sets it to what the line says, if anything.
+SETS = """
+import ctypes, sys, threading
+hz, text = ctypes.CDLL(None), ctypes.create_string_buffer(100)
+def work():
+    for line in sys.stdin:
+        hz.hz_get(b"decay_ms", text, 100)
+        print(text.value.decode(), flush=True)
+        if line.strip():
+            hz.hz_set(b"decay_ms", line.strip().encode(), text, 100)
+threading.Thread(target=work).start()
+print("ready", flush=True)
+"""
 LATE_DOUBLE_FREE = """
 import ctypes, sys, threading, time
 libc = ctypes.CDLL(None)
@@ -129,7 +144,7 @@ def ask_at(name, *lines):
         connection.send("\n".join(lines).encode())
         answer = json.loads(connection.recv(MIB))
         assert connection.recv(MIB) == b"", "more than one answer"
-    assert answer["protocol"] == 2
+    assert answer["protocol"] == 3
     return dict(answer)
 
 
@@ -154,7 +169,8 @@ def test_a_change_acts_without_a_call_of_the_program(start):
     program = ready(start(HOLD, HZ_DECAY_MS="60000"))
     assert ask(program.pid, "stats")["stats"]["memory"]["free_bytes"] >= 32 * MIB
     said = ask(program.pid, "set", "decay_ms=0", "span_cache=3")
-    assert (said["config"]["decay_ms"], said["config"]["span_cache"]) == (0, 3)
+    assert said["before"] == {"decay_ms": 60000, "span_cache": 2}
+    assert said["after"] == {"decay_ms": 0, "span_cache": 3}
     assert ask(program.pid, "stats")["stats"]["memory"]["free_bytes"] < MIB
 
 
@@ -169,7 +185,12 @@ def test_a_change_acts_without_a_call_of_the_program(start):
         (["set", *["decay_ms=0"] * 33], "request", "too many"),
         (["set", "decay_ms=" + "0" * 5000], "request", "too long"),
         (['set', 'decay_ms="\\\t'], "illegal", '"\\\t'),
-        (["sets"], "request", "understands stats, trim and set"),
+        (["sets"], "request", "understands stats, trim, set and govern"),
+        (["govern 61", TOKEN, "decay_ms=0"], "request", "govern 0 to govern 60"),
+        (["govern 5s", TOKEN, "decay_ms=0"], "request", "govern 0 to govern 60"),
+        (["govern 5", "decay_ms=0"], "request", "a line token="),
+        (["govern 5", "token=wrong", "decay_ms=0"], "request", "a line token="),
+        (["govern 5", TOKEN, "decay_ms=0", "shards=2"], "fixed", "HZ_SHARDS=VALUE"),
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused_and_changes_nothing(lines, kind, sentence, start):
@@ -206,7 +227,7 @@ def test_a_program_that_closes_all_descriptors_still_answers(start):
 def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start):
     program = start(FORK)
     child = int(line(program))
-    assert ask(program.pid, "set", "decay_ms=3")["config"]["decay_ms"] == 3
+    assert ask(program.pid, "set", "decay_ms=3")["after"] == {"decay_ms": 3}
     assert address_of(child) is None
     os.kill(child, 9)
 
@@ -218,6 +239,81 @@ def test_after_an_exec_the_new_program_answers(start):
     program.stdin.flush()
     ready(program)
     assert ask(program.pid, "stats")["stats"]["config"]["decay_ms"] == 100
+
+
+# ---- the lease -----------------------------------------------------------------------------------
+
+
+def decay_of(pid):
+    return ask(pid, "stats")["levers"]["decay_ms"]
+
+
+def await_decay(program, value):
+    """Asks the program alone: a request would have the thread look at its lease."""
+    end, found = time.monotonic() + PATIENCE_S, None
+    while found != str(value):
+        assert time.monotonic() < end, f"decay_ms does not become {value}"
+        program.stdin.write("\n")
+        program.stdin.flush()
+        found = line(program)
+
+
+def test_a_lease_is_renewed_by_its_governor_alone_and_gives_back_what_it_set(start):
+    pid = ready(start(WAIT, HZ_SPAN_CACHE="5")).pid
+    said = ask(pid, "govern 60", TOKEN, "decay_ms=0")
+    assert (said["began"], said["values"], said["taken"]) == (True, {"decay_ms": 0}, [])
+    said = ask(pid, "govern 60", TOKEN, "span_cache=3", "max_dirty_bytes=1048576")
+    values = {"decay_ms": 0, "span_cache": 3, "max_dirty_bytes": 1048576}
+    assert (said["began"], said["values"]) == (False, values)
+    for seconds in (60, 0):
+        said = ask(pid, f"govern {seconds}", "token=0123456789abcdef", "decay_ms=7")
+        assert said["refused"] == "governed"
+    assert ask(pid, "govern 60", TOKEN, "decay_ms=x")["refused"] == "illegal"
+    assert ask(pid, "govern 60", TOKEN)["values"] == values
+    values = {"decay_ms": 100, "span_cache": 5, "max_dirty_bytes": "auto"}
+    assert ask(pid, "govern 0", TOKEN)["values"] == values
+    assert ask(pid, "govern 60", "token=0123456789abcdef")["began"], "the next governor"
+
+
+def test_a_lease_that_nobody_renews_ends_by_itself_also_in_a_process_that_was_stopped(start):
+    program = ready(start(SETS))
+    ask(program.pid, "govern 1", TOKEN, "decay_ms=0")
+    await_decay(program, 100)
+    ask(program.pid, "govern 1", TOKEN, "decay_ms=0")
+    program.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, program.pid, os.WSTOPPED)
+    time.sleep(1.1)
+    name, key = await_address(program.pid)
+    with connected(name) as late:
+        late.send(f"{key}\ngovern 60\n{TOKEN}".encode())
+        program.send_signal(signal.SIGCONT)
+        said = json.loads(late.recv(MIB))
+    assert (said["began"], said["values"]) == (True, {})
+    assert decay_of(program.pid) == 100
+
+
+def test_what_others_set_is_theirs_from_then_on(start):
+    program = ready(start(SETS))
+    ask(program.pid, "govern 60", TOKEN, "decay_ms=1", "span_cache=4", "growth_rent=8")
+    ask(program.pid, "set", "span_cache=4")
+    program.stdin.write("9\n")
+    program.stdin.flush()
+    assert line(program) == "1"
+    await_decay(program, 9)
+    said = ask(program.pid, "govern 60", TOKEN, "decay_ms=2", "span_cache=6", "growth_rent=16")
+    assert said["taken"] == ["decay_ms", "span_cache"]
+    assert said["values"] == {"decay_ms": 9, "span_cache": 4, "growth_rent": 16}
+    said = ask(program.pid, "govern 0", TOKEN)
+    assert said["values"] == {"decay_ms": 9, "span_cache": 4, "growth_rent": 4}
+
+
+def test_a_lease_ends_with_main(start):
+    waits = "import sys\nprint('ready', flush=True)\nsys.stdin.readline()"
+    ends = SETS.replace('print("ready", flush=True)', "hz.pthread_exit(None)")
+    program = ready(start(f"{waits}{ends}"))
+    ask(program.pid, "govern 60", TOKEN, "decay_ms=0")
+    program.stdin.write("go\n")
+    await_decay(program, 100)
 
 
 # ---- who may ask ---------------------------------------------------------------------------------

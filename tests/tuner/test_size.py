@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18191, "modules": 125, "functions": 1669, "classes": 251, "docstrings": 3171},
-    "tests": {"code": 16939},
+    "tuner": {"code": 18202, "modules": 125, "functions": 1670, "classes": 252, "docstrings": 3183},
+    "tests": {"code": 17164},
     "experiments": {"code": 4845},
-    "core in C": {"code": 19349},
+    "core in C": {"code": 20001},
     "tests in C": {"code": 9261},
-    "guides": {"words": 14318},
+    "guides": {"words": 14503},
     "experiments' pages": {"words": 15022},
 }
 

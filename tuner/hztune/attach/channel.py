@@ -12,6 +12,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from hztune.errors import HztuneError, UsageError, no_look_at
 _PATIENCE_S = 5.0  # how long a process may take to answer
 _LISTENS_SOON_S = 2.0  # how long after its start its thread may take to listen
 _PAUSE_S = 0.02
-_PROTOCOL = 2
+_PROTOCOL = 3
 _MOST_BYTES = 1 << 18
 _NAME_AND_KEY = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 _ENDED = "ended while it was asked"
@@ -41,6 +42,17 @@ class _Head(Struct):
     protocol: int
     refused: str = ""
     sentence: str = ""
+
+
+class Governed(Struct, frozen=True):
+    """A lease: the values of its levers, read back, and which of them others have changed.
+
+    `began`: it is a new one, so that all levers had their own values before.
+    """
+
+    values: dict[str, schema.Setting]
+    taken: tuple[schema.Word, ...]
+    began: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,19 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
     return _opened(packet, process)
 
 
+def govern(process: Process, token: str, seconds: int, settings: Mapping[str, str]) -> Governed:
+    """Sets levers under a lease that the process ends by itself if it is not renewed in time.
+
+    `token` is drawn once by the governor: 8 to 32 hexadecimal digits. `seconds`: 1 to 60; 0 ends
+    the lease. At its end the levers have the values of before, but for those that others changed.
+
+    UsageError, HztuneError: as `ask_process`; the lease is then as it was.
+    """
+    lines = (f"{name}={value}" for name, value in {"token": token, **settings}.items())
+    answer = ask_process(process, f"govern {seconds}", *lines)
+    return schema.judged(answer, Governed)
+
+
 def _await_address(process: Process) -> tuple[str, str]:
     """The address of a process, at once or as soon as one that has just begun listens."""
     began = time.monotonic()
@@ -193,7 +218,7 @@ def _opened(packet: bytes, process: Process) -> dict[str, Any]:
         raise UsageError(f"the answer of process {process.pid}: {error}") from None
     if head.protocol != _PROTOCOL:
         raise UsageError(
-            f"process {process.pid} has an hz of another version: it speaks protocol "
+            f"process {process.pid} has an hz or agent of another version: it speaks protocol "
             f"{head.protocol}, and this hztune {_PROTOCOL}; use the hztune that came with its "
             "library"
         )

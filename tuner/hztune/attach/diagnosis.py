@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -36,7 +36,8 @@ class Holding:
 
     `held_bytes` is what it has of the system's memory. Of hz the kernel counts that; of the others
     it is at most what the kernel counts of the whole process, as some of them still count what they
-    have given back. `cached_bytes` is what of that waits in the caches of threads.
+    have given back. `cached_bytes` is what of that waits in the caches of threads. `levers` may
+    change while it runs.
     """
 
     allocator: schema.Word
@@ -45,6 +46,7 @@ class Holding:
     live_bytes: _Count | None = None
     held_bytes: _Count | None = None
     cached_bytes: _Count | None = None
+    levers: dict[str, schema.Setting] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float | None:
@@ -187,7 +189,8 @@ class _OfHz(Struct):
     arena: _Arena
     threads: tuple[ThreadCaches, ...]
     threads_left_out: _Count
-    rest_worker: bool = False
+    rest_worker: bool
+    levers: dict[str, schema.Setting]
 
 
 class _Answer(Struct):
@@ -195,7 +198,8 @@ class _Answer(Struct):
     provider: _Path = ""
     parts: list[Holding] = []
     trimmed: tuple[schema.Word, ...] = ()
-    config: dict[str, schema.Setting] = {}
+    before: dict[str, schema.Setting] = {}
+    after: dict[str, schema.Setting] = {}
 
 
 def process_statistics(pid: int) -> Statistics:
@@ -216,7 +220,7 @@ def statistics_of(process: Process) -> Statistics:
         held = process.resident_between(first, first + hz.arena.bytes), own.cached_bytes
         return Statistics(
             *seen,
-            (Holding("hz", hz.stats.version, hz.stats.config, own.live_bytes, *held),),
+            (Holding("hz", hz.stats.version, hz.stats.config, own.live_bytes, *held, hz.levers),),
             own.free_bytes,
             tuple(SizeClass(one.bytes, one.live, one.free, one.cut) for one in own.classes),
             hz.threads,
@@ -231,7 +235,9 @@ def statistics_of(process: Process) -> Statistics:
         version = part.version.partition("-")[0]
         parts.append(replace(part, version=version, held_bytes=held_bytes))
     file = told.provider.rpartition("/")[2]
-    parts.sort(key=lambda part: part.allocator.replace("glibc", "libc") not in file)
+    parts.sort(
+        key=lambda part: part.allocator.replace("glibc", "libc").replace("_", "-") not in file
+    )
     return Statistics(*seen, tuple(parts))
 
 
@@ -248,7 +254,7 @@ def trim_process(pid: int) -> Trimmed:
 
 
 def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
-    """Changes parameters of hz in a process, all or none: {"decay_ms": "0"}.
+    """Changes levers of a process's allocator, all or none: {"decay_ms": "0"}.
 
     UsageError: there is none, it takes no requests, or refuses the change. HztuneError: it did
     not answer, or ended.
@@ -259,14 +265,9 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     for name, value in settings.items():
         if "\n" in name + value or "=" in name:
             raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
-    before: dict[str, Any] = channel.ask_process(process, "stats")
-    if schema.judged(before, _Answer).allocator != "hz":
-        channel.ask_process(process, "set")  # it says why not
-    was = schema.judged(before, _OfHz).stats.config
     answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
-    now = schema.judged(answer, _Answer).config
-    names = [name for name in now if name in settings and name in was]
-    return Changed({name: was[name] for name in names}, {name: now[name] for name in names})
+    told = schema.judged(answer, _Answer)
+    return Changed(told.before, told.after)
 
 
 # ---- the doctor ----------------------------------------------------------------------------------

@@ -129,9 +129,9 @@ def stats_command(pid: int, as_json: bool) -> None:
                    shell_complete=offer(lambda: [
                        f"{each.name}=" for each in api.parameters() if each.is_live
                    ])),
-], help=f"""Change parameters of hz in a running process.
+], help=f"""Change parameters of a running process's allocator.
 {_STARTED}
-Either all of them change or none. `hztune params --live` lists those that may.
+Either all of them change or none. `hztune stats` lists those that may, of any allocator.
 """)  # fmt: skip
 def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
     pairs = dict(key_value(text) for text in settings)
@@ -209,3 +209,5 @@ def _part_lines(part: Holding) -> Iterator[str]:
     ):
         known = f"{mib(size):>14}{more}" if size is not None else f"{'unknown':>10}"
         yield f"  {name:24}{known}"
+    if part.levers:
+        yield "  may change: " + ", ".join(f"{name}={value}" for name, value in part.levers.items())
