@@ -175,15 +175,6 @@ CHECK("the arena lies where all that is far away is told from a block")
             require(hz_map.base < extents[i].end, "it starts at %zx", (size_t)hz_map.base);
 }
 
-CHECK("all blocks of the longest span are nearer than any address counts")
-{
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        hz_page_entry page = entry_of(class_, ADDRESS_MAX / 2);
-        const uint64_t most = SPAN_BYTES / hz_class_bytes[class_] * hz_class_bytes[class_];
-        require(remainder(&page, ADDRESS_MAX / 2 - most) < HZ_REMAINDER_MAX, "class %u", class_);
-    }
-}
-
 /* ---- the worked example of block.h ---------------------------------------------------------- */
 
 CHECK("a large block starts at its first byte only")

@@ -7,7 +7,6 @@
 
 #include <hz/hz.h>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -145,17 +144,6 @@ CHECK("a child goes on where a depot gave up a part")
     require(in_depot(SIZE) == 0 && hz_usage_now().free_bytes == 0, "not all goes back");
     if (child == 0) _exit(0);
     require_child_ends(child);
-}
-
-CHECK("what a depot gave up goes back to the system")
-{
-    (void)fill_the_depot(SIZE);
-    pass_delay();
-    require(hz_usage_now().free_bytes > 0, "no page is free");
-    for (int look = 0; look < LOOKS; look++) pass_delay();
-    require(hz_usage_now().free_bytes == 0, "%zu bytes are kept", hz_usage_now().free_bytes);
-    const uint32_t kept = hz_shards[0].bins[hz_class_of(SIZE)].kept_count;
-    require(kept == 0, "%u empty spans are kept", kept);
 }
 
 CHECK("frees of large blocks let depots decay")

@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "pages.h"
@@ -147,25 +146,8 @@ CHECK("a bin that another thread was changing is made anew of its spans")
 
 static void *freed_before;
 
-static size_t bytes_in(const hz_run_lists *lists)
-{
-    size_t pages = 0;
-    for (size_t list = 0; list < HZ_RUN_LISTS; list++)
-        for (const hz_page_info *run = lists->first[list]; run != NULL; run = run->next)
-            pages += run->pages;
-    return pages << HZ_PAGE_SHIFT;
-}
-
-static void require_free_pages(void)
-{
-    const size_t bytes =
-        bytes_in(&hz_page_pool.dirty[hz_heap_node()]) + bytes_in(&hz_page_pool.clean);
-    require(bytes >= LARGE, "only %zu bytes are free", bytes);
-}
-
 static void use_pages(void)
 {
-    if (act_early == NULL) require_free_pages(); /* else nothing is repaired yet */
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
         require(block != NULL, "no memory for %zu bytes", size);

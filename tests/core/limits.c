@@ -25,18 +25,6 @@ static void limit_to(size_t bytes)
     require(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit: %s", strerror(errno));
 }
 
-static void *do_nothing(void *argument)
-{
-    return argument;
-}
-
-CHECK("threads start under a limit that is set late")
-{
-    crowd all;
-    limit_to(gibibyte);
-    crowd_start(&all, 16, do_nothing);
-}
-
 CHECK("malloc gives what a limit that is set late allows, and no more")
 {
     size_t given = 0;
@@ -133,10 +121,6 @@ PROGRAM("--small")
 {
     exhaust_and_recover(200, 24 * mebibyte);
 }
-PROGRAM("--large")
-{
-    exhaust_and_recover(100000, 24 * mebibyte);
-}
 PROGRAM("--threads")
 {
     pthread_attr_t small;
@@ -208,7 +192,6 @@ PROGRAM("--hook")
 CHECK_IN(60, "blocks run out in order, also in four threads, and can be had again")
 {
     require_program("--small", 64 * mebibyte, NULL);
-    require_program("--large", 64 * mebibyte, NULL);
     require_program("--threads", 96 * mebibyte, NULL);
 }
 CHECK_IN(60, "what a thread's magazine keeps, or a hook frees, serves a request of another size")
@@ -217,7 +200,7 @@ CHECK_IN(60, "what a thread's magazine keeps, or a hook frees, serves a request 
     require_program("--hook", 16 * mebibyte, "HZ_MAGAZINE_GROWTH=full");
 }
 
-/* ---- locked memory, core files, much memory -------------------------------------------------- */
+/* ---- locked memory, core files --------------------------------------------------------------- */
 
 /* The user who runs the test may have no right to more than the usual 8 MiB. */
 CHECK("memory can be locked")
@@ -236,20 +219,6 @@ CHECK("memory can be locked")
     char *block = malloc(64 * 1024);
     require(block != NULL, "no memory");
     free(memset(block, 1, 64 * 1024));
-}
-
-CHECK("the heap outgrows a tebibyte")
-{
-    char *blocks[20];
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        blocks[i] = malloc(gibibyte * 64);
-        require(blocks[i] != NULL, "no block %zu", i);
-        blocks[i][0] = blocks[i][64 * gibibyte - 1] = (char)i;
-    }
-    for (size_t i = 0; i < COUNT(blocks); i++) {
-        require(blocks[i][0] == (char)i && blocks[i][64 * gibibyte - 1] == (char)i, "block %zu", i);
-        free(blocks[i]);
-    }
 }
 
 /* Bytes of the mappings that the kernel would write to a core file: touched, and not marked as no

@@ -1,6 +1,6 @@
 /*
- * What goes back to the system: by age, whatever else is in use; never much in one call; and never
- * while a lock is held. hz is given a clock that only the checks move, and its madvise is watched.
+ * What goes back to the system: by age, whatever else is in use; and never much in one call. That no
+ * lock is held meanwhile is shown by test_ledger.py. hz is given a clock that only the checks move, and its madvise is watched.
  */
 #include "check.h"
 #include "fake_os.h"
@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -387,98 +386,6 @@ CHECK("where the system refuses, zeroes do not take ever more memory")
     const size_t before = hz_arena_used_pages();
     for (int i = 0; i < BURST; i++) give(hz_calloc(1, 4 * MIB));
     require(hz_arena_used_pages() == before, "%zu pages more", hz_arena_used_pages() - before);
-}
-
-/* ---- never under a lock --------------------------------------------------------------------- */
-
-/* Needs the lock of each bin and depot, of the page pool, and of the arena. */
-static void *use_every_lock(void *unused)
-{
-    static void *blocks[1024];
-    for (size_t size = 16; size <= HZ_CLASS_MAX_BYTES; size += size / 4) {
-        const size_t count = 2 * MIB / size < COUNT(blocks) ? 2 * MIB / size : COUNT(blocks);
-        for (size_t i = 0; i < count; i++) blocks[i] = hz_malloc(size);
-        for (size_t i = 0; i < count; i++) hz_free(blocks[i]);
-    }
-    hz_free(hz_malloc(2 * (size_t)BURST * MIB));
-    return unused;
-}
-
-static unsigned watched;
-
-/* Hangs if the thread that returns memory holds one of them. */
-static void let_another_thread_allocate(void)
-{
-    meanwhile = NULL;
-    (void)thread_end(thread_start(use_every_lock, NULL));
-    watched++;
-}
-
-static void watch(void)
-{
-    os_ms += 2 * DELAY_MS;
-    meanwhile = let_another_thread_allocate;
-}
-
-static void *lone, *two[2];
-static void *small[SPAN_BLOCKS];
-
-static void give_small(void)
-{
-    give_all(small, SPAN_BLOCKS);
-}
-
-static void give_large(void)
-{
-    give(lone);
-}
-
-static void shrink(void)
-{
-    (void)resize(lone, 2 * MIB);
-}
-
-/* A second block lies behind the first one, which therefore cannot grow in place. */
-static void move(void)
-{
-    require(resize(two[0], 2 * MIB) != two[0], "it grew in place");
-}
-
-static void trim(void)
-{
-    (void)hz_trim();
-}
-
-static void decay_again_and_again(void)
-{
-    give_small();
-    for (int look = 0; look < 20; look++) {
-        watch();
-        let_decay();
-    }
-}
-
-static void require_watched(void (*act)(void))
-{
-    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
-    take_all(two, 2, MIB);
-    lone = take(act == shrink ? 100 * (size_t)MIB : MIB);
-    burst();
-    watch();
-    act();
-    require(watched > (act == decay_again_and_again), "nothing went back");
-    _exit(0);
-}
-
-CHECK("no free returns memory under a lock")
-{
-    void (*const acts[])(void) = {give_small, give_large, shrink,
-                                  move,       trim,       decay_again_and_again};
-    for (size_t i = 0; i < COUNT(acts); i++) {
-        const pid_t child = fork();
-        if (child == 0) require_watched(acts[i]);
-        require_child_ends(child);
-    }
 }
 
 /* ---- beside a fork -------------------------------------------------------------------------- */

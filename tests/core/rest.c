@@ -13,13 +13,6 @@ enum { STATUS_OF_HANDLER = 17 };
 
 /* ---- the background thread ------------------------------------------------------------------ */
 
-CHECK("a program without threads gets none")
-{
-    burst();
-    burst();
-    require(threads_now() == 1, "%zu threads", threads_now());
-}
-
 /* At main, at one thread, and itself. It sleeps meanwhile, and is woken. */
 static void burst_twice_beside_one_thread(void)
 {
@@ -34,15 +27,6 @@ static void burst_twice_beside_one_thread(void)
 CHECK("what a burst left goes back while the threads rest")
 {
     burst_twice_beside_one_thread();
-}
-
-CHECK("many threads bring one background thread")
-{
-    enum { MANY = 12 };
-    rester all[MANY];
-    for (size_t i = 0; i < MANY; i++) rester_start(&all[i]);
-    wait_for_threads(MANY + 2);
-    for (size_t i = 0; i < MANY; i++) rester_end(&all[i]);
 }
 
 CHECK("when the threads have ended so does the background thread, and comes again with the next")

@@ -245,6 +245,33 @@ static void let_a_thread_come_and_go(void)
     (void)thread_end(thread_start(burst_in_a_thread, NULL));
 }
 
+static void *(*start_behind)(void *);
+
+static void *allocate_around(void *argument)
+{
+    hz_free(hz_malloc(100));
+    void *result = start_behind(argument);
+    hz_free(hz_malloc(200));
+    return result;
+}
+
+static int make_allocating(pthread_t *thread, const pthread_attr_t *attributes,
+                           void *(*start)(void *), void *argument)
+{
+    start_behind = start;
+    return pthread_create(thread, attributes, allocate_around, argument);
+}
+
+/* As one that keeps a register of threads. For ever if the background thread counts as one of the
+ * program's. */
+CHECK("a library that makes it may allocate on it, before and after")
+{
+    static const hz_thread_calls of_library = {make_allocating, pthread_join, NULL};
+    let_a_thread_come_and_go();
+    hz_rest_thread_made(&of_library);
+    wait_until_it_ends();
+}
+
 static void let_another_one_come_and_go(void)
 {
     during = NULL;

@@ -15,9 +15,7 @@ static void print_row(const hz_param *row)
     printf("{\"name\":\"%s\",\"env\":\"%s\",\"default\":\"%s\",\"low\":%" PRId64
            ",\"high\":%" PRId64,
            row->name, row->env, row->default_text, row->low, row->high);
-    printf(",\"is_power\":%s,\"may_be_auto\":%s,\"choices\":\"%s\"}\n",
-           row->scale == HZ_SCALE_POW2 ? "true" : "false", row->may_be_auto ? "true" : "false",
-           row->choices);
+    printf(",\"choices\":\"%s\"}\n", row->choices);
 }
 
 static int print_table(void)

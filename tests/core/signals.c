@@ -7,13 +7,11 @@
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { CHURNERS = 4, CHILD_STEPS = 500, CHILD_SECONDS = 20, TIMER_US = 300 };
+enum { CHILD_STEPS = 500, CHILD_SECONDS = 20, TIMER_US = 300 };
 
 /* Once; a handler sets it again, so that the program goes on a little between two. */
 static void set_timer(long microseconds)
@@ -79,25 +77,6 @@ CHECK_IN(120, "a child that was forked in a handler amidst malloc may exit, exec
     fork_while_allocating(TO_EXIT, 300);
     fork_while_allocating(TO_EXEC, 80);
     fork_while_allocating(TO_GO_ON, 150);
-}
-
-/* The handler is to run on the main thread. */
-static void start_churn(crowd *all)
-{
-    sigset_t set, before;
-    sigemptyset(&set);
-    sigaddset(&set, SIGALRM);
-    (void)pthread_sigmask(SIG_BLOCK, &set, &before);
-    crowd_start(all, CHURNERS, churn_run);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-CHECK_IN(60, "it may go on without the threads that were in malloc, too")
-{
-    crowd all;
-    start_churn(&all);
-    fork_while_allocating(TO_GO_ON, 80);
-    churn_end(&all);
 }
 
 /* ---- handlers and cancellation -------------------------------------------------------------- */

@@ -220,7 +220,7 @@ CHECK("nodes count whose CPUs may be used")
     require_nodes("none says its CPUs", 4096, (const file[FILES]){{NODE "has_cpu", "0-1\n"}}, 1);
 }
 
-/* ---- pages of the kernel, commit, mappings --------------------------------------------------- */
+/* ---- pages of the kernel, mappings ----------------------------------------------------------- */
 
 enum { BLOCKS = 200, LARGE_BYTES = 1 << 20 };
 
@@ -255,34 +255,6 @@ CHECK_IN(60, "kernel pages of 16 and 64 KiB will do")
     require_program("--use", 0, "STAND_IN_PAGE_BYTES=65536 HZ_HARDENING=full");
 }
 
-/* Bytes of private mappings that may be written. */
-static size_t writable_bytes(void)
-{
-    char line[512], rights[8];
-    uintptr_t from, to;
-    size_t total = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    require(maps != NULL, "no /proc/self/maps");
-    while (fgets(line, sizeof line, maps) != NULL)
-        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w')
-            total += to - from;
-    (void)fclose(maps);
-    return total;
-}
-
-PROGRAM("--commit")
-{
-    const size_t before = writable_bytes();
-    for (int round = 0; round < 3; round++) {
-        use(LARGE_BYTES);
-        use(1000);
-    }
-    const size_t after = writable_bytes();
-    /* Of some 200 MiB. What went back in short parts stays writable. */
-    require(after < before + ((size_t)64 << 20), "%zu bytes may be written, before %zu", after,
-            before);
-}
-
 /* Each guarded block is two mappings. */
 PROGRAM("--map")
 {
@@ -296,9 +268,8 @@ PROGRAM("--map")
     require(mapping_count() < before + 300, "%zu mappings at last", mapping_count());
 }
 
-CHECK_IN(60, "where commit is counted it goes back, and guards leave mappings to the program")
+CHECK_IN(60, "guards leave mappings to the program")
 {
-    require_program("--commit", 0, "TEST_STRICT=1");
     require_program("--map", 0,
                     "STAND_IN_FILE=/proc/sys/vm/max_map_count STAND_IN_TEXT=1000 HZ_HARDENING=full");
 }

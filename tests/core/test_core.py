@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from itertools import combinations
 from xml.etree import ElementTree
@@ -42,9 +44,9 @@ TIGHT = (
 )
 
 
-def pairwise(values, seed=20261121):
+def pairwise(values):
     """Few configurations that try every two settings together: the best of many draws, repeated."""
-    draw = random.Random(seed)
+    draw = random.Random(int(os.environ.get("TEST_SEED", "20261121")))
     wanted = {
         ((a, x), (b, y)) for a, b in combinations(values, 2) for x in values[a] for y in values[b]
     }
@@ -97,7 +99,7 @@ decay: SHARDS=1 | SHARDS=4 DEPOT_LOCK=spin | SHARDS=1 DEPOT_LOCK=lockfree \
     | SHARDS=4 DEPOT_LOCK=lockfree
 """
 FUZZED = [
-    f"{settings} STRICT=1 TEST_STEPS=4000 TEST_ROUNDS=2"
+    f"{settings} STRICT=1 CONFIRM=1 TEST_STEPS=4000 TEST_ROUNDS=2"
     for settings in (
         *pairwise({row.split()[0]: row.split()[1:] for row in VALUES.strip().splitlines()}),
         *(f"TIGHT DEPOT_LOCK={lock}" for lock in ("mutex", "spin", "lockfree")),
@@ -109,7 +111,7 @@ RUNS = [
     for row in table.strip().splitlines()
     for program in row.split(":")[0].split()
     for settings in row.split(":")[1].split("|")
-] + [("fuzz_shadow", settings, {"TEST_ALLOCATOR": "libhz.so"}) for settings in FUZZED]
+]
 
 
 @pytest.mark.slow
@@ -118,6 +120,16 @@ RUNS = [
 )
 def test_the_checks_hold(program, settings, alone, holds):
     holds(program, **alone, **variables_of(settings))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", FUZZED)
+def test_the_heap_agrees_with_its_shadow_and_the_settings_are_in_effect(settings, holds):
+    variables = variables_of(settings)
+    said = holds("fuzz_shadow", TEST_ALLOCATOR="libhz.so", **variables).stderr
+    config = json.loads(said.split("HZ_CONFIRM ")[1].splitlines()[0])["config"]
+    values = {f"HZ_{name.upper()}": str(value) for name, value in config.items()}
+    assert {k: v for k, v in variables.items() if k in values}.items() <= values.items()
 
 
 THREADS = "-fsanitize=thread"

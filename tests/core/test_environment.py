@@ -1,29 +1,18 @@
-"""What hz reads from the environment, what it refuses, and what it says of itself.
-
-TEST_SEED draws other values and configurations, and TEST_MORE=N draws N times as many (tests/soak
-sets both).
-"""
+"""What hz reads from the environment, what it refuses, and what it says of itself."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-Draw = random.Random
 
 only_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can make a set-user-id copy to run"
 )
-SEED = int(os.environ.get("TEST_SEED", "20261123"))
-MORE = int(os.environ.get("TEST_MORE", "1"))
 REJECTED = 78
 CONFIRM = "HZ_CONFIRM "
 
@@ -152,82 +141,6 @@ def test_other_programs_variables_are_left_alone(preload):
         assert runs(done) and done.stderr == "", name
 
 
-# --- values drawn at random -----------------------------------------------------------------------
-
-
-class Row(NamedTuple):
-    """A row of the table of parameters, as hz itself prints it."""
-
-    name: str
-    env: str
-    default: str
-    low: int
-    high: int
-    is_power: bool
-    may_be_auto: bool
-    choices: str
-
-    @property
-    def words(self):
-        return self.choices.split()
-
-    def allows(self, text):
-        """What the table's head says, written a second time."""
-        if self.words or (self.may_be_auto and text == "auto"):
-            return text == "auto" or text in self.words
-        if not (text.isascii() and text.isdigit() and str(int(text)) == text):
-            return False
-        value = int(text)
-        return self.low <= value <= self.high and (not self.is_power or value & (value - 1) == 0)
-
-
-@pytest.fixture(scope="module")
-def rows(core_tests, plain_environment):
-    """The table."""
-    says = [core_tests / "tests" / "says", "--table"]
-    table = subprocess.check_output(says, env=plain_environment, text=True)
-    return [Row(**json.loads(line)) for line in table.splitlines()]
-
-
-def legal_value(row, draw):
-    """The default, or any; of numbers the ends and what lies between, as often near the lower."""
-    if draw.random() < 0.3:
-        return row.default
-    if row.words or (row.may_be_auto and draw.random() < 0.2):
-        return draw.choice(row.words or ["auto"])
-    if row.is_power:
-        powers = [2**n for n in range(63) if row.low <= 2**n <= row.high]
-        return str(draw.choice([0, *powers] if row.low == 0 else powers))
-    drawn = round(math.exp(draw.uniform(math.log(row.low + 1), math.log(row.high + 1)))) - 1
-    return str(draw.choice([row.low, row.high, drawn, drawn, drawn]))
-
-
-def legal(rows, draw):
-    """A configuration whose values go together, as params.h says of pairs."""
-    while True:
-        values = {row.env: legal_value(row, draw) for row in rows}
-        number = {name: int(text) for name, text in values.items() if text.isdigit()}
-        most = number["HZ_MAGAZINE_CAP"]
-        if (
-            max(number["HZ_REFILL_BATCH"], number["HZ_FLUSH_BATCH"]) <= most
-            and number["HZ_MAGAZINE_BYTES"] <= number["HZ_THREAD_CACHE_BYTES"]
-        ):
-            return values
-
-
-@pytest.mark.slow
-def test_legal_configurations_are_in_effect_and_hold(holds, rows):
-    draw = Draw(SEED)
-    for number in range(6 * MORE):
-        values = legal(rows, draw)
-        assert all(row.allows(values[row.env]) for row in rows)
-        short = {"TEST_SEED": str(SEED + number), "TEST_STEPS": "1500", "TEST_ROUNDS": "2"}
-        switches = {"HZ_STRICT": "1", "HZ_CONFIRM": "1", "TEST_ALLOCATOR": "libhz.so"}
-        config = config_of(holds("fuzz_shadow", **values, **switches, **short).stderr)
-        for row in rows:
-            assert values[row.env] in (str(config[row.name]), "auto"), values
-
-
 # --- what it says ---------------------------------------------------------------------------------
 
 
@@ -333,16 +246,14 @@ def as_nobody(core_tests, place, plain_environment):
 
 
 @pytest.fixture
-def variables(rows):
+def variables(core_tests, plain_environment):
     """Every variable of hz, with a legal value that is not the default."""
-    others = {
-        row.env: next(
-            value
-            for value in (*row.words, str(row.high), str(row.low))
-            if value != row.default and row.allows(value)
-        )
-        for row in rows
-    }
+    says = [core_tests / "tests" / "says", "--table"]
+    table = subprocess.check_output(says, env=plain_environment, text=True)
+    others = {}
+    for row in map(json.loads, table.splitlines()):
+        values = (*row["choices"].split(), str(row["high"]), str(row["low"]))
+        others[row["env"]] = next(value for value in values if value != row["default"])
     return {**others, **SERVICES}
 
 

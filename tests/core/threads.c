@@ -104,20 +104,6 @@ CHECK_IN(60, "threads whose only calls come in a destructor, or after all of the
     require_no_growth(end_with_a_last_call, 2000, 1u << 20);
 }
 
-/* A program may store anything under any key, also under those that others have made, or none. */
-static void *store_under_every_key(void *value)
-{
-    free(malloc(500));
-    for (pthread_key_t key = 0; key < 8; key++) (void)pthread_setspecific(key, value);
-    return value;
-}
-
-CHECK("what a program stores under the keys of others does no harm")
-{
-    for (size_t i = 0; i < 10; i++) (void)run_thread(store_under_every_key, (void *)0x1234);
-    free(malloc(500));
-}
-
 /* ---- blocks and their threads --------------------------------------------------------------- */
 
 static unsigned char *blocks[2][BLOCKS];

@@ -79,9 +79,7 @@ STAGES: dict[str, Stage] = {
     "sizes": program("A2", "api", TEST_CALLS="1000000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
     "fuzz": by_pytest("S5", "tests/fuzz", TEST_MORE="20"),
-    "configurations": by_pytest(
-        "A4", "tests/core/test_environment.py", "-k", "legal", TEST_MORE="10"
-    ),
+    "configurations": by_pytest("A4", "tests/core/test_core.py", "-k", "settings_are_in_effect"),
     "liveness": by_pytest(
         "A4", "tests/core/test_liveness.py", "-k", "no_claim_survives", is_same=True, TEST_MORE="2"
     ),

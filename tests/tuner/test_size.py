@@ -17,10 +17,10 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 18202, "modules": 125, "functions": 1670, "classes": 252, "docstrings": 3183},
-    "tests": {"code": 17164},
+    "tests": {"code": 17081},
     "experiments": {"code": 4845},
     "core in C": {"code": 20001},
-    "tests in C": {"code": 9261},
+    "tests in C": {"code": 8999},
     "guides": {"words": 14503},
     "experiments' pages": {"words": 15022},
 }
