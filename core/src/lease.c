@@ -48,6 +48,11 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * MS_PER_S + now.tv_nsec / NS_PER_MS;
 }
 
+bool hz_lease_is_on(void)
+{
+    return lease.token[0] != '\0';
+}
+
 /* ---- requests ------------------------------------------------------------------------------- */
 
 /* Cuts lines NAME=VALUE in two; false: the answer says what is wrong with them. */

@@ -41,6 +41,8 @@ int hz_lease_wait_ms(void);
 /* Ends a lease whose time is over, or any. */
 void hz_lease_end_in_time(void);
 void hz_lease_end(void);
+/* Whether a governor has a lease now. */
+bool hz_lease_is_on(void);
 /* Adds "NAME":VALUE to an object. */
 void hz_lease_add_value(hz_text *answer, const char *name, const char *value);
 

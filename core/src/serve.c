@@ -87,8 +87,8 @@ static void say_why(const char *what)
 
 void hz_serve_begin(hz_text *answer, const char *allocator)
 {
-    hz_text_add(answer, "{\"protocol\":%d,\"pid\":%d,\"allocator\":\"%s\"", HZ_SERVE_PROTOCOL,
-                (int)getpid(), allocator);
+    hz_text_add(answer, "{\"protocol\":%d,\"pid\":%d,\"governed\":%s,\"allocator\":\"%s\"",
+                HZ_SERVE_PROTOCOL, (int)getpid(), hz_lease_is_on() ? "true" : "false", allocator);
 }
 
 void hz_serve_refuse(hz_text *answer, const char *kind, const char *sentence)

@@ -24,7 +24,7 @@ MOST_LINES = 600
 PYTHON_LEVELS = [frozenset(row.split()) for row in (
     "__init__ __main__ cli",
     "api",
-    "compare export report suggest tune verify",
+    "compare export govern report suggest tune verify",
     "result",
     "study",
     "attach doctor machine_diff measure progress recordings space stats store",

@@ -231,7 +231,7 @@ def test_a_name_that_may_be_anothers_by_now_is_not_asked(start, monkeypatch):
     program = start(ANSWER, '{"protocol":3}')
     address = channel._await_address(Process.of(program.pid))
     monkeypatch.setattr(channel, "_await_address", lambda process: address)
-    monkeypatch.setattr(channel, "_address", lambda pid: None)
+    monkeypatch.setattr(channel, "socket_of", lambda pid: None)
     with pytest.raises(HztuneError, match=r"ended while it was asked$"):
         api.process_statistics(program.pid)
 

@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 18202, "modules": 125, "functions": 1670, "classes": 252, "docstrings": 3183},
-    "tests": {"code": 17081},
-    "experiments": {"code": 4845},
-    "core in C": {"code": 20001},
+    "tuner": {"code": 19116, "modules": 135, "functions": 1742, "classes": 270, "docstrings": 3324},
+    "tests": {"code": 17252},
+    "experiments": {"code": 5056},
+    "core in C": {"code": 20006},
     "tests in C": {"code": 8999},
-    "guides": {"words": 14503},
-    "experiments' pages": {"words": 15022},
+    "guides": {"words": 14776},
+    "experiments' pages": {"words": 15381},
 }
 
 

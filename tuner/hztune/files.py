@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from hztune.errors import HztuneError, UsageError
 
@@ -100,6 +100,14 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
     return tables
+
+
+def appended(path: Path, option: str) -> TextIO:
+    """A file that lines are added to; UsageError: it cannot be written."""
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from None
 
 
 def require_replaceable(path: Path) -> None:

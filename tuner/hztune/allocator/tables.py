@@ -43,6 +43,7 @@ class KnobRow(Schema, frozen=True, kw_only=True):
     form: Literal["", "I", "?", "q", "Q", "d"] = ""  # the C type behind `symbol`
     per: int = 1  # what the allocator takes as 1: it writes and holds a fraction of that
     suffix: str = ""  # unit that a written number carries
+    live: bool = False  # whether it may change while a process runs (core/agent/levers.c)
 
     @property
     def option(self) -> str:
@@ -62,7 +63,7 @@ class KnobRow(Schema, frozen=True, kw_only=True):
         high = len(self.words) - 1 if self.words else self.high
         may_be_auto = self.default == AUTO and not self.words
         return Param(self.name, self.default, self.doc, self.low, high, self.scale, self.unit,
-                     self.words, may_be_auto)  # fmt: skip
+                     self.words, may_be_auto, is_live=self.live)  # fmt: skip
 
     def text(self, value: Value) -> str:
         """A value as the allocator's parser reads it."""

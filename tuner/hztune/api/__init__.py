@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     from hztune.doctor import examine as doctor
     from hztune.export import find as find_format
     from hztune.export import profile_lines
+    from hztune.govern.metrics import exposition as metrics_text
+    from hztune.govern.metrics import server as metrics_server
+    from hztune.govern.policy import load as policy
+    from hztune.govern.policy import policy_of as policy_of_front
+    from hztune.govern.policy import shipped as policies
+    from hztune.govern.steer import governed_child
+    from hztune.govern.steer import steered as govern
     from hztune.measure.program import named as named_programs
     from hztune.profile import dumps as profile_json
     from hztune.profile import load as load_profile
@@ -86,13 +93,16 @@ __all__ = [
     "allocator_names", "allocators", "anonymize_trace", "change_process", "changes",
     "command_of", "compare", "comparison_json", "comparison_text", "contenders",
     "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "due",
-    "environment", "examine", "export", "find_format", "formats", "history",
-    "load_profile", "machine", "named_programs", "optuna_storage", "parameters", "paths",
-    "plan", "process_statistics", "profile_json", "profile_lines", "profiles_in", "program",
+    "environment", "examine", "export", "find_format", "formats", "govern", "governed_child",
+    "history",
+    "load_profile", "machine", "metrics_server", "metrics_text", "named_programs",
+    "optuna_storage", "parameters", "paths", "plan", "policies", "policy",
+    "policy_of_front",
+    "process_statistics", "profile_json", "profile_lines", "profiles_in", "program",
     "recorder_command", "report", "request", "rows", "sample_columns", "samples",
-    "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
-    "trace_info", "trace_text", "trim_process", "tune", "unreadable_history", "verify",
-    "workloads", "write_comparison",
+    "spaces", "suggest", "suggestion_json", "suggestion_text", "summary",
+    "summary_lines", "trace_info", "trace_text", "trim_process", "tune",
+    "unreadable_history", "verify", "workloads", "write_comparison",
 ]  # fmt: skip
 
 

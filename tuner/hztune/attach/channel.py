@@ -146,7 +146,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
         try:
             connection.connect(f"\0{name}")
-            if _address(process.pid) != address:  # another process may have the name by now
+            if socket_of(process.pid) != address:  # another process may have the name by now
                 raise ConnectionError
             connection.send("\n".join([key, *lines]).encode("utf-8", "surrogateescape"))
             packet = connection.recv(_MOST_BYTES)
@@ -155,7 +155,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
         except ConnectionError:
             packet = b""
     if not packet:
-        if not process.exists() or _address(process.pid) != address:
+        if not process.exists() or socket_of(process.pid) != address:
             raise HztuneError(f"process {process.pid} {_ENDED}")
         _require_same("user", process.pid, Path("/proc/self"), Path("/proc", str(process.pid)))
         raise HztuneError(f"process {process.pid} gave no answer: others are asking it; try again")
@@ -178,14 +178,14 @@ def govern(process: Process, token: str, seconds: int, settings: Mapping[str, st
 def _await_address(process: Process) -> tuple[str, str]:
     """The address of a process, at once or as soon as one that has just begun listens."""
     began = time.monotonic()
-    while (address := _address(process.pid)) is None:
+    while (address := socket_of(process.pid)) is None:
         if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process.pid):
             raise UsageError(_why_deaf(process))
         time.sleep(_PAUSE_S)
     return address
 
 
-def _address(pid: int) -> tuple[str, str] | None:
+def socket_of(pid: int) -> tuple[str, str] | None:
     """The name of a process's socket and the key to it; None: it takes no requests."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for task in Path("/proc", str(pid), "task").iterdir():
@@ -253,7 +253,7 @@ def _why_deaf(process: Process) -> str:
         return f"there is no process {process.pid}"
     instead = "if it is a daemon, start it so that it stays in the foreground"
     with suppress(PermissionError):
-        if _address(int(status["PPid"])) is not None:
+        if socket_of(int(status["PPid"])) is not None:
             instead = f"ask its parent, process {status['PPid']}"
     if _is_meant_to_listen(process.pid):
         return (

@@ -79,7 +79,8 @@ class ThreadCaches:
 class Statistics:
     """What a process holds.
 
-    `parts` are its allocators, the one behind malloc first. All that follows it is hz's alone:
+    `parts` are its allocators, the one behind malloc first; `is_governed`: a governor has a lease
+    on their levers. All that follows it is hz's alone:
     `free_page_bytes` are unused pages that are still in memory, and go when their time comes;
     `threads_left_out` counts those that the answer had no room for; `has_rest_worker`: a worker
     returns unused pages while the program rests; `counters` have counted since its start.
@@ -96,6 +97,7 @@ class Statistics:
     threads_left_out: int = 0
     has_rest_worker: bool = False
     counters: Mapping[str, int] = field(default_factory=dict)
+    is_governed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class _OfHz(Struct):
 
 class _Answer(Struct):
     allocator: schema.Word
+    governed: bool = False
     provider: _Path = ""
     parts: list[Holding] = []
     trimmed: tuple[schema.Word, ...] = ()
@@ -227,6 +230,7 @@ def statistics_of(process: Process) -> Statistics:
             hz.threads_left_out,
             hz.rest_worker,
             hz.stats.counters,
+            told.governed,
         )
     most = memory.anonymous_bytes - memory.lazy_bytes + memory.swapped_bytes
     parts = []
@@ -238,7 +242,7 @@ def statistics_of(process: Process) -> Statistics:
     parts.sort(
         key=lambda part: part.allocator.replace("glibc", "libc").replace("_", "-") not in file
     )
-    return Statistics(*seen, tuple(parts))
+    return Statistics(*seen, tuple(parts), is_governed=told.governed)
 
 
 def trim_process(pid: int) -> Trimmed:

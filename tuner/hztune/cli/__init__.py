@@ -37,6 +37,7 @@ COMMANDS = {
         ("trace", "suggest record trace"),
         ("list", "list params paths"),
         ("process", "doctor stats set trim"),
+        ("govern", "govern metrics"),
     )
     for name in names.split()
 }

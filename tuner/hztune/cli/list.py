@@ -54,11 +54,17 @@ def _formats() -> Listing:
     return rows, records
 
 
+def _policies() -> Listing:
+    rows = [(name, api.policy(name).doc) for name in api.policies()]
+    return rows, [{"name": name, "doc": doc} for name, doc in rows]
+
+
 _LISTS = {
     "workloads": _workloads,
     "allocators": _allocators,
     "spaces": _spaces,
     "formats": _formats,
+    "policies": _policies,
 }
 
 

@@ -116,10 +116,14 @@ def _explained(found: Diagnosis) -> str:
 # ---- processes that take requests ----------------------------------------------------------------
 
 
-@click.command("stats", params=[_PID, JSON],
-               help=f"Show what a running process holds.\n{_STARTED}")  # fmt: skip
-def stats_command(pid: int, as_json: bool) -> None:
+@click.command("stats", params=[
+    _PID, JSON, flag("--prometheus", "Print the text format of Prometheus; see `hztune metrics`."),
+], help=f"Show what a running process holds.\n{_STARTED}")  # fmt: skip
+def stats_command(pid: int, as_json: bool, prometheus: bool) -> None:
     found = api.process_statistics(pid)
+    if prometheus:
+        click.echo(api.metrics_text([found]), nl=False)
+        return
     print_answer(as_json, _with_ratios(found), _table(found))
 
 
@@ -131,7 +135,7 @@ def stats_command(pid: int, as_json: bool) -> None:
                    ])),
 ], help=f"""Change parameters of a running process's allocator.
 {_STARTED}
-Either all of them change or none. `hztune stats` lists those that may, of any allocator.
+Either all of them change or none. `hztune params --live --allocator NAME` lists those that may.
 """)  # fmt: skip
 def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
     pairs = dict(key_value(text) for text in settings)

@@ -24,7 +24,7 @@ from hztune.errors import UsageError
 if TYPE_CHECKING:
     from hztune.profile import Profile
 
-_OF_RESULTS = ("samples", "csv")  # forms of a results directory, not of a profile
+_OF_RESULTS = ("samples", "csv", "policy")  # forms of a directory, not of a profile
 
 _DASHBOARD = "optuna-dashboard"
 _PROFILE = argument("profile_path", "PROFILE")
@@ -60,10 +60,13 @@ def export_command(profile_path: Path, form: str, output: str) -> None:
 
     With --format samples and a results directory as PROFILE, prints every measurement of its study
     as lines of JSON, also of a running or killed study; with --format csv, its turns as a table.
+    With --format policy and a front's directory, the members as arms for `hztune govern`.
     """
     executable = False
     if form == "samples":
         text = b"".join(api.samples(profile_path)).decode(errors="replace")
+    elif form == "policy":
+        text = api.policy_of_front(profile_path)
     elif form == "csv":
         columns, table = api.sample_columns(profile_path), io.StringIO()
         rows = csv.writer(table, lineterminator="\n")
@@ -83,20 +86,30 @@ def export_command(profile_path: Path, form: str, output: str) -> None:
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True}, params=[
-    _PROFILE, argument("words", "-- PROGRAM [ARGS]...", nargs=-1, required=True, type=FILES),
+    option("--govern POLICY", "Govern it, too; see `hztune govern`."),
+    argument("words", "[PROFILE] -- PROGRAM [ARGS]...", nargs=-1, required=True, type=FILES),
 ])  # fmt: skip
-def run_command(profile_path: Path, words: tuple[str, ...]) -> None:
+def run_command(words: tuple[str, ...], govern: str) -> None:
     """Run a program under a profile's allocator and parameters.
 
-    The program replaces hztune: its process id, signals and exit status are its own.
+    The program replaces hztune: its process id, signals and exit status are its own. With --govern
+    PROFILE may be left out; a process of its own steers the program, and writes to its stderr.
     """
-    tuned = api.load_profile(profile_path)
-    program = shutil.which(words[0])
+    environment, tuned = dict(os.environ), None
+    if not govern or words[0].endswith(".json"):
+        tuned = api.load_profile(Path(words[0]))
+        words, environment = words[1:], api.environment(tuned)
+    program = shutil.which(words[0]) if words else None
     if program is None:
-        raise UsageError(f"there is no program {words[0]!r} to run; give a path, or a name in PATH")
-    _warn(tuned)
-    environment = api.environment(tuned)
+        named = repr(words[0]) if words else "after the profile"
+        raise UsageError(
+            f"there is no program {named} to run: give PROGRAM as a path, or a name in PATH"
+        )
+    if tuned is not None:
+        _warn(tuned)
     sys.stdout.flush()
+    if govern:
+        environment = api.governed_child(govern, environment)
     os.execve(program, list(words), environment)
 
 

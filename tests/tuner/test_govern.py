@@ -1,0 +1,236 @@
+"""The governor: what it believes, tries, adopts and lets go, without a clock; and one process."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hztune import api, artifacts
+from hztune.allocator.tables import tables
+from hztune.attach.channel import Process
+from hztune.attach.diagnosis import statistics_of
+from hztune.errors import UsageError
+from hztune.govern import policy, steer
+from hztune.govern.context import ByLoad
+from hztune.govern.governor import Governor
+from hztune.govern.learner import Learner
+from hztune.govern.metrics import exposition
+from hztune.govern.observe import Observation
+from hztune.govern.policy import Brakes, FigureSource, Policy, PolicyArm
+from hztune.stats.evidence import has_won, lower_end, upper_end
+
+ARMS = ("start", "lean")
+LOOK_S = 0.5
+
+
+# ---- evidence ------------------------------------------------------------------------------------
+
+
+def test_without_an_effect_the_bets_ever_win_in_no_more_cases_than_their_error():
+    won = 0
+    for seed in range(400):
+        rng, drift, seen = Random(seed), 0.0, []
+        for _ in range(50):
+            drift += rng.gauss(0.0, 0.05)  # the order of a pair is random, so its sign is
+            seen.append(rng.choice((-1, 1)) * (drift + rng.gauss(0.0, 0.1)) * rng.choice((1, 1, 9)))
+            if has_won(seen, 0.05):
+                won += 1
+                break
+    assert won <= 0.05 * 400 + 2 * math.sqrt(0.05 * 0.95 * 400)
+
+
+def test_an_effect_is_found_in_few_pairs_and_lies_in_its_interval():
+    rng = Random(1)
+    seen = [rng.gauss(-0.3, 0.1) for _ in range(12)]
+    assert lower_end(seen, 0.005) < -0.3 < upper_end(seen, 0.005) < 0.0
+    assert upper_end(seen[:6], 0.005) == math.inf  # six signs alone cannot show so much
+
+
+# ---- contexts ------------------------------------------------------------------------------------
+
+
+def test_a_load_is_told_by_its_own_peak_whichever_of_cpu_and_work_shows_it():
+    told, sight = ByLoad(), Observation(0.0, 0.0, 0, 0.0)
+    words = []
+    for cpus, rate in ((0.8, 100.0), (0.8, 50.0), (0.1, 25.0), (0.0, 0.1)):
+        for _ in range(20):
+            at_s, work = sight.at_s + LOOK_S, (sight.work or 0.0) + rate * LOOK_S
+            sight = Observation(at_s, sight.cpu_s + cpus * LOOK_S, 0, work)
+            word = told(sight)
+        words.append(word)
+    assert words == ["burst", "burst", "steady", "idle"]
+
+
+# ---- the learner and the governor on a process without a clock -----------------------------------
+
+
+def chosen(**more):
+    return Policy(doc="", arms=(PolicyArm("lean", {"hz": {"decay_ms": 0}}),), epoch_s=4.0, **more)
+
+
+def governed(of, *, seconds, cost=lambda arm: 1.0, work=lambda arm: None, mib=100.0, pressure=0.0,
+             first=None):  # fmt: skip
+    """Governs a process whose CPU time is `cost` of the arm in effect now; actions, arms."""
+    rng, actions, arms = Random(1), [], []
+    learner = Learner(ARMS, error=of.error, most_loss=of.most_loss, rng=rng, first=first)
+    made = Governor(of, ARMS, learner, lambda sight: "steady", rng, actions.append)
+    noise, sight = Random(2), Observation(0.0, 0.0, 0, 0.0, pressure=pressure)
+    while sight.at_s < seconds:
+        arms.append(made.look(sight))
+        cpu_s = sight.cpu_s + cost(arms[-1]) * math.exp(noise.gauss(0.0, 0.05)) * LOOK_S
+        rate = work(arms[-1])
+        done = None if rate is None else (sight.work or 0.0) + rate * LOOK_S
+        memory = mib(arms[-1]) if callable(mib) else mib
+        sight = Observation(
+            sight.at_s + LOOK_S, cpu_s, int(memory * 2**20), done, pressure=pressure
+        )
+    return actions, arms
+
+
+def test_what_costs_less_is_adopted_and_its_line_says_what_was_expected_and_what_came():
+    actions, arms = governed(chosen(), seconds=1200.0, cost=lambda arm: 0.7 if arm else 1.0)
+    adopted = [each for each in actions if each.what == "adopted"]
+    assert [each.arm for each in adopted] == ["lean"]
+    assert "expected" in adopted[0].told and "came 0." in adopted[0].told
+    assert arms[-1] == 1
+
+
+def test_what_has_no_effect_is_hardly_tried_beyond_its_share():
+    _, arms = governed(chosen(exploring="5%"), seconds=3600.0)
+    assert sum(arms) / len(arms) < 0.05 + 30.0 / 3600.0 + 0.02
+
+
+def test_what_costs_less_and_serves_less_is_left_alone():
+    actions, arms = governed(
+        chosen(figure=FigureSource(command="x", counts_work=True)),
+        seconds=2400.0,
+        cost=lambda arm: 0.5 if arm else 1.0,
+        work=lambda arm: 90.0 if arm else 100.0,
+    )
+    assert not [each for each in actions if each.what == "adopted"]
+    assert not any(arms[-200:])
+
+
+def test_under_pressure_nothing_is_tried():
+    of = chosen(brakes=Brakes(most_pressure=20.0))
+    assert not any(governed(of, seconds=600.0, cost=lambda arm: 1.0 - 0.5 * arm, pressure=30.0)[1])
+
+
+def test_the_arm_that_a_policy_names_for_a_context_is_left_when_another_is_proved():
+    actions, arms = governed(
+        chosen(), seconds=1200.0, cost=lambda arm: 1.0 + 0.6 * arm, first={"steady": 1}
+    )
+    assert (arms[0], arms[-1]) == (1, 0)
+    assert [each.arm for each in actions if each.what == "adopted"] == ["start"]
+
+
+def test_beyond_the_limit_the_leanest_arm_is_used_until_there_is_room_again():
+    of = chosen(minimise="cpu", limit="120M")
+    _, arms = governed(of, seconds=60.0, mib=lambda arm: 100.0 if arm else 130.0)
+    assert arms[1:4] == [1, 0, 1]
+
+
+# ---- policies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", policy.shipped())
+def test_every_shipped_policy_names_levers_alone(name):
+    found = policy.load(name)
+    for arm in found.arms:
+        for family, settings in arm.settings.items():
+            assert settings.keys() <= live(family), (arm.name, family)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('doc = "x"', "arms"),
+        ('doc = "x"\narms = []\nlimit = "2x"', "legal is a size"),
+        ('doc = "x"\narms = []\nspeed = 1', "speed"),
+        ('doc = "x"\narms = [{name = "start", settings = {}}]', "start"),
+        ('doc = "x"\narms = []\nfigure = {log = "f"}', "one source"),
+    ],
+)
+def test_a_policy_that_is_not_legal_is_refused(tmp_path, words, said):
+    path = tmp_path / "p.toml"
+    path.write_text(words)
+    with pytest.raises(UsageError, match=said):
+        policy.load(str(path))
+
+
+def test_the_levers_of_the_agent_are_those_that_the_tables_call_live():
+    source = (Path(__file__).parents[2] / "core" / "agent" / "levers.c").read_text()
+    known = {line.split('.name = "')[1].split('"')[0] for line in source.splitlines()
+             if '.name = "' in line}  # fmt: skip
+    assert known == {name for family in tables() if family != "hz" for name in live(family)}
+
+
+def live(family):
+    """The parameters of an allocator that may change while a process runs."""
+    if family == "hz":
+        return {each.name for each in api.parameters() if each.is_live}
+    return {row.name for row in tables()[family].rows if row.live}
+
+
+# ---- a process -----------------------------------------------------------------------------------
+
+BUSY = "import time\nwhile True:\n x = [bytes(9999) for _ in range(99)]\n time.sleep(0.01)"
+
+
+@pytest.fixture
+def busy():
+    """A Python on hz that takes requests."""
+    env = {**os.environ, "HZ_CONTROL": "1", "LD_PRELOAD": str(artifacts.library())}
+    child = subprocess.Popen([sys.executable, "-c", BUSY], env=env)
+    yield child
+    child.kill()
+    child.wait()
+
+
+def decay(child):
+    return statistics_of(Process.of(child.pid)).parts[0].levers["decay_ms"]
+
+
+@pytest.mark.slow
+def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governor(busy, tmp_path):
+    lean = 'doc = "x"\n[[arms]]\nname = "lean"\ncontexts = ["steady", "idle", "burst"]\n'
+    path, log = tmp_path / "p.toml", tmp_path / "log"
+    path.write_text(lean + "settings.hz = { decay_ms = 0 }\n")
+    words = [sys.executable, "-m", "hztune", "govern", str(path), "--pid", str(busy.pid)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        governor = subprocess.Popen([*words, "--log", str(log)], stderr=subprocess.PIPE)
+        await_true(lambda: decay(busy) == 0)
+        governed_now = exposition([statistics_of(Process.of(busy.pid))])
+        assert f'hztune_governed{{pid="{busy.pid}",process="python' in governed_now
+        assert governed_now.count("} 1\n")
+        governor.send_signal(number)
+        governor.communicate()
+        await_true(lambda: decay(busy) == 100)
+    first = json.loads(log.read_text().splitlines()[0])
+    assert (first["what"], first["arm"]) == ("switched", "lean")
+
+
+@pytest.mark.slow
+def test_a_governor_lets_go_of_what_somebody_else_changes(busy):
+    levers = steer.Levers.of(busy.pid, chosen())
+    levers.hold("lean")
+    api.change_process(busy.pid, {"decay_ms": "7"})
+    assert levers.hold(None) == ("decay_ms",)
+    levers.let_go()
+    assert decay(busy) == 7
+
+
+def await_true(holds):
+    ends = time.monotonic() + 30.0
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.1)

@@ -1,0 +1,203 @@
+"""What is known of each setting in each context, and which one to try next.
+
+Settings are compared in pairs of epochs of one context, the best known one and a challenger, in
+random order. The choice of the challenger may be bold: it only decides where time is spent. Another
+setting becomes the best known one only by `evidence`, whose errors over all contexts, challengers
+and repetitions sum up to that of the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from statistics import fmean, median, variance
+from typing import NamedTuple
+
+from hztune.stats.evidence import has_won, lower_end, upper_end
+from hztune.stats.intervals import normal_tail
+
+_MOST_PAIRS = 200  # of one comparison: later ones would hardly tell more
+
+_RECENT = 30  # pairs by which a challenger is chosen
+_PRIOR_SD = 0.15  # log units: how far apart the costs of settings usually are
+_USUAL_SD, _USUAL_DF = 0.1, 2.0  # scatter of a pair before any was seen, and what that is worth
+_WORTH = 0.01  # log units: less is not worth a trial
+_SURPRISE = 0.3  # log units of the figure that a setting may lose which is hardly known
+_LEAST_SCATTER = 0.005  # SD of a figure's log ratio, however alike the first ones are
+_SURE = 2.0  # standard errors beyond which a loss is believed
+_LEAST_FAVOURED, _FAVOURED_RISK = 3, 0.01
+_UCB_ERRORS = 1.5
+
+
+class Belief(NamedTuple):
+    mean: float  # log cost of a challenger / the best known setting
+    error: float
+
+    @property
+    def risk(self) -> float:
+        """Probability that the challenger costs more."""
+        return normal_tail(-self.mean / self.error)
+
+
+Choose = Callable[[Sequence[Belief], Random], int | None]
+"""Which of some challengers to try, None: none of them is worth it."""
+
+
+def thompson(beliefs: Sequence[Belief], rng: Random) -> int | None:
+    """The one that is best in a landscape drawn from what is believed (Thompson, 1933)."""
+    drawn = [rng.gauss(*each) for each in beliefs]
+    best = min(drawn, default=0.0)
+    return drawn.index(best) if best < -_WORTH else None
+
+
+def ucb(beliefs: Sequence[Belief], rng: Random) -> int | None:
+    """The one that may be the best (upper confidence bounds)."""
+    hoped = [each.mean - _UCB_ERRORS * each.error for each in beliefs]
+    best = min(hoped, default=0.0)
+    return hoped.index(best) if best < -_WORTH else None
+
+
+@dataclass
+class Contest:
+    """A challenger beside the best known setting of a context, log ratios of pairs."""
+
+    error: float  # of a claim that it is better
+    costs: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # of the figure, above 0: it is worse
+
+    def adopts(self, most_loss: float) -> bool:
+        """Whether it is shown to cost less, and does not seem to lose more than it may."""
+        return not self.loses(most_loss) and has_won([-each for each in self.costs], self.error)
+
+    def loses(self, most_loss: float) -> bool:
+        """Whether it seems to lose more of the figure than it may."""
+        return bool(self.losses) and median(self.losses) > most_loss
+
+    def interval(self) -> tuple[float, float]:
+        """Its ends: each errs with the probability of a claim."""
+        return lower_end(self.costs, self.error), upper_end(self.costs, self.error)
+
+
+class Learner:
+    def __init__(
+        self,
+        arms: Sequence[str],
+        *,
+        error: float,
+        most_loss: float,
+        rng: Random,
+        first: Mapping[str, int] | None = None,
+        choose: Choose = ucb,
+    ) -> None:
+        """Knows nothing yet.
+
+        Args:
+            arms: Names; the first is the process's own start.
+            error: Probability of any claim that is false.
+            most_loss: Log units of the figure that a setting may lose.
+            first: The arm that a policy names for a context: the best known one until another is.
+        """
+        self.arms, self._error, self._most_loss, self._rng = arms, error, most_loss, rng
+        self._choose = choose
+        self._best = dict(first or {})
+        self._ranks: dict[str, int] = {}  # contexts in the order in which they were seen
+        self._begun: dict[tuple[str, int], int] = defaultdict(int)  # comparisons of an arm
+        self._running: dict[tuple[str, int], Contest] = {}
+        self._recent: dict[tuple[str, int, int], deque[float]] = defaultdict(
+            lambda: deque(maxlen=_RECENT)
+        )
+        self._barred: set[tuple[str, int]] = set()
+
+    def best(self, context: str) -> int:
+        return self._best.get(context, 0)
+
+    def comparison(self, context: str, arm: int) -> Contest:
+        """What has been seen of an arm beside the best known one."""
+        key = context, arm
+        if key not in self._running:
+            rank = self._ranks.setdefault(context, len(self._ranks))
+            part = self._error / ((rank + 1.0) * (rank + 2.0) * max(1, len(self.arms) - 1))
+            self._running[key] = Contest(part * 0.5 ** (self._begun[key] + 1))
+            self._begun[key] += 1
+        return self._running[key]
+
+    def belief(self, context: str, arm: int) -> Belief:
+        seen = self._recent[context, self.best(context), arm]
+        spread, df = _USUAL_SD**2, _USUAL_DF
+        if len(seen) > 1:
+            df += len(seen) - 1
+            spread = (_USUAL_DF * spread + (len(seen) - 1) * variance(seen)) / df
+        weight = len(seen) / spread + 1.0 / _PRIOR_SD**2
+        return Belief(sum(seen) / spread / weight, math.sqrt(1.0 / weight))
+
+    def challenger(self, context: str) -> int | None:
+        """The arm that is to be tried in a context; None: none is worth it now."""
+        best = self.best(context)
+        others = [
+            arm
+            for arm in range(len(self.arms))
+            if arm != best
+            and (context, arm) not in self._barred
+            and len(self.comparison(context, arm).costs) < _MOST_PAIRS
+        ]
+        chosen = self._choose([self.belief(context, arm) for arm in others], self._rng)
+        return None if chosen is None else others[chosen]
+
+    def favoured(self, context: str) -> int:
+        """The arm to use between trials: the best known one, or what is very likely to be better.
+
+        What is not proved is used only as long as it seems so, and nothing is claimed of it.
+        """
+        best = self.best(context)
+        likely = [
+            (belief.mean, arm)
+            for arm in range(len(self.arms))
+            if arm != best and len(self._recent[context, best, arm]) >= _LEAST_FAVOURED
+            and (context, arm) not in self._barred
+            and (belief := self.belief(context, arm)).risk < _FAVOURED_RISK
+            and not self.comparison(context, arm).loses(self._most_loss)
+        ]  # fmt: skip
+        return min(likely, default=(0.0, best))[1]
+
+    def feared(self, context: str, arm: int) -> float:
+        """Log units of the figure that an arm may lose, as far as it is known."""
+        mean, error = self._loss(context, arm)
+        return max(0.0, mean + error)
+
+    def _loss(self, context: str, arm: int) -> tuple[float, float]:
+        losses = self.comparison(context, arm).losses
+        if len(losses) < 2:
+            return 0.0, _SURPRISE
+        spread = max(variance(losses), _LEAST_SCATTER**2)
+        return fmean(losses), math.sqrt(spread / len(losses))
+
+    def bar(self, context: str, arm: int) -> None:
+        """Never tries an arm in a context again; it is left for the start where it is the best."""
+        self._barred.add((context, arm))
+        if self.best(context) == arm:
+            self._adopt(context, 0)
+
+    def add(self, context: str, arm: int, cost: float, loss: float | None) -> bool:
+        """Enters the log ratios of a pair, challenger / best; true: it is the best from now on."""
+        best, found = self.best(context), self.comparison(context, arm)
+        found.costs.append(cost)
+        self._recent[context, best, arm].append(cost)
+        self._recent[context, arm, best].append(-cost)
+        if loss is not None:
+            found.losses.append(loss)
+            mean, error = self._loss(context, arm)
+            if mean - _SURE * error > self._most_loss:
+                self.bar(context, arm)
+                return False
+        if not found.adopts(self._most_loss):
+            return False
+        self._adopt(context, arm)
+        return True
+
+    def _adopt(self, context: str, arm: int) -> None:
+        self._best[context] = arm
+        for key in [key for key in self._running if key[0] == context]:
+            del self._running[key]

@@ -1,0 +1,111 @@
+"""What a governor sees of a process: its CPU time, memory, faults, pressure, and its figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from hztune import files, process
+from hztune.arguments import expression
+from hztune.errors import HztuneError
+from hztune.govern.policy import FigureSource
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PRESSURE = re.compile(r"^some avg10=([0-9.]+)", re.M)
+_ANSWERED_S = 2.0  # in which a source of a figure must answer
+_UNREADABLE_S = 10.0  # for which the figure may not be there
+_MOST_LOG_BYTES = 1 << 16  # of a log's end that are searched
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    at_s: float  # monotonic
+    cpu_s: float  # CPU time of the process since its start
+    memory_bytes: int  # resident, without pages of files that it shares
+    work: float | None = None  # requests since its start; None: they are not counted
+    figure: float | None = None  # a rate or latency to protect; None: there is none
+    pressure: float = 0.0  # greatest share of the last 10 s that tasks of its group waited, %
+
+
+class Watched:
+    """A process, read at each look."""
+
+    def __init__(self, pid: int, source: FigureSource) -> None:
+        self._folder, self._source = Path("/proc", str(pid)), source
+        self._started, self._read_at_s = self._stat()[19], time.monotonic()
+        self._pressures = _pressure_files(pid)
+        self._regex = expression(source.regex, "figure.regex") if source.regex else None
+
+    def look(self) -> Observation:
+        """HztuneError: the process has ended, or its figure cannot be read."""
+        stat = self._stat()
+        if stat[0] in "ZX" or stat[19] != self._started:
+            raise HztuneError("the process has ended")
+        _, resident, shared, *_ = (self._folder / "statm").read_text().split()
+        known = self._figure() if self._source.is_given else None
+        counts = self._source.counts_work
+        return Observation(
+            at_s=time.monotonic(),
+            cpu_s=(int(stat[11]) + int(stat[12])) / _TICKS,
+            memory_bytes=(int(resident) - int(shared)) * _PAGE,
+            work=known if counts else None,
+            figure=None if counts else known,
+            pressure=max(map(_pressure, self._pressures), default=0.0),
+        )
+
+    def _stat(self) -> list[str]:
+        """The words of /proc/PID/stat behind the name, from the state on."""
+        try:
+            return (self._folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            raise HztuneError("the process has ended") from None
+
+    def _figure(self) -> float | None:
+        """The figure now; None: it cannot be read, as may happen for a while."""
+        try:
+            found = self._read_figure()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            if time.monotonic() - self._read_at_s > _UNREADABLE_S:
+                raise HztuneError(f"the figure of the policy cannot be read: {error}") from None
+            return None
+        self._read_at_s = time.monotonic()
+        return found
+
+    def _read_figure(self) -> float | None:
+        source = self._source
+        if source.prometheus:
+            query = urllib.parse.urlencode({"query": source.query})
+            url = f"{source.prometheus.rstrip('/')}/api/v1/query?{query}"
+            with urllib.request.urlopen(url, timeout=_ANSWERED_S) as answer:
+                return float(json.load(answer)["data"]["result"][0]["value"][1])
+        if self._regex is not None:
+            with files.opened(source.log) as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - _MOST_LOG_BYTES))
+                found = self._regex.findall(log.read(_MOST_LOG_BYTES).decode(errors="replace"))
+            return (
+                float(found[-1] if isinstance(found[-1], str) else found[-1][0]) if found else None
+            )
+        ended = process.run(["sh", "-c", source.command], deadline_s=_ANSWERED_S)
+        return float(ended.stdout)
+
+
+def _pressure_files(pid: int) -> tuple[Path, ...]:
+    """Where the kernel tells of waiting: of the process's control group, else of the machine."""
+    group = files.text_or_empty(Path("/proc", str(pid), "cgroup")).strip().rpartition("::")[2]
+    found = [Path("/sys/fs/cgroup", group.lstrip("/"), f"{each}.pressure") for each in _WAITS]
+    return tuple(own if own.is_file() else Path("/proc/pressure", own.stem) for own in found)
+
+
+_WAITS = ("memory", "cpu")
+
+
+def _pressure(path: Path) -> float:
+    found = _PRESSURE.search(files.text_or_empty(path))
+    return float(found[1]) if found else 0.0
