@@ -347,7 +347,8 @@ CHECK_IN(120, "a thread that sleeps costs 8 KiB beside its stack, and little mor
     require(one <= MOST, "a thread that allocated once costs %zu bytes", one);
     (void)bytes_of_sleepers(use_some_sizes); /* now each shard has pages of each class */
     const size_t some = bytes_of_sleepers(use_some_sizes) - stack;
-    const size_t most = hz_counter("shards") > 8 ? 10000 : MOST; /* fewer share a page: 9,600, which threads that run at once exceed */
+    /* Fewer threads share a page: 9600, and a little more where many run at once. */
+    const size_t most = hz_counter("shards") > 8 ? 10000 : MOST;
     require(some <= most, "a thread that used some sizes costs %zu bytes", some);
 }
 
