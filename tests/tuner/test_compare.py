@@ -238,7 +238,7 @@ def test_a_killed_one_measures_no_pair_twice(session, ends_at, gate):
 
 CHANGED: dict[str, dict[str, object]] = {
     "seed: 1 there, 2 here": {"seed": 2},
-    "no_worse: nothing there, 2% here": {"gate": "2%"},
+    "gate: nothing there, --no-worse 2% here": {"gate": "2%"},
     "budget_s: 60 there, 3 here": {"budget_s": 3.0},
     "rows: larson T=2, larson T=8 there, larson T=2 here": {"rows": SPECS[:1]},
     "sum of the rows": {"rows": [SPECS[0], replace(SPECS[1], steady=False)]},

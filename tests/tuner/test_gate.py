@@ -63,18 +63,18 @@ class Case:
 
 def played(case, noise, rng):
     """The answer of one comparison, and the pairs that it took: as a row looks."""
-    gate = Gate.of(MARGIN, case.rows)
+    gate = Gate(MARGIN, rows=case.rows)
     until = case.ends_at or case.planned
     logs = case.loss + case.scatter * noise(rng, until)
     for pairs in range(LEAST_PAIRS, until + 1):
         is_last = pairs == until < case.planned
         if pairs in planned_looks(case.planned) or is_last:
-            answer, _ = gate.judge(logs[:pairs].tolist(), Horizon(case.planned))
-            if answer == "not enough data" and is_last:
-                answer, _ = gate.judge(logs[:pairs].tolist(), Horizon(case.planned, is_last=True))
-            if answer != "not enough data":
-                return answer, pairs
-    return "not enough data", until
+            found = gate.judge(logs[:pairs].tolist(), Horizon(case.planned))
+            if found.answer == "open" and is_last:
+                found = gate.judge(logs[:pairs].tolist(), Horizon(case.planned, is_last=True))
+            if found.answer != "open":
+                return found.answer, pairs
+    return "open", until
 
 
 def shares(case, noise, times):
@@ -94,19 +94,19 @@ SURE = 0.025 + 3.0 * math.sqrt(0.025 * 0.975 / TIMES)
 @pytest.mark.parametrize(("planned", "ends_at"), [(12, 0), (30, 0), (30, 17), (5, 0)])
 def test_no_wrong_answer_is_frequent_at_the_margin(noise, planned, ends_at):
     found, _ = shares(Case(AT_MARGIN, 0.03, planned, ends_at), NOISES[noise], TIMES)
-    assert found.get("no worse", 0.0) <= SURE, (SEED, found)
-    assert found.get("worse", 0.0) <= SURE, (SEED, found)
+    assert found.get("yes", 0.0) <= SURE, (SEED, found)
+    assert found.get("no", 0.0) <= SURE, (SEED, found)
 
 
 @pytest.mark.parametrize(
     ("case", "answer", "least", "most"),
     [
-        (Case(0.0, 0.03, 30), "worse", 0.0, 0.002),
-        (Case(0.0, 0.02, 30), "no worse", 0.99, 1.0),
-        (Case(2.0 * AT_MARGIN, 0.03, 30), "worse", 0.9, 1.0),
-        (Case(2.0 * AT_MARGIN, 0.03, 30), "no worse", 0.0, 0.0),
-        (Case(0.0, 0.1, 6), "not enough data", 0.9, 1.0),
-        (Case(AT_MARGIN, 0.03, 30, rows=10), "worse", 0.0, SURE / 10),
+        (Case(0.0, 0.03, 30), "no", 0.0, 0.002),
+        (Case(0.0, 0.02, 30), "yes", 0.99, 1.0),
+        (Case(2.0 * AT_MARGIN, 0.03, 30), "no", 0.9, 1.0),
+        (Case(2.0 * AT_MARGIN, 0.03, 30), "yes", 0.0, 0.0),
+        (Case(0.0, 0.1, 6), "open", 0.9, 1.0),
+        (Case(AT_MARGIN, 0.03, 30, rows=10), "no", 0.0, SURE / 10),
     ],
 )
 def test_answers_are_as_frequent_as_said(case, answer, least, most):
@@ -124,9 +124,9 @@ def landscape(loss=0.0, **truth):
     return lambda arm: new if arm.allocator == "b" else Truth()
 
 
-def compared(truth, noise=None, *, budget_s=60.0, rows=1):
+def compared(truth, noise=None, *, budget_s=60.0, rows=1, gate=None):
     """A comparison of which everything was drawn."""
-    gate = Gate.of(MARGIN, rows)
+    gate = gate or Gate(MARGIN, rows=rows)
     specs = [WorkloadSpec("larson", "", (), threads + 1) for threads in range(rows)]
     clock = VirtualClock()
     measured = play(
@@ -143,7 +143,7 @@ def compared(truth, noise=None, *, budget_s=60.0, rows=1):
 QUIET = ModelNoise(within=0.01, between=0.005)
 
 
-@pytest.mark.parametrize("gate", [None, Gate.of(MARGIN)], ids=["a ratio", "a gate"])
+@pytest.mark.parametrize("gate", [None, Gate(MARGIN)], ids=["a ratio", "a gate"])
 @pytest.mark.parametrize(("run_s", "pairs"), [(1.0, 4), (5.5, 2), (12.0, 1), (40.0, 0)])
 def test_a_row_keeps_to_its_budget_or_says_so(run_s, pairs, gate):
     listener, clock = Listener(), VirtualClock()
@@ -169,7 +169,7 @@ class Ended(ReplayExecutor):
         return super().measure(arms, role=role, rounds=rounds, number=number)
 
 
-@pytest.mark.parametrize("gate", [None, Gate.of(MARGIN)], ids=["a ratio", "a gate"])
+@pytest.mark.parametrize("gate", [None, Gate(MARGIN)], ids=["a ratio", "a gate"])
 def test_what_was_measured_before_a_block_was_ended_is_told(gate):
     found, stopped = carry_out(
         Comparison(SIDES, (), (), (), gate=gate),
@@ -194,7 +194,7 @@ def test_a_contender_that_fails_now_and_then_is_not_called_worse():
     assert not is_settled_by_failure([bad] * 2)
     for blocks, answer in (([bad] * 3, "worse"), ([good, good, bad], "not enough data")):
         assert is_settled_by_failure(blocks)
-        assert Gate.of(MARGIN).rule("row", blocks, Horizon(6)).answer == answer
+        assert Gate(MARGIN).rule("row", blocks, Horizon(6)).answer == answer
 
 
 ANSWERS = {
@@ -225,7 +225,7 @@ class RunsForNothing(ReplayExecutor):
 
 def test_a_row_that_takes_no_time_ends_after_the_least_pairs():
     executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
-    plan, spec = Effort(None, 10.0, Gate.of(MARGIN)), WorkloadSpec("larson", "", (), 1)
+    plan, spec = Effort(None, 10.0, Gate(MARGIN)), WorkloadSpec("larson", "", (), 1)
     (found,) = play([spec], SIDES, plan, lambda spec: executor, Quiet())
     assert found.horizon.planned == LEAST_PAIRS
     assert 0 < len(found.blocks) <= LEAST_PAIRS
@@ -236,7 +236,8 @@ def test_a_row_ends_at_the_first_look_that_has_an_answer_which_the_table_shows()
     (found,) = record.rulings
     assert found.pairs < found.planned and found.pairs in planned_looks(found.planned)
     speed = record.standings[0].of("new").speed
-    assert (speed.low, speed.high) == pytest.approx((found.speed.low, found.speed.high), abs=1e-6)
+    seen = found.interval("speed")
+    assert (speed.low, speed.high) == pytest.approx((seen.low, seen.high), abs=1e-6)
 
 
 def test_pairs_are_planned_by_the_time_and_an_open_answer_says_how_much_more_would_tell():
@@ -255,6 +256,34 @@ def test_one_row_that_is_worse_makes_the_whole_worse():
     assert whole(rulings) == "no worse"
     assert whole([*rulings, *worse]) == "worse"
     assert whole([*rulings, rulings[0]._replace(answer="not enough data")]) == "not enough data"
+
+
+@pytest.mark.parametrize(
+    ("slower", "kib", "answer", "named"),
+    [
+        (0.0, 100_000, "no worse", "peak memory greater by more than 5%"),
+        (0.0, 108_000, "worse", "the whole 95 % interval has peak memory greater by more than 5%"),
+        (0.1, 100_000, "worse", "the whole 95 % interval has a loss of more than"),
+        (0.0, 90_000, "no worse", "excludes a loss"),
+    ],
+)
+def test_memory_is_one_more_question_and_the_answer_names_what_failed(slower, kib, answer, named):
+    gate = Gate(MARGIN, "5%")
+    (found,) = compared(landscape(slower, rss_kb=kib), QUIET, gate=gate).rulings
+    assert (found.answer, named in found.why) == (answer, True), found
+
+
+@pytest.mark.parametrize(
+    ("ratio", "answer", "most"), [(1.05, "yes", SURE), (1.05, "no", SURE), (1.0, "no", 0.002)]
+)
+def test_wrong_answers_about_memory_are_as_rare_as_about_speed(ratio, answer, most):
+    rng, gate, wrong = np.random.default_rng(SEED), Gate("", "5%"), 0
+    for _ in range(TIMES):
+        logs = math.log(ratio) + 0.02 * rng.standard_normal(30)
+        looks = (gate.judge(logs[:n].tolist(), Horizon(30), "rss") for n in planned_looks(30))
+        answers = [found.answer for found in looks if found.answer != "open"]
+        wrong += answers[:1] == [answer]
+    assert wrong / TIMES <= most
 
 
 # ---- what is written -----------------------------------------------------------------------------

@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19116, "modules": 135, "functions": 1742, "classes": 270, "docstrings": 3324},
-    "tests": {"code": 17252},
+    "tuner": {"code": 19168, "modules": 135, "functions": 1746, "classes": 271, "docstrings": 3329},
+    "tests": {"code": 17277},
     "experiments": {"code": 5056},
     "core in C": {"code": 20006},
     "tests in C": {"code": 8999},
-    "guides": {"words": 14776},
+    "guides": {"words": 14806},
     "experiments' pages": {"words": 15381},
 }
 

@@ -67,17 +67,18 @@ A ratio comes only from pairs in which both contenders ended well; the table say
 failed.
 
 With --no-worse 2%, the answer is whether the second of two contenders is more than 2 % slower than
-the first one on any row. The number of pairs is planned from the time; an early look may end it.
+the first one on any row; with --no-more-memory 5%, whether it takes more than 5 % more. The number
+of pairs is planned from the time; an early look may end it.
 
 \b
 exit status   0  compared
               1  the first contender never ran: nothing was compared
               6  not enough data: a contender failed in at least half of the pairs of a row, or
                  the budget was too small for a row: what was measured is printed
-with --no-worse
-              0  no worse: a greater loss is excluded on every row
+with --no-worse or --no-more-memory
+              0  no worse: more than that is excluded on every row
               1  the first contender never ran: nothing was compared
-              4  worse: the loss is greater on some row; or the second contender always fails
+              4  worse: it is more on some row; or the second contender always fails
               6  not enough data: neither is shown; or a contender fails in some runs only
 """
 
@@ -93,6 +94,8 @@ _OPTIONS = [
            "Fresh pairs for each row.  [default: 6; with --no-worse as the time allows]"),
     SEED,
     option("--no-worse PERCENT", "Test whether the second contender is slower by more than that."),
+    option("--no-more-memory PERCENT",
+           "Test whether it takes more memory by more than that: peak, and at rest what it keeps."),
     flag("--counters", "Print counters, too."),
     flag("--json", "Print JSON, with every sample and estimate.", "as_json"),
     flag("--markdown", "Print a Markdown table."),
@@ -113,6 +116,7 @@ _CONTENDERS = click.Argument(
 def compare_command(
     contenders: tuple[str, ...],
     no_worse: str,
+    no_more_memory: str,
     counters: bool,
     as_json: bool,
     markdown: bool,
@@ -133,7 +137,8 @@ def compare_command(
         raise UsageError("compare needs at least two contenders (see `hztune compare --help`)")
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other; give one of them")
-    if junit is not None and not no_worse:
+    is_gate = bool(no_worse or no_more_memory)
+    if junit is not None and not is_gate:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
     if out is None and not resume:
@@ -143,8 +148,9 @@ def compare_command(
     sides = api.contenders(contenders, are_commands=_is_open(specs))
     with reporter(quiet=quiet) as display:
         found = api.compare(
-            sides, specs, pairs=pairs, budget_s=budget_s, seed=seed, no_worse=no_worse or None,
-            out=out, resume=resume, command=() if private else given_words(specs),
+            sides, specs, pairs=pairs, budget_s=budget_s, seed=seed, no_worse=no_worse,
+            no_more_memory=no_more_memory, out=out, resume=resume,
+            command=() if private else given_words(specs),
             reporter=display,
         )  # fmt: skip
     try:
@@ -158,7 +164,7 @@ def compare_command(
         elif found.rows:
             text = api.comparison_text(found, markdown=markdown, counters=counters)
             print_lines(text.split("\n"))
-    answer = found.ruling if no_worse else ""
+    answer = found.ruling if is_gate else ""
     how = "go on with the same command and" if private else "go on with: hztune compare"
     _require_answers(found, len(specs), answer, f"{how} --resume --out {shlex.quote(str(out))}")
     return _STATUS.get(answer, 0)

@@ -231,9 +231,10 @@ class _Row(Schema, frozen=True):
 
 
 class _Gate(Schema, frozen=True):
-    no_worse: _Text
     of_rows: Annotated[int, Meta(ge=1)]
     rows: dict[str, Any]
+    no_worse: _Text = ""
+    no_more_memory: _Text = ""
 
 
 class _Record(Schema, frozen=True):
@@ -259,7 +260,9 @@ def dumps(record: Comparison) -> str:
         ],
         [_Row.of(row, names) for row in record.rows],
         dict(record.asked),  # type: ignore[arg-type]
-        _Gate(gate.limit.text, gate.rows, _answers_json(record)) if gate else None,
+        _Gate(gate.rows, _answers_json(record), gate.no_worse, gate.no_more_memory)
+        if gate
+        else None,
     )
     text = msgspec.json.encode(stored, enc_hook=dict).decode()
     for begin in _LINE_BEGINS:
@@ -288,7 +291,8 @@ def _read(stored: _Record) -> tuple[Comparison, list[str]]:
     if len({*names}) != len(names):
         raise UsageError("two contenders have one name")
     rows = tuple(row.read(contenders) for row in stored.rows)
-    gate = Gate.of(stored.gate.no_worse, stored.gate.of_rows) if stored.gate else None
+    asked = stored.gate
+    gate = Gate(asked.no_worse, asked.no_more_memory, asked.of_rows) if asked else None
     machine, versions = tuple(stored.machine.items()), tuple(stored.versions.items())
     found = Comparison(contenders, machine, versions, rows, tuple(stored.asked.items()), gate)
     wrong = []

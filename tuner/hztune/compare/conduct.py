@@ -115,7 +115,8 @@ def compare(
     pairs: int | None = None,
     budget_s: float = 60.0,
     seed: int = 1,
-    no_worse: str | None = None,
+    no_worse: str = "",
+    no_more_memory: str = "",
     out: Path | None = None,
     resume: bool = False,
     command: Sequence[str] = (),
@@ -126,12 +127,13 @@ def compare(
     Args:
         sides: From `contenders`.
         rows: From `rows`, or programs from `program`.
-        pairs: Blocks of fresh processes for each row; None: 6, or with `no_worse` as many as there
-            is time for.
+        pairs: Blocks of fresh processes for each row; None: 6, or where something is tested as
+            many as there is time for.
         budget_s: Seconds for all rows together.
         seed: Of every random choice.
-        no_worse: What the second of two may lose of its speed, "2%"; None: nothing is tested.
+        no_worse: What the second of two may lose of its speed, "2%"; "": that is not tested.
             The answer is `ruling` of what is returned.
+        no_more_memory: What it may take more of memory, peak and, where programs rest, kept.
         out: A directory for every sample, as soon as it exists, and the record; None: none.
         resume: Whether to go on with the comparison in `out`, which was asked for alike.
         command: The words that asked for it, to be kept in `out`; () keeps none.
@@ -147,7 +149,7 @@ def compare(
     reporter = reporter or Quiet()
     if resume and out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
-    gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None
+    gate = Gate(no_worse, no_more_memory, len(rows)) if no_worse or no_more_memory else None
     plan, machine = Effort(pairs, budget_s, gate), Machine.here()
     own = [row for row in rows if isinstance(row, Program)]
     _refuse(sides, own, len(rows), plan)
@@ -195,8 +197,8 @@ def _refuse(
         )
     if plan.gate is not None and len(sides) != 2:
         raise UsageError(
-            f"--no-worse tests one contender against another, and there are {len(sides)}; give "
-            "the base and the new one, in this order"
+            f"{plan.gate.options} tests one contender against another, and there are {len(sides)}; "
+            "give the base and the new one, in this order"
         )
     refuse_glibc(programs, sides)
     for program in programs:
@@ -230,7 +232,7 @@ def _study(
         "contenders": ", ".join(each.name for each in record.contenders),
         "rows": ", ".join(spec.label for spec in specs),
         **{name: f"{value:g}" for name, value in record.asked},
-        **({"no_worse": record.gate.limit.text} if record.gate else {}),
+        **({"gate": record.gate.options} if record.gate else {}),
         **{
             f"sum of the {name}": hashlib.sha256(repr(those).encode()).hexdigest()[:16]
             for name, those in sums.items()

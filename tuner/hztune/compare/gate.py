@@ -6,9 +6,12 @@ last one, or at the moment at which time is up. "No worse": the 95 % interval ex
 loss than the margin. "Worse": it excludes that the loss is no greater. Between the two nothing is
 said: a pipeline must not read silence as consent.
 
-Of several rows, all must be no worse for the whole to be so, and each is tested at the full error
-(an intersection-union test: Berger, Technometrics 24, 1982). One that is worse is enough to say so:
-they share that error.
+Memory is one more question of each row, at its peak and, where it rests, what it keeps: "no worse"
+excludes that it takes more than the margin.
+
+Of several rows and questions, all must be no worse for the whole to be so, and each is tested at
+the full error (an intersection-union test: Berger, Technometrics 24, 1982). One that is worse is
+enough to say so: they share that error.
 
 How often each answer is given is simulated in tests/tuner/test_gate.py; README.md has the figures.
 """
@@ -16,21 +19,22 @@ How often each answer is given is simulated in tests/tuner/test_gate.py; README.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
 from hztune.arguments import margin
 from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
+from hztune.rests import MEMORIES, MemoryKind
 from hztune.stats.intervals import MOST_TIMES, Interval
-from hztune.stats.question import REPORTED_ERROR, Answer, Looks, Question
+from hztune.stats.question import REPORTED_ERROR, Answer, Looks, Question, all_of
 from hztune.stats.ratios import log_memory_ratio, pair_ratio
-from hztune.study.limits import LossLimit
 
 GateAnswer = Literal["no worse", "worse", "not enough data"]
+
+_MORE = "--no-more-memory"
 
 MOST_PAIRS = 100  # of a row
 
@@ -55,27 +59,52 @@ class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
         return Question(logs, looks, REPORTED_ERROR)
 
 
+Tested = Literal["speed", "rss", "kept"]
+
+_WORDS: dict[Tested, tuple[str, str]] = {  # what is tested, and what the second one may not have
+    "speed": ("speed", "a loss of more than"),
+    **{of: (words, f"{words} greater by more than") for of, words in MEMORIES.items()},
+}
+
+
+class Finding(NamedTuple):
+    """What the pairs of a row say of one thing that is tested."""
+
+    of: Tested
+    answer: Answer
+    interval: Interval | None  # 95 %, of the log ratio, second to first; None: too few pairs
+
+
 class Ruling(NamedTuple):
     label: str
     answer: GateAnswer
-    why: str  # in one sentence
-    speed: Interval | None  # 95 %, of the log ratio of speed, second to first; None: too few pairs
-    memory: float | None  # mean log ratio of peak memory; None: unknown
+    why: str  # in one sentence, which names what failed
     pairs: int  # that were measured
     planned: int  # pairs; 0: it is not known
+    findings: tuple[Finding, ...] = ()  # of each thing that is tested; none where one failed
+
+    def interval(self, of: Tested) -> Interval | None:
+        return next((each.interval for each in self.findings if each.of == of), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What may be lost: of speed, on each of so many rows."""
+    """What the second one may lose of its speed and take more of memory, on each of its rows."""
 
-    limit: LossLimit
+    no_worse: str = ""  # a percentage, as the user wrote it; "": speed is not tested
+    no_more_memory: str = ""  # the same of memory
     rows: int = 1
 
-    @classmethod
-    def of(cls, text: str, rows: int = 1) -> Gate:
-        """The gate of a margin that a user wrote; UsageError: no percentage between 0 and 100."""
-        return cls(LossLimit(text, -math.log1p(-margin(text, "--no-worse"))), rows)
+    def __post_init__(self) -> None:
+        for text, option in ((self.no_worse, "--no-worse"), (self.no_more_memory, _MORE)):
+            if text:
+                margin(text, option)
+
+    @property
+    def options(self) -> str:
+        """As on a command line."""
+        both = ("--no-worse", self.no_worse), (_MORE, self.no_more_memory)
+        return " ".join(f"{option} {text}" for option, text in both if text)
 
     def rule(self, label: str, blocks: Sequence[Block], horizon: Horizon) -> Ruling:
         """What the blocks of a row show, the base their first outcome, the new one the second.
@@ -83,7 +112,8 @@ class Gate:
         `blocks`: in order of time, as many as there were at a look of the plan, or in the end.
         """
         answer: GateAnswer = "not enough data"
-        speed, of = None, len(blocks)
+        findings: tuple[Finding, ...] = ()
+        of = len(blocks)
         if failures := failures_of(blocks, 0):
             why = f"the base failed{how_often(failures, of)}"
         elif (failures := failures_of(blocks, 1)) and failures[0].status in _NOT_AS_ASKED:
@@ -92,39 +122,59 @@ class Gate:
             why = f"the new one failed{how_often(failures, of)}"
             answer = "worse" if len(failures) == of else answer
         else:
-            pairs = [pair_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
-            logs = [pair.log_ratio for pair in pairs if pair is not None]
-            answer, speed = self.judge(logs, horizon)
-            why = f"too few pairs, {len(logs)}; give more time with --budget"
-            if speed is not None:
-                why = self._why(answer, speed)
-        ratios = [log_memory_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
-        known = [each for each in ratios if each is not None]
-        memory = round(fmean(known), 6) if known else None
-        return Ruling(label, answer, why, speed, memory, of, horizon.planned)
+            findings = tuple(self._findings(blocks, horizon))
+            answer = _ANSWERS[all_of(each.answer for each in findings)]
+            decisive = [each for each in findings if _ANSWERS[each.answer] == answer]
+            why = "; ".join(self._why(each, of) for each in decisive)
+        return Ruling(label, answer, why, of, horizon.planned, findings)
 
-    def judge(self, logs: Sequence[float], horizon: Horizon) -> tuple[GateAnswer, Interval | None]:
-        """What log ratios of speed show, new to base, shape (pairs,), and their 95 % interval."""
+    def _findings(self, blocks: Sequence[Block], horizon: Horizon) -> Iterator[Finding]:
+        pairs = [(block.outcomes[0], block.outcomes[1]) for block in blocks]
+        if self.no_worse:
+            ratios = [pair_ratio(*pair) for pair in pairs]
+            yield self.judge([each.log_ratio for each in ratios if each], horizon)
+        if not self.no_more_memory:
+            return
+        has_rested = all(outcome.rested for pair in pairs for outcome in pair)
+        memories: tuple[MemoryKind, ...] = ("rss", "kept") if has_rested else ("rss",)
+        for of in memories:
+            logs = [log_memory_ratio(*pair, of) for pair in pairs]
+            yield self.judge([each for each in logs if each is not None], horizon, of)
+
+    def judge(self, logs: Sequence[float], horizon: Horizon, of: Tested = "speed") -> Finding:
+        """What log ratios of speed or memory show, new to base, by time, shape (pairs,)."""
+        sign = 1.0 if of == "speed" else -1.0  # so that more is better
+        questions = self.rows * sum(map(bool, (self.no_worse, self.no_more_memory)))
         asked = replace(
-            horizon.question(logs),
-            margin=-self.limit.log,
-            refusal=REPORTED_ERROR / self.rows,
+            horizon.question([sign * each for each in logs]),
+            margin=self._margin(of),
+            refusal=REPORTED_ERROR / questions,
             may_touch=True,
         )
-        return _ANSWERS[asked.answer], asked.reported()
+        seen = asked.reported()
+        return Finding(of, asked.answer, seen if seen is None or sign > 0.0 else seen.reciprocal)
 
-    def _why(self, answer: GateAnswer, speed: Interval) -> str:
+    def _margin(self, of: Tested) -> float:
+        if of == "speed":
+            return math.log1p(-margin(self.no_worse, "--no-worse"))
+        return -math.log1p(margin(self.no_more_memory, _MORE))
+
+    def _why(self, found: Finding, pairs: int) -> str:
         """The reason for an answer, and how many times as many pairs would tell."""
-        may = self.limit.text
-        if answer == "no worse":
-            return f"the 95 % interval excludes a loss of more than {may}"
-        if answer == "worse":
-            return f"the whole 95 % interval is beyond a loss of {may}"
-        excluded = -100.0 * math.expm1(speed.low)
-        why = f"a loss of more than {may} is neither shown nor excluded"
-        if excluded > 0.0:
-            why += f"; one of more than {excluded:.2g} % is excluded"
-        times = speed.times_for(abs(speed.estimate + self.limit.log))
+        what, more_than = _WORDS[found.of]
+        may, seen = self.no_worse if found.of == "speed" else self.no_more_memory, found.interval
+        if seen is None:
+            return f"too few pairs of {what}, {pairs}; give more time with --budget"
+        if found.answer == "yes":
+            return f"the 95 % interval excludes {more_than} {may}"
+        if found.answer == "no":
+            return f"the whole 95 % interval has {more_than} {may}"
+        why = f"{more_than} {may} is neither shown nor excluded"
+        end = 1.0 - seen.ratio.low if found.of == "speed" else seen.ratio.high - 1.0
+        if end > 0.0:
+            why += f"; more than {100.0 * end:.2g} % is excluded"
+        sign = 1.0 if found.of == "speed" else -1.0
+        times = seen.times_for(abs(sign * seen.estimate - self._margin(found.of)))
         if times > MOST_TIMES:
             return f"{why}; it is too close to {may} to decide in a reasonable time"
         return f"{why}; about {max(1.5, times):.1f} times the time (--budget) would decide"

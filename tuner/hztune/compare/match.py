@@ -120,7 +120,7 @@ class Unfinished(NamedTuple):
         why = f"it was interrupted after {self.words}" if self.pairs else "it was not measured"
         if self.enough_s:
             why = "there was no time for it"
-        return Ruling(self.label, "not enough data", why, None, None, self.pairs, 0)
+        return Ruling(self.label, "not enough data", why, self.pairs, 0)
 
 
 Finish = Callable[[Measured], Measured]
@@ -251,12 +251,13 @@ class RowRun(Inquiry):
         if len(self.blocks) not in planned_looks(horizon.planned):
             return False
         found = gate.rule(self.label, self.blocks, horizon)
-        if found.speed is not None:
-            ratio, low, high = found.speed.ratio
-            of = f"{found.pairs} of {found.planned} pairs"
-            self.bench.reporter.say(
-                f"    {of}: {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}"
-            )
+        for each in found.findings:
+            if each.interval is not None:
+                ratio, low, high = each.interval.ratio
+                of = f"{found.pairs} of {found.planned} pairs: {each.of}"
+                self.bench.reporter.say(
+                    f"    {of} {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}"
+                )
         return found.answer != "not enough data"
 
     def _is_hopeless(self) -> bool:

@@ -61,11 +61,12 @@ def as_markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> st
     first, *others = (each.name for each in rows[0].all)
     if rulings:
         head = ["row", f"speed, {others[0]} / {first}", "peak memory", "pairs", "answer", "why"]
+        memory = {row.label: row.all[1].memory for row in rows}
         cells = [
             [
                 ruling.label,
-                interval_text(ruling.speed, digits=3),
-                _NO_FIGURE if ruling.memory is None else f"{math.exp(ruling.memory):.2f}x",
+                interval_text(ruling.interval("speed"), digits=3),
+                interval_text(memory.get(ruling.label), digits=3),
                 f"{ruling.pairs} of {ruling.planned}" if ruling.planned else f"{ruling.pairs}",
                 ruling.answer,
                 ruling.why,
@@ -201,7 +202,7 @@ def junit(found: Comparison) -> str:
     """A test case for each row: worse is a failure; too little data, or none, is a skipped test."""
     base, new = (each.name for each in found.contenders)
     assert found.gate is not None  # the command line saw to it
-    suite = printable(f"hztune compare {base} {new} --no-worse {found.gate.limit.text}")
+    suite = printable(f"hztune compare {base} {new} {found.gate.options}")
     times = {
         row.spec.label: 1e-9
         * sum(t.counted_ns for b in row.blocks for o in b.outcomes for t in o.all_turns)
@@ -223,9 +224,13 @@ def junit(found: Comparison) -> str:
             ElementTree.SubElement(case, "failure", {"type": "worse", "message": said}).text = said
         elif ruling.answer == "not enough data":
             ElementTree.SubElement(case, "skipped", {"message": said})
-        if ruling.speed is not None:
-            speed = interval_text(ruling.speed, digits=4)
-            text = f"speed {speed}, {ruling.pairs} pairs; {said}"
+        seen = [
+            f"{each.of} {interval_text(each.interval, digits=4)}"
+            for each in ruling.findings
+            if each.interval is not None
+        ]
+        if seen:
+            text = f"{', '.join(seen)}, {ruling.pairs} pairs; {said}"
             ElementTree.SubElement(case, "system-out").text = text
     ElementTree.indent(root)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
