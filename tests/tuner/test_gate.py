@@ -1,7 +1,7 @@
 """The gate for CI: how often it errs and how often it tells, what it says, and what it writes.
 
 Run as a program, it prints the table that gate.py quotes:
-python -m tests.tuner.test_gate [COMPARISONS]
+PYTHONPATH=experiments python -m tests.tuner.test_gate [COMPARISONS]
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def report(times):
         for scatter, planned in ((0.01, 12), (0.02, 30), (0.03, 30), (0.05, 30), (0.05, 100)):
             for lost in (0.0, 0.01, 0.02, 0.04):
                 found, pairs = shares(Case(math.log1p(-lost), scatter, planned), draw, times)
-                cells = [f"{100 * found.get(name, 0.0):.1f} %" for name in ("no worse", "worse")]
+                cells = [f"{100 * found.get(name, 0.0):.1f} %" for name in ("yes", "no")]
                 words = [noise, f"{scatter}", f"{planned}", f"{100 * lost:g} %", *cells]
                 print("| " + " | ".join([*words, f"{pairs:.0f}"]) + " |", flush=True)
 

@@ -67,7 +67,7 @@ _WORDS: dict[Tested, tuple[str, str]] = {  # what is tested, and what the second
 }
 
 
-class Finding(NamedTuple):
+class PartAnswer(NamedTuple):
     """What the pairs of a row say of one thing that is tested."""
 
     of: Tested
@@ -81,10 +81,10 @@ class Ruling(NamedTuple):
     why: str  # in one sentence, which names what failed
     pairs: int  # that were measured
     planned: int  # pairs; 0: it is not known
-    findings: tuple[Finding, ...] = ()  # of each thing that is tested; none where one failed
+    parts: tuple[PartAnswer, ...] = ()  # of each thing that is tested; none where one failed
 
     def interval(self, of: Tested) -> Interval | None:
-        return next((each.interval for each in self.findings if each.of == of), None)
+        return next((each.interval for each in self.parts if each.of == of), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Gate:
         `blocks`: in order of time, as many as there were at a look of the plan, or in the end.
         """
         answer: GateAnswer = "not enough data"
-        findings: tuple[Finding, ...] = ()
+        parts: tuple[PartAnswer, ...] = ()
         of = len(blocks)
         if failures := failures_of(blocks, 0):
             why = f"the base failed{how_often(failures, of)}"
@@ -122,13 +122,13 @@ class Gate:
             why = f"the new one failed{how_often(failures, of)}"
             answer = "worse" if len(failures) == of else answer
         else:
-            findings = tuple(self._findings(blocks, horizon))
-            answer = _ANSWERS[all_of(each.answer for each in findings)]
-            decisive = [each for each in findings if _ANSWERS[each.answer] == answer]
+            parts = tuple(self._parts(blocks, horizon))
+            answer = _ANSWERS[all_of(each.answer for each in parts)]
+            decisive = [each for each in parts if _ANSWERS[each.answer] == answer]
             why = "; ".join(self._why(each, of) for each in decisive)
-        return Ruling(label, answer, why, of, horizon.planned, findings)
+        return Ruling(label, answer, why, of, horizon.planned, parts)
 
-    def _findings(self, blocks: Sequence[Block], horizon: Horizon) -> Iterator[Finding]:
+    def _parts(self, blocks: Sequence[Block], horizon: Horizon) -> Iterator[PartAnswer]:
         pairs = [(block.outcomes[0], block.outcomes[1]) for block in blocks]
         if self.no_worse:
             ratios = [pair_ratio(*pair) for pair in pairs]
@@ -141,7 +141,7 @@ class Gate:
             logs = [log_memory_ratio(*pair, of) for pair in pairs]
             yield self.judge([each for each in logs if each is not None], horizon, of)
 
-    def judge(self, logs: Sequence[float], horizon: Horizon, of: Tested = "speed") -> Finding:
+    def judge(self, logs: Sequence[float], horizon: Horizon, of: Tested = "speed") -> PartAnswer:
         """What log ratios of speed or memory show, new to base, by time, shape (pairs,)."""
         sign = 1.0 if of == "speed" else -1.0  # so that more is better
         questions = self.rows * sum(map(bool, (self.no_worse, self.no_more_memory)))
@@ -152,14 +152,14 @@ class Gate:
             may_touch=True,
         )
         seen = asked.reported()
-        return Finding(of, asked.answer, seen if seen is None or sign > 0.0 else seen.reciprocal)
+        return PartAnswer(of, asked.answer, seen if seen is None or sign > 0.0 else seen.reciprocal)
 
     def _margin(self, of: Tested) -> float:
         if of == "speed":
             return math.log1p(-margin(self.no_worse, "--no-worse"))
         return -math.log1p(margin(self.no_more_memory, _MORE))
 
-    def _why(self, found: Finding, pairs: int) -> str:
+    def _why(self, found: PartAnswer, pairs: int) -> str:
         """The reason for an answer, and how many times as many pairs would tell."""
         what, more_than = _WORDS[found.of]
         may, seen = self.no_worse if found.of == "speed" else self.no_more_memory, found.interval

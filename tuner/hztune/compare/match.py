@@ -251,7 +251,7 @@ class RowRun(Inquiry):
         if len(self.blocks) not in planned_looks(horizon.planned):
             return False
         found = gate.rule(self.label, self.blocks, horizon)
-        for each in found.findings:
+        for each in found.parts:
             if each.interval is not None:
                 ratio, low, high = each.interval.ratio
                 of = f"{found.pairs} of {found.planned} pairs: {each.of}"

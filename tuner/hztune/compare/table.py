@@ -226,7 +226,7 @@ def junit(found: Comparison) -> str:
             ElementTree.SubElement(case, "skipped", {"message": said})
         seen = [
             f"{each.of} {interval_text(each.interval, digits=4)}"
-            for each in ruling.findings
+            for each in ruling.parts
             if each.interval is not None
         ]
         if seen:
