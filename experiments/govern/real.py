@@ -17,10 +17,11 @@ from hztune import artifacts
 
 JEMALLOC = "libjemalloc.so.2"
 SETTINGS = {"start": {}, "lean": {"dirty_decay_ms": 0}, "keep": {"dirty_decay_ms": 60000}}
-GIB_PER_CPU = 8.0
+GIB_PER_CPU = 4.0
 POLICY = """
 doc = "planted"
 epoch_s = 2.0
+gib_per_cpu = 4.0
 exploring = "20%"
 brakes = {{ most_pressure = 100.0 }}
 figure = {{ log = "{count}", regex = '(\\d+)', counts_work = true }}
@@ -47,7 +48,7 @@ def started(asked: argparse.Namespace, folder: Path, cpu: int, name: str) -> sub
     )
     if name == "governed":
         policy = folder / "policy.toml"
-        words = ('"idle", "steady"', '"burst"') if asked.named else ("", "")
+        words = ('"idle"', '"burst"') if asked.named else ("", "")
         policy.write_text(POLICY.format(count=count, idle=words[0], burst=words[1]))
         command = [sys.executable, "-m", "hztune", "govern", str(policy), "--pid", str(made.pid)]
         with open(asked.log, "w") as log:
@@ -55,15 +56,13 @@ def started(asked: argparse.Namespace, folder: Path, cpu: int, name: str) -> sub
     return made
 
 
-def cost(told: str, wanted: dict[str, float]) -> tuple[float, dict[str, float]]:
-    """CPUs for the requests that are wanted of each phase, with memory at its price."""
-    total, requests = 0.0, {}
-    for line in told.splitlines():
-        phase, seconds, count, cpu_s, mib = line.split()
-        requests[phase] = float(count)
-        times = wanted.get(phase, float(count)) / float(count) if phase == "burst" else 1.0
-        total += (float(cpu_s) + float(seconds) * float(mib) / 1024.0 / GIB_PER_CPU) * times
-    return total, requests
+def cost(told: str) -> float:
+    """CPU seconds of a run, with memory at its price."""
+    rows = [line.split() for line in told.splitlines()]
+    return sum(
+        float(cpu_s) + float(seconds) * float(mib) / 1024.0 / GIB_PER_CPU
+        for _, seconds, _, cpu_s, mib in rows
+    )
 
 
 def main() -> None:
@@ -78,9 +77,8 @@ def main() -> None:
         for pair in (("start", "governed"), ("lean", "keep")):
             runs = [started(asked, Path(folder), cpu, name) for cpu, name in enumerate(pair)]
             told |= {name: run.communicate()[0] for name, run in zip(pair, runs, strict=True)}
-    _, wanted = cost(told["start"], {})
     for name, each in told.items():
-        print(f"{name}: {cost(each, wanted)[0]:.2f} CPU seconds\n{each}", end="")
+        print(f"{name}: {cost(each):.2f} CPU seconds\n{each}", end="")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 19168, "modules": 135, "functions": 1746, "classes": 271, "docstrings": 3329},
-    "tests": {"code": 17277},
-    "experiments": {"code": 5056},
+    "tests": {"code": 17278},
+    "experiments": {"code": 5054},
     "core in C": {"code": 20006},
     "tests in C": {"code": 8999},
     "guides": {"words": 14807},
