@@ -9,36 +9,21 @@
 #include "arguments.h"
 #include "walk.h"
 
-/* `touch`: by thread, the bytes of its next block that were touched, or 0. */
-static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t *touches)
+static void resolve_next(hz_resolver *resolver, const hz_ordered *next)
 {
-    uint64_t *touch = &touches[next->thread];
     const hz_trace_operation *operation = &next->operation;
+    const bool is_of_thread = hz_trace_is_of_thread(operation->kind);
     hz_call call = {.thread = next->thread,
                     .kind = (uint8_t)operation->kind,
                     .align_shift = operation->align_shift,
                     .time = next->time_ns,
                     .address = next->block * HZ_ADDRESS_UNIT,
-                    .size = operation->size};
-    if (operation->kind == HZ_TRACE_SPAWN || operation->kind == HZ_TRACE_JOIN) {
-        (void)hz_resolve_thread(resolver, &call, operation->operand);
-    } else if (operation->kind == HZ_TRACE_TOUCH) {
-        *touch = operation->size;
-        return;
-    } else if (operation->kind == HZ_TRACE_REALLOC) {
-        hz_resolve_moving(resolver, &call);
-        hz_resolve_moved(resolver, &call);
-    } else if (hz_trace_ends(operation->kind)) {
-        hz_resolve_end(resolver, &call);
-        return;
-    } else {
-        hz_resolve_give(resolver, &call);
-    }
-    if (*touch != 0 && hz_trace_calls(operation->kind)) {
-        call.size = *touch;
-        *touch = 0;
-        hz_resolve_touched(resolver, &call);
-    }
+                    .size = is_of_thread ? operation->operand : operation->size};
+    hz_resolve_call(resolver, &call);
+    if (next->touched == 0) return;
+    call.kind = HZ_TRACE_TOUCH;
+    call.size = next->touched;
+    hz_resolve_call(resolver, &call);
 }
 
 static void take_names(const hz_trace *trace, hz_resolver *resolver)
@@ -51,10 +36,7 @@ void hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver)
 {
     hz_ordered next;
     hz_walk *walk = hz_walk_make(trace);
-    uint64_t *touches = calloc((size_t)trace->header->thread_count + 1, sizeof *touches);
-    if (touches == NULL) hz_fail("no memory for a trace");
-    while (hz_walk_next(walk, &next)) resolve_next(resolver, &next, touches);
-    free(touches);
+    while (hz_walk_next(walk, &next)) resolve_next(resolver, &next);
     take_names(trace, resolver);
     hz_resolver_finish(resolver);
 }

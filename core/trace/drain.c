@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "arguments.h"
@@ -47,7 +46,7 @@ static uint32_t clock_to_use(void)
 #endif
 }
 
-void hz_drain_make_pool(hz_drain *drain, uint64_t touch_bytes)
+void hz_drain_make_pool(hz_drain *drain)
 {
     const int fd = memfd_create("hz-record", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)HZ_POOL_BYTES) != 0 ||
@@ -60,7 +59,6 @@ void hz_drain_make_pool(hz_drain *drain, uint64_t touch_bytes)
     pool->version = HZ_LOG_VERSION;
     pool->clock = clock_to_use();
     pool->recorder = getpid();
-    pool->touch_bytes = touch_bytes;
     for (size_t i = 0; i < HZ_LEAF_COUNT / HZ_POOL_BITS; i++)
         atomic_store(&pool->free_leaves[i], ULLONG_MAX);
     drain->pool = pool;
@@ -109,13 +107,11 @@ static void end_pool(hz_pool *pool, unsigned why)
 /* ---- the log -------------------------------------------------------------------------------- */
 
 /* Writes all of it, or sees to it that nothing of it is in the file. */
-static bool write_whole(hz_drain *drain, struct iovec *parts, int count)
+static bool write_whole(hz_drain *drain, const void *bytes, size_t count)
 {
-    size_t wanted = 0;
-    size_t done = 0;
-    for (int i = 0; i < count; i++) wanted += parts[i].iov_len;
-    while (done < wanted) {
-        const ssize_t written = pwritev(drain->fd, parts, count, (off_t)(drain->bytes + done));
+    for (size_t done = 0; done < count;) {
+        const ssize_t written = pwrite(drain->fd, (const char *)bytes + done, count - done,
+                                       (off_t)(drain->bytes + done));
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) {
             drain->failure = written < 0 ? errno : ENOSPC;
@@ -123,15 +119,8 @@ static bool write_whole(hz_drain *drain, struct iovec *parts, int count)
             return false;
         }
         done += (size_t)written;
-        for (size_t rest = (size_t)written; rest > 0 && count > 0;) {
-            const size_t part = rest < parts->iov_len ? rest : parts->iov_len;
-            parts->iov_base = (char *)parts->iov_base + part;
-            parts->iov_len -= part;
-            rest -= part;
-            if (parts->iov_len == 0) parts++, count--;
-        }
     }
-    drain->bytes += wanted;
+    drain->bytes += count;
     return true;
 }
 
@@ -149,31 +138,30 @@ void hz_drain_open_log(hz_drain *drain, const char *path, bool is_woken)
     header.ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
     header.stamp = hz_stamp(header.clock);
     header.checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &header, sizeof header / 8);
-    struct iovec part = {&header, sizeof header};
-    if (!write_whole(drain, &part, 1)) {
+    if (!write_whole(drain, &header, sizeof header)) {
         (void)unlink(path);
         hz_refuse("cannot write %s: %s", path, strerror(drain->failure));
     }
 }
 
 /* Appends a frame, whose magic and checksum are filled in here; nothing from the first failure on.
- */
+ * What is written is a copy: a program may change its leaf behind the checksum. */
 static void log_append(hz_drain *drain, hz_log_frame *frame, const void *content)
 {
-    const size_t words = frame->bytes / 8;
-    const size_t rest = frame->bytes % 8;
-    uint64_t last = 0;
+    static struct {
+        hz_log_frame frame;
+        uint64_t words[HZ_LEAF_BYTES / 8];
+    } whole;
+    const size_t words = (frame->bytes + 7) / 8;
     if (drain->failure != 0) return;
-    memcpy(&last, (const char *)content + 8 * words, rest);
     frame->magic = HZ_FRAME_MAGIC;
     frame->checksum = 0;
-    uint64_t checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, frame, sizeof *frame / 8);
-    checksum = hz_trace_checksum(checksum, content, words);
-    frame->checksum = hz_trace_checksum(checksum, &last, rest != 0);
-    struct iovec parts[] = {{frame, sizeof *frame},
-                            {(void *)(uintptr_t)content, 8 * words},
-                            {&last, rest != 0 ? sizeof last : 0}};
-    (void)write_whole(drain, parts, sizeof parts / sizeof parts[0]);
+    whole.frame = *frame;
+    if (words > 0) whole.words[words - 1] = 0;
+    memcpy(whole.words, content, frame->bytes);
+    const size_t bytes = sizeof whole.frame + 8 * words;
+    whole.frame.checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &whole, bytes / 8);
+    (void)write_whole(drain, &whole, bytes);
 }
 
 /* ---- what /proc tells ----------------------------------------------------------------------- */

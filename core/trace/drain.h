@@ -24,7 +24,7 @@ typedef struct hz_drain {
 } hz_drain;
 
 /* Makes an empty pool in memory that ends with its last user. */
-void hz_drain_make_pool(hz_drain *drain, uint64_t touch_bytes);
+void hz_drain_make_pool(hz_drain *drain);
 
 /* Makes the log; refuses with a sentence when that is not possible. */
 void hz_drain_open_log(hz_drain *drain, const char *path, bool is_woken);

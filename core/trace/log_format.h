@@ -44,7 +44,6 @@ enum {
     HZ_LOG_CREATED = 27,             /* it made the thread of this pthread_t; 0: none */
     HZ_LOG_JOINED = 28,              /* the thread of this pthread_t has ended */
     HZ_LOG_SELF = 29,                /* this thread's own pthread_t; its first event */
-    HZ_LOG_TOUCHED = 30,             /* `size` bytes of this block are resident; it is ended next */
     HZ_LOG_TIME = 31, /* another form: everything above the kind counts to the stamp */
 };
 
@@ -104,11 +103,10 @@ enum {
 
 /* What the recorded processes and hz-record tell each other. */
 typedef struct hz_pool {
-    uint32_t magic;       /* HZ_POOL_MAGIC */
-    uint32_t version;     /* HZ_LOG_VERSION */
-    uint32_t clock;       /* HZ_CLOCK_... */
-    int32_t recorder;     /* pid of hz-record */
-    uint64_t touch_bytes; /* from this size on, what is resident is looked at; 0: never */
+    uint32_t magic;   /* HZ_POOL_MAGIC */
+    uint32_t version; /* HZ_LOG_VERSION */
+    uint32_t clock;   /* HZ_CLOCK_... */
+    int32_t recorder; /* pid of hz-record */
     _Alignas(64)
         atomic_uint ended;    /* HZ_POOL_OPEN, or why there is nothing to be logged any more */
     atomic_uint image_count;  /* images so far */

@@ -256,7 +256,8 @@ static void hear_joined(merge *m, const hz_call *call)
     if (thread == HZ_NO_STEP) return;
     hz_call join = *call;
     join.kind = HZ_TRACE_JOIN;
-    (void)hz_resolve_thread(m->resolver, &join, (uint32_t)thread);
+    join.size = thread;
+    hz_resolve_call(m->resolver, &join);
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -275,9 +276,6 @@ static void hear(merge *m, uint32_t thread)
     case HZ_LOG_STAYED:
         hz_resolve_stayed(m->resolver, &call);
         break;
-    case HZ_LOG_TOUCHED:
-        hz_resolve_touched(m->resolver, &call);
-        break;
     case HZ_LOG_SELF:
         hear_self(m, thread, call.address);
         break;
@@ -289,14 +287,12 @@ static void hear(merge *m, uint32_t thread)
         break;
     case HZ_LOG_CREATING:
         call.kind = HZ_TRACE_SPAWN;
-        from->creating = hz_resolve_thread(m->resolver, &call, UINT32_MAX);
+        call.size = UINT32_MAX;
+        from->creating = hz_resolve_thread(m->resolver, &call);
         break;
     default:
-        if (!hz_trace_is_known((hz_trace_kind)call.kind)) break;
-        if (hz_trace_ends((hz_trace_kind)call.kind))
-            hz_resolve_end(m->resolver, &call);
-        else
-            hz_resolve_give(m->resolver, &call);
+        if (hz_trace_calls((hz_trace_kind)call.kind) && hz_trace_is_known((hz_trace_kind)call.kind))
+            hz_resolve_call(m->resolver, &call);
     }
 }
 

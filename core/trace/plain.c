@@ -33,8 +33,6 @@ static const char *const names[HZ_KINDS] = {
     [HZ_TRACE_DELETE_SIZED] = "delete_sized",
     [HZ_TRACE_DELETE_ALIGNED] = "delete_aligned",
     [HZ_TRACE_DELETE_SIZED_ALIGNED] = "delete_sized_aligned",
-    [HZ_TRACE_FETCH] = "fetch",
-    [HZ_TRACE_HAND] = "hand",
     [HZ_TRACE_SPAWN] = "spawn",
     [HZ_TRACE_JOIN] = "join",
     [HZ_TRACE_TOUCH] = "touch",
@@ -72,18 +70,13 @@ bool hz_plain_is_one(const hz_file_bytes *file)
     return at > start && at < length && isspace(file->bytes[at]);
 }
 
-/* Touched bytes stand before the block that they are of, and in the text behind it. */
-static void write_operation(const hz_ordered *next, uint64_t *touch, FILE *out)
+static void write_operation(const hz_ordered *next, FILE *out)
 {
     const hz_trace_operation *operation = &next->operation;
     const hz_trace_kind kind = operation->kind;
-    if (kind == HZ_TRACE_TOUCH) {
-        touch[next->thread] = operation->size;
-        return;
-    }
     (void)fprintf(out, "%" PRIu32 " %" PRIu64 " %s", next->thread, next->time_ns,
                   hz_kind_name(kind));
-    if (kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN) {
+    if (hz_trace_is_of_thread(kind)) {
         (void)fprintf(out, " %" PRIu32 "\n", operation->operand);
         return;
     }
@@ -92,22 +85,17 @@ static void write_operation(const hz_ordered *next, uint64_t *touch, FILE *out)
     if (!hz_trace_ends(kind) && operation->align_shift != 0)
         (void)fprintf(out, " %" PRIu64, UINT64_C(1) << operation->align_shift);
     (void)fputc('\n', out);
-    if (!hz_trace_ends(kind) && touch[next->thread] != 0) {
+    if (next->touched != 0)
         (void)fprintf(out, "%" PRIu32 " %" PRIu64 " touch %" PRIu64 " %" PRIu64 "\n", next->thread,
-                      next->time_ns, next->block, touch[next->thread]);
-        touch[next->thread] = 0;
-    }
+                      next->time_ns, next->block, next->touched);
 }
 
 void hz_plain_write(const hz_trace *trace, FILE *out)
 {
     hz_ordered next;
     hz_walk *walk = hz_walk_make(trace);
-    uint64_t *touch = calloc((size_t)trace->header->thread_count + 1, sizeof *touch);
-    if (touch == NULL) hz_fail("no memory for a trace");
     (void)fputs("# thread ns operation block size alignment\n", out);
-    while (hz_walk_next(walk, &next)) write_operation(&next, touch, out);
-    free(touch);
+    while (hz_walk_next(walk, &next)) write_operation(&next, out);
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -212,33 +200,21 @@ static void read_line(reading *r)
     if (r->words[0].at[0] == '#') return;
     if (r->count < 4) refuse_line(r, "a thread, a time in ns, an operation and its block");
     const hz_trace_kind kind = hz_kind_named(r->words[2].at, r->words[2].length);
+    if (kind == 0) refuse_line(r, "an operation such as malloc, free or spawn in the third place");
     hz_call call = {.kind = (uint8_t)kind};
     call.thread = read_thread(r, 0);
     call.time = read_number(r, 1, "a time in ns");
     if (call.time > 0) r->has_times = true;
     if (call.time < r->time) refuse_line(r, "times that do not go back");
     r->time = call.time;
-    if (kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN) {
-        (void)hz_resolve_thread(r->resolver, &call, read_thread(r, 3));
-        return;
-    }
-    call.address = block_of(r, 3);
-    if (hz_trace_ends(kind)) {
-        hz_resolve_end(r->resolver, &call);
-    } else if (kind == HZ_TRACE_REALLOC) {
-        call.size = size_of(r, 4);
-        hz_resolve_moving(r->resolver, &call);
-        hz_resolve_moved(r->resolver, &call);
-    } else if (kind == HZ_TRACE_TOUCH) {
-        call.size = size_of(r, 4);
-        hz_resolve_touched(r->resolver, &call);
-    } else if (kind != 0 && hz_trace_gives(kind)) {
-        call.size = size_of(r, 4);
-        if (r->count > 5) call.align_shift = read_align_shift(r, 5);
-        hz_resolve_give(r->resolver, &call);
+    if (hz_trace_is_of_thread(kind)) {
+        call.size = read_thread(r, 3);
     } else {
-        refuse_line(r, "an operation such as malloc, free or spawn in the third place");
+        call.address = block_of(r, 3);
+        if (!hz_trace_ends(kind)) call.size = size_of(r, 4);
+        if (hz_trace_gives(kind) && r->count > 5) call.align_shift = read_align_shift(r, 5);
     }
+    hz_resolve_call(r->resolver, &call);
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */

@@ -37,17 +37,16 @@ static const char about[] =
 
 /* What was asked for, and what there is. */
 typedef struct record {
-    const char *output;   /* the trace */
-    const char *library;  /* libhz-recorder.so */
-    double seconds;       /* after which the recording ends; 0: with the program */
-    uint64_t touch_bytes; /* see hz_pool */
-    pid_t pid;            /* the program, or the process that is woken */
-    bool is_woken;        /* it is one that is woken */
-    bool is_each;         /* every program that was started gets a trace */
-    bool has_ended;       /* the program has */
-    int status;           /* of wait(2), when it has */
-    char *log;            /* the file of the log */
-    hz_bell *bell;        /* of a process that is woken */
+    const char *output;  /* the trace */
+    const char *library; /* libhz-recorder.so */
+    double seconds;      /* after which the recording ends; 0: with the program */
+    pid_t pid;           /* the program, or the process that is woken */
+    bool is_woken;       /* it is one that is woken */
+    bool is_each;        /* every program that was started gets a trace */
+    bool has_ended;      /* the program has */
+    int status;          /* of wait(2), when it has */
+    char *log;           /* the file of the log */
+    hz_bell *bell;       /* of a process that is woken */
 } record;
 
 static volatile sig_atomic_t is_stopped; /* a signal asked for the end */
@@ -76,9 +75,6 @@ static const hz_option options[] = {
     {"library", "FILE", "libhz-recorder.so", HZ_DO(set_library)},
     {"for", "SECONDS", "end the recording after that time (default: with PROGRAM)",
      HZ_NUMBER(DECIMAL, seconds, 0.001, SECONDS_MAX)},
-    {"touch", "BYTES",
-     "of blocks of that size and more, note how much is resident when they are freed",
-     HZ_NUMBER(LONG, touch_bytes, 1, 0x1p63)},
     {"each", NULL, "a trace for every program that PROGRAM starts, not only the busiest",
      HZ_STORE(FLAG, is_each)},
     {"pid", "PID", "wake the recorder of this process", HZ_DO(set_pid)},
@@ -325,7 +321,7 @@ int main(int argc, char **argv)
     const int program = parse(&r, argc, argv);
     if (r.is_woken) r.bell = bell_find(r.pid);
     catch_signals();
-    hz_drain_make_pool(&drain, r.touch_bytes);
+    hz_drain_make_pool(&drain);
     hz_drain_open_log(&drain, r.log, r.is_woken);
     if (r.is_woken)
         bell_ring(r.bell, drain.pool_path);

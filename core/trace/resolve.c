@@ -19,18 +19,13 @@
 
 enum { GROWTH = 1 << 15 }; /* steps that room is made for at once, at least */
 
-/* Opens a file without a name in the folder of `beside`: no other process can open it. */
+/* Opens a file beside `beside` that has no name any more. */
 static int open_nameless(const char *beside)
 {
-    char folder[PATH_MAX];
-    const char *slash = strrchr(beside, '/');
-    const int length = slash != NULL ? (int)(slash - beside) + 1 : 0;
-    (void)snprintf(folder, sizeof folder, "%.*s.", length, beside);
-    int fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
-    if (fd >= 0 || errno != EOPNOTSUPP) return fd;
-    (void)snprintf(folder, sizeof folder, "%.*s.hz-steps-%d", length, beside, (int)getpid());
-    fd = open(folder, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd >= 0) (void)unlink(folder);
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s.%d.steps", beside, (int)getpid());
+    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) (void)unlink(path);
     return fd;
 }
 
@@ -150,14 +145,14 @@ static void end_overlapped(hz_resolver *resolver, const hz_call *call)
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-void hz_resolve_give(hz_resolver *resolver, const hz_call *call)
+static void resolve_give(hz_resolver *resolver, const hz_call *call)
 {
     actor_settle(resolver, call->thread);
     end_overlapped(resolver, call);
     hz_lives_put(&resolver->lives, call->address, add(resolver, call, call->kind, HZ_NO_STEP));
 }
 
-void hz_resolve_end(hz_resolver *resolver, const hz_call *call)
+static void resolve_end(hz_resolver *resolver, const hz_call *call)
 {
     actor_settle(resolver, call->thread);
     const uint64_t from = hz_lives_take(&resolver->lives, call->address);
@@ -207,7 +202,7 @@ void hz_resolve_stayed(hz_resolver *resolver, const hz_call *call)
         hz_lives_put(&resolver->lives, actor->moving_address, actor->moving_from);
 }
 
-void hz_resolve_touched(hz_resolver *resolver, const hz_call *call)
+static void resolve_touched(hz_resolver *resolver, const hz_call *call)
 {
     const uint64_t from = hz_lives_find(&resolver->lives, call->address);
     if (from == HZ_NO_STEP) return;
@@ -220,12 +215,26 @@ void hz_resolve_touched(hz_resolver *resolver, const hz_call *call)
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
-uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call, uint32_t other)
+uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call)
 {
-    hz_call about = *call;
-    about.size = other;
-    about.align_shift = 0;
-    return add(resolver, &about, call->kind, HZ_NO_STEP);
+    return add(resolver, call, call->kind, HZ_NO_STEP);
+}
+
+void hz_resolve_call(hz_resolver *resolver, const hz_call *call)
+{
+    const hz_trace_kind kind = (hz_trace_kind)call->kind;
+    if (hz_trace_is_of_thread(kind)) {
+        (void)hz_resolve_thread(resolver, call);
+    } else if (kind == HZ_TRACE_TOUCH) {
+        resolve_touched(resolver, call);
+    } else if (kind == HZ_TRACE_REALLOC) {
+        hz_resolve_moving(resolver, call);
+        hz_resolve_moved(resolver, call);
+    } else if (hz_trace_ends(kind)) {
+        resolve_end(resolver, call);
+    } else {
+        resolve_give(resolver, call);
+    }
 }
 
 /* Whether a spawn or a join can be followed by a replay; then it names the thread's number. */

@@ -61,14 +61,14 @@ typedef struct hz_resolver {
     uint64_t overlapping;  /* blocks that were given where another one lives */
 } hz_resolver;
 
-/* A call that gives, moves or ends a block. */
+/* A call that gives, moves or ends a block; a spawn, a join or a touch. */
 typedef struct hz_call {
     uint32_t thread;     /* its number in the source */
     uint8_t kind;        /* hz_trace_kind */
     uint8_t align_shift; /* log2 of the alignment, or 0 */
     uint64_t time;       /* in the unit of the source */
     uint64_t address;    /* of the block */
-    uint64_t size;       /* bytes asked for */
+    uint64_t size;       /* bytes asked for, or touched; of a spawn and a join the thread */
 } hz_call;
 
 /* Where a source numbers its blocks, number times this stands for the address. */
@@ -81,19 +81,16 @@ void hz_resolver_drop(hz_resolver *resolver);
 /* What is known of a thread of the source. */
 hz_actor *hz_resolver_actor(hz_resolver *resolver, uint32_t thread);
 
-void hz_resolve_give(hz_resolver *resolver, const hz_call *call);
-void hz_resolve_end(hz_resolver *resolver, const hz_call *call);
+/* A call that is over, a spawn, a join, or a touch of the block at an address. */
+void hz_resolve_call(hz_resolver *resolver, const hz_call *call);
 
 /* A realloc begins, and succeeds or fails. */
 void hz_resolve_moving(hz_resolver *resolver, const hz_call *call);
 void hz_resolve_moved(hz_resolver *resolver, const hz_call *call);
 void hz_resolve_stayed(hz_resolver *resolver, const hz_call *call);
 
-/* Notes that `size` bytes of the block at an address were touched. */
-void hz_resolve_touched(hz_resolver *resolver, const hz_call *call);
-
-/* A spawn or a join of the thread with that number in the source, which need not have begun. */
-uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call, uint32_t other);
+/* A spawn or a join, of a thread that need not have begun; returns its step. */
+uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call);
 
 /* Takes back what cannot be: spawns and joins of threads that did nothing, joins before their end.
  */

@@ -208,6 +208,12 @@ static inline bool hz_trace_calls(hz_trace_kind kind)
     return kind < HZ_TRACE_FETCH;
 }
 
+/* Whether it starts another thread or waits for its end. */
+static inline bool hz_trace_is_of_thread(hz_trace_kind kind)
+{
+    return kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN;
+}
+
 /* `count` bits of `word` from bit `at` on. */
 static inline uint64_t hz_trace_bits(uint64_t word, unsigned at, unsigned count)
 {

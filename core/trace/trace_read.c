@@ -53,30 +53,32 @@ bool hz_trace_is_one(const void *bytes, size_t size)
     return size >= length && memcmp(bytes, HZ_TRACE_MAGIC, length) == 0;
 }
 
-/* Notes what is wrong. */
-__attribute__((format(printf, 2, 3))) static bool damaged(hz_trace *trace, const char *format, ...)
+/* Refuses the file unless this holds of it. */
+__attribute__((format(printf, 3, 4))) static void want(const hz_trace *trace, bool holds,
+                                                       const char *otherwise, ...)
 {
+    char damage[128];
     va_list words;
-    va_start(words, format);
-    (void)vsnprintf(trace->damage, sizeof trace->damage, format, words);
+    if (holds) return;
+    va_start(words, otherwise);
+    (void)vsnprintf(damage, sizeof damage, otherwise, words);
     va_end(words);
-    return false;
+    hz_refuse("%s is %s; copy it again, or record again", trace->path, damage);
 }
 
 /* ---- checks --------------------------------------------------------------------------------- */
 
-static bool check_header(hz_trace *trace)
+static void check_header(const hz_trace *trace)
 {
+    const uint64_t bytes = trace->header->file_bytes;
     hz_trace_header copy = *trace->header;
     copy.checksum = 0;
-    if (hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &copy, sizeof copy / WORD) !=
-        trace->header->checksum)
-        return damaged(trace, "is damaged: the checksum of its header is wrong");
-    if (trace->header->file_bytes != trace->size)
-        return damaged(trace, "is %s: it should have %" PRIu64 " bytes and has %zu",
-                       trace->size < trace->header->file_bytes ? "cut" : "damaged",
-                       trace->header->file_bytes, trace->size);
-    return true;
+    want(trace,
+         hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &copy, sizeof copy / WORD) ==
+             trace->header->checksum,
+         "damaged: the checksum of its header is wrong");
+    want(trace, bytes == trace->size, "%s: it should have %" PRIu64 " bytes and has %zu",
+         trace->size < bytes ? "cut" : "damaged", bytes, trace->size);
 }
 
 /* Bytes of the directory, its checksum included. Each count has 32 bits: this does not overflow. */
@@ -89,44 +91,26 @@ static uint64_t directory_bytes(const hz_trace_header *header)
 }
 
 /* A thread is started by an operation, and a chunk has one: there are not more than words. */
-static bool check_counts(hz_trace *trace)
-{
-    const hz_trace_header *header = trace->header;
-    const uint64_t words = header->directory_offset / WORD;
-    if (header->thread_count <= words && header->chunk_count <= words &&
-        header->notes_bytes <= NOTES_MAX_BYTES)
-        return true;
-    return damaged(trace, "is damaged: its header counts more than there is room for");
-}
-
-static bool check_directory(hz_trace *trace)
+static void check_directory(hz_trace *trace)
 {
     const hz_trace_header *header = trace->header;
     const uint64_t offset = header->directory_offset, bytes = directory_bytes(header);
     uint64_t checksum;
-    if (offset < sizeof *header || offset % WORD != 0 || offset > trace->size ||
-        trace->size - offset != bytes)
-        return damaged(trace, "is damaged: its directory is not where its header says");
-    if (!check_counts(trace)) return false;
+    want(trace,
+         offset >= sizeof *header && offset % WORD == 0 && offset <= trace->size &&
+             trace->size - offset == bytes,
+         "damaged: its directory is not where its header says");
+    want(trace,
+         header->thread_count <= offset / WORD && header->chunk_count <= offset / WORD &&
+             header->notes_bytes <= NOTES_MAX_BYTES,
+         "damaged: its header counts more than there is room for");
     const unsigned char *at = trace->bytes + offset;
     memcpy(&checksum, at + bytes - WORD, sizeof checksum);
-    if (hz_trace_checksum(HZ_TRACE_CHECKSUM_START, at, bytes / WORD - 1) != checksum)
-        return damaged(trace, "is damaged: the checksum of its directory is wrong");
+    want(trace, hz_trace_checksum(HZ_TRACE_CHECKSUM_START, at, bytes / WORD - 1) == checksum,
+         "damaged: the checksum of its directory is wrong");
     trace->threads = (const void *)at;
     trace->places = (const void *)(trace->threads + header->thread_count);
     trace->notes = (const void *)(trace->places + header->chunk_count);
-    return true;
-}
-
-/* The chunks are all that stands between the header and the directory. */
-static bool check_places(hz_trace *trace)
-{
-    const hz_trace_header *header = trace->header;
-    uint64_t bytes = sizeof *header;
-    for (uint32_t i = 0; i < header->chunk_count; i++)
-        bytes += sizeof(hz_trace_chunk) + WORD * (uint64_t)trace->places[i].word_count;
-    if (bytes == header->directory_offset) return true;
-    return damaged(trace, "is damaged: its chunks are not all that it holds");
 }
 
 /* The chunk at an offset; NULL: none ends before `end`, or it is damaged. */
@@ -158,57 +142,52 @@ static bool is_sound(const hz_trace *trace, const hz_trace_place *place, uint32_
            chunk->number == number && chunk->word_count == place->word_count;
 }
 
-/* The places of a thread begin at `first`, and the chunks there are its own. */
-static bool check_thread(hz_trace *trace, uint32_t number, uint32_t first)
+/* The places of a thread begin at `first`, and the chunks there are its own; returns their bytes.
+ */
+static uint64_t check_thread(const hz_trace *trace, uint32_t number, uint32_t first)
 {
     const hz_trace_thread *thread = &trace->threads[number];
     uint64_t words = 0;
-    if (thread->first_place != first || thread->chunk_count > trace->header->chunk_count - first)
-        return damaged(trace, "is damaged: the places of thread %" PRIu32 " are wrong", number);
+    want(trace,
+         thread->first_place == first && thread->chunk_count <= trace->header->chunk_count - first,
+         "damaged: the places of thread %" PRIu32 " are wrong", number);
     for (uint32_t i = 0; i < thread->chunk_count; i++) {
         const hz_trace_place *place = &trace->places[first + i];
-        if (!is_sound(trace, place, number, i))
-            return damaged(trace, "is damaged: chunk %" PRIu32 " of thread %" PRIu32 " is wrong", i,
-                           number);
+        want(trace, is_sound(trace, place, number, i),
+             "damaged: chunk %" PRIu32 " of thread %" PRIu32 " is wrong", i, number);
         words += place->word_count;
     }
-    if (words != thread->word_count)
-        return damaged(trace, "is damaged: thread %" PRIu32 " has not as many words as it says",
-                       number);
-    return true;
+    want(trace, words == thread->word_count,
+         "damaged: thread %" PRIu32 " has not as many words as it says", number);
+    return thread->chunk_count * (uint64_t)sizeof(hz_trace_chunk) + WORD * words;
 }
 
-static bool check_chunks(hz_trace *trace)
+/* The chunks of the threads are all that stands between the header and the directory. */
+static void check_chunks(const hz_trace *trace)
 {
     uint32_t first = 0;
+    uint64_t bytes = sizeof *trace->header;
     for (uint32_t i = 0; i < trace->header->thread_count; i++) {
-        if (!check_thread(trace, i, first)) return false;
+        bytes += check_thread(trace, i, first);
         first += trace->threads[i].chunk_count;
     }
-    if (first == trace->header->chunk_count) return true;
-    return damaged(trace, "is damaged: it has chunks of no thread");
+    want(trace, first == trace->header->chunk_count && bytes == trace->header->directory_offset,
+         "damaged: its chunks are not all that it holds");
 }
 
 /* ---- a file --------------------------------------------------------------------------------- */
 
-void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes, size_t size)
+void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file)
 {
-    *trace = (hz_trace){.path = path, .bytes = bytes, .size = size};
-    if (size < sizeof *trace->header) hz_refuse("%s is not a trace: it is too short", path);
-    if (!hz_trace_is_one(bytes, size))
+    *trace = (hz_trace){.path = path, .bytes = file->bytes, .size = file->size};
+    if (file->size < sizeof *trace->header) hz_refuse("%s is not a trace: it is too short", path);
+    if (!hz_trace_is_one(file->bytes, file->size))
         hz_refuse("%s is not a trace: record one with `hztune record`", path);
-    trace->header = (const void *)bytes;
+    trace->header = (const void *)file->bytes;
     if (trace->header->version != HZ_TRACE_VERSION)
         hz_refuse("%s is a trace of version %" PRIu32 "; this hztune reads version %d", path,
                   trace->header->version, HZ_TRACE_VERSION);
-    if (!check_header(trace) || !check_directory(trace) || !check_places(trace) ||
-        !check_chunks(trace))
-        trace->threads = NULL;
-}
-
-void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file)
-{
-    hz_trace_load(trace, path, file->bytes, file->size);
-    if (trace->damage[0] != '\0')
-        hz_refuse("%s %s; copy it again, or record again", path, trace->damage);
+    check_header(trace);
+    check_directory(trace);
+    check_chunks(trace);
 }

@@ -19,8 +19,6 @@ typedef struct hz_file_bytes {
 /* Reads a regular file, past the allocator; refuses with a sentence what cannot be read. */
 hz_file_bytes hz_read_file(const char *path);
 
-enum { HZ_REASON_BYTES = 256 };
-
 /* All of it points into the file. */
 typedef struct hz_trace {
     const char *path;               /* as it was given */
@@ -30,19 +28,12 @@ typedef struct hz_trace {
     const hz_trace_thread *threads; /* header->thread_count */
     const hz_trace_place *places;   /* header->chunk_count: by thread, then by number */
     const char *notes;              /* header->notes_bytes of JSON; NULL: there are none */
-    char damage[HZ_REASON_BYTES];   /* what the file is instead of whole; empty: it is whole */
 } hz_trace;
 
 /* Whether these bytes start as a trace does. */
 bool hz_trace_is_one(const void *bytes, size_t size);
 
-/*
- * Reads a trace. Where something is wrong, `damage` says it, as "is cut: it should have ...", and
- * there are no threads. Refuses with a sentence what is no trace, or has another version.
- */
-void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes, size_t size);
-
-/* The same, and refuses with a sentence what is not whole. */
+/* Reads a trace; refuses with a sentence what is none, not whole, or has another version. */
 void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file);
 
 /* The words of a place, and where they end. */

@@ -26,6 +26,7 @@ typedef struct walker {
     hz_trace_operation operation; /* its next one */
     uint64_t time_ns;             /* of that, from the start of the trace */
     uint64_t *slots;              /* what is in each */
+    uint64_t touched;             /* bytes of its next block; 0: not known */
     uint32_t chunk;               /* chunks that it has begun */
     uint32_t waits_for;           /* the cell, or the thread */
     actor_state state;
@@ -291,6 +292,7 @@ static bool walk_operation(hz_walk *walk, uint32_t thread, uint64_t *value)
     case HZ_TRACE_JOIN:
         return walk_join(walk, thread, op->operand);
     case HZ_TRACE_TOUCH:
+        walk->walkers[thread].touched = op->size;
         return true;
     default:
         return hz_trace_gives(op->kind) ? walk_give(walk, thread, op, value)
@@ -359,7 +361,11 @@ static inline bool walk_on(hz_walk *walk, hz_ordered *next)
         const bool is_done = walk_operation(walk, thread, &value);
         if (is_done) {
             walk->calls += hz_trace_calls(w->operation.kind);
-            if (next != NULL) *next = (hz_ordered){thread, w->operation, w->time_ns, value};
+            const bool gives = w->operation.kind <= HZ_TRACE_REALLOC;
+            if (next != NULL)
+                *next =
+                    (hz_ordered){thread, w->operation, w->time_ns, value, gives ? w->touched : 0};
+            if (gives) w->touched = 0;
             if (read_operation(walk, thread)) return true;
             walker_end(walk, thread);
         }
@@ -381,7 +387,7 @@ hz_walk *hz_walk_make(const hz_trace *trace)
 bool hz_walk_next(hz_walk *walk, hz_ordered *next)
 {
     while (walk_on(walk, next))
-        if (next->operation.kind != HZ_TRACE_FETCH && next->operation.kind != HZ_TRACE_HAND)
+        if (hz_trace_calls(next->operation.kind) || hz_trace_is_of_thread(next->operation.kind))
             return true;
     return false;
 }

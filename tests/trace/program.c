@@ -184,19 +184,6 @@ static void go_on(void)
     }
 }
 
-/* Blocks that live at once, each a mapping of its own, of which the first half is touched. */
-static void touch_half(void)
-{
-    enum { LARGE_BLOCKS = 8, BYTES = 1 << 20 };
-    char *blocks[LARGE_BLOCKS];
-    for (int i = 0; i < LARGE_BLOCKS; i++) {
-        blocks[i] = malloc(BYTES);
-        memset(blocks[i], 1, BYTES / 2);
-    }
-    for (int i = 0; i < LARGE_BLOCKS; i++) free(blocks[i]);
-    allocate(100);
-}
-
 /* A child that has no descriptors goes on. Its parent says which process it is when the child has
  * closed them, among them one end of a pipe. */
 static void go_on_alone(void)
@@ -258,9 +245,9 @@ int main(int argc, char **argv)
         {"exit", leave_by_exit},  {"crash", crash},       {"killed", be_killed},
         {"fork", fork_child},     {"raw_fork", fork_raw}, {"exec", execute},
         {"threads", come_and_go}, {"all", call_all},      {"handlers", allocate_in_handlers},
-        {"go_on", go_on},         {"fill", fill},         {"half", touch_half},
-        {"strip", strip},         {"alone", go_on_alone}, {"many", fork_many},
-        {"lock_up", lock_up},     {"joined", be_joined},
+        {"go_on", go_on},         {"fill", fill},         {"strip", strip},
+        {"alone", go_on_alone},   {"many", fork_many},    {"lock_up", lock_up},
+        {"joined", be_joined},
     };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {

@@ -118,17 +118,6 @@ def test_threads_that_come_and_go_are_recorded_with_their_origin(recorder):
     assert blocks_of(recorder, "threads.trace") == 3000
 
 
-def test_what_is_touched_of_large_blocks_is_noted_where_it_is_asked_for(recorder):
-    recorder.mode("half", "--touch", 1 << 16)
-    told = recorder.info("half.trace")
-    assert told["has_touch"] and told["operations"]["touch"] == 8
-    assert told["looked_at"] == 8 << 20
-    assert 0.45 < told["touched"] / told["looked_at"] < 0.6
-    recorder.mode("half")
-    told = recorder.info("half.trace")
-    assert not told["has_touch"] and told["looked_at"] == 0
-
-
 # ---- how a program ends --------------------------------------------------------------------------
 
 

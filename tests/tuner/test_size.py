@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19168, "modules": 135, "functions": 1746, "classes": 271, "docstrings": 3329},
-    "tests": {"code": 17278},
+    "tuner": {"code": 19164, "modules": 135, "functions": 1746, "classes": 271, "docstrings": 3328},
+    "tests": {"code": 17269},
     "experiments": {"code": 5054},
-    "core in C": {"code": 20006},
-    "tests in C": {"code": 8999},
-    "guides": {"words": 14807},
+    "core in C": {"code": 19873},
+    "tests in C": {"code": 8992},
+    "guides": {"words": 14806},
     "experiments' pages": {"words": 15381},
 }
 

@@ -39,7 +39,6 @@ def recorder_command(
     *,
     pid: int | None = None,
     seconds: float | None = None,
-    touch_bytes: int | None = None,
     each: bool = False,
 ) -> list[str]:
     """The command that records a program; it starts the program and is to be run by you.
@@ -49,7 +48,6 @@ def recorder_command(
         words: The program and its arguments; empty with `pid`.
         pid: A process that was started with a recorder that sleeps.
         seconds: After which the recording ends; None: with the program.
-        touch_bytes: Of blocks of that size and more, how much is resident is noted; None: of none.
         each: Every program that is started gets a trace, not only the busiest.
 
     Raises:
@@ -60,7 +58,6 @@ def recorder_command(
     output = Path(output)
     command = [str(artifacts.record()), "--output", str(output)]
     command += [] if seconds is None else ["--for", f"{seconds:g}"]
-    command += [] if touch_bytes is None else ["--touch", str(touch_bytes)]
     command += ["--each"] if each else []
     if pid is not None:
         return [*command, "--pid", str(pid)]

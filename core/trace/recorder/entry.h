@@ -23,14 +23,10 @@ static inline uint64_t hz_with_align(size_t align, size_t size)
     return (uint64_t)size << HZ_LOG_ALIGN_BITS | shift;
 }
 
-/* Logs how much of a large block is resident. */
-void hz_log_touch(void *block);
-
 /* Logs the end of a block before it happens; then ends it. */
 HZ_INLINED void hz_end_block(unsigned kind, void *block)
 {
     if (block == NULL || hz_is_early(block)) return;
-    if (HZ_UNLIKELY(hz_log_touch_bytes != 0)) hz_log_touch(block);
     hz_log_event(kind, block, 0);
     hz_next.free(block);
 }

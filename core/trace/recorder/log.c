@@ -32,7 +32,6 @@ static const uint32_t no_life = 0;
 const volatile uint32_t *hz_life = &no_life;
 atomic_bool hz_log_is_alone = true;
 uint32_t hz_log_clock = HZ_CLOCK_COUNTER;
-uint64_t hz_log_touch_bytes;
 
 static atomic_uint mode;
 static atomic_flag is_waking = ATOMIC_FLAG_INIT;
@@ -148,7 +147,6 @@ static bool open_pool(void)
     pool = opened;
     image = atomic_fetch_add(&pool->image_count, 1);
     hz_log_clock = pool->clock;
-    hz_log_touch_bytes = pool->touch_bytes;
     return true;
 }
 

@@ -40,8 +40,7 @@ extern const volatile uint32_t *hz_life;
 /* Only one thread of this process has logged so far. */
 extern atomic_bool hz_log_is_alone;
 
-extern uint32_t hz_log_clock;       /* HZ_CLOCK_... of the pool */
-extern uint64_t hz_log_touch_bytes; /* `touch_bytes` of the pool */
+extern uint32_t hz_log_clock; /* HZ_CLOCK_... of the pool */
 
 /* Returns a leaf of this thread's that has room for an event; NULL: nothing is to be logged. */
 hz_leaf *hz_log_leaf(hz_thread_log *log);

@@ -50,7 +50,6 @@ static bool find_all(void)
     *(void **)&found.memalign = required("memalign");
     *(void **)&found.valloc = required("valloc");
     *(void **)&found.pvalloc = hz_next_find("pvalloc");
-    *(void **)&found.usable_size = required("malloc_usable_size");
     if (found.pvalloc == NULL) found.pvalloc = found.valloc;
     hz_next = found;
     return true;
@@ -90,7 +89,6 @@ FIRST(void *, aligned_alloc, (size_t align, size_t size), (align, size), NULL)
 FIRST(void *, memalign, (size_t align, size_t size), (align, size), NULL)
 FIRST(void *, valloc, (size_t size), (size), NULL)
 FIRST(void *, pvalloc, (size_t size), (size), NULL)
-FIRST(size_t, usable_size, (void *block), (block), 0)
 
 hz_next_functions hz_next = {
     .malloc = first_malloc,
@@ -102,5 +100,4 @@ hz_next_functions hz_next = {
     .memalign = first_memalign,
     .valloc = first_valloc,
     .pvalloc = first_pvalloc,
-    .usable_size = first_usable_size,
 };

@@ -21,7 +21,6 @@ typedef struct hz_next_functions {
     void *(*memalign)(size_t align, size_t size);
     void *(*valloc)(size_t size);
     void *(*pvalloc)(size_t size);
-    size_t (*usable_size)(void *block);
 } hz_next_functions;
 
 /* Each finds all of them when it is first called. */

@@ -81,8 +81,6 @@ too; the trace is of the busiest process.
     option("--output -o FILE", "The trace.", required=True),
     option("--for TIME", "End the recording after that time; the program goes on.", "duration"),
     pid_option("Record this process."),
-    option("--touch BYTES", "Note how much of blocks of that size and more is resident.",
-           "touch_bytes", type=click.IntRange(min=1)),
     flag("--each", "A trace for every program that is started: FILE.PID-N."),
 ])  # fmt: skip
 def record_command(
