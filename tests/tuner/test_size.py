@@ -1,4 +1,4 @@
-"""The house stays small: sums, rounded up to hundreds, that only go down; who raises one says why."""
+"""The house stays small: sums, in hundreds, that only go down; who raises one says why."""
 
 from __future__ import annotations
 
