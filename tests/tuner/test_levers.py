@@ -166,6 +166,6 @@ def test_a_wrong_change_is_refused_and_names_the_process_and_what_is_legal(start
         ({"background_thread": "1"}, "legal is true or false"),
         ({"max_background_threads": "4000"}, "jemalloc refuses max_background_threads=4000"),
     ):
-        with pytest.raises(UsageError, match=f"process {pid} refuses: .*{said}"):
+        with pytest.raises(UsageError, match=rf"process {pid} \(.+\) refuses: .*{said}"):
             api.change_process(pid, {"dirty_decay_ms": "0", **wrong})
     assert api.process_statistics(pid).parts[0].levers == before

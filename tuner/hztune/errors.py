@@ -49,10 +49,10 @@ class StoppedByUser(HztuneError):
     exit_status = 130
 
 
-def no_look_at(pid: int) -> UsageError:
+def no_look_at(process: str) -> UsageError:
     """What is said of a process of which the kernel tells this user nothing."""
     return UsageError(
-        f"process {pid} may not be looked at: run as its user, or as root outside of any container"
+        f"{process} may not be looked at: run as its user, or as root outside of any container"
     )
 
 

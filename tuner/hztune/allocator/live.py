@@ -191,7 +191,7 @@ def look(pid: int) -> Running:
     except FileNotFoundError as error:
         raise UsageError(f"there is no process {pid}, or its program is gone") from error
     except (PermissionError, ProcessLookupError) as error:
-        raise no_look_at(pid) from error
+        raise no_look_at(f"process {pid}") from error
     program = process.program
     ranks = {"": 2, "glibc": 3}  # as far as names tell which of the files gives it malloc
     order = process.loaded() or sorted(

@@ -75,6 +75,9 @@ class Process:
     pid: int
     name: str
 
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.name})"
+
     @classmethod
     def of(cls, pid: int) -> Process:
         """Finds a process; UsageError: there is none."""
@@ -99,9 +102,6 @@ class Process:
     def exists(self) -> bool:
         return self.state() not in ("", "Z", "X")
 
-    def thread_count(self) -> int:
-        return int(self.status().get("Threads", "0"))
-
     def memory(self) -> SeenMemory:
         found = dict(_FIGURES.findall(self._smaps("smaps_rollup")))
         names = ("Rss", "Anonymous", "LazyFree", "Swap", "AnonHugePages")
@@ -120,14 +120,14 @@ class Process:
         try:
             return Path("/proc", str(self.pid), name).read_text("utf-8", "replace")
         except PermissionError:
-            raise no_look_at(self.pid) from None
+            raise no_look_at(str(self)) from None
         except OSError:
             if self.state():
                 raise UsageError(
-                    f"process {self.pid} has no memory: it is a thread of the kernel, or has ended "
-                    "and its parent has not asked for its exit status"
+                    f"{self} has no memory: it is a thread of the kernel, or has ended and its "
+                    "parent has not asked for its exit status"
                 ) from None
-            raise UsageError(f"process {self.pid} has ended") from None
+            raise UsageError(f"{self} has ended") from None
 
 
 def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
     try:
         name, key = address = _await_address(process)
     except PermissionError:
-        raise no_look_at(process.pid) from None
+        raise no_look_at(str(process)) from None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         patience = struct.pack("ll", *divmod(int(patience_s * 1e6), 1_000_000))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
@@ -156,9 +156,9 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
             packet = b""
     if not packet:
         if not process.exists() or socket_of(process.pid) != address:
-            raise HztuneError(f"process {process.pid} {_ENDED}")
+            raise HztuneError(f"{process} {_ENDED}")
         _require_same("user", process.pid, Path("/proc/self"), Path("/proc", str(process.pid)))
-        raise HztuneError(f"process {process.pid} gave no answer: others are asking it; try again")
+        raise HztuneError(f"{process} gave no answer: others are asking it; try again")
     return _opened(packet, process)
 
 
@@ -203,10 +203,9 @@ def _require_same(namespace: str, pid: int, ours: Path, theirs: Path) -> None:
     """Says where to ask a process of another namespace, where that may be read."""
     with suppress(OSError):
         if os.readlink(ours / "ns" / namespace) != os.readlink(theirs / "ns" / namespace):
-            what = namespace.replace("net", "network")
             raise UsageError(
-                f"process {pid} is in another {what} namespace (a container); ask from inside it, "
-                f"for example with: nsenter --{namespace} --target {pid} hztune ..."
+                f"{Process.of(pid)} is in another {namespace.replace('net', 'network')} namespace "
+                f"(a container); ask in it: nsenter --{namespace} --target {pid} hztune ..."
             )
 
 
@@ -215,15 +214,14 @@ def _opened(packet: bytes, process: Process) -> dict[str, Any]:
         answer: dict[str, Any] = schema.parse(packet)
         head = schema.judged(answer, _Head)
     except UsageError as error:
-        raise UsageError(f"the answer of process {process.pid}: {error}") from None
+        raise UsageError(f"the answer of {process}: {error}") from None
     if head.protocol != _PROTOCOL:
         raise UsageError(
-            f"process {process.pid} has an hz or agent of another version: it speaks protocol "
-            f"{head.protocol}, and this hztune {_PROTOCOL}; use the hztune that came with its "
-            "library"
+            f"{process} has an hz or agent of another version: it speaks protocol {head.protocol}, "
+            f"and this hztune {_PROTOCOL}; use the hztune that came with its library"
         )
     if head.refused:
-        raise UsageError(f"process {process.pid} refuses: {printable(head.sentence[:600])}")
+        raise UsageError(f"{process} refuses: {printable(head.sentence[:600])}")
     return answer
 
 
@@ -242,13 +240,13 @@ def _why_silent(process: Process, patience_s: float) -> str:
     )
     late = f"did not answer within {patience_s:g} s: others are asking it, or its CPUs are busy"
     why = {"T": stopped, "t": stopped, "": _ENDED, "Z": _ENDED}
-    return f"process {process.pid} {why.get(process.state(), f'{late}; try again')}"
+    return f"{process} {why.get(process.state(), f'{late}; try again')}"
 
 
 def _why_deaf(process: Process) -> str:
-    status, what = process.status(), f"process {process.pid} ({process.name})"
+    status = process.status()
     if status.get("State", "")[:1] == "Z" and status["Threads"] != "1":
-        return f"{what} takes no requests any more: its main thread has ended"
+        return f"{process} takes no requests any more: its main thread has ended"
     if not process.exists():
         return f"there is no process {process.pid}"
     instead = "if it is a daemon, start it so that it stays in the foreground"
@@ -257,17 +255,17 @@ def _why_deaf(process: Process) -> str:
             instead = f"ask its parent, process {status['PPid']}"
     if _is_meant_to_listen(process.pid):
         return (
-            f"{what} was started so that it takes requests, but does not: either it is the child "
-            f"of a fork, where no thread of hz lives on ({instead}), or it said on stderr why"
+            f"{process} was started so that it takes requests, but does not: either it is the "
+            f"child of a fork, where no thread of hz lives on ({instead}), or it said on stderr why"
         )
     with suppress(OSError):
         if any(path.name == "libhz.so" for path in ProcessMemory.of(process.pid).files):
             return (
-                f"{what} takes no requests: start it with {_SWITCH}=1; if it was, it is the child "
-                f"of a fork: {instead}"
+                f"{process} takes no requests: start it with {_SWITCH}=1; if it was, it is the "
+                f"child of a fork: {instead}"
             )
     return (
-        f"{what} takes no requests: start it with LD_PRELOAD=$(hztune paths --agent), behind its "
-        f"own allocator if that is preloaded, too, or on hz with {_SWITCH}=1 "
+        f"{process} takes no requests: start it with LD_PRELOAD=$(hztune paths --agent), behind "
+        f"its own allocator if that is preloaded, too, or on hz with {_SWITCH}=1 "
         "LD_PRELOAD=$(hztune paths --lib)"
     )

@@ -102,6 +102,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
+    process: Process
     before: Mapping[str, Value]
     after: Mapping[str, Value]
 
@@ -110,6 +111,7 @@ class Changed:
 class Trimmed:
     """Which allocators gave back what they did not need, and the memory before and after."""
 
+    process: Process
     allocators: tuple[str, ...]
     before: SeenMemory
     after: SeenMemory
@@ -216,7 +218,7 @@ def process_statistics(pid: int) -> Statistics:
 def statistics_of(process: Process) -> Statistics:
     answer = channel.ask_process(process, "stats")
     told, memory = schema.judged(answer, _Answer), process.memory()
-    seen = process.pid, process.name, process.thread_count(), memory
+    seen = process.pid, process.name, int(process.status().get("Threads", "0")), memory
     if told.allocator == "hz":
         hz = schema.judged(answer, _OfHz)
         own, first = hz.stats.memory, hz.arena.first
@@ -254,7 +256,7 @@ def trim_process(pid: int) -> Trimmed:
     before = process.memory()
     told = schema.judged(channel.ask_process(process, "trim"), _Answer)
     trimmed = ("hz",) if told.allocator == "hz" else told.trimmed
-    return Trimmed(trimmed, before, process.memory())
+    return Trimmed(process, trimmed, before, process.memory())
 
 
 def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
@@ -271,7 +273,7 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
             raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
     answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
     told = schema.judged(answer, _Answer)
-    return Changed(told.before, told.after)
+    return Changed(process, told.before, told.after)
 
 
 # ---- the doctor ----------------------------------------------------------------------------------

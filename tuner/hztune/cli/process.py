@@ -143,7 +143,7 @@ def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
         raise UsageError("a parameter is given twice; give it one value")
     changed = api.change_process(pid, pairs)
     lines = [f"{name}: {changed.before[name]} -> {value}" for name, value in changed.after.items()]
-    print_answer(as_json, asdict(changed), lines)
+    print_answer(as_json, asdict(changed), [str(changed.process), *lines])
 
 
 @click.command("trim", params=[_PID, JSON], help=f"""Make a running process return unused memory.
@@ -154,13 +154,13 @@ full; a thread that makes no calls keeps it.
 def trim_command(pid: int, as_json: bool) -> None:
     trimmed = api.trim_process(pid)
     if not trimmed.allocators and not as_json:
-        raise UsageError(f"process {pid} has no allocator that the agent can trim")
+        raise UsageError(f"{trimmed.process} has no allocator that the agent can trim")
     before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
     line = (
         f"{', '.join(trimmed.allocators)}: {mib(max(0, before - after))} given back "
         f"(anonymous memory {mib(before, '')} -> {mib(after)})"
     )
-    print_answer(as_json, asdict(trimmed), [line])
+    print_answer(as_json, asdict(trimmed), [str(trimmed.process), line])
 
 
 def _with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:

@@ -279,7 +279,9 @@ def load(path: Path) -> tuple[Comparison, list[str]]:
     try:
         return _read(msgspec.json.decode(content, type=_Record))
     except (UsageError, msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{str(path)!r} is no valid record of a comparison: {error}") from None
+        is_other = str(error).startswith("Object ") or "`$.schema`" in str(error)
+        what = "was written by another version of hztune" if is_other else "is no valid record"
+        raise UsageError(f"the comparison {str(path)!r} {what}: {error}") from None
 
 
 def _read(stored: _Record) -> tuple[Comparison, list[str]]:

@@ -54,7 +54,7 @@ class Levers:
         process = Process.of(pid)
         main = next(iter(statistics_of(process).parts), None)
         if main is None:
-            raise UsageError(f"process {pid} ({process.name}) has no allocator with levers")
+            raise UsageError(f"{process} has no allocator with levers")
         arms = chosen.settings_for(main.allocator)
         names = {name for settings in arms.values() for name in settings}
         if unknown := sorted(names - main.levers.keys()):
@@ -118,7 +118,7 @@ def steered(
              for each in arm.contexts}  # fmt: skip
     learner = Learner(names, error=chosen.error, most_loss=chosen.most_loss, rng=rng, first=first)
     made = Governor(chosen, names, learner, context.named(chosen.context), rng, note)
-    say(f"process {pid} ({levers.process.name}) on {levers.allocator}: "
+    say(f"{levers.process} on {levers.allocator}: "
         + "; ".join(f"{name} ({', '.join(f'{k}={v}' for k, v in arm.items())})"
                     for name, arm in levers.arms.items()))  # fmt: skip
     if log is not None:

@@ -114,14 +114,9 @@ class Recording:
         lines = _read(path)
         if not lines:
             return None
-        try:
-            head = _row(lines[0], path, 0)
-        except HztuneError:
-            head = None
+        head = _row(lines[0], path, 0)
         if not isinstance(head, rows.StudyRow):
-            raise UsageError(
-                f"{path} holds no study of schema {SCHEMA}; report it with the hztune that began it"
-            )
+            raise _damaged(path, 0)
         last = _row(lines[-1], path, len(lines) - 1)
         ending = last.ending if isinstance(last, rows.EndRow) else None
         return cls(path, lines, head.identity, head.machine, head.created, ending)
@@ -138,8 +133,11 @@ class Recording:
 def _row(line: bytes, path: Path, number: int) -> AnyRow:
     try:
         found: AnyRow = _ROW.decode(line[:-_END_BYTES] + b"}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _damaged(path, number) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(  # it is as its writer wrote it
+            f"{path} was written by another version of hztune (line {number + 1}: "
+            f"{ascii(str(error))[1:-1]}); read it with that version, or choose another --out"
+        ) from None
     return found
 
 
