@@ -8,12 +8,6 @@
 
 #include "arguments.h"
 
-bool hz_log_is_one(const void *bytes, size_t size)
-{
-    const size_t length = strlen(HZ_LOG_MAGIC);
-    return size >= length && memcmp(bytes, HZ_LOG_MAGIC, length) == 0;
-}
-
 static void read_header(hz_log *log, const char *path)
 {
     if (log->size < sizeof log->header) hz_refuse("%s: the file ends in its header", path);

@@ -34,9 +34,6 @@ typedef struct hz_log_image {
     uint64_t bytes;  /* that it logged */
 } hz_log_image;
 
-/* Whether these bytes start as a log does. */
-bool hz_log_is_one(const void *bytes, size_t size);
-
 /* Reads a log; refuses with a sentence what is none. `path` is for messages. */
 void hz_log_read(hz_log *log, const char *path, const unsigned char *bytes, size_t size);
 

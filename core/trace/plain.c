@@ -166,22 +166,16 @@ static uint64_t size_of(const reading *r, size_t index)
 }
 
 /* Threads are numbered as they are met, so that a large id is as good as a small one. */
-static uint32_t thread_of(reading *r, uint64_t tid)
-{
-    uint64_t found = hz_lives_find(&r->threads, tid + 1);
-    if (found == HZ_NO_STEP) {
-        found = r->thread_count++;
-        hz_lives_put(&r->threads, tid + 1, found);
-    }
-    return (uint32_t)found;
-}
-
-/* A thread's number in plain text. */
 static uint32_t read_thread(reading *r, size_t index)
 {
     const uint64_t number = read_number(r, index, "a thread's number");
     if (number >= TEXT_THREADS_MAX) refuse_line(r, "a thread's number below a million");
-    return thread_of(r, number);
+    uint64_t found = hz_lives_find(&r->threads, number + 1);
+    if (found == HZ_NO_STEP) {
+        found = r->thread_count++;
+        hz_lives_put(&r->threads, number + 1, found);
+    }
+    return (uint32_t)found;
 }
 
 /* Blocks of plain text have numbers; any number is as good an address as another, but not 0. */

@@ -92,7 +92,7 @@ static void require_another(const char *input, const char *output)
 static loaded load(const request *r)
 {
     loaded l = {.file = hz_read_file(r->input), .emission.path = r->output, .emission.notes = ""};
-    l.is_trace = hz_trace_is_one(l.file.bytes, l.file.size);
+    l.is_trace = hz_starts_with(l.file.bytes, l.file.size, HZ_TRACE_MAGIC);
     if (l.is_trace) hz_trace_read(&l.trace, r->input, &l.file);
     return l;
 }
@@ -136,7 +136,8 @@ static void run_info(const request *r)
     const loaded l = load(r);
     if (!l.is_trace)
         hz_refuse("%s is not a trace%s", r->input,
-                  hz_plain_is_one(&l.file) || hz_log_is_one(l.file.bytes, l.file.size)
+                  hz_plain_is_one(&l.file) ||
+                          hz_starts_with(l.file.bytes, l.file.size, HZ_LOG_MAGIC)
                       ? "; `hztune trace convert` makes one of it"
                       : "");
     hz_trace_describe(&l.trace, stdout);
@@ -202,7 +203,7 @@ static void run_convert(const request *r)
     if (r->to_text) {
         if (!l.is_trace) hz_refuse("%s is not a trace; convert it into one first", r->input);
         write_text(&l.trace, r->output);
-    } else if (hz_log_is_one(l.file.bytes, l.file.size)) {
+    } else if (hz_starts_with(l.file.bytes, l.file.size, HZ_LOG_MAGIC)) {
         if (!hz_finish_log(r->input, r->output, false))
             hz_fail("%s: nothing was recorded", r->input);
     } else {

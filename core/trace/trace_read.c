@@ -47,10 +47,10 @@ hz_file_bytes hz_read_file(const char *path)
     return (hz_file_bytes){bytes, size};
 }
 
-bool hz_trace_is_one(const void *bytes, size_t size)
+bool hz_starts_with(const void *bytes, size_t size, const char *magic)
 {
-    const size_t length = strlen(HZ_TRACE_MAGIC);
-    return size >= length && memcmp(bytes, HZ_TRACE_MAGIC, length) == 0;
+    const size_t length = strlen(magic);
+    return size >= length && memcmp(bytes, magic, length) == 0;
 }
 
 /* Refuses the file unless this holds of it. */
@@ -181,7 +181,7 @@ void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file)
 {
     *trace = (hz_trace){.path = path, .bytes = file->bytes, .size = file->size};
     if (file->size < sizeof *trace->header) hz_refuse("%s is not a trace: it is too short", path);
-    if (!hz_trace_is_one(file->bytes, file->size))
+    if (!hz_starts_with(file->bytes, file->size, HZ_TRACE_MAGIC))
         hz_refuse("%s is not a trace: record one with `hztune record`", path);
     trace->header = (const void *)file->bytes;
     if (trace->header->version != HZ_TRACE_VERSION)

@@ -30,8 +30,8 @@ typedef struct hz_trace {
     const char *notes;              /* header->notes_bytes of JSON; NULL: there are none */
 } hz_trace;
 
-/* Whether these bytes start as a trace does. */
-bool hz_trace_is_one(const void *bytes, size_t size);
+/* Whether these bytes start with those of `magic`, as a trace does with HZ_TRACE_MAGIC. */
+bool hz_starts_with(const void *bytes, size_t size, const char *magic);
 
 /* Reads a trace; refuses with a sentence what is none, not whole, or has another version. */
 void hz_trace_read(hz_trace *trace, const char *path, const hz_file_bytes *file);

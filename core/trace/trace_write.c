@@ -15,7 +15,6 @@
 
 enum {
     FIRST_ROOM = 64,
-    FLUSH_BYTES = 4 << 20, /* of the file, between two times that all threads are written */
     EXPONENT_MAX = (1 << HZ_TRACE_EXPONENT_BITS) - 1,
     LONG_DIGITS_BITS = HZ_TRACE_DIGITS_BITS + HZ_TRACE_DIGITS_MORE_BITS,
 };
@@ -83,16 +82,14 @@ void hz_trace_create(hz_trace_writer *writer, const char *path, uint32_t thread_
 
 /* ---- chunks --------------------------------------------------------------------------------- */
 
-static void note_place(hz_trace_writer *writer, uint32_t thread, const hz_trace_chunk *chunk)
+static void note_place(hz_trace_writer *writer, uint32_t thread, uint32_t word_count)
 {
     if (writer->header.chunk_count == writer->place_room) {
         writer->place_room = 2 * writer->place_room + FIRST_ROOM;
         writer->places = memory_for(writer->places, writer->place_room, sizeof *writer->places);
-        writer->numbers = memory_for(writer->numbers, writer->place_room, sizeof *writer->numbers);
     }
-    writer->places[writer->header.chunk_count] =
-        (hz_trace_place){writer->bytes, thread, chunk->word_count};
-    writer->numbers[writer->header.chunk_count++] = chunk->number;
+    writer->places[writer->header.chunk_count++] =
+        (hz_trace_place){writer->bytes, thread, word_count};
 }
 
 static void write_chunk(hz_trace_writer *writer, uint32_t thread)
@@ -106,7 +103,7 @@ static void write_chunk(hz_trace_writer *writer, uint32_t thread)
                             .start_ns = stream->chunk_ns};
     chunk.checksum = hz_trace_checksum(HZ_TRACE_CHECKSUM_START, &chunk, sizeof chunk / 8);
     chunk.checksum = hz_trace_checksum(chunk.checksum, stream->words, stream->word_count);
-    note_place(writer, thread, &chunk);
+    note_place(writer, thread, stream->word_count);
     write_bytes(writer, &chunk, sizeof chunk);
     write_bytes(writer, stream->words, 8 * (size_t)stream->word_count);
     stream->about.word_count += stream->word_count;
@@ -120,14 +117,6 @@ static void put_word(hz_trace_stream *stream, uint64_t word)
         stream->words = memory_for(stream->words, stream->word_room, sizeof word);
     }
     stream->words[stream->word_count++] = word;
-}
-
-/* Threads that do little are written from time to time, too: a cut file has then all of them. */
-static void flush_sometimes(hz_trace_writer *writer)
-{
-    if (writer->bytes < writer->flushed_bytes + FLUSH_BYTES) return;
-    for (uint32_t i = 0; i < writer->header.thread_count; i++) write_chunk(writer, i);
-    writer->flushed_bytes = writer->bytes;
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -153,10 +142,7 @@ void hz_trace_append(hz_trace_writer *writer, uint32_t thread, hz_trace_operatio
                      uint64_t time_ns)
 {
     hz_trace_stream *stream = &writer->streams[thread];
-    if (stream->word_count + 2 > HZ_TRACE_CHUNK_WORDS) {
-        write_chunk(writer, thread);
-        flush_sometimes(writer);
-    }
+    if (stream->word_count + 2 > HZ_TRACE_CHUNK_WORDS) write_chunk(writer, thread);
     if (!stream->has_begun) {
         stream->has_begun = true;
         stream->about.start_ns = stream->now_ns = time_ns;
@@ -201,13 +187,11 @@ static hz_trace_place *sorted_places(hz_trace_writer *writer)
         memory_for(NULL, (size_t)writer->header.chunk_count + 1, sizeof *sorted);
     uint32_t first = 0;
     for (uint32_t i = 0; i < writer->header.thread_count; i++) {
-        writer->streams[i].about.first_place = first;
+        writer->streams[i].about.first_place = writer->streams[i].next_place = first;
         first += writer->streams[i].about.chunk_count;
     }
-    for (uint32_t i = 0; i < writer->header.chunk_count; i++) {
-        const hz_trace_thread *thread = &writer->streams[writer->places[i].thread].about;
-        sorted[thread->first_place + writer->numbers[i]] = writer->places[i];
-    }
+    for (uint32_t i = 0; i < writer->header.chunk_count; i++)
+        sorted[writer->streams[writer->places[i].thread].next_place++] = writer->places[i];
     return sorted;
 }
 
@@ -261,6 +245,5 @@ void hz_trace_close(hz_trace_writer *writer, const char *notes)
     for (uint32_t i = 0; i < writer->header.thread_count; i++) free(writer->streams[i].words);
     free(writer->streams);
     free(writer->places);
-    free(writer->numbers);
     free(writer->temporary);
 }

@@ -16,6 +16,7 @@ typedef struct hz_trace_stream {
     uint64_t chunk_ns;     /* when the current chunk starts */
     uint64_t now_ns;       /* where the deltas have led */
     bool has_begun;        /* it has an operation */
+    uint32_t next_place;   /* of its chunks, while the places are sorted */
 } hz_trace_stream;
 
 typedef struct hz_trace_writer {
@@ -23,11 +24,9 @@ typedef struct hz_trace_writer {
     char *temporary;          /* of the file until it is whole */
     int fd;                   /* that file */
     uint64_t bytes;           /* written so far */
-    uint64_t flushed_bytes;   /* when all threads were last written */
     hz_trace_header header;   /* as it will stand at the start; the caller fills in some of it */
     hz_trace_stream *streams; /* by number of thread */
     hz_trace_place *places;   /* of the chunks so far */
-    uint32_t *numbers;        /* of each place's chunk among those of its thread */
     uint32_t place_room;      /* for how many there is room */
 } hz_trace_writer;
 

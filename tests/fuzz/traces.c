@@ -80,10 +80,9 @@ static size_t part_bytes(const content *file, size_t at)
 
 static void find_parts(content *file)
 {
-    const bool is_trace = hz_trace_is_one(file->bytes, file->count);
+    const bool is_trace = hz_starts_with(file->bytes, file->count, HZ_TRACE_MAGIC);
     size_t at = is_trace ? sizeof(hz_trace_header) : sizeof(hz_log_header);
     file->part_count = 0;
-    if (!is_trace && !hz_log_is_one(file->bytes, file->count)) return;
     for (size_t bytes;
          at < file->count && file->part_count < PARTS_MAX && (bytes = part_bytes(file, at)) > 0;
          at += bytes)
@@ -164,9 +163,9 @@ static void mend_trace(content *file)
 static void mend_checksums(content *file)
 {
     find_parts(file);
-    if (hz_trace_is_one(file->bytes, file->count) && file->count >= sizeof(hz_trace_header))
+    if (hz_starts_with(file->bytes, file->count, HZ_TRACE_MAGIC))
         mend_trace(file);
-    else if (hz_log_is_one(file->bytes, file->count) && file->count >= sizeof(hz_log_header))
+    else if (hz_starts_with(file->bytes, file->count, HZ_LOG_MAGIC))
         mend(file->bytes, sizeof(hz_log_header) / WORD, offsetof(hz_log_header, checksum));
     for (size_t i = 0; i < file->part_count; i++) {
         uint8_t *part = file->bytes + file->parts[i];
@@ -239,14 +238,15 @@ static void read_file(const content *file, unsigned verb, const char *output)
     uint8_t *bytes = malloc(file->count);
     require(bytes != NULL || file->count == 0, "no memory");
     if (file->count > 0) memcpy(bytes, file->bytes, file->count);
-    if (verb == REPLAY && hz_trace_is_one(bytes, file->count)) { /* it opens files only */
+    const bool is_trace = hz_starts_with(bytes, file->count, HZ_TRACE_MAGIC);
+    if (is_trace && verb == REPLAY) { /* it opens files only */
         FILE *out = fopen(output, "w");
         require(out != NULL && fwrite(bytes, 1, file->count, out) == file->count, "cannot write");
         (void)fclose(out);
         (void)hz_rehearse(output);
-    } else if (hz_trace_is_one(bytes, file->count))
+    } else if (is_trace)
         read_trace(bytes, file->count, verb, output);
-    else if (hz_log_is_one(bytes, file->count))
+    else if (hz_starts_with(bytes, file->count, HZ_LOG_MAGIC))
         read_log(bytes, file->count, output);
     else
         read_text(bytes, file->count, output);

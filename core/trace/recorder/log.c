@@ -89,16 +89,14 @@ static bool bell_rings(void)
     return bell != NULL && atomic_load_explicit(&bell->rings, memory_order_acquire) != heard;
 }
 
-/* Copies where the pool is; false when that is no whole path. */
-static bool bell_answer(char *path, size_t size)
+/* Copies where the pool is: `pool_path` is longer, and zero behind that. */
+static void bell_answer(void)
 {
     heard = atomic_load_explicit(&bell->rings, memory_order_acquire);
-    if (memchr(bell->pool_path, '\0', sizeof bell->pool_path) == NULL ||
-        strlen(bell->pool_path) >= size)
-        return false;
-    strcpy(path, bell->pool_path);
-    return true;
+    memcpy(pool_path, bell->pool_path, sizeof bell->pool_path);
+    pool_path[sizeof bell->pool_path] = '\0';
 }
+static_assert(sizeof pool_path > HZ_BELL_PATH_BYTES, "a zero follows what is copied");
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
@@ -196,7 +194,8 @@ static void start_again(void)
 static void wake_up(void)
 {
     if (atomic_flag_test_and_set(&is_waking)) return;
-    if (bell_answer(pool_path, sizeof pool_path) && open_pool()) {
+    bell_answer();
+    if (open_pool()) {
         *life_page = ++lives;
         atomic_store(&mode, AWAKE);
     }

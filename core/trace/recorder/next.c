@@ -28,29 +28,18 @@ static void *early_block(size_t size)
     return at + bytes <= HZ_EARLY_BYTES ? hz_early + at : NULL;
 }
 
-/* Finds one function; a program without it cannot run. */
-static void *required(const char *name)
-{
-    void *found = hz_next_find(name);
-    if (found == NULL) abort();
-    return found;
-}
+#define FIND(type, name, parameters, arguments, otherwise)                                         \
+    *(void **)&found.name = hz_next_find(#name);
+#define IS_THERE(type, name, parameters, arguments, otherwise) &&found.name != NULL
 
 /* False: they are just being looked for, and the caller must do without. */
 static bool find_all(void)
 {
     if (atomic_exchange(&is_finding, true)) return false;
     hz_next_functions found;
-    *(void **)&found.malloc = required("malloc");
-    *(void **)&found.calloc = required("calloc");
-    *(void **)&found.realloc = required("realloc");
-    *(void **)&found.free = required("free");
-    *(void **)&found.posix_memalign = required("posix_memalign");
-    *(void **)&found.aligned_alloc = required("aligned_alloc");
-    *(void **)&found.memalign = required("memalign");
-    *(void **)&found.valloc = required("valloc");
-    *(void **)&found.pvalloc = hz_next_find("pvalloc");
-    if (found.pvalloc == NULL) found.pvalloc = found.valloc;
+    HZ_NEXT_ALL(FIND)
+    if (found.pvalloc == NULL) found.pvalloc = found.valloc; /* musl has none */
+    if (!(true HZ_NEXT_ALL(IS_THERE))) abort();
     hz_next = found;
     return true;
 }
@@ -79,25 +68,7 @@ static void *early_copy(void *block, size_t size)
     {                                                                                              \
         return find_all() ? hz_next.name arguments : otherwise;                                    \
     }
+HZ_NEXT_ALL(FIRST)
 
-FIRST(void *, malloc, (size_t size), (size), early_block(size))
-FIRST(void *, calloc, (size_t count, size_t size), (count, size), early_zeros(count, size))
-FIRST(void *, realloc, (void *block, size_t size), (block, size), early_copy(block, size))
-FIRST(void, free, (void *block), (block), (void)0)
-FIRST(int, posix_memalign, (void **block, size_t align, size_t size), (block, align, size), ENOMEM)
-FIRST(void *, aligned_alloc, (size_t align, size_t size), (align, size), NULL)
-FIRST(void *, memalign, (size_t align, size_t size), (align, size), NULL)
-FIRST(void *, valloc, (size_t size), (size), NULL)
-FIRST(void *, pvalloc, (size_t size), (size), NULL)
-
-hz_next_functions hz_next = {
-    .malloc = first_malloc,
-    .calloc = first_calloc,
-    .realloc = first_realloc,
-    .free = first_free,
-    .posix_memalign = first_posix_memalign,
-    .aligned_alloc = first_aligned_alloc,
-    .memalign = first_memalign,
-    .valloc = first_valloc,
-    .pvalloc = first_pvalloc,
-};
+#define ENTER(type, name, parameters, arguments, otherwise) .name = first_##name,
+hz_next_functions hz_next = {HZ_NEXT_ALL(ENTER)};

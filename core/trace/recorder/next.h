@@ -10,17 +10,23 @@
 
 #pragma GCC visibility push(hidden)
 
+/* NEXT(type, name, parameters, arguments, what it returns until all are found). */
+#define HZ_NEXT_ALL(NEXT)                                                                          \
+    NEXT(void *, malloc, (size_t size), (size), early_block(size))                                 \
+    NEXT(void *, calloc, (size_t count, size_t size), (count, size), early_zeros(count, size))     \
+    NEXT(void *, realloc, (void *block, size_t size), (block, size), early_copy(block, size))      \
+    NEXT(void, free, (void *block), (block), (void)0)                                              \
+    NEXT(int, posix_memalign, (void **block, size_t align, size_t size), (block, align, size),     \
+         ENOMEM)                                                                                   \
+    NEXT(void *, aligned_alloc, (size_t align, size_t size), (align, size), NULL)                  \
+    NEXT(void *, memalign, (size_t align, size_t size), (align, size), NULL)                       \
+    NEXT(void *, valloc, (size_t size), (size), NULL)                                              \
+    NEXT(void *, pvalloc, (size_t size), (size), NULL)
+
 /* The next definition of each name, in the order of the loader's search. */
 typedef struct hz_next_functions {
-    void *(*malloc)(size_t size);
-    void *(*calloc)(size_t count, size_t size);
-    void *(*realloc)(void *block, size_t size);
-    void (*free)(void *block);
-    int (*posix_memalign)(void **block, size_t align, size_t size);
-    void *(*aligned_alloc)(size_t align, size_t size);
-    void *(*memalign)(size_t align, size_t size);
-    void *(*valloc)(size_t size);
-    void *(*pvalloc)(size_t size);
+#define HZ_NEXT_FIELD(type, name, parameters, arguments, otherwise) type(*name) parameters;
+    HZ_NEXT_ALL(HZ_NEXT_FIELD)
 } hz_next_functions;
 
 /* Each finds all of them when it is first called. */
