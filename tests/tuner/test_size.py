@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19164, "modules": 135, "functions": 1746, "classes": 271, "docstrings": 3328},
-    "tests": {"code": 17268},
-    "experiments": {"code": 5054},
-    "core in C": {"code": 19824},
-    "tests in C": {"code": 8992},
-    "guides": {"words": 14822},
-    "experiments' pages": {"words": 15381},
+    "tuner": {"code": 19200, "modules": 135, "functions": 1746, "classes": 271, "docstrings": 3328},
+    "tests": {"code": 17300},
+    "experiments": {"code": 5100},
+    "core in C": {"code": 19900},
+    "tests in C": {"code": 9000},
+    "guides": {"words": 14900},
+    "experiments' pages": {"words": 15400},
 }
 
 
