@@ -281,7 +281,7 @@ OF_HZ = """{"protocol":3,"allocator":"hz","stats":{"version":"1","config":{},"me
     [
         ([], r"gave no answer: others are asking it; try again$"),
         (['{"protocol":1}'], "speaks protocol 1"),
-        (['{"protocol":3}'], "missing required field allocator"),
+        (['{"protocol":3}'], r"the answer of process \d+ \(.+\): missing required field allocator"),
         ([OF_HZ % 1], "stats: has no background_period_us"),
         ([OF_HZ % 10**400], "stats.memory.live_bytes is 1000"),
         (["nonsense"], "JSON"),

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -36,6 +36,7 @@ _SWITCH, _PRELOAD = "HZ_CONTROL", "LD_PRELOAD"
 _FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-z_]+:.*\n)*)", re.M)
 _KIB = 1024
+_T = TypeVar("_T")
 
 
 class _Head(Struct):
@@ -172,7 +173,7 @@ def govern(process: Process, token: str, seconds: int, settings: Mapping[str, st
     """
     lines = (f"{name}={value}" for name, value in {"token": token, **settings}.items())
     answer = ask_process(process, f"govern {seconds}", *lines)
-    return schema.judged(answer, Governed)
+    return answered(process, answer, Governed)
 
 
 def _await_address(process: Process) -> tuple[str, str]:
@@ -212,9 +213,9 @@ def _require_same(namespace: str, pid: int, ours: Path, theirs: Path) -> None:
 def _opened(packet: bytes, process: Process) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = schema.parse(packet)
-        head = schema.judged(answer, _Head)
     except UsageError as error:
         raise UsageError(f"the answer of {process}: {error}") from None
+    head = answered(process, answer, _Head)
     if head.protocol != _PROTOCOL:
         raise UsageError(
             f"{process} has an hz or agent of another version: it speaks protocol {head.protocol}, "
@@ -223,6 +224,13 @@ def _opened(packet: bytes, process: Process) -> dict[str, Any]:
     if head.refused:
         raise UsageError(f"{process} refuses: {printable(head.sentence[:600])}")
     return answer
+
+
+def answered(process: Process, answer: object, kind: type[_T]) -> _T:
+    try:
+        return schema.judged(answer, kind)
+    except UsageError as error:
+        raise UsageError(f"the answer of {process}: {error}") from None
 
 
 def _is_meant_to_listen(pid: int) -> bool:

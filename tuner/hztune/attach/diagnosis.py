@@ -217,10 +217,10 @@ def process_statistics(pid: int) -> Statistics:
 
 def statistics_of(process: Process) -> Statistics:
     answer = channel.ask_process(process, "stats")
-    told, memory = schema.judged(answer, _Answer), process.memory()
+    told, memory = channel.answered(process, answer, _Answer), process.memory()
     seen = process.pid, process.name, int(process.status().get("Threads", "0")), memory
     if told.allocator == "hz":
-        hz = schema.judged(answer, _OfHz)
+        hz = channel.answered(process, answer, _OfHz)
         own, first = hz.stats.memory, hz.arena.first
         held = process.resident_between(first, first + hz.arena.bytes), own.cached_bytes
         return Statistics(
@@ -254,7 +254,7 @@ def trim_process(pid: int) -> Trimmed:
     """
     process = Process.of(pid)
     before = process.memory()
-    told = schema.judged(channel.ask_process(process, "trim"), _Answer)
+    told = channel.answered(process, channel.ask_process(process, "trim"), _Answer)
     trimmed = ("hz",) if told.allocator == "hz" else told.trimmed
     return Trimmed(process, trimmed, before, process.memory())
 
@@ -272,7 +272,7 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
         if "\n" in name + value or "=" in name:
             raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
     answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
-    told = schema.judged(answer, _Answer)
+    told = channel.answered(process, answer, _Answer)
     return Changed(process, told.before, told.after)
 
 
