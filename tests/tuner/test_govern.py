@@ -6,11 +6,13 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -18,13 +20,13 @@ from hztune import api, artifacts
 from hztune.allocator.tables import tables
 from hztune.attach.channel import Process
 from hztune.attach.diagnosis import statistics_of
-from hztune.errors import UsageError
-from hztune.govern import policy, steer
+from hztune.errors import HztuneError, UsageError
+from hztune.govern import context, policy, steer
 from hztune.govern.context import ByLoad
 from hztune.govern.governor import Governor
 from hztune.govern.learner import Learner
 from hztune.govern.metrics import exposition
-from hztune.govern.observe import Observation
+from hztune.govern.observe import Observation, Watched
 from hztune.govern.policy import Brakes, FigureSource, Policy, PolicyArm
 from hztune.stats.evidence import has_won, lower_end, upper_end
 
@@ -70,11 +72,33 @@ def test_a_load_is_told_by_its_own_peak_whichever_of_cpu_and_work_shows_it():
     assert words == ["burst", "burst", "steady", "idle"]
 
 
+@pytest.mark.parametrize("name", ["os:getcwd", "fractions:Fraction"])
+def test_a_context_of_the_user_that_fails_is_named(name):
+    sight = Observation(0.0, 0.0, 0)
+    with pytest.raises(HztuneError, match=f"context '{name}' has failed"):
+        context.named(name)(sight)
+
+
+# ---- the figure ----------------------------------------------------------------------------------
+
+
+def test_a_figure_that_is_no_amount_or_no_answer_is_not_there_for_a_while():
+    with socket.create_server(("127.0.0.1", 0)) as rubbish:
+        Thread(target=lambda: rubbish.accept()[0].sendall(b"no HTTP\r\n\r\n"), daemon=True).start()
+        url = f"http://127.0.0.1:{rubbish.getsockname()[1]}"
+        of_rubbish = FigureSource(prometheus=url, query="up")
+        for source in (FigureSource(command="echo inf"), FigureSource(command="no"), of_rubbish):
+            watched = Watched(os.getpid(), source)
+            assert watched.look().figure is None
+            watched.close()
+
+
 # ---- the learner and the governor on a process without a clock -----------------------------------
 
 
-def chosen(**more):
-    return Policy(doc="", arms=(PolicyArm("lean", {"hz": {"decay_ms": 0}}),), epoch_s=4.0, **more)
+def chosen(epoch_s=4.0, **more):
+    arms = (PolicyArm("lean", {"hz": {"decay_ms": 0}}),)
+    return Policy(doc="", arms=arms, epoch_s=epoch_s, **more)
 
 
 def governed(of, *, seconds, cost=lambda arm: 1.0, work=lambda arm: None, mib=100.0, pressure=0.0,
@@ -135,8 +159,15 @@ def test_the_arm_that_a_policy_names_for_a_context_is_left_when_another_is_prove
 
 def test_beyond_the_limit_the_leanest_arm_is_used_until_there_is_room_again():
     of = chosen(minimise="cpu", limit="120M")
-    _, arms = governed(of, seconds=60.0, mib=lambda arm: 100.0 if arm else 130.0)
+    actions, arms = governed(of, seconds=60.0, mib=lambda arm: 100.0 if arm else 130.0)
     assert arms[1:4] == [1, 0, 1]
+    assert (actions[0].what, actions[0].arm) == ("relief", "lean")
+
+
+@pytest.mark.parametrize("of", [chosen(epoch_s=60.0), chosen(epoch_s=10.0, exploring="1%")])
+def test_a_long_epoch_or_a_small_share_of_exploring_only_delays_trials(of):
+    actions, _ = governed(of, seconds=7200.0, cost=lambda arm: 1.0 - 0.5 * arm)
+    assert "adopted" in [each.what for each in actions]
 
 
 # ---- policies ------------------------------------------------------------------------------------
@@ -158,6 +189,7 @@ def test_every_shipped_policy_names_levers_alone(name):
         ('doc = "x"\narms = []\nspeed = 1', "speed"),
         ('doc = "x"\narms = [{name = "start", settings = {}}]', "start"),
         ('doc = "x"\narms = []\nfigure = {log = "f"}', "one source"),
+        ('doc = "x"\narms = [{name = "a", settings = {}, contexts = ["busy"]}]', "idle, steady"),
     ],
 )
 def test_a_policy_that_is_not_legal_is_refused(tmp_path, words, said):
@@ -220,11 +252,46 @@ def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governo
 
 
 @pytest.mark.slow
+def test_a_log_that_cannot_be_written_is_named_and_nothing_is_left_set(busy):
+    lean = PolicyArm("lean", {"hz": {"decay_ms": 0}}, contexts=("steady", "idle", "burst"))
+    end = steer.steered(busy.pid, Policy("", (lean,)), [].append, log=Path("/dev/full"), for_s=9.0)
+    assert end.why.startswith("--log '/dev/full' cannot be written")
+    assert decay(busy) == 100
+
+
+@pytest.mark.slow
+def test_a_governor_that_run_starts_has_nothing_of_the_program_open_but_stderr():
+    words = [sys.executable, "-m", "hztune", "run", "--govern", "lean-when-idle", "--", "cat"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, **pipes) as child:
+        await_true(lambda: governors_of(child.pid))
+        governor = governors_of(child.pid)[0]
+        own = {os.readlink(each) for each in Path("/proc", str(child.pid), "fd").glob("[01]")}
+        assert not own & {os.readlink(each) for each in (governor / "fd").iterdir()}
+        child.communicate(b"")
+        assert child.returncode == 0
+    await_true(lambda: not governors_of(child.pid))
+
+
+def governors_of(pid):
+    words = f"govern\0lean-when-idle\0--pid\0{pid}\0".encode()
+    return [each.parent for each in Path("/proc").glob("[0-9]*/cmdline")
+            if words in text_of(each)]  # fmt: skip
+
+
+def text_of(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.slow
 def test_a_governor_lets_go_of_what_somebody_else_changes(busy):
     levers = steer.Levers.of(busy.pid, chosen())
     levers.hold("lean")
     api.change_process(busy.pid, {"decay_ms": "7"})
-    assert levers.hold(None) == ("decay_ms",)
+    assert levers.hold("lean") == "somebody else has changed decay_ms"
     levers.let_go()
     assert decay(busy) == 7
 

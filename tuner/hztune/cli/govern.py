@@ -26,7 +26,7 @@ order have shown it.
 
 \b
 exit status   0  the process has ended, or the time of --for is over
-              1  it let go before: a brake, or somebody else changed a setting
+              1  it let go before; the last line says why
 """
 
 

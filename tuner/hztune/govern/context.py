@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Callable
 
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
 from hztune.govern.observe import Observation
 
 Context = Callable[[Observation], str]
@@ -59,10 +59,18 @@ def named(name: str) -> Context:
         return ByLoad()
     module, colon, own = name.partition(":")
     try:
-        made: Context = getattr(importlib.import_module(module), own)()
+        made = getattr(importlib.import_module(module), own)()
     except Exception as error:  # it is the user's code
         why = f"{type(error).__name__}: {error}" if colon else "it has no colon"
         raise UsageError(
             f"context {name!r} cannot be used ({why}); legal is load, or module:Class of your own"
         ) from None
-    return made
+
+    def told(sight: Observation) -> str:
+        try:
+            return str(made(sight))
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise HztuneError(f"context {name!r} has failed ({why})") from None
+
+    return told

@@ -22,7 +22,7 @@ from hztune.govern.learner import Learner
 from hztune.govern.observe import Observation
 from hztune.govern.policy import Policy
 
-ActionKind = Literal["trial", "adopted", "switched", "relief", "let go"]
+ActionKind = Literal["trial", "adopted", "switched", "relief"]
 
 _WASHED = 0.25  # share of an epoch that is not counted
 _LEAST = 0.5  # share of an epoch that a shorter one must have to count: its context has ended
@@ -89,6 +89,7 @@ class Governor:
         self._open: _Open | None = None
         self._trials: dict[str, _Trial] = {}
         self._credit_s = policy.explored * _SAVED_S
+        self._most_credit_s = max(self._credit_s, policy.epoch_s)
         self._lost: deque[tuple[float, float]] = deque()  # end of an epoch, log loss times seconds
         self._leanest: dict[int, float] = {}  # least MiB seen of each arm
         self._is_relieved = False
@@ -145,7 +146,9 @@ class Governor:
         return self._trials[context]
 
     def _affordable_s(self, context: str, arm: int, at_s: float) -> float:
-        """How long an arm may be tried: no minute is to lose more than the policy allows."""
+        """How long an arm may be tried: no minute is to lose more of the figure than it may."""
+        if not self._policy.figure.is_given:
+            return self._policy.epoch_s
         while self._lost and self._lost[0][0] < at_s - _MINUTE_S:
             self._lost.popleft()
         left = self._policy.most_loss * _MINUTE_S - sum(lost for _, lost in self._lost)
@@ -157,7 +160,9 @@ class Governor:
     ) -> int:
         before = self._open
         was = before.arm if before is not None else 0
-        if arm != was and trial is None and not self._is_relieved:
+        if arm != was and self._is_relieved:
+            self._say(sight.at_s, "relief", context, arm, f"beyond {self._policy.limit}")
+        elif arm != was and trial is None:
             is_proved = arm == self._learner.best(context)
             told = "the best known there" if is_proved else "probably better there; not proved"
             self._say(sight.at_s, "switched", context, arm, told)
@@ -170,7 +175,7 @@ class Governor:
         saved_s = self._policy.explored * passed_s
         if now.arm != self._learner.best(now.context):
             saved_s -= passed_s * self._learner.belief(now.context, now.arm).risk
-        self._credit_s = min(self._credit_s + saved_s, self._policy.explored * _SAVED_S)
+        self._credit_s = min(self._credit_s + saved_s, self._most_credit_s)
         if seen is None:
             return
         self._leanest[now.arm] = min(seen.mib, self._leanest.get(now.arm, math.inf))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,8 @@ from hztune.attach import channel
 from hztune.attach.channel import Process
 from hztune.attach.diagnosis import Statistics, statistics_of
 from hztune.errors import HztuneError
+
+_ASKED_AT_ONCE = 32  # each may take seconds: a stopped one does not answer
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -74,21 +77,27 @@ def _labels(**named: str) -> str:
 
 def all_processes() -> Iterator[Statistics]:
     """What every process of this user tells that takes requests."""
-    for folder in Path("/proc").iterdir():
-        with suppress(HztuneError, OSError):
-            is_own = folder.name.isdigit() and folder.stat().st_uid == os.geteuid()
-            if is_own and channel.socket_of(int(folder.name)) is not None:
-                yield statistics_of(Process.of(int(folder.name)))
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        yield from filter(None, pool.map(_told_by, Path("/proc").iterdir()))
+
+
+def _told_by(folder: Path) -> Statistics | None:
+    with suppress(HztuneError, OSError):
+        is_own = folder.name.isdigit() and folder.stat().st_uid == os.geteuid()
+        if is_own and channel.socket_of(int(folder.name)) is not None:
+            return statistics_of(Process.of(int(folder.name)))
+    return None
 
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = exposition(all_processes()).encode() if self.path == "/metrics" else b""
-        self.send_response(200 if body or self.path == "/metrics" else 404)
-        self.send_header("Content-Type", TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # whoever asked has gone
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_header("Content-Type", TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Scrapes are not logged."""

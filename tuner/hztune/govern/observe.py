@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import select
 import time
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from hztune import files, process
@@ -41,6 +44,8 @@ class Watched:
         self._folder, self._source = Path("/proc", str(pid)), source
         self._started, self._read_at_s = self._stat()[19], time.monotonic()
         self._pressures = _pressure_files(pid)
+        self._ended, self._end = os.pidfd_open(pid), select.poll()
+        self._end.register(self._ended, select.POLLIN)
         self._regex = expression(source.regex, "figure.regex") if source.regex else None
 
     def look(self) -> Observation:
@@ -48,7 +53,7 @@ class Watched:
         stat = self._stat()
         if stat[0] in "ZX" or stat[19] != self._started:
             raise HztuneError("the process has ended")
-        _, resident, shared, *_ = (self._folder / "statm").read_text().split()
+        _, resident, shared, *_ = self._read("statm").split()
         known = self._figure() if self._source.is_given else None
         counts = self._source.counts_work
         return Observation(
@@ -60,10 +65,20 @@ class Watched:
             pressure=max(map(_pressure, self._pressures), default=0.0),
         )
 
+    def rest(self, seconds: float) -> None:
+        """Waits for so long, or until the process ends."""
+        self._end.poll(1000.0 * seconds)
+
+    def close(self) -> None:
+        os.close(self._ended)
+
     def _stat(self) -> list[str]:
         """The words of /proc/PID/stat behind the name, from the state on."""
+        return self._read("stat").rpartition(")")[2].split()
+
+    def _read(self, name: str) -> str:
         try:
-            return (self._folder / "stat").read_text().rpartition(")")[2].split()
+            return (self._folder / name).read_text()
         except OSError:
             raise HztuneError("the process has ended") from None
 
@@ -71,7 +86,9 @@ class Watched:
         """The figure now; None: it cannot be read, as may happen for a while."""
         try:
             found = self._read_figure()
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            if found is not None and not math.isfinite(found):
+                raise ValueError(f"{found} is no amount")
+        except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
             if time.monotonic() - self._read_at_s > _UNREADABLE_S:
                 raise HztuneError(f"the figure of the policy cannot be read: {error}") from None
             return None

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from hztune import files, profile, schema
@@ -17,6 +16,7 @@ from hztune.errors import UsageError, did_you_mean
 from hztune.params import Value
 
 SHIPPED = Path(__file__).parent / "policies"
+LOAD_CONTEXTS = ("idle", "steady", "burst")  # the contexts of "load"
 START = "start"  # the name of the arm that changes nothing
 
 _MOST_BYTES = 1 << 16
@@ -69,7 +69,7 @@ class Policy(schema.Schema, frozen=True):
     minimise: Literal["cost", "cpu"] = "cost"
     gib_per_cpu: _Above = 8.0  # GiB of memory that cost as much as one CPU
     limit: str = ""  # memory that is not to be passed: there the leanest setting is used
-    context: str = "load"  # or "module:Class" of the user's
+    context: str = "load"  # or "module:Class" of the user's, as PYTHONPATH has it
     epoch_s: _Seconds = 10.0  # of one setting, before it is judged
     exploring: str = "10%"  # of the time, for settings that are not the best known
     error: Annotated[float, Meta(ge=1e-6, le=0.2)] = 0.02  # of any false claim
@@ -125,10 +125,15 @@ def load(name: str) -> Policy:
         names = [START, *(each.name for each in found.arms)]
         if len({*names}) < len(names):
             raise UsageError(f"arms: two have one name, or one is called {START}")
+        named = {word for each in found.arms for word in each.contexts}
+        if found.context == "load" and (unknown := sorted(named - {*LOAD_CONTEXTS})):
+            raise UsageError(
+                f"arms: no context is {unknown[0]!r}; legal is {', '.join(LOAD_CONTEXTS)}"
+            )
         _ = found.most_loss, found.most_bytes, found.limit_bytes, found.explored
     except UsageError as error:
         raise UsageError(f"policy {path}: {error}") from None
-    return msgspec.structs.replace(found)
+    return found
 
 
 def policy_of(folder: Path) -> str:
@@ -150,7 +155,7 @@ def policy_of(folder: Path) -> str:
             f"{str(folder)!r} has {len(members)} profiles, and none changes what a living process "
             "can; legal is the folder `front` that --pareto wrote (`hztune params --live` lists it)"
         )
-    lines = [f'doc = "What was proved in {folder.resolve().parent.name}"', ""]
+    lines = ["doc = " + json.dumps(f"What was proved in {folder.resolve().parent.name}"), ""]
     for settings, (allocator, path) in arms.items():
         told = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings)
         lines += [

@@ -6,9 +6,11 @@ import json
 import math
 import os
 import secrets
+import select
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -46,12 +48,14 @@ class Levers:
     allocator: str
     start: Mapping[str, Value]  # their values before
     arms: Mapping[str, Mapping[str, Value]]  # by name; a lever that an arm leaves out is as before
+    address: tuple[str, str] | None  # where it is asked: another program has another one
     token: str = field(default_factory=lambda: secrets.token_hex(16))
+    in_effect: str = ""  # arm
 
     @classmethod
     def of(cls, pid: int, chosen: policy.Policy) -> Levers:
         """UsageError: it takes no requests, or has not the levers of the policy."""
-        process = Process.of(pid)
+        process, address = Process.of(pid), channel.socket_of(pid)
         main = next(iter(statistics_of(process).parts), None)
         if main is None:
             raise UsageError(f"{process} has no allocator with levers")
@@ -64,18 +68,30 @@ class Levers:
             )
         start = {name: main.levers[name] for name in sorted(names)}
         full = {name: {**start, **settings} for name, settings in arms.items()}
-        return cls(process, main.allocator, start, full)
+        return cls(process, main.allocator, start, full, address)
 
-    def hold(self, arm: str | None) -> tuple[str, ...]:
-        """Sets an arm, or renews the lease alone; returns what others have changed meanwhile."""
-        told = {name: str(value) for name, value in self.arms[arm].items()} if arm else {}
+    def hold(self, arm: str) -> str:
+        """Sets an arm, or only renews its lease; returns why to let go, "" where there is nothing.
+
+        A lease that had ended, as nobody renewed it for so long, begins again.
+        """
+        settings = {} if arm == self.in_effect else self.arms[arm]
+        told = {name: str(value) for name, value in settings.items()}
         found = channel.govern(self.process, self.token, LEASE_S, told)
-        if found.began and arm is None:  # the lease had ended: nobody looked for so long
-            return ("the lease",)
-        return found.taken
+        if found.began and self.in_effect:
+            if channel.socket_of(self.process.pid) != self.address:
+                return "it is another program now"
+            self.in_effect = ""
+            return self.hold(arm)
+        self.in_effect = arm
+        return f"somebody else has changed {', '.join(found.taken)}" if found.taken else ""
 
-    def let_go(self) -> None:
-        channel.govern(self.process, self.token, 0, {})
+    def let_go(self) -> bool:
+        """Ends the lease now; false: the process cannot be asked, but ends it by itself."""
+        with suppress(HztuneError):
+            channel.govern(self.process, self.token, 0, {})
+            return True
+        return False
 
 
 def steered(
@@ -111,8 +127,7 @@ def steered(
         say(f"{time.strftime('%H:%M:%S')} {'would be ' * is_dry}{action.what} in {action.context}: "
             f"{action.arm} ({changed}){told}")  # fmt: skip
         if log is not None:
-            with files.appended(log, "--log") as lines:
-                lines.write(json.dumps({"time": time.time(), **action._asdict()}) + "\n")
+            _append(log, json.dumps({"time": time.time(), **action._asdict()}) + "\n")
 
     first = {each: names.index(arm.name) for arm in chosen.arms if arm.name in names
              for each in arm.contexts}  # fmt: skip
@@ -122,14 +137,23 @@ def steered(
         + "; ".join(f"{name} ({', '.join(f'{k}={v}' for k, v in arm.items())})"
                     for name, arm in levers.arms.items()))  # fmt: skip
     if log is not None:
-        files.appended(log, "--log").close()
+        _append(log, "")
     try:
         end = _followed(levers, watched, made, chosen, is_dry=is_dry, until=began + for_s)
     finally:
-        if not is_dry and levers.process.exists():
-            levers.let_go()
-    say(f"{time.strftime('%H:%M:%S')} let go: {end.why}; the process has the settings of its start")
+        is_restored = not is_dry and levers.let_go()
+        watched.close()
+    restored = "; the process has the settings of its start" * is_restored
+    say(f"{time.strftime('%H:%M:%S')} let go: {end.why}{restored}")
     return end
+
+
+def _append(log: Path, line: str) -> None:
+    try:
+        with files.appended(log, "--log") as lines:
+            lines.write(line)
+    except OSError as error:
+        raise HztuneError(f"--log {str(log)!r} cannot be written: {error.strerror}") from None
 
 
 def _followed(
@@ -141,28 +165,23 @@ def _followed(
     is_dry: bool,
     until: float,
 ) -> End:
-    names, now, held_at = [*levers.arms], -1, -math.inf
+    names, held_at = [*levers.arms], -math.inf
     pause_s = min(_MOST_LOOK_S, max(_LEAST_LOOK_S, chosen.epoch_s / _LOOKS))
-    while True:
-        try:
-            sight = watched.look()
-        except HztuneError as error:
-            return End(str(error), not levers.process.exists())
-        if sight.at_s >= until:
-            return End("the time is over", is_planned=True)
-        if sight.memory_bytes > chosen.most_bytes:
-            mib = f"{sight.memory_bytes >> 20} MiB"
-            return End(f"it takes {mib}, more than {chosen.brakes.most_memory}")
-        arm = made.look(sight)
-        if not is_dry and (arm != now or sight.at_s - held_at >= _RENEWED_S):
-            if taken := levers.hold(names[arm] if arm != now else None):
-                if taken == ("the lease",):
-                    now = -1  # and set it again at the next look
-                    continue
-                return End(f"somebody else has changed {', '.join(taken)}")
-            held_at = sight.at_s
-        now = arm
-        time.sleep(pause_s)
+    try:
+        while (sight := watched.look()).at_s < until:
+            if sight.memory_bytes > chosen.most_bytes:
+                mib = f"{sight.memory_bytes >> 20} MiB"
+                return End(f"it takes {mib}, more than {chosen.brakes.most_memory}")
+            arm = names[made.look(sight)]
+            if not is_dry and (arm != levers.in_effect or sight.at_s - held_at >= _RENEWED_S):
+                if why := levers.hold(arm):
+                    return End(why)
+                held_at = sight.at_s
+            watched.rest(pause_s)
+    except HztuneError as error:
+        is_over = not levers.process.exists()
+        return End("the process has ended" if is_over else str(error), is_over)
+    return End("the time is over", is_planned=True)
 
 
 def governed_child(name: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -172,13 +191,22 @@ def governed_child(name: str, environment: Mapping[str, str]) -> dict[str, str]:
     wait for its own. UsageError: there is no such policy.
     """
     policy.load(name)
+    ended = os.pidfd_open(os.getpid())
     command = [sys.executable, "-m", "hztune", "govern", name, "--pid", str(os.getpid())]
     if (between := os.fork()) == 0:
         if os.fork() == 0:
             os.setsid()
-            time.sleep(_STARTS_S)
-            os.execv(command[0], command)
+            if not select.select([ended], [], [], _STARTS_S)[0]:
+                _keep_stderr_alone()
+                os.execv(command[0], command)
         os._exit(0)
     os.waitpid(between, 0)
     loaded = filter(None, [environment.get("LD_PRELOAD"), str(artifacts.agent())])
     return {**environment, "HZ_CONTROL": "1", "LD_PRELOAD": ":".join(loaded)}
+
+
+def _keep_stderr_alone() -> None:
+    """Else whoever reads what the program writes would wait for the governor, too."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
