@@ -29,8 +29,8 @@ typedef struct phase {
 } phase;
 
 static phase phases[PHASES] = {
-    {.name = "burst", .mean_s = 8, .rate = 2500, .kept = SLOTS, .bytes = 262144},
-    {.name = "steady", .mean_s = 12, .rate = 500, .kept = SLOTS / 8, .bytes = 131072},
+    {.name = "burst", .mean_s = 8, .rate = 12000, .kept = SLOTS, .bytes = 262144},
+    {.name = "steady", .mean_s = 12, .rate = 2000, .kept = SLOTS / 8, .bytes = 131072},
     {.name = "idle", .mean_s = 16, .rate = 4, .kept = SLOTS / 32, .bytes = 16384},
 };
 

@@ -63,7 +63,7 @@ def test_an_effect_is_found_in_few_pairs_and_lies_in_its_interval():
 def test_a_load_is_told_by_its_own_peak_whichever_of_cpu_and_work_shows_it():
     told, sight = ByLoad(), Observation(0.0, 0.0, 0, 0.0)
     words = []
-    for cpus, rate in ((0.8, 100.0), (0.8, 50.0), (0.1, 25.0), (0.0, 0.1)):
+    for cpus, rate in ((0.8, 100.0), (0.8, 50.0), (0.1, 25.0), (0.1, 0.1)):
         for _ in range(20):
             at_s, work = sight.at_s + LOOK_S, (sight.work or 0.0) + rate * LOOK_S
             sight = Observation(at_s, sight.cpu_s + cpus * LOOK_S, 0, work)

@@ -21,8 +21,8 @@ _NOTHING = 0.005  # CPUs
 class ByLoad:
     """idle, steady or burst: by CPU time and by work where it is counted, beside their own peaks.
 
-    The greater of both shares counts: a process that is short of CPUs does less work under a
-    setting that costs more of them, and one that is not takes more of them.
+    One of both is enough for a burst, as a setting that costs CPU time takes more of it or has less
+    work done, and for rest, as a process may be busy with itself.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,12 @@ class ByLoad:
             self._rates[at] = max(rate, fallen)
             forgotten = self._peaks[at] * 0.5 ** (passed_s / _FORGOTTEN_S)
             self._peaks[at] = max(self._rates[at], forgotten, _NOTHING)
-        share = max(rate / peak for rate, peak in zip(self._rates, self._peaks, strict=True))
+        both = zip(self._rates, self._peaks, strict=True)
+        shares = [rate / peak for rate, peak in both][: 1 if sight.work is None else 2]
         idle = _IDLE * (_SLACK if self._told == "idle" else 1.0 / _SLACK)
         burst = _BURST * (1.0 / _SLACK if self._told == "burst" else _SLACK)
-        is_idle = share < idle or self._rates[0] < _NOTHING
-        self._told = "idle" if is_idle else "burst" if share > burst else "steady"
+        is_idle = min(shares) < idle or self._rates[0] < _NOTHING
+        self._told = "idle" if is_idle else "burst" if max(shares) > burst else "steady"
         return self._told
 
 
