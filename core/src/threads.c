@@ -48,6 +48,7 @@ DROP_IN int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 {
     const hz_thread_calls *calls = find_calls();
     if (calls->make == NULL || calls->join == NULL) return EAGAIN;
+    hz_fork_notice(); /* the new thread, which is in no fork, could not */
     const int failure = calls->make(thread, attributes, start, argument);
     if (failure == 0 && !is_of_hz(start)) hz_rest_thread_made(calls);
     return failure;
