@@ -29,11 +29,6 @@ static void say_line(const char *line)
     hz_message(line, strlen(line));
 }
 
-static void add_end(hz_text *answer)
-{
-    hz_text_add(answer, "}");
-}
-
 /* ---- stats ---------------------------------------------------------------------------------- */
 
 static void add_caches(hz_text *answer, const hz_heap *heap, uint32_t thread, const char *separator)
@@ -102,7 +97,7 @@ static void answer_stats(hz_text *answer)
     add_threads(answer);
     hz_text_add(answer, ",\"rest_worker\":%s", hz_rest_has_thread() ? "true" : "false");
     add_levers(answer);
-    add_end(answer);
+    hz_text_add(answer, "}");
 }
 
 /* ---- trim ----------------------------------------------------------------------------------- */
@@ -120,7 +115,7 @@ static void answer_trim(hz_text *answer)
     add_usage(answer, "before");
     (void)hz_trim();
     add_usage(answer, "after");
-    add_end(answer);
+    hz_text_add(answer, "}");
 }
 
 /* ---- set ------------------------------------------------------------------------------------ */

@@ -26,6 +26,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <link.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -288,15 +289,24 @@ static void *serve(void *unused)
     return unused;
 }
 
-/* With a small stack, unless the program's thread-local data need more. */
+static int thread_locals_add(struct dl_phdr_info *object, size_t size, void *bytes)
+{
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        if (object->dlpi_phdr[i].p_type == PT_TLS) *(size_t *)bytes += object->dlpi_phdr[i].p_memsz;
+    return 0;
+}
+
+/* With a small stack, which the C library shares with the program's thread-local data. */
 static int thread_start(pthread_t *thread)
 {
     pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) return pthread_create(thread, NULL, serve, NULL);
-    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    int error = pthread_create(thread, &attributes, serve, NULL);
+    size_t bytes = STACK_BYTES;
+    (void)dl_iterate_phdr(thread_locals_add, &bytes);
+    (void)pthread_attr_init(&attributes);
+    (void)pthread_attr_setstacksize(&attributes, bytes);
+    const int error = pthread_create(thread, &attributes, serve, NULL);
     pthread_attr_destroy(&attributes);
-    if (error == EINVAL) error = pthread_create(thread, NULL, serve, NULL);
     return error;
 }
 

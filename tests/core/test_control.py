@@ -394,8 +394,9 @@ def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program
     assert start(MAIN_ENDS, **{**variables, **paths}).wait(DEADLINE_S) == 0
 
 
-def test_many_requests_at_once_are_all_answered(start):
-    program = ready(start(WAIT))
+def test_many_requests_at_once_are_answered_beside_large_thread_local_data(core_tests, start):
+    both = f"{core_tests / 'libhz.so'}:{core_tests / 'tests' / 'liblarge_tls.so'}"
+    program = ready(start(WAIT, LD_PRELOAD=both))
     requests = [("stats",), ("trim",), ("set", "decay_ms=5")] * 10
     with ThreadPoolExecutor(8) as pool:
         said = list(pool.map(lambda lines: ask(program.pid, *lines), requests))
