@@ -72,22 +72,6 @@ bool hz_large_grow_at_last(void *block, size_t size)
     return hz_pages_grow_at_last(hz_info_at(block), size_pages(size));
 }
 
-/*
- * Whether moving its pages is cheaper than a copy: mostly not if the target is resident, as then
- * neither the copy nor the growth faults pages in. Measured, in microseconds, for a block of
- *
- *                            256 KiB   1 MiB   16 MiB   256 MiB
- *     copy to fresh pages        101     450     6100     98000
- *     copy to resident pages       3      20      730     15000
- *     move                         6       9       85       960
- *
- * And each moved block costs the kernel a mapping (move.c).
- */
-static bool is_worth_moving(const hz_page_info *run, bool is_target_clean)
-{
-    return is_target_clean && run->pages >= MOVE_PAGES;
-}
-
 /* Frees the old block, whose contents are in the new one. */
 static void retire(void *block, bool is_clean)
 {
@@ -98,6 +82,17 @@ static void retire(void *block, bool is_clean)
         hz_pages_free(hz_info_at(block));
 }
 
+/*
+ * Moves the pages where that is cheaper than a copy: mostly not if the target is resident, as then
+ * neither the copy nor the growth faults pages in. Measured, in microseconds, for a block of
+ *
+ *                            256 KiB   1 MiB   16 MiB   256 MiB
+ *     copy to fresh pages        101     450     6100     98000
+ *     copy to resident pages       3      20      730     15000
+ *     move                         6       9       85       960
+ *
+ * And each moved block costs the kernel a mapping (move.c).
+ */
 void *hz_large_move(void *block, size_t size)
 {
     bool is_clean;
@@ -105,7 +100,8 @@ void *hz_large_move(void *block, size_t size)
     const hz_page_info *run = hz_info_at(block);
     void *fresh = hz_large_alloc(size, HZ_GRANULE_BYTES, &is_clean);
     if (fresh == NULL) return NULL;
-    const bool is_moved = is_worth_moving(run, is_clean) && hz_run_move(run, hz_info_at(fresh));
+    const bool is_moved = is_clean && run->pages >= MOVE_PAGES &&
+                          hz_run_move(run, hz_info_at(fresh));
     if (is_moved)
         hz_count(HZ_STAT_large_moved, 1);
     else

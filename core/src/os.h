@@ -92,11 +92,11 @@ uint64_t hz_os_ticks(void);              /* the processor's counter, never a sys
 uint32_t hz_os_ticks_of_ms(void);        /* how many a millisecond has, at least 1 */
 uint32_t hz_os_ticks_settle(void);       /* measures that now and then; gives hz_os_now_ms */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
-uint64_t hz_os_memory_allowed(void);     /* of it, what the cgroup may use */
 bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_mappings_most(void);      /* how many a process may have */
-uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
+/* CPUs that may be used, by affinity and cgroup, at least 1; and how much of the memory. */
+uint32_t hz_os_allowed(uint64_t *memory_bytes);
 /* The CPUs that the process may run on. 65,536 are eight times what a kernel may be built for. */
 enum { HZ_OS_CPU_IDS = 1 << 16 };
 typedef struct hz_os_cpu_set {

@@ -83,12 +83,17 @@ static uint64_t least_above(const char *controller, const char *own, bool is_v2,
     }
 }
 
+enum { CPUS, MEMORY, LIMITS };
+static const struct {
+    const char *controller;
+    limit_in *limit;
+} limits[LIMITS] = {[CPUS] = {"cpu", cpus_in}, [MEMORY] = {"memory", memory_in}};
+
 /* The same of all hierarchies: lines "number:controllers:path". Version 2 has no controllers. */
-static uint64_t least_of_all(const char *controller, limit_in *limit)
+static void least_of_all(uint64_t least[LIMITS])
 {
     static char lines[OWN_BYTES]; /* the stack of a thread may be short */
     char *rest = NULL;
-    uint64_t least = UINT64_MAX;
     (void)hz_text_read("/proc/self/cgroup", lines, sizeof lines);
     for (char *line = lines; (line = strtok_r(line, "\n", &rest)) != NULL; line = NULL) {
         char *controllers = strchr(line, ':');
@@ -96,11 +101,12 @@ static uint64_t least_of_all(const char *controller, limit_in *limit)
         if (own == NULL) continue;
         *own++ = '\0';
         const bool is_v2 = controllers[1] == '\0';
-        if (!is_v2 && !has_word(controllers + 1, controller)) continue;
-        const uint64_t found = least_above(controller, own, is_v2, limit);
-        if (found < least) least = found;
+        for (size_t i = 0; i < LIMITS; i++) {
+            if (!is_v2 && !has_word(controllers + 1, limits[i].controller)) continue;
+            const uint64_t found = least_above(limits[i].controller, own, is_v2, limits[i].limit);
+            if (found < least[i]) least[i] = found;
+        }
     }
-    return least;
 }
 
 /* Without the C library's cpu_set_t of 1024 CPUs: the kernel refuses a set that is too short. */
@@ -121,15 +127,10 @@ static uint32_t cpus_allowed(void)
     return cpus > 0 ? cpus : 1;
 }
 
-uint32_t hz_os_cpus(void)
+uint32_t hz_os_allowed(uint64_t *memory_bytes)
 {
-    const uint32_t cpus = cpus_allowed();
-    const uint64_t quota = least_of_all("cpu", cpus_in);
-    return quota < cpus ? (uint32_t)quota : cpus;
-}
-
-uint64_t hz_os_memory_allowed(void)
-{
-    const uint64_t all = hz_os_memory_bytes(), limit = least_of_all("memory", memory_in);
-    return limit < all ? limit : all;
+    uint64_t least[LIMITS] = {cpus_allowed(), hz_os_memory_bytes()};
+    least_of_all(least);
+    *memory_bytes = least[MEMORY];
+    return (uint32_t)least[CPUS];
 }

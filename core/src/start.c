@@ -217,10 +217,10 @@ static uint32_t resolve_shards(uint32_t cpus, uint32_t nodes)
 }
 
 /* With two CPUs 256 MiB, which experiments/large-cache found to be enough. */
-static size_t resolve_max_dirty(uint32_t cpus)
+static size_t resolve_max_dirty(uint32_t cpus, uint64_t memory_bytes)
 {
     enum { CPU_BYTES = 128 << 20, CPUS_LEAST = 2, MEMORY_SHARE = 16 };
-    const uint64_t memory = hz_os_memory_allowed() / MEMORY_SHARE;
+    const uint64_t memory = memory_bytes / MEMORY_SHARE;
     uint64_t most = (uint64_t)(cpus > CPUS_LEAST ? cpus : CPUS_LEAST) * CPU_BYTES, power = 1;
     if (most > HZ_PARAM_MOST(max_dirty_bytes)) most = HZ_PARAM_MOST(max_dirty_bytes);
     if (most > memory) most = memory;
@@ -233,11 +233,12 @@ static size_t resolve_max_dirty(uint32_t cpus)
  * CPUs. */
 static uint32_t resolve(void)
 {
-    const uint32_t found = hz_os_nodes(), cpus = hz_os_cpus();
+    uint64_t memory_bytes;
+    const uint32_t found = hz_os_nodes(), cpus = hz_os_allowed(&memory_bytes);
     const uint32_t nodes = found < cpus ? found : cpus;
     hz_map.shards = resolve_shards(cpus, nodes);
     hz_map.nodes = nodes < hz_map.shards ? nodes : hz_map.shards;
-    hz_map.max_dirty_bytes = resolve_max_dirty(cpus);
+    hz_map.max_dirty_bytes = resolve_max_dirty(cpus, memory_bytes);
     return cpus;
 }
 
@@ -245,12 +246,6 @@ size_t hz_max_dirty_bytes(void)
 {
     const int64_t live = hz_live(max_dirty_bytes);
     return live == HZ_AUTO ? hz_map.max_dirty_bytes : (size_t)live;
-}
-
-static bool shards_make(void)
-{
-    hz_shards = hz_meta_alloc(hz_map.shards * sizeof(hz_shard));
-    return hz_shards != NULL;
 }
 
 static void draw_keys(void)
@@ -268,7 +263,8 @@ static bool start_once(const settings *asked)
     if (asked->stats_path != NULL && strlen(asked->stats_path) < sizeof process.stats_path)
         (void)strcpy(process.stats_path, asked->stats_path);
     const uint32_t cpus = resolve();
-    if (!hz_arena_make() || !shards_make()) return false;
+    hz_shards = hz_arena_make() ? hz_meta_alloc(hz_map.shards * sizeof(hz_shard)) : NULL;
+    if (hz_shards == NULL) return false;
     draw_keys();
     hz_rows_start();
     hz_fast_path_open();

@@ -145,11 +145,6 @@ CHECK("a burst goes back while one block is used again and again")
     require_decay_beside(1, 50, BURST * 50 + SECOND_MS);
 }
 
-static void look_again_and_again(uint64_t ms)
-{
-    for (uint64_t passed = 0; passed < ms; passed++, os_ms++) let_decay();
-}
-
 /* Three neighbours are freed at different times, and are one run then. */
 CHECK("pages that are joined keep their ages")
 {
@@ -158,7 +153,7 @@ CHECK("pages that are joined keep their ages")
     for (int i = 0; i < 3; i++, os_ms += 30) give(three[(i + 1) % 3]);
     require(dirty_bytes() == 3 * MIB, "at 90 ms %zu bytes stay", dirty_bytes());
     for (size_t stay = 2; stay > 0; stay--) {
-        look_again_and_again(30);
+        for (uint64_t passed = 0; passed < 30; passed++, os_ms++) let_decay();
         require(dirty_bytes() == stay * MIB, "of %zu MiB %zu bytes stay", stay, dirty_bytes());
     }
 }
@@ -378,13 +373,17 @@ CHECK("beside locked memory, what exceeds max_dirty_bytes is returned")
     require(dirty_bytes() <= 2 * LOCKED_MIB * MIB, "%zu bytes stay", dirty_bytes());
 }
 
-CHECK("where the system refuses, zeroes do not take ever more memory")
+CHECK("where the system refuses, calloc zeroes, and does not take ever more memory")
 {
     hz_cfg.max_dirty_bytes = MIB;
     refuses = true;
     burst();
     const size_t before = hz_arena_used_pages();
-    for (int i = 0; i < BURST; i++) give(hz_calloc(1, 4 * MIB));
+    for (int i = 0; i < BURST; i++) {
+        unsigned char *zeroes = hz_calloc(1, 4 * MIB);
+        require(*zeroes == 0 && memcmp(zeroes, zeroes + 1, 4 * MIB - 1) == 0, "it has other bytes");
+        give(memset(zeroes, 1, 4 * MIB));
+    }
     require(hz_arena_used_pages() == before, "%zu pages more", hz_arena_used_pages() - before);
 }
 

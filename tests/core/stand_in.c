@@ -175,8 +175,8 @@ CHECK("CPUs and memory are what affinity, machine and cgroups allow")
     possible_cpus = 4096;
     for (size_t i = 0; i < COUNT(machines); i++) {
         files = machines[i].files;
-        const uint32_t cpus = hz_os_cpus();
-        const uint64_t memory = hz_os_memory_allowed(), mib = machines[i].memory_mib;
+        uint64_t memory, mib = machines[i].memory_mib;
+        const uint32_t cpus = hz_os_allowed(&memory);
         files = NULL;
         require(cpus == machines[i].cpus && memory == (mib > 0 ? mib << 20 : hz_os_memory_bytes()),
                 "%s: %u CPUs, %zu bytes", machines[i].what, cpus, (size_t)memory);
@@ -185,7 +185,9 @@ CHECK("CPUs and memory are what affinity, machine and cgroups allow")
 
 PROGRAM("--dirty")
 {
-    const size_t most = hz_max_dirty_bytes(), share = hz_os_memory_allowed() / 16;
+    uint64_t memory;
+    (void)hz_os_allowed(&memory);
+    const size_t most = hz_max_dirty_bytes(), share = memory / 16;
     require(most <= share && (most == (size_t)2 << 30 || 2 * most > share), "%zu bytes", most);
 }
 
