@@ -22,7 +22,7 @@ CEILINGS = {
     "core in C": {"code": 19900},
     "tests in C": {"code": 9000},
     "guides": {"words": 14900},
-    "experiments' pages": {"words": 15400},
+    "experiments' pages": {"words": 15500},
 }
 
 
