@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19300, "modules": 135, "functions": 1754, "classes": 271, "docstrings": 3334},
+    "tuner": {"code": 19300, "modules": 135, "functions": 1752, "classes": 271, "docstrings": 3334},
     "tests": {"code": 17400},
     "experiments": {"code": 5100},
     "core in C": {"code": 19900},

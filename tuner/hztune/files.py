@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from hztune.errors import HztuneError, UsageError
 
@@ -102,12 +102,13 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
     return tables
 
 
-def appended(path: Path, option: str) -> TextIO:
-    """A file that lines are added to; UsageError: it cannot be written."""
+def append_to(path: Path, text: str, option: str) -> None:
+    """Adds text to a file; UsageError: it cannot be written."""
     try:
-        return path.open("a", encoding="utf-8")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
-        raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{option} {str(path)!r} cannot be written: {reason_of(error)}") from None
 
 
 def require_replaceable(path: Path) -> None:

@@ -424,9 +424,14 @@ def _processes() -> dict[int, _ProcessStat]:
     return table
 
 
-def _stat_of(pid: int) -> _ProcessStat:
+def stat_words(pid: int) -> list[str]:
+    """The words of /proc/PID/stat behind the name, the state first. OSError: it is gone."""
     text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    state, *rest = text[text.rindex(")") + 2 :].split()
+    return text.rpartition(")")[2].split()
+
+
+def _stat_of(pid: int) -> _ProcessStat:
+    state, *rest = stat_words(pid)
     parent, session, threads, start, environment = (int(rest[at]) for at in (0, 2, 16, 18, 47))
     return _ProcessStat(state == "Z" and threads < 2, parent, session, start, bool(environment))
 

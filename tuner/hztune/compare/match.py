@@ -157,8 +157,7 @@ def play(
                 yield finish(Measured(spec, tuple(run.blocks), _now(), is_cut=True))
             raise
         for words in failing(contenders, run.blocks).values():
-            if words:
-                reporter.say(f"    {words}")
+            reporter.say(f"    {words}")
         is_known = math.isfinite(run.enough_s)
         enough_s = math.ceil(run.enough_s) * len(specs) if is_known else inf
         blocks = tuple(run.blocks)

@@ -237,9 +237,8 @@ class Governor:
 
     def _relief(self) -> int:
         """The leanest arm that was seen, else the last one that the policy names."""
-        if not self._is_relieved:
-            self._is_relieved = True
-            self._trials.clear()
+        self._is_relieved = True
+        self._trials.clear()
         tried = {arm: mib for arm, mib in self._leanest.items() if arm}
         return min(tried, key=tried.__getitem__) if tried else len(self._arms) - 1
 

@@ -174,12 +174,6 @@ class Learner:
         spread = max(variance(losses), _LEAST_SCATTER**2)
         return fmean(losses), math.sqrt(spread / len(losses))
 
-    def bar(self, context: str, arm: int) -> None:
-        """Never tries an arm in a context again; it is left for the start where it is the best."""
-        self._barred.add((context, arm))
-        if self.best(context) == arm:
-            self._adopt(context, 0)
-
     def add(self, context: str, arm: int, cost: float, loss: float | None) -> bool:
         """Enters the log ratios of a pair, challenger / best; true: it is the best from now on."""
         best, found = self.best(context), self.comparison(context, arm)
@@ -190,7 +184,7 @@ class Learner:
             found.losses.append(loss)
             mean, error = self._loss(context, arm)
             if mean - _SURE * error > self._most_loss:
-                self.bar(context, arm)
+                self._barred.add((context, arm))  # it is never tried there again
                 return False
         if not found.adopts(self._most_loss):
             return False

@@ -13,10 +13,11 @@ from hztune.attach import channel
 from hztune.attach.channel import Process
 from hztune.attach.diagnosis import Statistics, statistics_of
 from hztune.errors import HztuneError
+from hztune.process import stat_words
 
 _ASKED_AT_ONCE = 32  # each may take seconds: a stopped one does not answer
 
-TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _HELP = {
     "live_bytes": "Bytes that the program has from an allocator.",
@@ -57,8 +58,7 @@ def _samples(found: Statistics) -> Iterator[tuple[str, str, int]]:
     yield "threads", of, found.thread_count
     yield "governed", of, int(found.is_governed)
     with suppress(OSError, LookupError):
-        stat = Path("/proc", str(found.pid), "stat").read_text().rpartition(")")[2].split()
-        yield "minor_faults_total", of, int(stat[7])
+        yield "minor_faults_total", of, int(stat_words(found.pid)[7])
     for part in found.parts:
         own = f"{of},{_labels(allocator=part.allocator)}"
         sizes = ("live_bytes", part.live_bytes), ("held_bytes", part.held_bytes)
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = exposition(all_processes()).encode() if self.path == "/metrics" else b""
         with suppress(ConnectionError):  # whoever asked has gone
             self.send_response(200 if self.path == "/metrics" else 404)
-            self.send_header("Content-Type", TYPE)
+            self.send_header("Content-Type", _TYPE)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

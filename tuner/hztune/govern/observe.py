@@ -21,6 +21,7 @@ from hztune.govern.policy import FigureSource
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_WAITS = ("memory", "cpu")
 _PRESSURE = re.compile(r"^some avg10=([0-9.]+)", re.M)
 _ANSWERED_S = 2.0  # in which a source of a figure must answer
 _UNREADABLE_S = 10.0  # for which the figure may not be there
@@ -41,8 +42,8 @@ class Watched:
     """A process, read at each look."""
 
     def __init__(self, pid: int, source: FigureSource) -> None:
-        self._folder, self._source = Path("/proc", str(pid)), source
-        self._started, self._read_at_s = self._stat()[19], time.monotonic()
+        self._pid, self._source = pid, source
+        self._started, self._read_at_s = self._words()[0][19], time.monotonic()
         self._pressures = _pressure_files(pid)
         self._ended, self._end = os.pidfd_open(pid), select.poll()
         self._end.register(self._ended, select.POLLIN)
@@ -50,10 +51,9 @@ class Watched:
 
     def look(self) -> Observation:
         """HztuneError: the process has ended, or its figure cannot be read."""
-        stat = self._stat()
+        stat, (_, resident, shared, *_) = self._words()
         if stat[0] in "ZX" or stat[19] != self._started:
             raise HztuneError("the process has ended")
-        _, resident, shared, *_ = self._read("statm").split()
         known = self._figure() if self._source.is_given else None
         counts = self._source.counts_work
         return Observation(
@@ -72,13 +72,11 @@ class Watched:
     def close(self) -> None:
         os.close(self._ended)
 
-    def _stat(self) -> list[str]:
-        """The words of /proc/PID/stat behind the name, from the state on."""
-        return self._read("stat").rpartition(")")[2].split()
-
-    def _read(self, name: str) -> str:
+    def _words(self) -> tuple[list[str], list[str]]:
+        """Those of /proc/PID/stat, from the state on, and of /proc/PID/statm."""
         try:
-            return (self._folder / name).read_text()
+            memory = Path("/proc", str(self._pid), "statm").read_text().split()
+            return process.stat_words(self._pid), memory
         except OSError:
             raise HztuneError("the process has ended") from None
 
@@ -118,9 +116,6 @@ def _pressure_files(pid: int) -> tuple[Path, ...]:
     group = files.text_or_empty(Path("/proc", str(pid), "cgroup")).strip().rpartition("::")[2]
     found = [Path("/sys/fs/cgroup", group.lstrip("/"), f"{each}.pressure") for each in _WAITS]
     return tuple(own if own.is_file() else Path("/proc/pressure", own.stem) for own in found)
-
-
-_WAITS = ("memory", "cpu")
 
 
 def _pressure(path: Path) -> float:

@@ -127,7 +127,8 @@ def steered(
         say(f"{time.strftime('%H:%M:%S')} {'would be ' * is_dry}{action.what} in {action.context}: "
             f"{action.arm} ({changed}){told}")  # fmt: skip
         if log is not None:
-            _append(log, json.dumps({"time": time.time(), **action._asdict()}) + "\n")
+            line = json.dumps({"time": time.time(), **action._asdict()}) + "\n"
+            files.append_to(log, line, "--log")
 
     first = {each: names.index(arm.name) for arm in chosen.arms if arm.name in names
              for each in arm.contexts}  # fmt: skip
@@ -137,7 +138,7 @@ def steered(
         + "; ".join(f"{name} ({', '.join(f'{k}={v}' for k, v in arm.items())})"
                     for name, arm in levers.arms.items()))  # fmt: skip
     if log is not None:
-        _append(log, "")
+        files.append_to(log, "", "--log")
     try:
         end = _followed(levers, watched, made, chosen, is_dry=is_dry, until=began + for_s)
     finally:
@@ -146,14 +147,6 @@ def steered(
     restored = "; the process has the settings of its start" * is_restored
     say(f"{time.strftime('%H:%M:%S')} let go: {end.why}{restored}")
     return end
-
-
-def _append(log: Path, line: str) -> None:
-    try:
-        with files.appended(log, "--log") as lines:
-            lines.write(line)
-    except OSError as error:
-        raise HztuneError(f"--log {str(log)!r} cannot be written: {error.strerror}") from None
 
 
 def _followed(
