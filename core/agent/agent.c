@@ -331,8 +331,8 @@ static bool agent_trim_glibc(void)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* `add` begins an object with what an allocator holds and its settings, `trim` has it give back what
- * it does not need; false: the process has no such allocator. */
+/* `add` begins an object with what an allocator holds and its settings, `trim` has it give back
+ * what it does not need; false: the process has no such allocator. */
 static const struct {
     const char *name;
     bool (*add)(hz_text *answer);

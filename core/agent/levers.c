@@ -152,7 +152,8 @@ static bool tcmalloc_set_rate(const agent_lever *lever, int64_t value)
         function((double)value / PERCENT);
     else if (member != NULL)
         member(NULL, (double)value / PERCENT);
-    return lever->most > 0 && (function != NULL || member != NULL);
+    (void)lever;
+    return function != NULL || member != NULL;
 }
 
 /* ---- google/tcmalloc ------------------------------------------------------------------------ */
@@ -217,8 +218,7 @@ void agent_levers_begin(void)
     const char *tunables = getenv("GLIBC_TUNABLES");
     for (size_t i = 0; i < count; i++) {
         const char *text = getenv(glibc_values[i].variable);
-        const char *found =
-            tunables != NULL ? strstr(tunables, glibc_values[i].tunable) : NULL;
+        const char *found = tunables != NULL ? strstr(tunables, glibc_values[i].tunable) : NULL;
         if (found != NULL) text = found + strlen(glibc_values[i].tunable);
         if (text == NULL) continue;
         glibc_values[i].value = strtoll(text, NULL, 0);
@@ -341,7 +341,7 @@ static const char *refuse_unknown(const char *name, char *sentence, size_t size)
 }
 
 static const char *refuse_illegal(const agent_lever *lever, const char *value, char *sentence,
-                                size_t size)
+                                  size_t size)
 {
     if (lever->is_switch)
         snprintf(sentence, size, "%s=%.60s: legal is true or false", lever->name, value);
@@ -385,15 +385,12 @@ void agent_add_levers(hz_text *answer, const char *allocator)
 {
     char text[TEXT_BYTES];
     int64_t value;
-    const char *separator = "";
     hz_text_add(answer, ",\"levers\":{");
     for (size_t i = 0; i < LEVERS; i++) {
         if (strcmp(levers[i].allocator, allocator) != 0 || !levers[i].get(&levers[i], &value))
             continue;
         value_write(&levers[i], value, text, sizeof text);
-        hz_text_add(answer, "%s", separator);
         hz_lease_add_value(answer, levers[i].name, text);
-        separator = ",";
     }
     hz_text_add(answer, "}");
 }

@@ -66,14 +66,13 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
 {
     int fd;
     arm->page = make_page(conductor, &fd);
-    hz_child_start(&arm->child,
-                   &(hz_spawn){
-                       .argv = arm_words(conductor, arm),
-                       .changes = arm->changes,
-                       .given_fd = fd,
-                       .gate_fd = -1,
-                       .captured = true,
-                   });
+    hz_child_start(&arm->child, &(hz_spawn){
+                                    .argv = arm_words(conductor, arm),
+                                    .changes = arm->changes,
+                                    .given_fd = fd,
+                                    .gate_fd = -1,
+                                    .captured = true,
+                                });
     (void)close(fd);
     hz_json json = hz_arm_event("start", arm);
     hz_json_int(&json, "pid", arm->child.pid);

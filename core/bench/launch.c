@@ -30,13 +30,13 @@
 enum {
     MS_MAX = 24 * 3600 * 1000,
     NS_PER_MS = 1000000,
-    DOORS_MAX = 4,              /* control groups that the program joins */
-    TREE_MAX = 4096,            /* processes that are measured */
-    INFANT_NS = 3 * NS_PER_MS,  /* age up to which the allocator is looked for without pause */
-    YOUNG_NS = 50 * NS_PER_MS,  /* age up to which it is looked at every ms */
-    LOOK_NS = 100 * NS_PER_MS,  /* later, the time between two thorough looks */
-    EXIT_TIMEOUT = 124,         /* as timeout(1) */
-    EXIT_OOM = 137,             /* 128 + SIGKILL */
+    DOORS_MAX = 4,             /* control groups that the program joins */
+    TREE_MAX = 4096,           /* processes that are measured */
+    INFANT_NS = 3 * NS_PER_MS, /* age up to which the allocator is looked for without pause */
+    YOUNG_NS = 50 * NS_PER_MS, /* age up to which it is looked at every ms */
+    LOOK_NS = 100 * NS_PER_MS, /* later, the time between two thorough looks */
+    EXIT_TIMEOUT = 124,        /* as timeout(1) */
+    EXIT_OOM = 137,            /* 128 + SIGKILL */
     EXIT_BY_SIGNAL = 128,
 };
 

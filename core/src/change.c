@@ -51,7 +51,9 @@ static hz_set_status find(const char *name, size_t *index, char *message, size_t
 {
     *index = hz_param_find(name);
     if (*index < hz_param_count()) return HZ_SET_DONE;
-    snprintf(message, size, "%.60s is no parameter of hz; `hztune params --live` lists those that may change", name);
+    snprintf(message, size,
+             "%.60s is no parameter of hz; `hztune params --live` lists those that may change",
+             name);
     return HZ_SET_UNKNOWN;
 }
 

@@ -78,14 +78,10 @@ static void add_arena(hz_text *answer)
 static void add_levers(hz_text *answer)
 {
     char value[LEVER_BYTES];
-    const char *separator = "";
     hz_text_add(answer, ",\"levers\":{");
-    for (size_t i = 0; i < hz_param_count(); i++) {
-        if (!hz_live_text(hz_param_at(i)->name, value, sizeof value)) continue;
-        hz_text_add(answer, "%s", separator);
-        hz_lease_add_value(answer, hz_param_at(i)->name, value);
-        separator = ",";
-    }
+    for (size_t i = 0; i < hz_param_count(); i++)
+        if (hz_live_text(hz_param_at(i)->name, value, sizeof value))
+            hz_lease_add_value(answer, hz_param_at(i)->name, value);
     hz_text_add(answer, "}");
 }
 

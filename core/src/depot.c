@@ -273,8 +273,8 @@ void hz_depot_trim(void)
 
 /* ---- looking for a block -------------------------------------------------------------------- */
 
-__attribute__((no_sanitize("thread"))) static bool
-blocks_hold(void *const *blocks, uint32_t count, const void *block)
+__attribute__((no_sanitize("thread"))) static bool blocks_hold(void *const *blocks, uint32_t count,
+                                                               const void *block)
 {
     for (uint32_t i = 0; i < count; i++)
         if (hz_plain_get(&blocks[i]) == block) return true;

@@ -100,8 +100,8 @@ void *hz_large_move(void *block, size_t size)
     const hz_page_info *run = hz_info_at(block);
     void *fresh = hz_large_alloc(size, HZ_GRANULE_BYTES, &is_clean);
     if (fresh == NULL) return NULL;
-    const bool is_moved = is_clean && run->pages >= MOVE_PAGES &&
-                          hz_run_move(run, hz_info_at(fresh));
+    const bool is_moved =
+        is_clean && run->pages >= MOVE_PAGES && hz_run_move(run, hz_info_at(fresh));
     if (is_moved)
         hz_count(HZ_STAT_large_moved, 1);
     else

@@ -78,7 +78,8 @@ static bool settings_read(char *lines, hz_setting *settings, size_t *count, hz_t
 void hz_lease_add_value(hz_text *answer, const char *name, const char *value)
 {
     const size_t digits = strspn(value, "-0123456789");
-    hz_text_add(answer, "\"%s\":", name);
+    const bool is_first = answer->length < answer->size && answer->start[answer->length - 1] == '{';
+    hz_text_add(answer, "%s\"%s\":", is_first ? "" : ",", name);
     if (value[digits] == '\0')
         hz_text_add(answer, "%s", value);
     else
@@ -88,10 +89,7 @@ void hz_lease_add_value(hz_text *answer, const char *name, const char *value)
 static void add_values(hz_text *answer, const char *key, const hz_setting *values, size_t count)
 {
     hz_text_add(answer, ",\"%s\":{", key);
-    for (size_t i = 0; i < count; i++) {
-        if (i > 0) hz_text_add(answer, ",");
-        hz_lease_add_value(answer, values[i].name, values[i].value);
-    }
+    for (size_t i = 0; i < count; i++) hz_lease_add_value(answer, values[i].name, values[i].value);
     hz_text_add(answer, "}");
 }
 

@@ -43,7 +43,7 @@ void hz_lease_end_in_time(void);
 void hz_lease_end(void);
 /* Whether a governor has a lease now. */
 bool hz_lease_is_on(void);
-/* Adds "NAME":VALUE to an object. */
+/* Adds "NAME":VALUE to an object, behind a comma unless it is the first. */
 void hz_lease_add_value(hz_text *answer, const char *name, const char *value);
 
 #pragma GCC visibility pop

@@ -4,7 +4,8 @@
  * A request is one packet: a line with the key, then lines that are the words of the request. The
  * answer is one packet, an object of JSON. `stats` and `trim` are the process's, `set` and `govern`
  * those of lease.h. Descriptor 1 of the thread hz-control is a memory file that is called NAME-KEY:
- * NAME is that of the socket in the abstract namespace, "hz-control-" and 16 digits, and KEY has 32.
+ * NAME is that of the socket in the abstract namespace, "hz-control-" and 16 digits, and KEY
+ * has 32.
  */
 #ifndef HZ_SERVE_H
 #define HZ_SERVE_H

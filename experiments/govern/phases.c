@@ -21,9 +21,9 @@ enum { PHASES = 3, SLOTS = 8192, BLOCKS = 24, NS_PER_S = 1000000000, SLICE_NS = 
 typedef struct phase {
     const char *name;
     double mean_s;
-    int64_t rate;    /* requests a second */
-    size_t kept;     /* slots in use, of SLOTS */
-    size_t bytes;    /* the greatest block of a request */
+    int64_t rate; /* requests a second */
+    size_t kept;  /* slots in use, of SLOTS */
+    size_t bytes; /* the greatest block of a request */
     double seconds, cpu_s, mib_s;
     int64_t requests;
 } phase;
@@ -81,8 +81,7 @@ static void serve(const phase *now)
     const size_t slot = draw() % now->kept;
     free(slots[slot]);
     slots[slot] = blocks[0];
-    for (size_t i = 1; i < BLOCKS; i++)
-        free(blocks[i]);
+    for (size_t i = 1; i < BLOCKS; i++) free(blocks[i]);
 }
 
 static void drop_beyond(size_t kept)

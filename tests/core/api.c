@@ -247,7 +247,8 @@ static void ask_aligned(uint64_t *state, unsigned how)
     const size_t alignment = draw % 8 == 0 ? edge(state) : (size_t)1 << (draw >> 8) % 64;
     const size_t end = draw % 3 == 1 ? (size_t)PTRDIFF_MAX + 1 : 0;
     const size_t size = draw % 3 == 0 ? edge(state) : end - alignment + (draw >> 16) % 65 - 32;
-    const bool may_be = __builtin_popcountl(alignment) == 1 && (how < 2 || alignment >= sizeof(void *));
+    const bool may_be =
+        __builtin_popcountl(alignment) == 1 && (how < 2 || alignment >= sizeof(void *));
     void *block = how == 0   ? memalign(alignment, size)
                   : how == 1 ? aligned_alloc(alignment, size)
                              : posix_memaligned(alignment, size);

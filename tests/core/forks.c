@@ -63,7 +63,8 @@ static void register_before_hz(void)
     pthread_atfork(NULL, NULL, start_thread_in_handler);
 }
 
-__attribute__((section(".preinit_array"), used)) static void (*before_hz)(void) = register_before_hz;
+__attribute__((section(".preinit_array"),
+               used)) static void (*before_hz)(void) = register_before_hz;
 
 CHECK_IN(120, "atfork handlers may allocate, and start threads that do")
 {
