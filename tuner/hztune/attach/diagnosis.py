@@ -80,10 +80,10 @@ class Statistics:
     """What a process holds.
 
     `parts` are its allocators, the one behind malloc first; `is_governed`: a governor has a lease
-    on their levers. All that follows it is hz's alone:
-    `free_page_bytes` are unused pages that are still in memory, and go when their time comes;
-    `threads_left_out` counts those that the answer had no room for; `has_rest_worker`: a worker
-    returns unused pages while the program rests; `counters` have counted since its start.
+    on their levers. All else is hz's alone: `free_page_bytes` are unused pages that are still in
+    memory, and go when their time comes; `threads_left_out` counts those that the answer had no
+    room for; `has_rest_worker`: a worker returns unused pages while the program rests; `counters`
+    have counted since its start.
     """
 
     pid: int
