@@ -85,8 +85,30 @@ static void count_shard(hz_survey *survey, uint32_t shard)
 
 size_t hz_survey_live(const hz_survey *survey, uint32_t class_)
 {
-    const size_t free_blocks = survey->cached[class_] + survey->shared[class_];
-    return survey->cut[class_] > free_blocks ? survey->cut[class_] - free_blocks : 0;
+    return survey->cut[class_] - survey->cached[class_] - survey->shared[class_];
+}
+
+static size_t at_most(size_t most, size_t count)
+{
+    return count < most ? count : most;
+}
+
+static size_t at_least_zero(size_t count)
+{
+    return count <= PTRDIFF_MAX ? count : 0;
+}
+
+/* The parts were counted one after the other, while other threads may have moved blocks from one to
+ * the next: no part is below zero or larger than the whole. */
+static void survey_settle(hz_survey *survey)
+{
+    survey->large_blocks = at_least_zero(survey->large_blocks);
+    survey->large_bytes = at_least_zero(survey->large_bytes);
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        const size_t cut = survey->cut[class_] = at_least_zero(survey->cut[class_]);
+        const size_t cached = survey->cached[class_] = at_most(cut, survey->cached[class_]);
+        survey->shared[class_] = at_most(cut - cached, survey->shared[class_]);
+    }
 }
 
 void hz_survey_of_heap(hz_survey *survey, const hz_heap *heap)
@@ -103,6 +125,7 @@ bool hz_survey_make(hz_survey *survey)
         count_heap(survey, heap);
     for (uint32_t shard = 0; shard < hz_map.shards; shard++) count_shard(survey, shard);
     count_runs(survey);
+    survey_settle(survey);
     survey->unused_bytes = hz_pages_dirty() << HZ_PAGE_SHIFT;
     return true;
 }

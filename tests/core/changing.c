@@ -201,6 +201,15 @@ CHECK("a trim reaches the magazines of a thread that calls again")
     require(kept_after == 0, "it keeps %zu of %zu blocks", kept_after, kept_before);
 }
 
+CHECK("no count is below zero whose parts were counted at different times")
+{
+    hz_free(hz_malloc(SIZE));
+    uint32_t *lent = &hz_heap_mine->magazines[hz_class_of(SIZE)]->lease.blocks;
+    *lent += 1 << 20; /* as of a lease whose span has got it back since */
+    require(hz_usage_now().live_blocks < BLOCKS, "%zu live blocks", hz_usage_now().live_blocks);
+    *lent -= 1 << 20;
+}
+
 /* ---- hooks ---------------------------------------------------------------------------------- */
 
 static char heard[MESSAGE];
