@@ -212,21 +212,25 @@ static size_t settings_sift(hz_setting *settings, size_t count, const char **tok
 static const char *settings_hold(const hz_levers *levers, const hz_setting *settings, size_t count,
                                  char *sentence, size_t size)
 {
-    size_t all = lease.count;
+    const size_t before = lease.count;
+    const char *refusal = NULL;
     for (size_t i = 0; i < count; i++) {
         if (held_find(settings[i].name) != NULL) continue;
-        if (all == SETTINGS_MOST) {
+        if (lease.count == SETTINGS_MOST) {
             snprintf(sentence, size, "a lease has room for %d levers", (int)SETTINGS_MOST);
-            return "request";
+            refusal = "request";
+            break;
         }
-        held_lever *fresh = &lease.has[all++]; /* not the lease's before all were set */
+        held_lever *fresh = &lease.has[lease.count++];
         *fresh = (held_lever){.is_taken = false};
         snprintf(fresh->name, sizeof fresh->name, "%s", settings[i].name);
         (void)levers->get(fresh->name, fresh->before, sizeof fresh->before);
     }
-    const char *refusal = count > 0 ? levers->set(settings, count, sentence, size) : NULL;
-    if (refusal != NULL) return refusal;
-    lease.count = all;
+    if (refusal == NULL && count > 0) refusal = levers->set(settings, count, sentence, size);
+    if (refusal != NULL) {
+        lease.count = before;
+        return refusal;
+    }
     for (size_t i = 0; i < count; i++) {
         held_lever *each = held_find(settings[i].name);
         if (each != NULL) (void)levers->get(each->name, each->now, sizeof each->now);

@@ -265,12 +265,16 @@ def test_a_lease_is_renewed_by_its_governor_alone_and_gives_back_what_it_set(sta
     said = ask(pid, "govern 60", TOKEN, "span_cache=3", "max_dirty_bytes=1048576")
     values = {"decay_ms": 0, "span_cache": 3, "max_dirty_bytes": 1048576}
     assert (said["began"], said["values"]) == (False, values)
+    ask(pid, "govern 60", TOKEN, "growth_rent=8", "growth_rent=16")
+    said = ask(pid, "govern 60", TOKEN)
+    values["growth_rent"] = 16
+    assert (said["values"], said["taken"]) == (values, []), "what is said twice is one lever"
     for seconds in (60, 0):
         said = ask(pid, f"govern {seconds}", "token=0123456789abcdef", "decay_ms=7")
         assert said["refused"] == "governed"
     assert ask(pid, "govern 60", TOKEN, "decay_ms=x")["refused"] == "illegal"
     assert ask(pid, "govern 60", TOKEN)["values"] == values
-    values = {"decay_ms": 100, "span_cache": 5, "max_dirty_bytes": "auto"}
+    values = {"decay_ms": 100, "span_cache": 5, "max_dirty_bytes": "auto", "growth_rent": 4}
     assert ask(pid, "govern 0", TOKEN)["values"] == values
     assert ask(pid, "govern 60", "token=0123456789abcdef")["began"], "the next governor"
 
