@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19300, "modules": 135, "functions": 1752, "classes": 271, "docstrings": 3334},
-    "tests": {"code": 17400},
+    "tuner": {"code": 19100, "modules": 134, "functions": 1744, "classes": 268, "docstrings": 3332},
+    "tests": {"code": 17300},
     "experiments": {"code": 5100},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},

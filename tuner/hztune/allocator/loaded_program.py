@@ -34,7 +34,6 @@ class LoadedProgram:
     scripts: tuple[Path, ...]  # that lead there, the named one first
     loader: Path | None  # its PT_INTERP; None: it is static, so that nothing can be preloaded
     gains_rights: bool  # set-uid, set-gid or file capabilities that take effect for this user
-    is_of_go: bool
     inside: str  # allocator that stands in the program file itself; "": none
     obstacle: str | None  # why no allocator can be put under it, in one sentence; None: one can
     of_scripts: tuple[str, ...]  # what a script means for what is put under it
@@ -84,7 +83,6 @@ def inspect(program: str | Path) -> LoadedProgram:
         scripts,
         file.interpreter,
         gains_rights,
-        is_of_go,
         own,
         next((f"{path} {why}" for why, holds in reasons.items() if holds), None),
         script,

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from hztune.result.summary import summary_json as summary
     from hztune.result.summary import summary_lines
     from hztune.store.kept_command import read as command_of
-    from hztune.suggest.suggested import suggest, suggestion_json, suggestion_text
+    from hztune.suggest import suggest, suggestion_json, suggestion_text
     from hztune.verify.history import unreadable as unreadable_history
     from hztune.verify.running import examine
     from hztune.workload import listing as workloads

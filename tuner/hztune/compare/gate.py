@@ -19,7 +19,7 @@ How often each answer is given is simulated in tests/tuner/test_gate.py; README.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -122,37 +122,44 @@ class Gate:
             why = f"the new one failed{how_often(failures, of)}"
             answer = "worse" if len(failures) == of else answer
         else:
-            parts = tuple(self._parts(blocks, horizon))
+            parts = tuple(self.judge(self._logs(blocks), horizon))
             answer = _ANSWERS[all_of(each.answer for each in parts)]
             decisive = [each for each in parts if _ANSWERS[each.answer] == answer]
             why = "; ".join(self._why(each, of) for each in decisive)
         return Ruling(label, answer, why, of, horizon.planned, parts)
 
-    def _parts(self, blocks: Sequence[Block], horizon: Horizon) -> Iterator[PartAnswer]:
+    def _logs(self, blocks: Sequence[Block]) -> dict[Tested, list[float]]:
+        """The log ratios of each thing that is tested, new to base, in order of time."""
         pairs = [(block.outcomes[0], block.outcomes[1]) for block in blocks]
+        logs: dict[Tested, list[float]] = {}
         if self.no_worse:
-            ratios = [pair_ratio(*pair) for pair in pairs]
-            yield self.judge([each.log_ratio for each in ratios if each], horizon)
-        if not self.no_more_memory:
-            return
-        has_rested = all(outcome.rested for pair in pairs for outcome in pair)
-        memories: tuple[MemoryKind, ...] = ("rss", "kept") if has_rested else ("rss",)
-        for of in memories:
-            logs = [log_memory_ratio(*pair, of) for pair in pairs]
-            yield self.judge([each for each in logs if each is not None], horizon, of)
+            logs["speed"] = [one.log_ratio for pair in pairs if (one := pair_ratio(*pair))]
+        if self.no_more_memory:
+            has_rested = all(outcome.rested for pair in pairs for outcome in pair)
+            memories: tuple[MemoryKind, ...] = ("rss", "kept") if has_rested else ("rss",)
+            for of in memories:
+                known = (log_memory_ratio(*pair, of) for pair in pairs)
+                logs[of] = [each for each in known if each is not None]
+        return logs
 
-    def judge(self, logs: Sequence[float], horizon: Horizon, of: Tested = "speed") -> PartAnswer:
-        """What log ratios of speed or memory show, new to base, by time, shape (pairs,)."""
-        sign = 1.0 if of == "speed" else -1.0  # so that more is better
-        questions = self.rows * sum(map(bool, (self.no_worse, self.no_more_memory)))
-        asked = replace(
-            horizon.question([sign * each for each in logs]),
-            margin=self._margin(of),
-            refusal=REPORTED_ERROR / questions,
-            may_touch=True,
-        )
-        seen = asked.reported()
-        return PartAnswer(of, asked.answer, seen if seen is None or sign > 0.0 else seen.reciprocal)
+    def judge(
+        self, tested: Mapping[Tested, Sequence[float]], horizon: Horizon
+    ) -> Iterator[PartAnswer]:
+        """What a row's log ratios show, new to base, by time, shape (pairs,) each.
+
+        The error of "worse" is shared by the rows, and a row's share by all that it is asked.
+        """
+        for of, logs in tested.items():
+            sign = 1.0 if of == "speed" else -1.0  # so that more is better
+            asked = replace(
+                horizon.question([sign * each for each in logs]),
+                margin=self._margin(of),
+                refusal=REPORTED_ERROR / (self.rows * len(tested)),
+                may_touch=True,
+            )
+            seen = asked.reported()
+            shown = seen if seen is None or sign > 0.0 else seen.reciprocal
+            yield PartAnswer(of, asked.answer, shown)
 
     def _margin(self, of: Tested) -> float:
         if of == "speed":

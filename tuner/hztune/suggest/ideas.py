@@ -8,10 +8,8 @@ differs; the two figures below are round ones, and the reasons name them.
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
 from hztune.measure.program import Program
@@ -31,17 +29,16 @@ _OF_REST = ("idle_s", "rounds", "rests")
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A measurement that is worth making.
+    """A measurement that is worth making: the line to paste, and what was seen that speaks for it.
 
-    `command` is the line to paste, `reason` what was seen, in one sentence or two; `weight` the
-    share of time or memory (`about`) that is at stake, from 0 to about 1.
+    `weight` is the share of time or memory (`about`) that is at stake, from 0 to about 1.
     """
 
     name: str
     command: str
     reason: str
     weight: float
-    about: Literal["time", "memory", "both"] = "time"
+    about: Literal["time", "memory"] = "time"
 
 
 def best_of(every: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
@@ -67,27 +64,35 @@ def ideas(
     `allocators`: that are installed here and could be put under it. `limit_kb`: memory that it may
     use here, KiB; 0: not known; `is_limited`: whether that is a container's.
     """
-    can_replace = not sight.obstacle
+    can_replace, (cost, reason) = not sight.obstacle, _cost(program, sight)
     if can_replace or sight.inside:
         yield from _of_a_server(program, sight)
-        yield from _of_memory(program, sight, limit_kb, is_limited)
+        yield _of_memory(program, sight, limit_kb, is_limited)
     if can_replace:
-        yield from _among_allocators(program, sight, allocators)
-    else:
-        yield from _of_a_copy(program, sight)
-    cost = _Cost(program, sight)
+        yield Suggestion("speed", command(program), reason, cost + 1e-3)
+    if can_replace and allocators:
+        share = sight.by_others
+        side_by_side = (
+            f"{_percent(share)} of its blocks are freed by another thread than the one that "
+            "allocated them, where allocators differ most"
+            if share > _LITTLE
+            else "it takes a minute, and shows how much the choice of an allocator matters at all"
+        )
+        line = command(program, ("compare", "none", *allocators), rest=False)
+        weight = (0.7 + 0.5 * share) * cost + 5e-4
+        yield Suggestion("allocators side by side", line, side_by_side, weight)
     if sight.inside:
         names = ", ".join(name.partition(":")[2] for name in sight.inside)
         only = "" if can_replace else ", and no other allocator can be put under it"
         yield Suggestion(
             "its own allocator's settings",
             command(program, ("--allocator", "inside")),
-            "; ".join([f"{names} is inside, which reads variables{only}", *cost.reasons]),
-            max(0.9 * cost.time, 0.05 + 0.5 * _size(sight) * sight.spare),
+            f"{names} is inside, which reads variables{only}; {reason}",
+            max(0.9 * cost, 0.05 + 0.5 * _size(sight) * sight.spare),
         )
-    is_short = sight.ended and sight.wall_s - sight.delay_s < _LONG_S
+    is_short = sight.ended and sight.wall_s < _LONG_S
     is_server = program.service is not None or (sight.ports and not sight.ended)
-    if sight.calls is not None and not is_short and not is_server:
+    if not (sight.unseen or is_short or is_server):
         took = "one run takes" if sight.ended else "it had not ended after"
         trace = f"{program.label}.trace"
         record = shlex.join(["hztune", "record", "-o", trace, "--", *program.argv])
@@ -97,38 +102,34 @@ def ideas(
             f"{record} && {search}",
             f"{took} {sight.wall_s:.1f} s; on a recording of its calls many more configurations "
             "can be tried, and what is found is proved on the program",
-            0.8 * cost.time,
+            0.8 * cost,
         )
 
 
-class _Cost:
-    def __init__(self, program: Program, sight: Sight) -> None:
-        faults_per_s = sight.faults_again / sight.life_cpu_s if sight.life_cpu_s > 0 else 0.0
-        allocating = min(1.0, _PAIR_S * sight.allocations_per_cpu_s)
-        waits = program.service is None and sight.cpus < _WAITS  # a server waits for its load
-        self.faulting = min(1.0, _FAULT_S * faults_per_s)
-        #: Share of its time that another allocator or setting may change.
-        self.time = min(1.0, allocating + self.faulting)
-        self.time *= min(1.0, sight.cpus / _WAITS) if waits else 1.0
-        self.of_faults = (
+def _cost(program: Program, sight: Sight) -> tuple[float, str]:
+    """The share of its time that an allocator or a setting may change, and what speaks for it."""
+    faults_per_s = sight.faults_again / sight.cpu_s if sight.cpu_s > 0 else 0.0
+    allocating = min(1.0, _PAIR_S * sight.allocations_per_cpu_s)
+    faulting = min(1.0, _FAULT_S * faults_per_s)
+    waits = program.service is None and sight.cpus < _WAITS  # a server waits for its load
+    share = min(1.0, allocating + faulting) * (sight.cpus / _WAITS if waits else 1.0)
+    reasons = ["what it asks of its allocator was not seen, and only measuring tells"]
+    if not sight.unseen:
+        reasons = [
+            f"{sight.allocations_per_cpu_s:,.0f} allocations in a second of its CPU time, which at "
+            f"{_PAIR_S * 1e9:.0f} ns for each with its free are {_percent(allocating)} of it"
+        ]
+    if faulting >= _LITTLE:
+        reasons.append(
             f"{faults_per_s:,.0f} page faults in a second of its CPU time are of memory that it "
-            f"had before, which at {_FAULT_S * 1e6:g} us each are {_percent(self.faulting)} of it"
+            f"had before, which at {_FAULT_S * 1e6:g} us each are {_percent(faulting)} of it"
         )
-        #: What was seen that speaks for, or against, a search for speed.
-        self.reasons = ["what it asks of its allocator was not seen, and only measuring tells"]
-        if sight.calls is not None:
-            self.reasons = [
-                f"{sight.allocations_per_cpu_s:,.0f} allocations in a second of its CPU time, "
-                f"which at {_PAIR_S * 1e9:.0f} ns for each with its free are "
-                f"{_percent(allocating)} of it"
-            ]
-        if self.faulting >= _LITTLE:
-            self.reasons.append(self.of_faults)
-        if waits:
-            works = f"but it works {_percent(sight.cpus)} of the time"
-            self.reasons.append(f"{works}: less CPU time hardly shortens that")
-        elif sight.calls is not None and self.time < _LITTLE:
-            self.reasons.append("that is little, and so may be what there is to gain")
+    if waits:
+        works = f"but it works {_percent(sight.cpus)} of the time"
+        reasons.append(f"{works}: less CPU time hardly shortens that")
+    elif not sight.unseen and share < _LITTLE:
+        reasons.append("that is little, and so may be what there is to gain")
+    return share, "; ".join(reasons)
 
 
 def _size(sight: Sight) -> float:
@@ -153,8 +154,8 @@ def _of_a_server(program: Program, sight: Sight) -> Iterator[Suggestion]:
     reason = "it says when it rests, so that what it keeps then can be read"
     if service is not None:
         reason = (
-            f"before its load {_mib(sight.before_kb)} were resident, and a second after it "
-            f"{_mib(sight.end_kb)} ({_mib(sight.peak_kb)} at its peak)"
+            f"before its load {mib(1024 * sight.before_kb)} were resident, and a second after it "
+            f"{mib(1024 * sight.end_kb)} ({mib(1024 * sight.peak_kb)} at its peak)"
         )
     rounds = () if program.rest else ("--idle-s", "2", "--rounds", "3")
     peak_kb = max(1, sight.peak_kb)
@@ -168,16 +169,12 @@ def _of_a_server(program: Program, sight: Sight) -> Iterator[Suggestion]:
     )
 
 
-def _of_memory(
-    program: Program, sight: Sight, limit_kb: int, is_limited: bool
-) -> Iterator[Suggestion]:
-    peak, size = _mib(sight.peak_kb), _size(sight)
+def _of_memory(program: Program, sight: Sight, limit_kb: int, is_limited: bool) -> Suggestion:
+    peak, size = mib(1024 * sight.peak_kb), _size(sight)
     reason, weight = f"its peak is {peak} resident", 0.1 * size
-    if sight.calls is not None:
-        blocks, weight = _mib(sight.calls.peak_kb), 0.5 * size * sight.spare
+    if not sight.unseen:
+        blocks, weight = mib(1024 * sight.blocks_kb), 0.5 * size * sight.spare
         reason = f"at its peak {peak} are resident, and its blocks are {blocks} at most"
-        if sight.allocator == "glibc" and sight.threads > 2:
-            reason += f", in {sight.threads} threads, for which glibc makes arenas of their own"
     if not size:
         reason += ": that is little, and so may be what there is to save"
     if sight.malloc_kb < sight.peak_kb:
@@ -188,69 +185,7 @@ def _of_memory(
         reason += f"; that is {_percent(share)} of the memory of {where}"
     weight = max(weight, share if is_limited and share > 0.5 else 0.2 * share)
     line = command(program, (*_inside(sight), "--max-rss", "0.8x"))
-    yield Suggestion("less memory", line, reason, weight, "memory")
-
-
-def _among_allocators(
-    program: Program, sight: Sight, allocators: Sequence[str]
-) -> Iterator[Suggestion]:
-    """Speed, among all allocators or of one; the shortest of these only compares."""
-    cost, calls = _Cost(program, sight), sight.calls
-    yield Suggestion("speed", command(program), "; ".join(cost.reasons), cost.time + 1e-3)
-    if sight.allocator == "glibc" and cost.faulting >= _LITTLE:
-        yield Suggestion(
-            "glibc's settings",
-            command(program, ("--allocator", "glibc")),
-            f"{cost.of_faults}: its thresholds decide what is given back",
-            0.95 * cost.faulting,
-        )
-    if allocators:
-        share = calls.by_others if calls else 0.0
-        reason = "it takes a minute, and shows how much the choice of an allocator matters at all"
-        if share > _LITTLE:
-            reason = (
-                f"{_percent(share)} of its blocks are freed by another thread than the one that "
-                "allocated them, where allocators differ most"
-            )
-        yield Suggestion(
-            "allocators side by side",
-            command(program, ("compare", "none", *allocators), rest=False),
-            reason,
-            (0.7 + 0.5 * share) * cost.time + 5e-4,
-        )
-    yield Suggestion(
-        "speed and memory",
-        command(program, ("--pareto", "throughput,rss")),
-        f"its allocator matters to its time ({_percent(cost.time)} of it may be allocation and "
-        f"page faults) and to its memory ({_mib(sight.peak_kb)} at its peak); a front shows what "
-        "one costs in the other",
-        0.9 * min(cost.time, _size(sight) * sight.spare),
-        "both",
-    )
-
-
-def _of_a_copy(program: Program, sight: Sight) -> Iterator[Suggestion]:
-    """What to measure instead of a program under which no allocator can be put."""
-    own, *words = program.argv
-    if sight.gains_rights:
-        copy = f"./{Path(own).name}-copy"
-        make = shlex.join(["cp", shutil.which(own) or own, copy])
-        yield Suggestion(
-            "a copy without rights",
-            f"{make} && {command(replace(program, argv=(copy, *words)))}",
-            "the loader ignores LD_PRELOAD in a program that gains rights (set-uid); a copy gains "
-            "none",
-            1.0,
-        )
-    elif not sight.is_of_go:
-        sides = ("compare", own, f"./{Path(own).name}-with-another-malloc")
-        yield Suggestion(
-            "another build",
-            command(replace(program, argv=("{}", *words)), sides),
-            "no allocator can be put under it from outside; a build that is linked with another "
-            "one can be compared with it (hztune paths --static-lib is hz's)",
-            0.3,
-        )
+    return Suggestion("less memory", line, reason, weight, "memory")
 
 
 def _inside(sight: Sight) -> tuple[str, ...]:
@@ -263,10 +198,6 @@ def _percent(share: float) -> str:
     if share < 0.001:
         return "less than 0.1 %"
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
-
-
-def _mib(kb: int) -> str:
-    return mib(1024 * kb)
 
 
 def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -> str:
