@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19100, "modules": 134, "functions": 1744, "classes": 268, "docstrings": 3332},
+    "tuner": {"code": 19100, "modules": 134, "functions": 1743, "classes": 266, "docstrings": 3331},
     "tests": {"code": 17300},
     "experiments": {"code": 5100},
     "core in C": {"code": 19900},

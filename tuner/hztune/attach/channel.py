@@ -252,28 +252,19 @@ def _why_silent(process: Process, patience_s: float) -> str:
 
 
 def _why_deaf(process: Process) -> str:
-    status = process.status()
-    if status.get("State", "")[:1] == "Z" and status["Threads"] != "1":
-        return f"{process} takes no requests any more: its main thread has ended"
     if not process.exists():
         return f"there is no process {process.pid}"
     instead = "if it is a daemon, start it so that it stays in the foreground"
     with suppress(PermissionError):
-        if socket_of(int(status["PPid"])) is not None:
-            instead = f"ask its parent, process {status['PPid']}"
+        if socket_of(int(process.status().get("PPid", "0"))) is not None:
+            instead = f"ask its parent, process {process.status()['PPid']}"
     if _is_meant_to_listen(process.pid):
         return (
             f"{process} was started so that it takes requests, but does not: either it is the "
             f"child of a fork, where no thread of hz lives on ({instead}), or it said on stderr why"
         )
-    with suppress(OSError):
-        if any(path.name == "libhz.so" for path in ProcessMemory.of(process.pid).files):
-            return (
-                f"{process} takes no requests: start it with {_SWITCH}=1; if it was, it is the "
-                f"child of a fork: {instead}"
-            )
     return (
-        f"{process} takes no requests: start it with LD_PRELOAD=$(hztune paths --agent), behind "
-        f"its own allocator if that is preloaded, too, or on hz with {_SWITCH}=1 "
-        "LD_PRELOAD=$(hztune paths --lib)"
+        f"{process} takes no requests: start it on hz with {_SWITCH}=1, or with "
+        "LD_PRELOAD=$(hztune paths --agent), behind its own allocator if that is preloaded, too; "
+        f"if it was, it is the child of a fork: {instead}"
     )

@@ -6,7 +6,7 @@ from outside is told, and how to start it so that it tells more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -60,10 +60,10 @@ class Holding:
 class SizeClass:
     """The blocks of one size: those in use, those that wait, and all that were ever cut."""
 
-    block_bytes: int
-    live: int
-    free: int
-    cut: int
+    bytes: _Count
+    live: _Count
+    free: _Count
+    cut: _Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +158,11 @@ class Diagnosis:
 # ---- what a process answers ----------------------------------------------------------------------
 
 
-class _Class(Struct):
-    bytes: _Count
-    live: _Count
-    free: _Count
-    cut: _Count
-
-
 class _Memory(Struct):
     live_bytes: _Count
     cached_bytes: _Count
     free_bytes: _Count
-    classes: list[_Class]
+    classes: tuple[SizeClass, ...]
 
 
 class _Stats(Struct):
@@ -183,28 +176,27 @@ class _Stats(Struct):
             raise ValueError(f"Object has no {min(missing)}")
 
 
-class _Arena(Struct):
+class _Arena(Struct, frozen=True):
     first: _Count
     bytes: _Count
-
-
-class _OfHz(Struct):
-    stats: _Stats
-    arena: _Arena
-    threads: tuple[ThreadCaches, ...]
-    threads_left_out: _Count
-    rest_worker: bool
-    levers: dict[str, schema.Setting]
 
 
 class _Answer(Struct):
     allocator: schema.Word
     governed: bool = False
-    provider: _Path = ""
-    parts: list[Holding] = []
+    levers: dict[str, schema.Setting] = {}
     trimmed: tuple[schema.Word, ...] = ()
     before: dict[str, schema.Setting] = {}
     after: dict[str, schema.Setting] = {}
+    # of the agent
+    provider: _Path = ""
+    parts: list[Holding] = []
+    # of hz
+    stats: _Stats | None = None
+    arena: _Arena = _Arena(0, 0)
+    threads: tuple[ThreadCaches, ...] = ()
+    threads_left_out: _Count = 0
+    rest_worker: bool = False
 
 
 def process_statistics(pid: int) -> Statistics:
@@ -219,19 +211,18 @@ def statistics_of(process: Process) -> Statistics:
     answer = channel.ask_process(process, "stats")
     told, memory = channel.answered(process, answer, _Answer), process.memory()
     seen = process.pid, process.name, int(process.status().get("Threads", "0")), memory
-    if told.allocator == "hz":
-        hz = channel.answered(process, answer, _OfHz)
-        own, first = hz.stats.memory, hz.arena.first
-        held = process.resident_between(first, first + hz.arena.bytes), own.cached_bytes
+    if (stats := told.stats) is not None:
+        own, first = stats.memory, told.arena.first
+        held = process.resident_between(first, first + told.arena.bytes), own.cached_bytes
         return Statistics(
             *seen,
-            (Holding("hz", hz.stats.version, hz.stats.config, own.live_bytes, *held, hz.levers),),
+            (Holding("hz", stats.version, stats.config, own.live_bytes, *held, told.levers),),
             own.free_bytes,
-            tuple(SizeClass(one.bytes, one.live, one.free, one.cut) for one in own.classes),
-            hz.threads,
-            hz.threads_left_out,
-            hz.rest_worker,
-            hz.stats.counters,
+            own.classes,
+            told.threads,
+            told.threads_left_out,
+            told.rest_worker,
+            stats.counters,
             told.governed,
         )
     most = memory.anonymous_bytes - memory.lazy_bytes + memory.swapped_bytes
@@ -346,7 +337,7 @@ def advice_for(found: Statistics) -> Iterator[str]:
             f"{main.allocator} does not count live bytes, so the unused part of what it holds is "
             "not known"
         )
-        yield from _by_allocator(found, main)
+        yield from _by_allocator(main)
         return
     beyond = main.held_bytes - main.live_bytes
     if beyond < max(_LITTLE_BYTES, _LITTLE_SHARE * main.live_bytes):
@@ -360,7 +351,7 @@ def advice_for(found: Statistics) -> Iterator[str]:
         f"{found.pid}` returns what can be returned now"
     )
     is_hz = main.allocator == "hz"
-    yield from _of_hz(found, main, beyond) if is_hz else _by_allocator(found, main)
+    yield from _of_hz(found, main, beyond) if is_hz else _by_allocator(main)
     yield (
         "only a measurement finds the best setting for this program, and its cost in speed: "
         "`hztune --objective kept -- COMMAND`"
@@ -393,36 +384,27 @@ def _of_hz(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
             yield sentence
 
 
-_Advice = tuple[str, Callable[[Statistics, Holding], bool], str]
-
-_BY_ALLOCATOR: tuple[_Advice, ...] = (  # what to say of each allocator, and when
-    ("jemalloc", lambda _, main: main.settings.get("dirty_decay_ms") not in (0, None),
-     "unused pages stay for dirty_decay_ms ({main.settings[dirty_decay_ms]}), and longer while the "
-     "program rests: start it with MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,"
-     "muzzy_decay_ms:0"),
-    ("jemalloc", lambda found, main: found.thread_count > 2 and "narenas" in main.settings,
-     "{found.thread_count} threads use up to {main.settings[narenas]} arenas, each of which has "
-     "its own pages: MALLOC_CONF=narenas:2"),
-    ("glibc", lambda found, _: found.thread_count > 2,
-     "each of {found.thread_count} threads may have its own arena: start it with "
-     "GLIBC_TUNABLES=glibc.malloc.arena_max=2"),
-    ("glibc", lambda *_: True,
-     "glibc returns only what is free at the end of an arena; the rest needs a call of "
-     "malloc_trim(0), for example when the program rests"),
-    ("tcmalloc", lambda *_: True,
-     "free pages stay: start it with TCMALLOC_AGGRESSIVE_DECOMMIT=t"),
-    ("tcmalloc", lambda _, main: (main.cached_bytes or 0) > _LITTLE_BYTES,
-     "{cached} are in the caches of threads: start it with "
-     "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=4194304"),
-    ("mimalloc", lambda *_: True,
-     "unused pages stay for a while: start it with MIMALLOC_{purge}_DELAY=0 (`hztune trim` reaches "
-     "little of mimalloc, in which each thread must return its own memory)"),
-)  # fmt: skip
+_BY_ALLOCATOR = {  # what would help where another allocator holds much
+    "jemalloc": (
+        "unused pages stay for dirty_decay_ms, and longer while the program rests: start it with "
+        "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0"
+    ),
+    "glibc": (
+        "each thread may have its own arena, of which only the free end is returned: start it "
+        "with GLIBC_TUNABLES=glibc.malloc.arena_max=2, and call malloc_trim(0) when it rests"
+    ),
+    "tcmalloc": (
+        "free pages stay: start it with TCMALLOC_AGGRESSIVE_DECOMMIT=t, and with "
+        "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=4194304 where the caches of threads are large"
+    ),
+    "mimalloc": (
+        "unused pages stay for a while: start it with MIMALLOC_{purge}_DELAY=0 (`hztune trim` "
+        "reaches little of mimalloc, in which each thread must return its own memory)"
+    ),
+}
 
 
-def _by_allocator(found: Statistics, main: Holding) -> Iterator[str]:
+def _by_allocator(main: Holding) -> Iterator[str]:
     is_old = main.version.startswith(("2.0.", "2.1.0", "2.1.1"))
-    words = {"cached": mib(main.cached_bytes or 0), "purge": "DECOMMIT" if is_old else "PURGE"}
-    for name, is_due, sentence in _BY_ALLOCATOR:
-        if name == main.allocator and is_due(found, main):
-            yield sentence.format(found=found, main=main, **words)
+    if sentence := _BY_ALLOCATOR.get(main.allocator):
+        yield sentence.format(purge="DECOMMIT" if is_old else "PURGE")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hztune.attach.diagnosis import Diagnosis, Holding, Statistics
     from hztune.doctor import Check
 
-_MOST_ROWS = 12
 _STARTED = """
 The process must have been started on hz with HZ_CONTROL=1, or with the agent preloaded, which
 `hztune paths --agent` names. Only its user and root may ask.
@@ -178,29 +177,10 @@ def _table(found: Statistics) -> Iterator[str]:
         yield "the agent does not know its allocator, or what that holds"
     yield f"  {'anonymous memory':24}{mib(memory.anonymous_bytes):>14}  of the whole process"
     yield f"  {'swapped out':24}{mib(memory.swapped_bytes):>14}"
-    threads = sorted(found.threads, key=lambda each: -each.cached_bytes)
-    yield from _rows("threads", len(threads) + found.threads_left_out, [
-        ("thread", "cached MiB", "blocks"),
-        *((each.thread, mib(each.cached_bytes, ""), each.cached_blocks)
-          for each in threads[:_MOST_ROWS]),
-    ])  # fmt: skip
-    by_bytes = sorted(found.classes, key=lambda each: -each.cut * each.block_bytes)
-    yield from _rows("sizes", len(by_bytes), [
-        ("block bytes", "live MiB", "free MiB", "live", "free"),
-        *((each.block_bytes, mib(each.live * each.block_bytes, ""),
-           mib(each.free * each.block_bytes, ""), each.live, each.free)
-          for each in sorted(by_bytes[:_MOST_ROWS], key=lambda each: each.block_bytes)),
-    ])  # fmt: skip
+    counts = len(found.threads) + found.threads_left_out, len(found.classes)
+    yield "{} threads have caches, blocks have {} sizes (--json tells of each)".format(*counts)
     if counted := [f"{name} {value}" for name, value in found.counters.items() if value]:
         yield "since its start: " + ", ".join(counted)
-
-
-def _rows(what: str, count: int, rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
-    """A table of so many things, with its heads, and how many it leaves out."""
-    if count:
-        yield from ("".join(f"{word:>14}" for word in row) for row in rows)
-    if count > _MOST_ROWS:
-        yield f"{'...':>14}  {count - _MOST_ROWS} more {what} (--json has them)"
 
 
 def _part_lines(part: Holding) -> Iterator[str]:
