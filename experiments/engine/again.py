@@ -20,7 +20,7 @@ from hztune.stats.intervals import LEAST_PLANNED, planned_looks
 from hztune.stats.question import Looks
 from hztune.stats.ratios import PairRatio
 from hztune.study.ledger import ArmRecord
-from hztune.verify.claim import Promise, Verification, verification
+from hztune.verifying.claim import Promise, Verification, verification
 
 SCATTER = 0.03
 """Standard deviation of a pair, log units."""

@@ -25,8 +25,8 @@ from hztune.measure import Around
 from hztune.progress import Quiet
 from hztune.study.bench import Budget, Workbench, system_clock
 from hztune.study.ledger import Ledger, interval_of
-from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Winner
+from hztune.tuning.candidates import TuneTarget, candidates
+from hztune.tuning.story import Winner
 
 
 class Equals(Around):

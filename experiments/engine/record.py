@@ -46,7 +46,7 @@ from hztune.store import Evidence, Plan
 from hztune.store.log import LocalStudy
 from hztune.study.ledger import Ledger
 from hztune.study.search import SLOTS
-from hztune.tune.candidates import TuneTarget, candidates
+from hztune.tuning.candidates import TuneTarget, candidates
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent

@@ -39,7 +39,7 @@ from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import FAR_BEHIND, Ledger
-from hztune.tune.story import Story, Winner
+from hztune.tuning.story import Story, Winner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -30,7 +30,7 @@ from statistics import fmean, stdev
 from programs import HERE, add_places, keep, kept, make, program_of, require_place
 
 from hztune.blocks import Arm
-from hztune.compare.contenders import COMMAND, FileIdentity
+from hztune.comparing.contenders import COMMAND, FileIdentity
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.examine import Tryout

@@ -38,8 +38,8 @@ from hztune.space import Dimension, Space
 from hztune.stats.intervals import fixed_interval
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
-from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Story, Winner
+from hztune.tuning.candidates import TuneTarget, candidates
+from hztune.tuning.story import Story, Winner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hztune import allocator, files, params, process
 from hztune.blocks import Arm
-from hztune.compare.contenders import BUILD, Contender
+from hztune.comparing.contenders import BUILD, Contender
 from hztune.errors import HztuneError
 from hztune.export import macros
 from hztune.files import sha256_of

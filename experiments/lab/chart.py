@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from html import escape
 
 from hztune.arguments import printable
-from hztune.compare.standings import Standings, geometric_mean
-from hztune.compare.table import interval_text
+from hztune.comparing.standings import Standings, geometric_mean
+from hztune.comparing.table import interval_text
 from hztune.stats.intervals import Interval
 
 _LEFT, _PANEL, _GAP, _STEP, _TOP, _FOOT = 150.0, 330.0, 24.0, 36.0, 48.0, 42.0

@@ -46,9 +46,9 @@ from msgspec import Meta, field
 
 from hztune import files, profile
 from hztune.blocks import Arm
-from hztune.compare.contenders import BUILD
-from hztune.compare.gate import MOST_PAIRS
-from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, USUAL_PAIRS
+from hztune.comparing.contenders import BUILD
+from hztune.comparing.gate import MOST_PAIRS
+from hztune.comparing.match import LEAST_BUDGET_S, LEAST_PAIRS, MOST_BUDGET_S, USUAL_PAIRS
 from hztune.errors import UsageError
 from hztune.params import Value
 from hztune.schema import Schema, Word, WordOrNone, judged

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hztune.compare import comparison as comparisons
-from hztune.compare import table
-from hztune.compare.comparison import Comparison
-from hztune.compare.match import Measured
-from hztune.compare.standings import Standing, Standings, between, geometric_mean
+from hztune.comparing import comparison as comparisons
+from hztune.comparing import table
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.match import Measured
+from hztune.comparing.standings import Standing, Standings, between, geometric_mean
 from hztune.stats.intervals import Interval
 from lab.definition import BEST, OF_MEMORY, OF_SPEED, CounterValue, Experiment, Figure
 from lab.run import RESULTS

@@ -15,10 +15,10 @@ from pathlib import Path
 from hztune import allocator, files
 from hztune.arguments import contender_text
 from hztune.blocks import Arm, Block
-from hztune.compare import comparison as comparisons
-from hztune.compare import conduct, contenders
-from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import (
+from hztune.comparing import comparison as comparisons
+from hztune.comparing import conduct, contenders
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.contenders import (
     ComparedRow,
     Contender,
     FileIdentity,
@@ -26,8 +26,8 @@ from hztune.compare.contenders import (
     configured,
     distinct,
 )
-from hztune.compare.contenders import require as require_programs
-from hztune.compare.match import Effort, Finish, MakeExecutor, Measured
+from hztune.comparing.contenders import require as require_programs
+from hztune.comparing.match import Effort, Finish, MakeExecutor, Measured
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hztune.compare import conduct, match
-from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Contender, ProgramSpec, glibc_obstacle
+from hztune.comparing import conduct, match
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.contenders import Contender, ProgramSpec, glibc_obstacle
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.progress import Plain
 from hztune.scratch import scratch_folder

@@ -15,8 +15,8 @@ from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth
 from msgspec import structs
 
 from hztune.blocks import Arm, Block, Role
-from hztune.compare.contenders import Contender
-from hztune.compare.match import Effort, play
+from hztune.comparing.contenders import Contender
+from hztune.comparing.match import Effort, play
 from hztune.machine import Machine
 from hztune.measure import Around, Executor, disturbance, launch
 from hztune.params import Param, Scale, Value
@@ -27,7 +27,7 @@ from hztune.store import Evidence, Plan, Sink
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
-from hztune.tune import session
+from hztune.tuning import session
 from hztune.workload import WorkloadSpec
 
 SIMULATED = ModelNoise(within=0.02, between=0.005, common=0.05)

@@ -19,7 +19,7 @@ from hztune import allocator, artifacts, process
 from hztune.allocator import WrongConfiguration, probe
 from hztune.allocator.base import ALPHABET
 from hztune.allocator.tables import rows_of, tables
-from hztune.compare import contenders
+from hztune.comparing import contenders
 from hztune.errors import UsageError
 from hztune.measure.launch import ending_fault
 from hztune.params import Value

@@ -19,7 +19,7 @@ from hztune import api
 from hztune.cli import status_of
 from hztune.errors import UsageError
 from hztune.measure.program import described
-from hztune.tune.request import RequestOptions, TuneRequest
+from hztune.tuning.request import RequestOptions, TuneRequest
 
 PACKAGE = Path(api.__file__).parent
 MANY = 4

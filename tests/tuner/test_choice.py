@@ -15,8 +15,8 @@ from hztune.errors import UsageError
 from hztune.space import Choice, Preset, Space
 from hztune.study.limits import MemoryLimit
 from hztune.study.search import SLOTS, Search
-from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Winner
+from hztune.tuning.candidates import TuneTarget, candidates
+from hztune.tuning.story import Winner
 
 from .conftest import QUIET, bench_of, flat
 

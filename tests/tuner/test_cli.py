@@ -21,7 +21,7 @@ from hztune.machine import Machine
 from hztune.profile import TERM_DAYS, Caution
 from hztune.progress import Plain
 from hztune.rests import DEFAULT_IDLE_S
-from hztune.tune.request import DEFAULT_BUDGET_S
+from hztune.tuning.request import DEFAULT_BUDGET_S
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_strict_refuses_a_machine_that_is_unfit(monkeypatch):
     def begin(*_):
         raise Measured
 
-    monkeypatch.setattr("hztune.tune.session.tune", begin)
+    monkeypatch.setattr("hztune.tuning.session.tune", begin)
     fitness: Fitness
     for fitness, words, status in (
         ("warn", ["doctor", "--strict"], 0), ("unfit", ["doctor", "--strict"], 5),

@@ -19,8 +19,8 @@ from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import described
 from hztune.progress import Quiet
 from hztune.store.log import SAMPLES, recording
-from hztune.tune import session
-from hztune.tune.request import TuneRequest, understand
+from hztune.tuning import session
+from hztune.tuning.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
 dask = pytest.importorskip("dask")

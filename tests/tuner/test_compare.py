@@ -17,12 +17,12 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune import profile
 from hztune.blocks import CPU_TIME, Arm, Block, Outcome
 from hztune.cli import compare as cli_compare
-from hztune.compare import comparison, conduct, table
-from hztune.compare import contenders as field
-from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Contender, FileIdentity
-from hztune.compare.match import LEAST_PAIRS, Effort, Measured, Unfinished
-from hztune.compare.standings import geometric_mean, standings
+from hztune.comparing import comparison, conduct, table
+from hztune.comparing import contenders as field
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.contenders import Contender, FileIdentity
+from hztune.comparing.match import LEAST_PAIRS, Effort, Measured, Unfinished
+from hztune.comparing.standings import geometric_mean, standings
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import Remembered
 from hztune.measure.identity import Fault

@@ -21,8 +21,8 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth
 
 from hztune import api, profile
 from hztune.blocks import Arm
-from hztune.compare import comparison
-from hztune.compare.contenders import COMMAND, FileIdentity
+from hztune.comparing import comparison
+from hztune.comparing.contenders import COMMAND, FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.executors import program_identity
@@ -31,9 +31,9 @@ from hztune.profile import AllocatorId
 from hztune.result import Decision, claim_of
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
-from hztune.tune.conclusion import profile_of
-from hztune.tune.request import understand
-from hztune.verify import claim
+from hztune.tuning.conclusion import profile_of
+from hztune.tuning.request import understand
+from hztune.verifying import claim
 
 from .conftest import processes_naming
 
@@ -128,7 +128,7 @@ def simulated(monkeypatch):
     landscape = lambda arm: truths.get(arm.allocator.removeprefix(COMMAND), Truth())  # noqa: E731
     noise = ModelNoise(within=0.01, between=0.002)
     executor = lambda *_, **__: ReplayExecutor(landscape, noise, seed=1)  # noqa: E731
-    monkeypatch.setattr("hztune.compare.conduct.executor_for", executor)
+    monkeypatch.setattr("hztune.comparing.conduct.executor_for", executor)
     return truths
 
 

@@ -21,9 +21,9 @@ from hztune.machine import Machine
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats.intervals import Interval
 from hztune.store import kept_command
-from hztune.verify import history
-from hztune.verify.claim import Verification, VerifyAnswer
-from hztune.verify.history import RatioRange, Recheck
+from hztune.verifying import history
+from hztune.verifying.claim import Verification, VerifyAnswer
+from hztune.verifying.history import RatioRange, Recheck
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 HERE = {"kernel": "6.1.0", "library": "0.1.0 abc", "program:web": "abc"}
@@ -102,7 +102,7 @@ OF_PROGRAM = {"workload": WorkloadId("program", "sh", "", {}), "threads": 0}
 @pytest.fixture
 def folder(tuned, tmp_path, capsys, monkeypatch):
     made = Folder(tmp_path / "all", tuned, capsys)
-    monkeypatch.setattr("hztune.verify.claim.verify", made.verify)
+    monkeypatch.setattr("hztune.verifying.claim.verify", made.verify)
     return made
 
 

@@ -14,7 +14,7 @@ from lab import chart, definition
 from lab.findings import examine
 
 from hztune import params
-from hztune.compare import comparison
+from hztune.comparing import comparison
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STATS = Path(__file__).parents[2] / "core" / "include" / "hz" / "stats.def"

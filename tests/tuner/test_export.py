@@ -15,7 +15,7 @@ from msgspec import structs
 from hztune import api, artifacts, export
 from hztune.errors import NoGainError, UsageError
 from hztune.profile import AllocatorId, Claim, MemoryClaim, Objective
-from hztune.verify.running import examine
+from hztune.verifying.running import examine
 
 from .conftest import TUNED
 

@@ -13,7 +13,7 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.store.log import LocalStudy, recording
-from hztune.tune.request import TuneRequest, understand
+from hztune.tuning.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
 LARSON = WorkloadSpec.from_text("larson", threads=2)

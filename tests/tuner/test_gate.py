@@ -21,12 +21,12 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from numpy.random import Generator
 
 from hztune.blocks import Arm
-from hztune.compare import comparison, table
-from hztune.compare.comparison import Comparison
-from hztune.compare.conduct import carry_out
-from hztune.compare.contenders import Contender
-from hztune.compare.gate import Gate, Horizon, is_settled_by_failure, whole
-from hztune.compare.match import LEAST_PAIRS, OVERTIME_S, Effort, Unfinished, play
+from hztune.comparing import comparison, table
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.conduct import carry_out
+from hztune.comparing.contenders import Contender
+from hztune.comparing.gate import Gate, Horizon, is_settled_by_failure, whole
+from hztune.comparing.match import LEAST_PAIRS, OVERTIME_S, Effort, Unfinished, play
 from hztune.errors import OutOfTime
 from hztune.progress import Quiet
 from hztune.stats.intervals import planned_looks

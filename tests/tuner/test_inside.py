@@ -14,7 +14,7 @@ from hztune import profile as profiles
 from hztune.allocator import elf, inside, live
 from hztune.allocator.inside import Mark
 from hztune.blocks import Arm
-from hztune.compare import contenders
+from hztune.comparing import contenders
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import insides
@@ -22,9 +22,9 @@ from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId
-from hztune.tune.request import Task, TuneRequest, understand
-from hztune.tune.session import chosen_from
-from hztune.verify.running import examine
+from hztune.tuning.request import Task, TuneRequest, understand
+from hztune.tuning.session import chosen_from
+from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
 
 #: What a build of jemalloc 5.3.0 with the prefix of tikv-jemallocator says and reads; the program
@@ -137,7 +137,7 @@ def test_what_is_loaded_later_is_found(compiled, monkeypatch):
     }
     """
     tasks: list[Task] = []
-    monkeypatch.setattr("hztune.tune.session.tune", lambda task, reporter: tasks.append(task))
+    monkeypatch.setattr("hztune.tuning.session.tune", lambda task, reporter: tasks.append(task))
     loads = Program((str(compiled("loader", source)), str(library)))
     api.tune(TuneRequest(program=loads, allocator="inside"))
     (part,) = tasks[0].candidates.inside

@@ -17,11 +17,11 @@ from lab.replay import ReplayExecutor, Truth, VirtualClock
 from hztune import profile, report
 from hztune.api import request as requested
 from hztune.blocks import Arm, Block, Outcome
-from hztune.compare import comparison
-from hztune.compare import table as comparison_table
-from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Contender, ProgramSpec
-from hztune.compare.match import Measured
+from hztune.comparing import comparison
+from hztune.comparing import table as comparison_table
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.contenders import Contender, ProgramSpec
+from hztune.comparing.match import Measured
 from hztune.measure import Around
 from hztune.measure.program import described
 from hztune.progress import Quiet
@@ -30,8 +30,8 @@ from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
 from hztune.study.ledger import Ledger, Rules
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
-from hztune.tune.request import understand
-from hztune.tune.session import tune
+from hztune.tuning.request import understand
+from hztune.tuning.session import tune
 
 from .conftest import SIMULATED, TWO_KNOBS, Kept, flat, row
 
@@ -170,8 +170,8 @@ def tuned(monkeypatch, tmp_path):
             at_rest = AtRest(inner, kept, loss, request.seeks_kept, leak_kb)
             return Kept(at_rest, sink)
 
-        monkeypatch.setattr("hztune.tune.session.executor_of", executor_of)
-        monkeypatch.setattr("hztune.tune.session.system_clock", clock)
+        monkeypatch.setattr("hztune.tuning.session.executor_of", executor_of)
+        monkeypatch.setattr("hztune.tuning.session.system_clock", clock)
         made = requested("larson", threads=2, space=str(space), out=tmp_path / "out", **options)
         return tune(understand(made), Quiet())
 

@@ -14,7 +14,7 @@ from hztune.blocks import Arm
 from hztune.store.log import LocalStudy
 from hztune.study.ledger import Ledger
 from hztune.study.search import Search
-from hztune.tune.candidates import TuneTarget, candidates
+from hztune.tuning.candidates import TuneTarget, candidates
 
 from .conftest import MACHINE, bench_of, flat, resident_kb, tell
 

@@ -13,7 +13,7 @@ import pytest
 from hztune import api, cli
 from hztune.allocator import live, loaded_program
 from hztune.cli.options import print_lines
-from hztune.verify.running import examine
+from hztune.verifying.running import examine
 
 OTHER = 12345
 TRAP = """

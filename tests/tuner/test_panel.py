@@ -24,9 +24,9 @@ from hztune.store.log import LocalStudy, recording
 from hztune.study.ledger import Ledger
 from hztune.study.panel import LOOKS, Panel, PanelExecutor, make, panel_interval
 from hztune.study.proof import Step
-from hztune.tune import session
-from hztune.tune.request import TuneRequest, understand
-from hztune.tune.story import Winner
+from hztune.tuning import session
+from hztune.tuning.request import TuneRequest, understand
+from hztune.tuning.story import Winner
 from hztune.workload import WorkloadSpec
 
 from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat

@@ -32,9 +32,9 @@ from hztune.study.proof import (
     prove_front,
 )
 from hztune.study.search import Search
-from hztune.tune.request import TuneRequest, understand
-from hztune.tune.session import tune
-from hztune.tune.story import Front
+from hztune.tuning.request import TuneRequest, understand
+from hztune.tuning.session import tune
+from hztune.tuning.story import Front
 from hztune.workload import WorkloadSpec
 
 from .conftest import QUIET, TWO_KNOBS, USUAL, bench_of, flat

@@ -20,8 +20,8 @@ from hztune.result import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
-from hztune.tune import session
-from hztune.tune.request import TuneRequest, understand
+from hztune.tuning import session
+from hztune.tuning.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
 from .conftest import QUIET, Kept, Stopped, spin_wins

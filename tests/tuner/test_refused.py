@@ -11,7 +11,7 @@ from hztune.api import request as requested
 from hztune.errors import UsageError
 from hztune.measure import program
 from hztune.measure.program import described
-from hztune.tune.request import understand
+from hztune.tuning.request import understand
 
 SERVER = {"server": "s {port}", "load": "l {port}"}
 FIXED = {"server": "redis-server --port 1", "load": "true"}

@@ -37,7 +37,7 @@ from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
 from hztune.study.ledger import ArmRecord, Ledger, interval_of
 from hztune.study.proof import Proof
-from hztune.tune import session
+from hztune.tuning import session
 
 from .conftest import tell
 

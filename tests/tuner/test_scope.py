@@ -22,7 +22,7 @@ from hztune.measure.program import described
 from hztune.measure.scope import entered, freezer, is_out_of_memory
 from hztune.profile import Objective, WorkloadId
 from hztune.quota import Quota, memory_text
-from hztune.verify.claim import targets
+from hztune.verifying.claim import targets
 from hztune.workload import WorkloadSpec
 
 from .measured import CONTROL, OpenProof

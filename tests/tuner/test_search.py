@@ -26,7 +26,7 @@ from hztune.study.ledger import FAR_BEHIND, Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proposer import Proposer, sampler_named
 from hztune.study.search import SLOTS, Search
-from hztune.tune.story import Winner
+from hztune.tuning.story import Winner
 
 from .conftest import SIMULATED, bench_of, flat, spin_wins
 

@@ -23,8 +23,8 @@ from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit
 from hztune.study.proof import prove
-from hztune.tune.story import Winner
-from hztune.verify.claim import Promise, measure
+from hztune.tuning.story import Winner
+from hztune.verifying.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
 from .conftest import MACHINE, QUIET, Kept, flat, spin_wins

@@ -21,7 +21,7 @@ from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proof import Proof
 from hztune.study.search import SLOTS, FastestGoal, Search
-from hztune.tune.story import Front, Story, Winner
+from hztune.tuning.story import Front, Story, Winner
 
 from .conftest import (
     MACHINE,

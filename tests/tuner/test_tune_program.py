@@ -12,8 +12,8 @@ from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Quiet
 from hztune.store.log import LocalStudy
-from hztune.tune.request import TuneRequest, understand
-from hztune.tune.session import _story, executor_of
+from hztune.tuning.request import TuneRequest, understand
+from hztune.tuning.session import _story, executor_of
 
 from .conftest import tell
 
@@ -41,7 +41,7 @@ def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune_here):
 def test_metric_and_settings_tell_studies_apart(hztune_here, monkeypatch):
     def identity(*words):
         seen = []
-        monkeypatch.setattr("hztune.tune.session.plan", lambda task: seen.append(task) or [])
+        monkeypatch.setattr("hztune.tuning.session.plan", lambda task: seen.append(task) or [])
         hztune_here("tune", "--dry-run", *words, "--", "true")
         return seen[0].identity
 

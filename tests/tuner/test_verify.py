@@ -30,8 +30,8 @@ from hztune.stats.question import Looks
 from hztune.stats.ratios import PairRatio
 from hztune.study.ledger import ArmRecord
 from hztune.study.limits import MemoryLimit
-from hztune.verify.claim import Promise, measure, verification
-from hztune.verify.running import examine
+from hztune.verifying.claim import Promise, measure, verification
+from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
 
 from .conftest import bench_of
@@ -189,7 +189,7 @@ def test_a_workload_is_measured_as_the_profile_has_it(here, tmp_path, monkeypatc
         asked.extend(specs)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
-    monkeypatch.setattr("hztune.verify.claim.executor_for", simulated)
+    monkeypatch.setattr("hztune.verifying.claim.executor_for", simulated)
     remote = WorkloadId("bench", "remote", "medium", {"remote": 70})
     path = saved(structs.replace(here, workload=remote, threads=3), tmp_path)
     assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4
@@ -213,7 +213,7 @@ def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if
     words, warnings, here, tmp_path, hztune_here, monkeypatch
 ):
     simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
-    monkeypatch.setattr("hztune.verify.claim.executor_for", simulated)
+    monkeypatch.setattr("hztune.verifying.claim.executor_for", simulated)
     path = saved(of_program(here, "sleep", "1"), tmp_path)
     done = hztune_here("verify", path, "--quiet", *words)
     assert done.returncode == 4

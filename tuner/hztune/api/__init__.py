@@ -44,12 +44,12 @@ if TYPE_CHECKING:
         process_statistics,
         trim_process,
     )
-    from hztune.compare.comparison import dumps as comparison_json
-    from hztune.compare.conduct import compare
-    from hztune.compare.conduct import specs_of as rows
-    from hztune.compare.contenders import parse as contenders
-    from hztune.compare.table import text as comparison_text
-    from hztune.compare.table import write as write_comparison
+    from hztune.comparing.comparison import dumps as comparison_json
+    from hztune.comparing.conduct import compare
+    from hztune.comparing.conduct import specs_of as rows
+    from hztune.comparing.contenders import parse as contenders
+    from hztune.comparing.table import text as comparison_text
+    from hztune.comparing.table import write as write_comparison
     from hztune.doctor import examine as doctor
     from hztune.export import find as find_format
     from hztune.export import profile_lines
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from hztune.result.summary import summary_lines
     from hztune.store.kept_command import read as command_of
     from hztune.suggest import suggest, suggestion_json, suggestion_text
-    from hztune.verify.history import unreadable as unreadable_history
-    from hztune.verify.running import examine
+    from hztune.verifying.history import unreadable as unreadable_history
+    from hztune.verifying.running import examine
     from hztune.workload import listing as workloads
 
 _HOMES = {

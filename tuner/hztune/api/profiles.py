@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hztune.machine import Machine
     from hztune.measure.program import Program
     from hztune.params import Param
-    from hztune.verify.claim import Verification
-    from hztune.verify.history import Kept, Recheck
+    from hztune.verifying.claim import Verification
+    from hztune.verifying.history import Kept, Recheck
 
 
 def export(tuned: Profile, form: str) -> str:
@@ -97,8 +97,8 @@ def verify(
         UsageError: It makes no claim, or is not for this program or workload.
         HztuneError: The control does not run.
     """
-    from hztune.verify import claim
-    from hztune.verify import history as checks
+    from hztune.verifying import claim
+    from hztune.verifying import history as checks
 
     told = reporter or Quiet()
     finding = claim.verify(tuned, programs, budget_s, seed, told, [Path(each) for each in traces])
@@ -115,7 +115,7 @@ def profiles_in(folder: str | Path) -> list[Kept]:
 
     UsageError: it cannot be read, or there is none.
     """
-    from hztune.verify import history as checks
+    from hztune.verifying import history as checks
 
     return checks.profiles_in(Path(folder))
 
@@ -126,7 +126,7 @@ def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
     It should when its term has passed since it was made or last held, when it did not hold, and
     when the machine, the kernel, a library or a program is not what it was.
     """
-    from hztune.verify import history as checks
+    from hztune.verifying import history as checks
 
     own = checks.read(tuned)
     here = checks.surroundings(tuned, programs)
@@ -138,14 +138,14 @@ def history(tuned: Profile | None = None) -> list[Recheck]:
 
     HztuneError: there is a history, and it may not be read.
     """
-    from hztune.verify import history as checks
+    from hztune.verifying import history as checks
 
     return checks.read_whole(tuned)[0]
 
 
 def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     """What was not the same in two checks: the machine, the kernel, a library, a program."""
-    from hztune.verify import history as checks
+    from hztune.verifying import history as checks
 
     return checks.changes(before, after.here)
 

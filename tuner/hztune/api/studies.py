@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hztune.measure.program import Program, ProgramOptions
     from hztune.progress import Reporter
     from hztune.result import Result
-    from hztune.tune.request import RequestOptions, TuneRequest
+    from hztune.tuning.request import RequestOptions, TuneRequest
     from hztune.workload import Goal
 
 
@@ -70,7 +70,7 @@ def request(
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
     from hztune.quota import Quota
-    from hztune.tune.request import TuneRequest, resting_plan, resting_program
+    from hztune.tuning.request import TuneRequest, resting_plan, resting_program
     from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget
@@ -118,10 +118,10 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
         UsageError: The request is not legal, and nothing was written.
         HztuneError: The measuring failed; what was measured is kept, and `resume` goes on with it.
     """
-    from hztune.tune.request import understand
+    from hztune.tuning.request import understand
 
     task = understand(asked)  # a mistake is told before the second that the next import takes
-    from hztune.tune.session import tune
+    from hztune.tuning.session import tune
 
     return tune(task, reporter or Quiet())
 
@@ -131,10 +131,10 @@ def plan(asked: TuneRequest) -> list[str]:
 
     UsageError: the request is not legal.
     """
-    from hztune.tune.request import understand
+    from hztune.tuning.request import understand
 
     task = understand(asked, look=False)
-    from hztune.tune.session import plan
+    from hztune.tuning.session import plan
 
     return plan(task)
 

@@ -33,7 +33,7 @@ from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageE
 from hztune.progress import reporter
 
 if TYPE_CHECKING:
-    from hztune.compare.comparison import Comparison
+    from hztune.comparing.comparison import Comparison
     from hztune.measure.program import Program
     from hztune.workload import WorkloadSpec
 

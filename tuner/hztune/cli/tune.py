@@ -1,6 +1,6 @@
 """`hztune tune`: from the options of a command line to a request, and from a result to its print.
 
-Values of options are judged in one place, the request (hztune.tune); here only their form is read.
+Values of options are judged in one place, the request (hztune.tuning); here their form is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hztune.progress import reporter
 if TYPE_CHECKING:
     from hztune.profile import Verdict
     from hztune.result import Result
-    from hztune.tune.request import TuneRequest
+    from hztune.tuning.request import TuneRequest
 
 _OF_WORKLOADS = frozenset({"idle_s", "rounds", "cpus", "memory"})  # that workloads have, too
 

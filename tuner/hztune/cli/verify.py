@@ -35,8 +35,8 @@ from hztune.progress import reporter
 if TYPE_CHECKING:
     from hztune.measure.program import Program
     from hztune.profile import Profile
-    from hztune.verify.claim import Verification
-    from hztune.verify.history import Kept
+    from hztune.verifying.claim import Verification
+    from hztune.verifying.history import Kept
 
 _STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}  # the exit status of an answer
 

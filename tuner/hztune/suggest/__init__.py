@@ -23,7 +23,7 @@ from hztune.progress import Quiet, Reporter, mib
 from hztune.recordings import at_most
 from hztune.suggest.ideas import Suggestion, best_of, command, ideas
 from hztune.suggest.look import Sight, looked_at
-from hztune.verify import history
+from hztune.verifying import history
 
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.2, 60.0
 _NOTE = "One look is no measurement: nothing was compared, and nothing is claimed."

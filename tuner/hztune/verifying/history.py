@@ -30,7 +30,7 @@ from hztune.measure.program import Program
 from hztune.profile import PROFILE, MachineId, Profile
 from hztune.schema import TIME_FORMAT, Created, Schema, Times, Whole, as_word, time_of
 from hztune.store import kept_command
-from hztune.verify.claim import Verification, VerifyAnswer
+from hztune.verifying.claim import Verification, VerifyAnswer
 
 _SHORT = 12
 _PROGRAM = "program:"

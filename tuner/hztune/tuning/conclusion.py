@@ -41,8 +41,8 @@ from hztune.stats.ratios import log_memory_ratio
 from hztune.study.calibration import Calibration
 from hztune.study.counters import counter_changes, fresh_outcomes
 from hztune.study.ledger import Ledger
-from hztune.tune.request import Task, TuneRequest
-from hztune.tune.story import Story, Winner
+from hztune.tuning.request import Task, TuneRequest
+from hztune.tuning.story import Story, Winner
 from hztune.workload import METRICS
 
 _LEAST_PAIRS = 3

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 from hztune import files
 from hztune.arguments import printable
-from hztune.compare.comparison import Comparison
-from hztune.compare.contenders import Amount
-from hztune.compare.gate import Ruling, whole
-from hztune.compare.standings import Standing, Standings, geometric_mean
+from hztune.comparing.comparison import Comparison
+from hztune.comparing.contenders import Amount
+from hztune.comparing.gate import Ruling, whole
+from hztune.comparing.standings import Standing, Standings, geometric_mean
 from hztune.stats.intervals import Interval
 
 COLUMNS = (

@@ -21,10 +21,10 @@ from msgspec import Meta, Struct, field
 
 from hztune import files, version
 from hztune.blocks import Arm, Block, Outcome, Status, Turn, overall_rate
-from hztune.compare.contenders import ComparedRow, Contender, ProgramSpec
-from hztune.compare.gate import Gate, GateAnswer, Horizon, Ruling, whole
-from hztune.compare.match import Measured, Unfinished, failing
-from hztune.compare.standings import Standing, Standings
+from hztune.comparing.contenders import ComparedRow, Contender, ProgramSpec
+from hztune.comparing.gate import Gate, GateAnswer, Horizon, Ruling, whole
+from hztune.comparing.match import Measured, Unfinished, failing
+from hztune.comparing.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Value

@@ -25,8 +25,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from hztune.blocks import Arm, Block
-from hztune.compare.contenders import ComparedRow, Contender, amount_of
-from hztune.compare.gate import (
+from hztune.comparing.contenders import ComparedRow, Contender, amount_of
+from hztune.comparing.gate import (
     MOST_PAIRS,
     Gate,
     Horizon,
@@ -35,7 +35,7 @@ from hztune.compare.gate import (
     how_often,
     is_settled_by_failure,
 )
-from hztune.compare.standings import Standings, standings
+from hztune.comparing.standings import Standings, standings
 from hztune.errors import OutOfTime, StoppedByUser, UsageError
 from hztune.measure import Executor
 from hztune.progress import Reporter, duration

@@ -31,10 +31,10 @@ from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Panel, make
 from hztune.study.search import SLOTS
-from hztune.tune.conclusion import metric_of, program_metric, result_of
-from hztune.tune.on_program import LastProof
-from hztune.tune.request import Task, TuneRequest
-from hztune.tune.story import Front, Story, Winner
+from hztune.tuning.conclusion import metric_of, program_metric, result_of
+from hztune.tuning.on_program import LastProof
+from hztune.tuning.request import Task, TuneRequest
+from hztune.tuning.story import Front, Story, Winner
 
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from hztune import files
 from hztune.arguments import counts, listed
 from hztune.blocks import Block
-from hztune.compare.comparison import Comparison, dumps, load, started
-from hztune.compare.contenders import (
+from hztune.comparing.comparison import Comparison, dumps, load, started
+from hztune.comparing.contenders import (
     ComparedRow,
     Contender,
     FileIdentity,
@@ -26,8 +26,8 @@ from hztune.compare.contenders import (
     refuse_glibc,
     require,
 )
-from hztune.compare.gate import Gate
-from hztune.compare.match import (
+from hztune.comparing.gate import Gate
+from hztune.comparing.match import (
     LEAST_BUDGET_S,
     LEAST_PAIRS,
     Effort,

@@ -28,7 +28,7 @@ from hztune.rests import DEFAULT_IDLE_S, MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
 from hztune.study.calibration import PANEL_LEAST_S, PANEL_SHARE, Division
 from hztune.study.limits import OF_LOAD, LossLimit, MemoryLimit, memory_limit
-from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
+from hztune.tuning.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import Goal, WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0

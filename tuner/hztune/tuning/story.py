@@ -60,7 +60,7 @@ from hztune.study.proof import (
     prove_front,
 )
 from hztune.study.search import FastestGoal, Search
-from hztune.tune.on_program import LastProof, price_words
+from hztune.tuning.on_program import LastProof, price_words
 from hztune.workload import METRICS
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from hztune.blocks import CPU_TIME, Block, Outcome, fixed
-from hztune.compare.contenders import Amount
-from hztune.compare.gate import Horizon
+from hztune.comparing.contenders import Amount
+from hztune.comparing.gate import Horizon
 from hztune.result.kept import Keeper, keeper
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.noise import pooled_mean
