@@ -21,6 +21,7 @@ enum {
     MS_MAX = 24 * 3600 * 1000,
     NS_PER_MS = 1000000,
     LOOK_NS = 20 * NS_PER_MS, /* between two looks at stdin while a service goes on */
+    ASK_AGAIN = 4,            /* times the span is gone: a run that goes on is asked to end again */
     WORDS_MAX = 1000000,      /* of a job */
     ANSWER_MAX = 64,          /* an answer on stdin */
     STATUS_INTERRUPTED = 143, /* 128 + SIGTERM */
@@ -47,12 +48,14 @@ static void go(hz_unit *unit)
     if (!unit->main.is_open) hz_job_open(&unit->main);
 }
 
-/* Asks a program to end by a signal. One that is stopped gets it when it goes on. */
-static void ask_to_end(const hz_alternate *all, hz_unit *unit)
+/* Asks a program to end by a signal. One that is stopped gets it when it goes on; one that is still
+ * starting may lose it, as Python does, and is asked again. */
+static void ask_to_end(hz_unit *unit)
 {
     hz_job *job = &unit->main;
-    if (all->span_ns == 0 || job->was_asked || unit->active_ns < all->span_ns) return;
-    if (job->ended_ns == 0) job->was_asked = kill(-job->program, SIGINT) == 0;
+    if (job->ask_ns == 0 || job->ended_ns != 0 || unit->active_ns < job->ask_ns) return;
+    job->was_asked |= kill(-job->program, SIGINT) == 0;
+    job->ask_ns *= ASK_AGAIN;
 }
 
 /* Why a run must not go on, though its program has not ended; NULL: it may. */
@@ -113,7 +116,7 @@ static void give_unit_turn(hz_alternate *all, hz_unit *unit)
         const int64_t now_ns = ended_ns != 0 ? ended_ns : hz_clock_ns();
         count_turn(unit, now_ns - start_ns - (ended_ns != 0 ? 0 : stood_ns));
         start_ns = now_ns;
-        ask_to_end(all, unit);
+        ask_to_end(unit);
         const char *reason = ended_ns == 0 ? reason_to_end(all, unit) : NULL;
         if (reason != NULL) hz_job_end(all, unit, &unit->main, reason);
         is_last = !alone;

@@ -46,7 +46,7 @@
  *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; stopped:
  *          it stopped itself; failed: its service has ended; interrupted), or null: then `result`
  *          tells how it ended. asked: whether it was asked to end before (--span-ms, by SIGINT to
- *          its group).
+ *          its group, and again after four times as long).
  *          position: place of its first turn in that round; start_ns: when that began,
  *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
@@ -96,7 +96,8 @@ typedef struct hz_job {
     bool is_gone;          /* whether hz-launch has ended, or was never started */
     int64_t ended_ns;      /* when the program was seen to have ended; 0: it has not */
     const char *killed_as; /* why we ended it, or NULL */
-    bool was_asked;        /* whether it was asked to end */
+    int64_t ask_ns;        /* own time after which it is asked to end, or again; 0: never */
+    bool was_asked;        /* whether it was asked */
     char report[HZ_REPORT_BYTES]; /* hz-launch's */
     size_t report_bytes;          /* its length so far */
 } hz_job;

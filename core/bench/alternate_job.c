@@ -137,7 +137,8 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         hz_fail("cannot make a socket: %s", strerror(errno));
     *job = (hz_job){
-        .words = job->words, .word_count = job->word_count, .program_fd = -1, .gate = ends[0]};
+        .words = job->words, .word_count = job->word_count, .program_fd = -1, .gate = ends[0],
+        .ask_ns = all->span_ns};
     hz_child_start(&job->keeper, &(hz_spawn){.argv = job_words(unit, job),
                                              .given_fd = ends[1],
                                              .gate_fd = -1,
