@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 19100, "modules": 134, "functions": 1743, "classes": 266, "docstrings": 3331},
-    "tests": {"code": 17300},
+    "tests": {"code": 17400},
     "experiments": {"code": 5100},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
