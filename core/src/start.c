@@ -85,10 +85,21 @@ static void read_switch(const settings *asked, const char *variable, const char 
 {
     const char *value = value_of(variable, name);
     if (value == NULL) return;
-    const bool is_off = value[0] == '\0' || strcmp(value, "0") == 0;
+    const bool is_off = value[0] == '\0' || strcmp(value, "0") == 0, before = *is_on;
     *is_on = !is_off;
-    if (!is_off && strcmp(value, "1") != 0)
-        setting_refuse(asked, name, " is neither 0 nor 1", "it is taken as 1");
+    if (is_off || strcmp(value, "1") == 0) return;
+    setting_refuse(asked, name, " is neither 0 nor 1", "it is ignored");
+    *is_on = before;
+}
+
+static void read_stats_path(settings *asked, const char *variable)
+{
+    const char *value = value_of(variable, "HZ_STATS");
+    if (value == NULL) return;
+    if (strlen(value) < sizeof process.stats_path)
+        asked->stats_path = value;
+    else
+        setting_refuse(asked, "HZ_STATS", " is too long for a path", "it is ignored");
 }
 
 /* HZ_STRICT comes first, wherever it stands: it says what becomes of wrong values of the others. */
@@ -97,10 +108,9 @@ static void read_service_variables(settings *asked)
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++)
         read_switch(asked, *variable, "HZ_STRICT", &asked->strict);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        const char *value;
         read_switch(asked, *variable, "HZ_CONFIRM", &asked->confirm);
         read_switch(asked, *variable, "HZ_CONTROL", &asked->control);
-        if ((value = value_of(*variable, "HZ_STATS")) != NULL) asked->stats_path = value;
+        read_stats_path(asked, *variable);
     }
 }
 
@@ -260,8 +270,7 @@ static bool start_once(const settings *asked)
     put_in_effect(&asked->config);
     process.confirm = asked->confirm;
     process.control = asked->control;
-    if (asked->stats_path != NULL && strlen(asked->stats_path) < sizeof process.stats_path)
-        (void)strcpy(process.stats_path, asked->stats_path);
+    if (asked->stats_path != NULL) (void)strcpy(process.stats_path, asked->stats_path);
     const uint32_t cpus = resolve();
     hz_shards = hz_arena_make() ? hz_meta_alloc(hz_map.shards * sizeof(hz_shard)) : NULL;
     if (hz_shards == NULL) return false;

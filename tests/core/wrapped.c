@@ -1,12 +1,11 @@
 /*
  * Preloaded, it stands before the functions of the C library that hz calls (wrapped.def has a row
  * for each), and allocates and frees whenever hz or the program calls one; also where that makes hz
- * call another one, a few levels deep.
+ * call another one. So each of them is once the only one that allocates before hz has started.
  */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdlib.h>
-
-enum { DEPTH_MOST = 3 };
 
 static const struct {
     const char *name, *version;
@@ -17,7 +16,8 @@ static const struct {
 };
 
 static void *behind[sizeof functions / sizeof *functions];
-static _Thread_local unsigned depth __attribute__((tls_model("initial-exec")));
+static _Thread_local bool is_under[sizeof functions / sizeof *functions]
+    __attribute__((tls_model("initial-exec")));
 
 static void allocate_and_free(void)
 {
@@ -29,10 +29,12 @@ static void allocate_and_free(void)
 
 __attribute__((visibility("hidden"))) void *wrapped_behind(size_t number)
 {
-    if (depth++ < DEPTH_MOST) allocate_and_free();
+    const bool was_under = is_under[number];
+    is_under[number] = true;
+    if (!was_under) allocate_and_free();
     if (behind[number] == NULL)
         behind[number] = dlvsym(RTLD_NEXT, functions[number].name, functions[number].version);
-    depth--;
+    is_under[number] = was_under;
     return behind[number];
 }
 
