@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19100, "modules": 134, "functions": 1743, "classes": 266, "docstrings": 3331},
-    "tests": {"code": 17400},
+    "tuner": {"code": 19300, "modules": 136, "functions": 1757, "classes": 265, "docstrings": 3486},
+    "tests": {"code": 17500},
     "experiments": {"code": 5100},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},

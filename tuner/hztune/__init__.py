@@ -1,6 +1,24 @@
-"""Finds the allocator configuration that is best for a workload on a machine, and proves it.
+"""Finds the allocator configuration that is best for a program, and proves it.
 
-`hztune.api` has a function for everything that the command line does.
+    import hztune
+
+    result = hztune.tune(program=["./server", "--selftest"], budget="5m")
+    print(result.profile.claim.verdict, result.profile.claim.ratio, result.profile.params)
+    pandas.DataFrame(result.blocks)  # or polars: all that was measured
+
+tune          searches a configuration; for a program, a workload, or a function of yours
+compare       allocators, profiles or builds side by side, also as a gate
+verify        measures the claim of a profile again; load_profile reads one
+environment   the variables of a profile, for subprocess.run(..., env=)
+program       describes a program or a server: what it prints, what stands around it
+
+They return frozen values with named fields, or raise an HztuneError (UsageError: something asked
+for is not legal) whose text is one sentence. A measurement takes seconds to hours. `help` of each
+explains its arguments.
+
+Stable is what is in `hztune.__all__`: its names, their arguments, and the fields of what they
+return. A later version adds to it; what it takes away, a version before it warns of. All else, also
+`hztune.api`, may change with each version.
 """
 
 from __future__ import annotations
@@ -9,8 +27,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hztune import api as api
+    from hztune.api.stable import (
+        Comparison,
+        HztuneError,
+        Profile,
+        Program,
+        Result,
+        UsageError,
+        Verification,
+        compare,
+        environment,
+        load_profile,
+        program,
+        tune,
+        verify,
+    )
 
     __version__: str
+
+__all__ = [
+    "Comparison", "HztuneError", "Profile", "Program", "Result", "UsageError", "Verification",
+    "compare", "environment", "load_profile", "program", "tune", "verify",
+]  # fmt: skip
 
 
 def version() -> str:
@@ -20,11 +58,17 @@ def version() -> str:
     return installed_version("hztune")
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", *globals()]
+
+
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return version()
-    if name != "api":
-        raise AttributeError(f"hztune has no {name!r}; hztune.api has all that it does")
     from importlib import import_module
 
-    return import_module("hztune.api")
+    if name == "api":
+        return import_module("hztune.api")
+    if name not in __all__:
+        raise AttributeError(f"hztune has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module("hztune.api.stable"), name)

@@ -61,8 +61,9 @@ TERM_DAYS = 90  # after which a profile should be measured again, if it does not
 MOST_TERM_DAYS = 36500
 MOST_SEED = 2**63 - 1
 
-Trouble = Literal["speed", "memory", "failure", "known", "trace"]
-"""`known`: not measured here. `trace`: it was proved on a trace, and not on the program."""
+Trouble = Literal["speed", "memory", "failure", "known", "trace", "unseen"]
+"""`known`: not measured here. `trace`: it was proved on a trace, and not on the program; `unseen`:
+by a function of the user's, whose processes nobody looked at."""
 _MANY_TIMES = 0.5  # times of speed below which a loss is told as a factor
 
 _Metric = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}\Z")]
@@ -212,7 +213,7 @@ class Caution(Schema, frozen=True):
         cause = " ".join(f"{name}={value}" for name, value in self.params.items())
         if self.what == "known":
             return f"known risk of {cause}: {self.on}"
-        if self.what == "trace":
+        if self.what in ("trace", "unseen"):
             return self.on
         effect = "a process failed"
         if self.what == "memory" and self.ratio:

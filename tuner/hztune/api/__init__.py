@@ -1,10 +1,6 @@
-"""What hztune does, one function each: the command line calls these, and so may your Python.
+"""What hztune does, one function each, as the command line calls them; they may change with it.
 
-    from hztune import api
-
-    result = api.tune(api.request("larson", threads=32, budget="60s"))
-    print(result.profile.claim.ratio, result.profile.params)
-    api.report(result.folder)
+What stays is in `hztune` itself, of which `help(hztune)` tells.
 
 A study, a comparison and a verification measure: they take seconds to hours and start processes.
 Every error is an `HztuneError` whose text is one sentence: a `UsageError` where something that was
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
         spaces,
         verify,
     )
-    from hztune.api.studies import plan, program, request, sample_columns, samples, tune
+    from hztune.api.studies import plan, request, sample_columns, samples, tune
     from hztune.attach.diagnosis import (
         change_process,
         diagnose,
@@ -60,6 +56,7 @@ if TYPE_CHECKING:
     from hztune.govern.policy import shipped as policies
     from hztune.govern.steer import governed_child
     from hztune.govern.steer import steered as govern
+    from hztune.measure.program import described as program
     from hztune.measure.program import named as named_programs
     from hztune.profile import dumps as profile_json
     from hztune.profile import load as load_profile

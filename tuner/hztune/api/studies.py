@@ -11,81 +11,69 @@ from hztune.errors import UsageError
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from hztune.measure.program import Program, ProgramOptions
+    from hztune.measure.program import Measure, Program, Programs
     from hztune.progress import Reporter
     from hztune.result import Result
-    from hztune.tuning.request import RequestOptions, TuneRequest
+    from hztune.tuning.request import TuneRequest
     from hztune.workload import Goal
-
-
-def program(argv: Sequence[str] = (), **options: Unpack[ProgramOptions]) -> Program:
-    """A program of yours that can be tuned, compared or verified on.
-
-    `argv`: its words; () where `server` is given. `options`: as those of the command line;
-    `ProgramOptions` explains each. UsageError: they exclude each other.
-    """
-    from hztune.measure.program import described
-
-    if isinstance(argv, str):
-        raise UsageError(f"the program {argv!r} is one text; give its words: ('ls', '-l')")
-    return described(tuple(argv), **options)
 
 
 def request(
     workload: str | None = None,
     *,
-    program: Program | Sequence[Program] | None = None,
+    program: Programs | None = None,
+    measure: Measure | None = None,
+    maximize: bool = False,
     threads: int | None = None,
     params: Sequence[str] = (),
     objective: Goal = "throughput",
     allocator: str | None = None,
     budget: str | float = "3m",
+    max_rss: str = "",
+    max_kept: str = "",
+    max_loss: str = "5%",
+    pareto: str = "",
+    panel: bool | None = None,
+    prove_on: Program | None = None,
     idle_s: float = 0.0,
     rounds: int | None = None,
     cpus: float | None = None,
     memory: str = "",
+    space: str = "",
+    allow_keeping: bool = False,
+    trials: int | None = None,
+    seed: int = 1,
+    sampler: str = "sparse",
+    on: str = "",
+    term_days: int = 90,
     out: str | Path | None = None,
-    **others: Unpack[RequestOptions],
+    resume: bool = False,
+    command: tuple[str, ...] = (),
 ) -> TuneRequest:
-    """What to tune, for `tune`; it is judged there.
+    """What to tune, for `tune`; it is judged there. `help(hztune.tune)` explains the arguments.
 
     Args:
-        workload: Built-in workloads, "larson" or "larson,remote@main"; None: `program` is given.
-        program: A program of yours, from `program`, or several, from `named_programs`.
-        threads: Threads of the workload; None: as many as there are CPUs.
-        params: "KEY=VALUE", parameters of the workload.
-        objective: "throughput", "p99" (of a workload), or "kept": memory at rest.
-        allocator: A name, several with commas, or "any"; None: "any" for a program, else "hz".
-        budget: Time for all of it: "90s", "5m", or seconds.
-        idle_s: Of a workload: seconds of rest until its memory is read; 0: 2 where it is needed.
-        rounds: Of a workload: loads, each with such a rest behind it.
-        cpus: Of a workload: CPUs of the container in which it is measured; None: all.
-        memory: Of a workload: memory of that container, "512M"; "": all.
-        out: The results directory; None: a new one under hztune-results/.
-        others: Further fields of `TuneRequest`, which explains them.
+        command: The words that ask for it, kept beside the profile.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
+    given = dict(locals())
     from hztune.quota import Quota
     from hztune.tuning.request import TuneRequest, resting_plan, resting_program
     from hztune.workload import workloads_named
 
-    budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget
-    whole: dict[str, Any] = {
-        **others,
-        "budget_s": budget_s,
-        "out": None if out is None else Path(out),
-    }
-    if not program:
+    fields = TuneRequest.__dataclass_fields__.keys() & given.keys()
+    whole = {name: given[name] for name in fields - {"workload", "program", "allocator"}}
+    whole |= {"budget_s": seconds_of(budget), "out": None if out is None else Path(out)}
+    asked = asked_programs(program, measure, maximize=maximize)
+    if not asked:
         if not workload:
             raise UsageError(
                 "--workload is missing; `hztune list workloads` prints them (or give a program of "
                 "your own after --, several with --command, or a --server)"
             )
-        rest, quota = resting_plan(idle_s, rounds, objective, others), Quota.of(cpus, memory)
+        rest, quota = resting_plan(idle_s, rounds, objective, given), Quota.of(cpus, memory)
         specs = workloads_named(workload, params, threads)
         specs = tuple(spec.resting(rest) for spec in specs) if rest else specs
         specs = tuple(spec.within(quota) for spec in specs) if quota else specs
@@ -93,9 +81,9 @@ def request(
         return TuneRequest(first, beside=tuple(beside), allocator=allocator or "hz", **whole)
     of_workloads = dict(workload=workload, threads=threads, param=params, idle_s=idle_s,
                         rounds=rounds, cpus=cpus, memory=memory)  # fmt: skip
-    if given := [name for name, value in of_workloads.items() if value]:
+    if stray := [name for name, value in of_workloads.items() if value]:
         raise UsageError(
-            f"{given[0]} is of workloads, and not for a program of your own: what belongs to that "
+            f"{stray[0]} is of workloads, and not for a program of your own: what belongs to that "
             "stands beside it"
         )
     if objective == "p99":
@@ -103,9 +91,33 @@ def request(
             "--objective p99 is for workloads; a program of yours is judged by its time, or by "
             "what --metric-regex or --metric-cmd finds"
         )
-    asked = program if isinstance(program, Sequence) else (program,)
-    one, *more = (resting_program(each, objective, others) for each in asked)
+    one, *more = (resting_program(each, objective, given) for each in asked)
     return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **whole)
+
+
+def asked_programs(
+    program: Programs | None, measure: Measure | None = None, *, maximize: bool = False
+) -> list[Program]:
+    """The programs that somebody means; UsageError: one is not legal, or two exclude each other."""
+    from hztune.measure.program import Program, called, described
+
+    if measure is not None:
+        if program:
+            raise UsageError("program and measure exclude each other; give one of them")
+        return [called(measure, maximize=maximize)]
+    if maximize:
+        raise UsageError("maximize is of measure; a program prints its figure: metric_regex")
+    if isinstance(program, Program):
+        return [program]
+    several = [each for each in program or () if isinstance(each, Program)]
+    if several or not program:
+        return several
+    return [described([each for each in program if isinstance(each, str)])]
+
+
+def seconds_of(budget: str | float) -> float:
+    """Seconds of a time as people write it, "90s", or as a number."""
+    return parse_duration(budget, "--budget") if isinstance(budget, str) else budget
 
 
 def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:

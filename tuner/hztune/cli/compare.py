@@ -215,7 +215,9 @@ def _rows(
         return [*api.rows(workloads, threads, params)]
     if threads or params:
         raise UsageError("--threads and --param are for workloads; a program has its arguments")
-    return [*api.named_programs(commands, **about)] if commands else [api.program(words, **about)]
+    if commands:
+        return [*api.named_programs(commands, api.program(("{}",), **about))]
+    return [api.program(words, **about)]
 
 
 def _is_open(specs: list[WorkloadSpec | Program]) -> bool:

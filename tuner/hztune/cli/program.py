@@ -123,7 +123,7 @@ def programs_of(
             "give each with --command NAME='PROGRAM ARGS'"
         )
     if commands:
-        return api.named_programs(commands, **about)
+        return api.named_programs(commands, api.program(("{}",), **about))
     return (api.program(words, **about),) if words or about["server"] else ()
 
 

@@ -29,8 +29,10 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.rests import Rested
+from hztune.result.columns import block_columns
 from hztune.schema import Created, Schema, as_text
 from hztune.stats.intervals import Interval
+from hztune.store.rows import Columns
 from hztune.workload import WorkloadSpec
 
 SCHEMA: Literal["hztune-comparison/1"] = "hztune-comparison/1"
@@ -90,6 +92,12 @@ class Comparison:
             for row in self.rows
             for words in failing(self.contenders, row.blocks, 0.5).values()
         ]
+
+    @property
+    def blocks(self) -> Columns:
+        """All that was measured, as columns: a row for each contender of each block."""
+        measured = ((row.spec.label, block) for row in self.rows for block in row.blocks)
+        return block_columns(measured, [each.name for each in self.contenders])
 
     @property
     def standings(self) -> tuple[Standings, ...]:

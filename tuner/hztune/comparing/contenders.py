@@ -24,7 +24,7 @@ from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck, confirmation_fault
-from hztune.measure.program import OPEN, Program
+from hztune.measure.program import CALLED, OPEN, Program
 from hztune.params import Value
 from hztune.profile import hash_of_words
 from hztune.workload import WorkloadSpec
@@ -247,6 +247,9 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
             for contender in contenders:
                 loaded_program.inspect(contender.words[0])
             continue
+        if program.call is not None:
+            remarks.append(CALLED)
+            continue
         found = loaded_program.inspect(program.argv[0])
         if needed and (obstacle := found.obstacle) is not None:
             raise UsageError(obstacle)
@@ -258,7 +261,7 @@ def refuse_glibc(programs: Sequence[Program], contenders: Sequence[Contender]) -
     """Refuses glibc under a program that is linked with another malloc."""
     asked = [each.name for each in contenders if each.arm.allocator == "glibc"]
     for program in programs if asked else ():
-        if (why := glibc_obstacle(program)) is not None:
+        if program.call is None and (why := glibc_obstacle(program)) is not None:
             raise UsageError(
                 f"{asked[0]} cannot be measured under {program.label}: {why}; leave it out, or "
                 f"preload the C library: GLIBC={allocator.get('glibc').installed().path}"

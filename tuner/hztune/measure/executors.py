@@ -24,7 +24,7 @@ from hztune.measure.program import (
     can_have_networks,
 )
 from hztune.measure.turns import TurnExecutor, tempo_for
-from hztune.measure.whole import MEMORY_SHARE, RunExecutor
+from hztune.measure.whole import MEMORY_SHARE, CallExecutor, RunExecutor
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
@@ -174,6 +174,8 @@ def executor_for(
     def made(target: Program | WorkloadSpec, sink: Sink | None) -> Executor:
         if isinstance(target, Program):
             own = identity or program_identity(target, inside)
+            if target.call is not None:
+                return CallExecutor(target, sink, seed=seed, identity=own)
             prefix = f"{target.label}: " if len(targets) > 1 else ""
             return ProgramExecutor(
                 target,
@@ -198,7 +200,7 @@ def executor_for(
 def program_identity(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
     """The check by the allocators' adapters, whose probes run as the program does."""
     path = shutil.which(program.argv[0])
-    return AllocatorIdentity(Path(path) if path else None, inside)
+    return AllocatorIdentity(Path(path) if path else None, inside, seen=program.call is None)
 
 
 def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:

@@ -57,8 +57,11 @@ def user_settings() -> dict[str, str]:
 
 
 class AllocatorIdentity:
-    def __init__(self, program: Path | None = None, inside: Iterable[Installed] = ()) -> None:
-        self._program = program
+    def __init__(
+        self, program: Path | None = None, inside: Iterable[Installed] = (), *, seen: bool = True
+    ) -> None:
+        """`seen`: whether processes will be looked at; where none is, a probe speaks for them."""
+        self._program, self._is_seen = program, seen
         self._user = user_settings()
         self.base: Mapping[str, str] = {
             n: value for n, value in os.environ.items() if n not in self._user
@@ -128,13 +131,13 @@ class AllocatorIdentity:
             environment = adapter.environment(arm.config, installed)
         except UsageError as error:
             return Fault("rejected", str(error))
-        if not adapter.confirms:
+        if not (adapter.confirms and self._is_seen):
             try:
                 answers = adapter.read_back(environment, installed, self._program)
                 adapter.verify(arm.config, answers)
             except WrongConfiguration as error:
                 return Fault("wrong_config", str(error))
-        return adapter.confirm_environment(environment)
+        return adapter.confirm_environment(environment) if self._is_seen else environment
 
     def _find(self, adapter: Adapter) -> Installed:
         if adapter.name not in self._installed:

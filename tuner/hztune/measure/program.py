@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -28,19 +28,21 @@ from hztune.rests import DEFAULT_IDLE_S, RestPlan
 from hztune.scratch import require_plain
 from hztune.workload import WorkloadSpec
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 Rate = Callable[[float, str], "float | Fault"]
 """From a run's wall seconds and what it printed to its rate, or to why it has none."""
 
 Counts = Callable[[str], "tuple[Mapping[str, int], Mapping[str, int]]"]
 """From what a run printed: what its allocator counted, and what is known of the whole process."""
 
+Measure = Callable[[dict[str, str]], float]
+"""A function of the user's: from the environment of a fresh process to its seconds, or a figure."""
+
 Better = Literal["higher", "lower"]
 By = Literal["turns", "runs"]
 
 OPEN = "{}"  # stands first in a program's words where each arm brings its own command
+
+CALLED = "measured by a function of yours: hztune does not see which allocator its processes have"
 
 OUTPUT_BYTES = 64 << 20  # most that a program may print when its output matters
 
@@ -129,6 +131,7 @@ class Program:
     quota: Quota | None = None  # the container of each run; None: it has the machine
     has_network: bool = False  # whether each copy of a server, with its load, has its own
     input: Input | None = None  # what each run reads on stdin
+    call: Measure | None = None  # measures in its place, and starts what it likes; None: it is run
     #: The options that described it, without those that stood at their defaults.
     asked: tuple[tuple[str, object], ...] = field(default=(), compare=False)
 
@@ -196,6 +199,9 @@ class Program:
         return self.rate(wall_s, stdout) if self.rate else 1.0 / wall_s
 
 
+Programs = Program | Sequence[Program] | Sequence[str]  # several, or the words of one
+
+
 def bench_program(
     spec: WorkloadSpec,
     seconds: float = 1.0,
@@ -223,47 +229,67 @@ def bench_program(
     )
 
 
-class ProgramOptions(TypedDict, total=False):
-    metric_regex: str  # the number in what it prints, in a group; "": its time is measured
-    metric_cmd: str  # a shell command that reads what it printed and prints the number
-    lower_is_better: bool  # whether a lower number is the better one
-    prepare: str  # a shell command before each run, untimed
-    cleanup: str  # a shell command after each run, untimed
-    check: str  # a shell command that reads what it printed, and fails where that is wrong
-    warmup: int  # uncounted runs before the first one; 1
-    timeout: float  # seconds; a run that takes longer is hanging; 600
-    ready_timeout: float  # seconds; a server that takes longer to answer is hanging; 60
-    server: str  # the command of a server, which is started afresh for each run
-    load: str  # what puts the server under load
-    ready: str  # a shell command that succeeds as soon as the server answers
-    ready_port: int | None  # or the TCP port on which it then answers
-    idle_s: float  # seconds after the load until its memory is read again
-    rounds: int | None  # loads, each with such a rest behind it; None: one
-    rests: str  # what the line on stdout matches by which a program says that its load has ended
-    cpus: float | None  # CPUs of the container in which it is measured; None: all
-    memory: str  # memory of that container, as written: "512M"; "": all
-    name: str  # how it is called; "": like its file
-    by: By | None  # None: as is found out
-    input: str  # a file that every run reads on stdin; "-": what stdin is redirected from
+def described(
+    argv: Sequence[str] = (),
+    *,
+    metric_regex: str = "",
+    metric_cmd: str = "",
+    lower_is_better: bool = False,
+    prepare: str = "",
+    cleanup: str = "",
+    check: str = "",
+    warmup: int = 1,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    ready_timeout: float = DEFAULT_READY_S,
+    server: str = "",
+    load: str = "",
+    ready: str = "",
+    ready_port: int | None = None,
+    idle_s: float = 0.0,
+    rounds: int | None = None,
+    rests: str = "",
+    cpus: float | None = None,
+    memory: str = "",
+    name: str = "",
+    by: By | None = None,
+    input: str = "",
+) -> Program:
+    """A program of yours that can be tuned, compared or verified on.
 
+    Args:
+        argv: Its words, ("./program", "-x"); () where `server` is given.
+        metric_regex: Finds the number in what it prints, in a group; "": its time is measured.
+        metric_cmd: A shell command that reads what it printed and prints the number.
+        lower_is_better: Whether a lower number is the better one.
+        prepare: A shell command before each run, untimed.
+        cleanup: A shell command after each run, untimed.
+        check: A shell command that reads what it printed, and fails where that is wrong.
+        warmup: Uncounted runs before the first one.
+        timeout: Seconds; a run that takes longer is hanging.
+        ready_timeout: Seconds; a server that takes longer to answer is hanging.
+        server: The command of a server, which is started afresh for each run.
+        load: What puts the server under load.
+        ready: A shell command that succeeds as soon as the server answers.
+        ready_port: Or the TCP port on which it then answers.
+        idle_s: Seconds after the load until its memory is read again.
+        rounds: Loads, each with such a rest behind it; None: one.
+        rests: What the line on stdout matches by which a program says that its load has ended.
+        cpus: CPUs of the container in which it is measured; None: all.
+        memory: Memory of that container, as written: "512M"; "": all.
+        name: How it is called; "": like its file.
+        by: "turns" or "runs"; None: as is found out.
+        input: A file that every run reads on stdin; "-": what stdin is redirected from.
 
-_DEFAULTS = {
-    "warmup": 1, "timeout": DEFAULT_TIMEOUT_S, "ready_timeout": DEFAULT_READY_S, "input": STDIN,
-}  # fmt: skip
-
-
-def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> Program:
-    """The program that words and options describe, as the command line names them."""
-    if unknown := options.keys() - ProgramOptions.__annotations__.keys():
-        raise TypeError(f"a program has no option {min(unknown)!r}")
-    server, prepare = options.get("server", ""), options.get("prepare", "")
-    ready_s, idle_s = options.get("ready_timeout", DEFAULT_READY_S), options.get("idle_s", 0.0)
-    by, rests, rounds = options.get("by"), options.get("rests", ""), options.get("rounds")
-    timeout_s, warmups = options.get("timeout", DEFAULT_TIMEOUT_S), options.get("warmup", 1)
-    within("--warmup", warmups, 0, _MOST_WARMUPS)
-    within("--timeout", timeout_s, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
-    within("--ready-timeout", ready_s, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
-    quota = Quota.of(options.get("cpus"), options.get("memory", ""))
+    Raises:
+        UsageError: They exclude each other, or one is not legal.
+    """
+    options = {key: value for key, value in locals().items() if key != "argv"}
+    if isinstance(argv, str):
+        raise UsageError(f"the program {argv!r} is one text; give its words: ('ls', '-l')")
+    within("--warmup", warmup, 0, _MOST_WARMUPS)
+    within("--timeout", timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
+    within("--ready-timeout", ready_timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
+    quota = Quota.of(cpus, memory)
     _refuse(
         {
             "a program has no words; give what is run, and its arguments": not (server or argv),
@@ -273,23 +299,23 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
         }
     )
     made = Program(
-        argv=command_words(server, "--server") if server else argv,
-        rate=_metric(options),
+        argv=command_words(server, "--server") if server else tuple(argv),
+        rate=_metric(metric_regex, metric_cmd, lower=lower_is_better),
         prepare=prepare,
-        cleanup=options.get("cleanup", ""),
-        check=options.get("check", ""),
-        timeout_s=timeout_s,
-        ready_s=ready_s,
-        warmups=warmups,
+        cleanup=cleanup,
+        check=check,
+        timeout_s=timeout,
+        ready_s=ready_timeout,
+        warmups=warmup,
         service=_service(options),
-        name=options.get("name", ""),
+        name=name,
         by=by or "",
         quota=quota,
-        input=_input(options),
+        input=_input(input, rests, server=server),
         asked=tuple(
-            (name, value)
-            for name, value in options.items()
-            if (value or name == "warmup") and value != _DEFAULTS.get(name)
+            (key, value)
+            for key, value in options.items()
+            if (value or key == "warmup") and value != _DEFAULTS.get(key)
         ),
     )
     if rounds is None and not rests and not idle_s:
@@ -297,13 +323,30 @@ def described(argv: tuple[str, ...] = (), **options: Unpack[ProgramOptions]) -> 
     return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))
 
 
-def named(texts: Sequence[str], **options: Unpack[ProgramOptions]) -> tuple[Program, ...]:
-    """The programs that NAME='./program args' describe; the options hold for each.
+_DEFAULTS = {
+    "warmup": 1, "timeout": DEFAULT_TIMEOUT_S, "ready_timeout": DEFAULT_READY_S, "input": STDIN,
+}  # fmt: skip
 
-    UsageError: one is not so written, two have one name, or the options are not legal.
+
+def called(measure: Measure, *, maximize: bool = False) -> Program:
+    """A function of the user's in the place of a program."""
+    if not callable(measure):
+        raise UsageError(f"measure is {measure!r}; give a function that takes an environment")
+    own = getattr(measure, "__qualname__", type(measure).__qualname__)
+    name = own.rpartition(".")[2].strip("<>")
+    rate = Metric(regex="(.*)") if maximize else None
+    where = getattr(measure, "__module__", "")
+    return Program((f"{where}:{own}",), rate=rate, call=measure, name=name)
+
+
+def named(texts: Sequence[str], like: Program | None = None) -> tuple[Program, ...]:
+    """The programs that NAME='./program args' describe, for the rest like one with other words.
+
+    UsageError: one is not so written, or two have one name.
     """
     pairs = [named_command(text, "--command") for text in texts]
-    found = tuple(replace(described(words, **options), name=name) for name, words in pairs)
+    like = like or Program((OPEN,))
+    found = tuple(replace(like, argv=words, name=name) for name, words in pairs)
     names = [program.name for program in found]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise UsageError(f"--command gives the name {twice!r} twice; each needs one of its own")
@@ -315,30 +358,29 @@ def _refuse(mistakes: Mapping[str, object]) -> None:
         raise UsageError(why)
 
 
-def _metric(options: ProgramOptions) -> Metric | None:
-    regex, command = options.get("metric_regex", ""), options.get("metric_cmd", "")
-    lower, has_one = options.get("lower_is_better", False), bool(regex or command)
+def _metric(regex: str, command: str, *, lower: bool) -> Metric | None:
+    has_one = bool(regex or command)
     both = "--metric-regex and --metric-cmd exclude each other; give one of them"
     none = "--lower-is-better needs --metric-regex or --metric-cmd: time is so anyway"
     _refuse({both: regex and command, none: lower and not has_one})
     return Metric(regex, command, "lower" if lower else "higher") if has_one else None
 
 
-def _service(options: ProgramOptions) -> Service | None:
+def _service(options: Mapping[str, Any]) -> Service | None:
     """How a server is used, if there is one: server and load meet, and it is seen to answer."""
-    server, load, ready = (str(options.get(name, "")) for name in ("server", "load", "ready"))
-    port, rests = options.get("ready_port"), options.get("rests", "")
+    server, load, ready = (str(options[name]) for name in ("server", "load", "ready"))
+    port, rests = options["ready_port"], options["rests"]
     if port is not None:
         within("--ready-port", port, 1, _MOST_PORT)
     if not server:
         idle = "--idle-s needs --server COMMAND, or --rests REGEX, by which a program says that "
         mistakes = {
             "--load, --ready and --ready-port need --server COMMAND": load or ready or port,
-            f"{idle}its load has ended": options.get("idle_s") and not rests,
+            f"{idle}its load has ended": options["idle_s"] and not rests,
         }
         _refuse(mistakes)
         return None
-    prepare, cleanup = options.get("prepare", ""), options.get("cleanup", "")
+    prepare, cleanup = options["prepare"], options["cleanup"]
     told, by_load = placeholders(server, prepare), placeholders(load)
     is_unknown = not (ready or port or "port" in told)
     mistakes = {
@@ -360,22 +402,21 @@ def _service(options: ProgramOptions) -> Service | None:
     _refuse(mistakes)
     if "dir" in placeholders(server, prepare, cleanup, load, ready):
         require_plain()
-    meets = options.get("by") == "turns" and not told and not can_have_networks()
+    meets = options["by"] == "turns" and not told and not can_have_networks()
     alone = "--by turns needs a port of its own for each copy of the server: write {port} in "
     alone += "--server and --load where the port stands; or run hztune as root, which may give each"
     _refuse({f"{alone} copy a network of its own": meets})
     return Service(load, ready, port or 0)
 
 
-def _input(options: ProgramOptions) -> Input | None:
+def _input(name: str, rests: str, *, server: str) -> Input | None:
     """What each run reads on stdin; what is only redirected there is nothing to a server."""
-    name = options.get("input", "")
-    if options.get("server"):
+    if server:
         told = "--input is for a program; a server is asked by its --load"
         _refuse({told: name not in ("", STDIN)})
         return None
     found = input_of(name)
-    if found is not None and options.get("rests"):
+    if found is not None and rests:
         raise UsageError(
             "with --rests a program is told on stdin to go on, so it can read no file there; leave "
             "--input out, or give an empty stdin: < /dev/null"

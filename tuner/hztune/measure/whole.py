@@ -9,18 +9,23 @@ one round: two that follow each other share an order, and the second has it reve
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
+import traceback
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
+from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import ClassVar
 
 from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role, Turn, overall_rate, times_of
+from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure import Accounting, Executor, disturbance
 from hztune.measure.disturbance import Watch, repeats
@@ -36,6 +41,7 @@ PADDING_BYTES = 4096  # each process gets an environment of random size
 
 SEEDS = 1 << 31
 _SLOWEST = 20.0
+_LEAST_FIGURE = 1e-100  # that a function may return; its reciprocal is the greatest
 _LEAST_TIMEOUT_S = 2.0
 MEMORY_SHARE = 0.8  # of the machine's memory, what a measurement's processes may take
 
@@ -357,3 +363,56 @@ class RunExecutor(WholeExecutor):
                 break
         self._warmups = 0
         return time.monotonic() - started
+
+
+class CallExecutor(RunExecutor):
+    """Measures by a function of the user's, which is given the environment of a fresh process."""
+
+    _raised: BaseException | None = None  # by its last call
+
+    def prepare(self, control: Arm) -> None:
+        """Calls it once for the control; HztuneError: it fails, from what it raised."""
+        if not (self._run_s or self._is_warm):
+            (part,) = self._parts_of([control])
+            run = self._run(part, 0, random.Random(self._seed))[-1]
+            if run.fault is not None:
+                raise HztuneError(f"{run.fault.detail}; mend it first: the control needs it") from (
+                    self._raised
+                )
+            self.take_warmup(run.wall_s)
+
+    def _run(
+        self, part: Part, seed: int, rng: random.Random, *, counts: bool = False
+    ) -> tuple[int, int, dict[str, int], Run]:
+        watch, began_ns = Watch(), time.monotonic_ns()
+        value = self._called({**self.identity.base, **self._padded(part, rng)})
+        length_ns, passed = max(1, time.monotonic_ns() - began_ns), watch.passed()
+        fault = value if isinstance(value, Fault) else None
+        run = Run(fault, os.getpid(), length_ns * 1e-9, stdout=str(value))
+        return began_ns, length_ns, passed, run
+
+    def _called(self, environment: dict[str, str]) -> float | Fault:
+        """What the function returned, if that is a measurement."""
+        assert self.program.call is not None
+        own_pid, self._raised = os.getpid(), None
+        try:
+            value = self.program.call(environment)
+        except (Exception, SystemExit) as error:
+            self._raised, value = error, math.nan
+        if os.getpid() != own_pid:
+            os._exit(1)  # a child that it forked and did not end
+        if (raised := self._raised) is not None:
+            frame = traceback.extract_tb(raised.__traceback__, 2)[-1]
+            told = "".join(traceback.format_exception_only(raised)).strip()
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
+            return Fault("failed", f"your function {self.program.label} raised {told} ({where})")
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not _LEAST_FIGURE < value < 1.0 / _LEAST_FIGURE:
+            said = f"your function {self.program.label} returned {value!r:.80}"
+            return Fault("bad_output", f"{said}; legal is a number above 0")
+        return float(value)
+
+    def _rate(self, part: Part, run: Run) -> float | Fault:
+        if run.fault is not None:
+            return run.fault
+        return float(run.stdout) if self.program.rate else 1.0 / float(run.stdout)

@@ -19,8 +19,11 @@ from hztune import schema
 from hztune.blocks import Arm, fixed
 from hztune.profile import Caution, Claim, MemoryClaim, Profile, Share, Verdict
 from hztune.rests import MemoryKind
+from hztune.result.columns import block_columns
 from hztune.result.kept import KeptMemory
 from hztune.stats.intervals import Interval
+from hztune.store.log import recording
+from hztune.store.rows import Columns
 from hztune.study.calibration import Calibration
 from hztune.study.counters import CounterChange
 from hztune.study.panel import Examination, Seen
@@ -80,6 +83,17 @@ class Result:
     # profiles of the members of a front, the fastest first; empty where there is none
     front: tuple[Profile, ...] = ()
     folder: Path | None = None  # the results directory; None: of a worker that writes none
+
+    @property
+    def blocks(self) -> Columns:
+        """All that was measured, as columns: a row for each configuration of each block.
+
+            pandas.DataFrame(result.blocks)  # or polars.DataFrame
+
+        HztuneError: the results directory is gone, or damaged.
+        """
+        found = recording(self.folder).blocks if self.folder is not None else ()
+        return block_columns((block.workload, block) for block in found)
 
 
 def front_file(number: int) -> Path:

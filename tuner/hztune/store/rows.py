@@ -9,7 +9,7 @@ kept, but no estimate is made from them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
@@ -203,6 +203,11 @@ def columns(lines: Iterable[bytes], kind: str) -> Columns:
             rows.append(
                 row | {f"{name}.{key}": one for name in inner for key, one in inner[name].items()}
             )
+    return as_columns(rows)
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Rows as columns, each of one type; what a row has not is None there."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _of_one_type([row.get(name) for row in rows]) for name in names}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hztune import profile, version
 from hztune.blocks import Arm, Outcome
 from hztune.machine import Machine
-from hztune.measure.program import Program
+from hztune.measure.program import CALLED, Program
 from hztune.profile import (
     LIMIT_ROOM,
     AllocatorId,
@@ -135,6 +135,8 @@ def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
         if spec.trace is not None:
             said = f"{as_text(spec.trace.name)}: proved on a trace only, not on its program"
             yield Caution("trace", said, workload=spec.name)
+    if any(each.call for each in task.request.programs):
+        yield Caution("unseen", CALLED)
     looked_at = set(examined.winner.params) if examined is not None else set()
     if task.space.holds(arm):
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):

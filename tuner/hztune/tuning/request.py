@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
 
 from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, loaded_program
@@ -21,7 +20,7 @@ from hztune.files import sha256_of
 from hztune.measure import insides
 from hztune.measure.executors import refuse_mixture
 from hztune.measure.identity import user_settings
-from hztune.measure.program import OPEN, Program
+from hztune.measure.program import CALLED, OPEN, Program
 from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MemoryKind, RestPlan, weighed_memory
@@ -40,26 +39,6 @@ MOST_STUDY_S = 7 * 86400.0
 LOOK_SHARE = 0.1  # of a budget, for the runs that show which allocators are inside of programs
 
 _MANY_THREADS = 1024  # of a program that decides for itself: they narrow no range
-
-
-class RequestOptions(TypedDict, total=False):
-    """The fields of TuneRequest that `api.request` hands on as they are."""
-
-    space: str
-    trials: int | None
-    seed: int
-    resume: bool
-    max_rss: str
-    max_kept: str
-    max_loss: str
-    pareto: str
-    panel: bool | None
-    prove_on: Program | None
-    term_days: int
-    command: tuple[str, ...]
-    allow_keeping: bool
-    on: str
-    sampler: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +256,12 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
         f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on",
     )
+    yield (
+        bool(request.max_rss or request.pareto or request.on)
+        and any(each.call for each in request.programs),
+        "max_rss, pareto and on are of programs that hztune starts itself; with measure leave them "
+        "out",
+    )
     here = {
         "--panel": request.panel,
         "--prove-on": request.prove_on,
@@ -362,6 +347,8 @@ def _program_target(
         raise UsageError(
             f"{OPEN} stands for the contenders of `hztune compare`; give the program itself"
         )
+    if program.call is not None:
+        return TuneTarget(_MANY_THREADS), (CALLED,)
     found = loaded_program.inspect(program.argv[0])
     if found.gains_rights:
         raise UsageError(str(found.obstacle))

@@ -191,7 +191,7 @@ def _as_proved(program: Program, tuned: Profile) -> Program:
             f"the profile was proved {where}, and {options} was given; leave these options out, "
             f"or compare there: hztune compare none PROFILE {options} -- ..."
         )
-    if shutil.which(program.argv[0]) is None:
+    if program.call is None and shutil.which(program.argv[0]) is None:
         raise UsageError(f"there is no program {program.argv[0]!r}; give a path, or a name in PATH")
     if goal.rest is not None:
         seeks_kept = goal.metric == METRICS["kept"]

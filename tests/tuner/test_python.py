@@ -1,0 +1,193 @@
+"""What `import hztune` offers those who write Python, and a function of theirs that measures."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hztune
+from hztune import api
+from hztune.blocks import Arm
+from hztune.measure.program import called
+from hztune.measure.whole import CallExecutor
+
+from .measured import CONTROL, FIRST, OpenProof
+
+SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
+FUNCTIONS = [name for name in hztune.__all__ if inspect.isfunction(getattr(hztune, name))]
+
+
+def test_the_description_fits_on_a_screen_and_names_all_that_is_stable():
+    lines = hztune.__doc__.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 100
+    assert [name for name in FUNCTIONS if name not in hztune.__doc__] == []
+    assert set(hztune.__all__) <= set(dir(hztune))
+
+
+def test_functions_stay_functions_whatever_was_imported_before():
+    code = "import hztune.comparing.conduct, hztune.api.stable as s, hztune\n"
+    code += "print(all(getattr(hztune, n) is getattr(s, n) for n in hztune.__all__ == s.__all__ and"
+    code += " s.__all__), hztune.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", hztune.version()], done.stderr
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_argument_is_spelled_out_and_explained(name):
+    function = getattr(hztune, name)
+    taken = inspect.signature(function).parameters
+    assert not [each for each in taken.values() if each.kind is each.VAR_KEYWORD]
+    assert len(taken) < 4 or all(f"{each}:" in inspect.getdoc(function) for each in taken)
+
+
+def test_a_request_takes_what_tune_takes():
+    ours, below = (inspect.signature(each).parameters for each in (hztune.tune, api.request))
+    assert [*ours.values()][:-1] == [*below.values()][:-1]
+    assert (ours.keys() ^ below.keys()) == {"reporter", "command"}
+
+
+def by_call(measure, *arms, **options):
+    """The executor of a function, and the outcomes of a block of these arms."""
+    executor = CallExecutor(called(measure, **options), seed=1, identity=OpenProof())
+    return executor.measure(arms or [CONTROL, FIRST], role="search", rounds=1, number=0).outcomes
+
+
+def test_a_function_is_given_the_environment_of_each_arm_and_its_seconds_count():
+    seen = []
+
+    def seconds(environment):
+        seen.append(environment)
+        return 2.0 if environment.get("KNOB_knob") else 4.0
+
+    control, tuned = by_call(seconds)
+    assert (control.ops_per_s, tuned.ops_per_s) == (0.25, 0.5)
+    assert all(each["PATH"] == os.environ["PATH"] for each in seen)
+    control, tuned = by_call(seconds, maximize=True)
+    assert (control.ops_per_s, tuned.ops_per_s) == (4.0, 2.0)
+
+
+WRONG = {
+    "nan": float("nan"), "zero": 0, "negative": -1.0, "infinite": float("inf"), "a text": "1.5",
+    "nothing": None, "true": True, "an array": np.array([1.0]), "complex": 1j,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_number_above_0_is_a_failure_of_that_arm_alone(what):
+    (control, tuned) = by_call(lambda env: WRONG[what] if "KNOB_knob" in env else 1)
+    assert control.ok and tuned.status == "bad_output"
+    assert tuned.detail.startswith("your function lambda returned ") and "above 0" in tuned.detail
+
+
+@pytest.mark.parametrize("error", [ValueError("no room"), SystemExit(3)])
+def test_what_a_function_raises_is_told_as_its_own_with_its_line(error):
+    def seconds(environment):
+        if "KNOB_knob" in environment:
+            raise error
+        return 1.0
+
+    (control, tuned) = by_call(seconds)
+    assert control.ok and tuned.status == "failed"
+    assert tuned.detail.startswith(f"your function seconds raised {type(error).__name__}: ")
+    assert "(test_python.py:" in tuned.detail
+
+
+def test_a_function_that_fails_for_the_control_ends_all_at_once_with_its_own_error():
+    executor = CallExecutor(called(lambda: 1.0), seed=1, identity=OpenProof())
+    with pytest.raises(hztune.HztuneError, match="lambda raised TypeError") as refused:
+        executor.prepare(CONTROL)
+    assert isinstance(refused.value.__cause__, TypeError)
+
+
+def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(tmp_path):
+    def forks(environment):
+        if child := os.fork():
+            os.waitpid(child, 0)
+        with (tmp_path / "returned").open("a") as file:
+            file.write("x")
+        return 1.0
+
+    assert by_call(forks, CONTROL)[0].ok
+    assert (tmp_path / "returned").read_text() == 2 * 2 * "x"  # a warm-up and a run, both halves
+
+
+def spin_is_faster(environment):
+    """Seconds as a process of hz might take them."""
+    gain = 1.2 if environment.get("HZ_DEPOT_LOCK") == "spin" else 1.0
+    return random.gauss(1.0, 0.01) / gain
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A study of one parameter."""
+    space = tmp_path / "one.toml"
+    space.write_text(SPACE)
+    return {"allocator": "hz", "space": str(space), "budget": 20, "out": tmp_path / "out"}
+
+
+@pytest.mark.slow
+def test_a_study_by_a_function_is_proved_kept_and_verified(asked, quiet_machine):
+    result = hztune.tune(measure=spin_is_faster, **asked)
+    assert result.profile.claim.verdict == "improved"
+    assert dict(result.profile.params) == {"depot_lock": "spin"}
+    assert [each.what for each in result.profile.cautions] == ["unseen"]
+    columns = {name: np.array(values) for name, values in result.blocks.items()}
+    tuned = (columns["params.depot_lock"] == "spin") & (columns["role"] == "confirm")
+    assert 1.15 < columns["ratio"][tuned].astype(float).mean() < 1.25
+    found = hztune.load_profile(asked["out"] / "profile.json")
+    assert found == result.profile
+    assert hztune.environment(found)["HZ_DEPOT_LOCK"] == "spin"
+    checked = hztune.verify(found, measure=spin_is_faster, budget=2, keep=False)
+    assert checked.answer == "holds"
+
+
+def test_ctrl_c_within_a_function_keeps_what_was_measured(asked, quiet_machine):
+    left = iter(range(20))
+
+    def seconds(environment):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return spin_is_faster(environment)
+
+    result = hztune.tune(measure=seconds, **asked)
+    assert result.profile.claim.verdict == "interrupted" and result.blocks["block"]
+
+
+def test_a_comparison_by_a_function_has_its_figures_as_columns(quiet_machine):
+    found = hztune.compare(["none", "hz:depot_lock=spin"], measure=spin_is_faster, budget=2)
+    assert found.standings[0].of("hz:depot_lock=spin").speed.ratio.low > 1.1
+    columns = found.blocks
+    assert set(columns["arm"]) == {"none", "hz:depot_lock=spin"}
+    assert len({len(each) for each in columns.values()}) == 1
+
+
+REFUSED = {
+    "a program and measure": lambda: hztune.tune(program=["ls"], measure=spin_is_faster),
+    "maximize alone": lambda: hztune.tune("larson", maximize=True),
+    "a program in one text": lambda: hztune.tune(program="ls -l"),
+    "no function": lambda: hztune.tune(measure=3),
+    "a limit of memory": lambda: hztune.tune(measure=spin_is_faster, max_rss="1x"),
+    "a cluster": lambda: hztune.tune(measure=spin_is_faster, on="tcp://x:1"),
+    "nothing to compare on": lambda: hztune.compare(["none", "hz"]),
+    "one text of contenders": lambda: hztune.compare("none", "larson"),
+    "no profile": lambda: hztune.verify("nowhere.json"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_legal_is_refused_in_one_sentence(what):
+    with pytest.raises(hztune.UsageError) as refused:
+        REFUSED[what]()
+    assert 10 < len(str(refused.value)) < 300
+
+
+def test_what_was_proved_is_frozen():
+    for each in (hztune.Result, hztune.Comparison, hztune.Verification, hztune.Program):
+        assert each.__dataclass_params__.frozen
+    assert hztune.Profile.__struct_config__.frozen and Arm.__dataclass_params__.frozen
