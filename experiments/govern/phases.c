@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PHASES = 3, SLOTS = 8192, BLOCKS = 24, NS_PER_S = 1000000000, SLICE_NS = 20000000 };
+enum { PHASES = 3, SLOTS = 32768, BLOCKS = 24, NS_PER_S = 1000000000, SLICE_NS = 20000000 };
 
 typedef struct phase {
     const char *name;
@@ -30,8 +30,8 @@ typedef struct phase {
 
 static phase phases[PHASES] = {
     {.name = "burst", .mean_s = 8, .rate = 12000, .kept = SLOTS, .bytes = 262144},
-    {.name = "steady", .mean_s = 12, .rate = 2000, .kept = SLOTS / 8, .bytes = 131072},
-    {.name = "idle", .mean_s = 16, .rate = 4, .kept = SLOTS / 32, .bytes = 16384},
+    {.name = "steady", .mean_s = 12, .rate = 2000, .kept = SLOTS / 32, .bytes = 131072},
+    {.name = "idle", .mean_s = 16, .rate = 4, .kept = SLOTS / 128, .bytes = 16384},
 };
 
 static uint64_t state;

@@ -63,7 +63,7 @@ def test_an_effect_is_found_in_few_pairs_and_lies_in_its_interval():
 def test_a_load_is_told_by_its_own_peak_whichever_of_cpu_and_work_shows_it():
     told, sight = ByLoad(), Observation(0.0, 0.0, 0, 0.0)
     words = []
-    for cpus, rate in ((0.8, 100.0), (0.8, 50.0), (0.1, 25.0), (0.1, 0.1)):
+    for cpus, rate in ((0.8, 100.0), (0.8, 5.0), (0.1, 25.0), (0.04, 0.1)):
         for _ in range(20):
             at_s, work = sight.at_s + LOOK_S, (sight.work or 0.0) + rate * LOOK_S
             sight = Observation(at_s, sight.cpu_s + cpus * LOOK_S, 0, work)
@@ -80,6 +80,14 @@ def test_a_context_of_the_user_that_fails_is_named(name):
 
 
 # ---- the figure ----------------------------------------------------------------------------------
+
+
+def test_of_a_log_a_line_that_is_not_yet_whole_is_not_read(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("17\n18\n1")
+    watched = Watched(os.getpid(), FigureSource(log=str(log), regex="([0-9]+)"))
+    assert watched.look().figure == 18.0
+    watched.close()
 
 
 def test_a_figure_that_is_no_amount_or_no_answer_is_not_there_for_a_while():
@@ -102,20 +110,23 @@ def chosen(epoch_s=4.0, **more):
 
 
 def governed(of, *, seconds, cost=lambda arm: 1.0, work=lambda arm: None, mib=100.0, pressure=0.0,
-             first=None):  # fmt: skip
-    """Governs a process whose CPU time is `cost` of the arm in effect now; actions, arms."""
+             first=None, unread=0.0):  # fmt: skip
+    """Governs a process whose CPU time is `cost` of the arm in effect now; actions, arms.
+
+    `unread`: share of looks in which its work cannot be read.
+    """
     rng, actions, arms = Random(1), [], []
     learner = Learner(ARMS, error=of.error, most_loss=of.most_loss, rng=rng, first=first)
     made = Governor(of, ARMS, learner, lambda sight: "steady", rng, actions.append)
-    noise, sight = Random(2), Observation(0.0, 0.0, 0, 0.0, pressure=pressure)
+    noise, sight, done = Random(2), Observation(0.0, 0.0, 0, 0.0, pressure=pressure), 0.0
     while sight.at_s < seconds:
         arms.append(made.look(sight))
         cpu_s = sight.cpu_s + cost(arms[-1]) * math.exp(noise.gauss(0.0, 0.05)) * LOOK_S
-        rate = work(arms[-1])
-        done = None if rate is None else (sight.work or 0.0) + rate * LOOK_S
+        done += (work(arms[-1]) or 0.0) * LOOK_S
+        told = None if work(arms[-1]) is None or noise.random() < unread else done
         memory = mib(arms[-1]) if callable(mib) else mib
         sight = Observation(
-            sight.at_s + LOOK_S, cpu_s, int(memory * 2**20), done, pressure=pressure
+            sight.at_s + LOOK_S, cpu_s, int(memory * 2**20), told, pressure=pressure
         )
     return actions, arms
 
@@ -142,6 +153,18 @@ def test_what_costs_less_and_serves_less_is_left_alone():
     )
     assert not [each for each in actions if each.what == "adopted"]
     assert not any(arms[-200:])
+
+
+def test_a_look_that_could_not_read_the_figure_tells_nothing_of_a_setting():
+    counted = FigureSource(command="x", counts_work=True)
+    actions, _ = governed(
+        chosen(figure=counted), seconds=2400.0, work=lambda arm: 100.0, unread=0.3
+    )
+    came = [
+        float(each.told.split("came ")[1].split("x")[0]) for each in actions if "came" in each.told
+    ]
+    assert len(came) > 10
+    assert min(came) > 0.8 and max(came) < 1.25
 
 
 def test_under_pressure_nothing_is_tried():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import math
+from collections import deque
 from collections.abc import Callable
+from operator import truediv
 
 from hztune.errors import HztuneError, UsageError
 from hztune.govern.observe import Observation
@@ -12,22 +13,25 @@ from hztune.govern.observe import Observation
 Context = Callable[[Observation], str]
 """Called at each look; its answer should not depend on the setting."""
 
+SEEN_WITHIN_S = 1.0  # after which the end of a context is seen at the latest
+
 _FORGOTTEN_S = 1800.0  # the peak of the load halves in that time
 _IDLE, _BURST = 0.1, 0.6  # shares of the peak
 _SLACK = 1.25  # by so much it must pass a border to be told otherwise
-_NOTHING = 0.005  # CPUs
+_NOTHING = 0.02  # CPUs: less is rest, and no peak
 
 
 class ByLoad:
     """idle, steady or burst: by CPU time and by work where it is counted, beside their own peaks.
 
-    One of both is enough for a burst, as a setting that costs CPU time takes more of it or has less
-    work done, and for rest, as a process may be busy with itself.
+    The greater share tells: a setting that costs CPU time takes more of it, or has less work done.
+    A rise is told at once, a fall when it has lasted: a load that falls to rest was never steady.
     """
 
     def __init__(self) -> None:
         self._before: Observation | None = None
-        self._rates, self._peaks = [0.0, 0.0], [0.0, 0.0]
+        self._recent = deque[tuple[float, float, float]]()  # seconds, CPU time and work
+        self._peaks = [0.0, 0.0]
         self._told = "steady"
 
     def __call__(self, sight: Observation) -> str:
@@ -35,18 +39,20 @@ class ByLoad:
         if before is None or sight.at_s <= before.at_s:
             return self._told
         passed_s = sight.at_s - before.at_s
-        done = (sight.cpu_s - before.cpu_s, (sight.work or 0.0) - (before.work or 0.0))
-        for at, each in enumerate(done):
-            rate = each / passed_s  # a rise counts at once, a fall slowly
-            fallen = self._rates[at] + (rate - self._rates[at]) * -math.expm1(-passed_s)
-            self._rates[at] = max(rate, fallen)
+        worked = (sight.work or 0.0) - (before.work or 0.0)
+        self._recent.append((passed_s, sight.cpu_s - before.cpu_s, worked))
+        while len(self._recent) > 1 and sum(each[0] for each in self._recent) > SEEN_WITHIN_S:
+            self._recent.popleft()
+        seconds, *amounts = zip(*self._recent, strict=True)
+        shares = []
+        for at, done in enumerate(amounts if sight.work is not None else amounts[:1]):
+            mean = sum(done) / sum(seconds)
             forgotten = self._peaks[at] * 0.5 ** (passed_s / _FORGOTTEN_S)
-            self._peaks[at] = max(self._rates[at], forgotten, _NOTHING)
-        both = zip(self._rates, self._peaks, strict=True)
-        shares = [rate / peak for rate, peak in both][: 1 if sight.work is None else 2]
+            self._peaks[at] = max(mean, forgotten, _NOTHING)
+            shares.append(max(map(truediv, done, seconds)) / self._peaks[at])
         idle = _IDLE * (_SLACK if self._told == "idle" else 1.0 / _SLACK)
         burst = _BURST * (1.0 / _SLACK if self._told == "burst" else _SLACK)
-        is_idle = min(shares) < idle or self._rates[0] < _NOTHING
+        is_idle = max(shares) < idle or sum(amounts[0]) / sum(seconds) < _NOTHING
         self._told = "idle" if is_idle else "burst" if max(shares) > burst else "steady"
         return self._told
 

@@ -17,7 +17,7 @@ from random import Random
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from hztune.govern.context import Context
+from hztune.govern.context import SEEN_WITHIN_S, Context
 from hztune.govern.learner import Learner
 from hztune.govern.observe import Observation
 from hztune.govern.policy import Policy
@@ -31,7 +31,6 @@ _SETTLED = 3  # epochs of the best known setting, after which another trial may 
 _SHORTEST = 0.2  # share of an epoch below which a trial waits
 _MINUTE_S = 60.0
 _RELIEVED = 0.9  # of the limit, below which the leanest setting is left again
-_LATE_S = 1.5  # after which the end of a context is seen
 _LEAST_CPUS = 1e-5  # less cannot be told from none
 
 
@@ -86,6 +85,7 @@ class Governor:
     ) -> None:
         self._policy, self._arms, self._learner = policy, arms, learner
         self._context, self._rng, self._note = context, rng, note
+        self.told_context = "steady"  # at the last look that saw the figure
         self._open: _Open | None = None
         self._trials: dict[str, _Trial] = {}
         self._credit_s = policy.explored * _SAVED_S
@@ -97,10 +97,15 @@ class Governor:
 
     def look(self, sight: Observation) -> int:
         """The arm that is to be in effect from now on."""
-        context = self._context(sight)
+        now = self._open
+        is_blind = self._policy.figure.is_given and sight.work is None and sight.figure is None
+        if not is_blind:
+            self.told_context = self._context(sight)
+        context = self.told_context
         if self._is_over_limit(sight):
             return self._begin(context, self._relief(), sight)
-        now = self._open
+        if is_blind:
+            return now.arm if now is not None else 0
         if now is None or self._is_relieved:
             self._is_relieved = False
             return self._next(context, sight, is_entry=False)
@@ -116,7 +121,7 @@ class Governor:
             self._trials.pop(now.context, None)
         else:
             if context != now.context:  # the end of it was seen late
-                now.looks = [each for each in now.looks if each.at_s < sight.at_s - _LATE_S]
+                now.looks = [each for each in now.looks if each.at_s < sight.at_s - SEEN_WITHIN_S]
             self._close(now, passed_s)
         return self._next(context, sight, is_entry=context != now.context)
 
@@ -188,7 +193,7 @@ class Governor:
             self._judge(now, trial)
 
     def _epoch_of(self, now: _Open) -> Epoch | None:
-        """What was counted of an epoch; None: it was too short."""
+        """What was counted of an epoch; None: it was too short, or nothing was done."""
         if len(now.looks) < 2:
             return None
         first, last = now.looks[0], now.looks[-1]
@@ -198,10 +203,11 @@ class Governor:
         mib = fmean(each.memory_bytes for each in now.looks) / 2**20
         cpus = max(_LEAST_CPUS, (last.cpu_s - first.cpu_s) / seconds)
         cost, figure = self._policy.cost(cpus, mib), None
-        if last.work is not None and first.work is not None:
-            rate = (last.work - first.work) / seconds
-            if rate > 0.0 and now.context != "idle":
-                cost, figure = cost / rate, rate
+        if last.work is not None and first.work is not None and now.context != "idle":
+            figure = (last.work - first.work) / seconds
+            if figure <= 0.0:
+                return None
+            cost /= figure
         known = [each.figure for each in now.looks if each.figure is not None]
         if known and min(known) > 0.0:
             lower = self._policy.figure.lower_is_better

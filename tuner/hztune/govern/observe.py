@@ -19,7 +19,6 @@ from hztune.arguments import expression
 from hztune.errors import HztuneError
 from hztune.govern.policy import FigureSource
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _WAITS = ("memory", "cpu")
 _PRESSURE = re.compile(r"^some avg10=([0-9.]+)", re.M)
@@ -43,7 +42,7 @@ class Watched:
 
     def __init__(self, pid: int, source: FigureSource) -> None:
         self._pid, self._source = pid, source
-        self._started, self._read_at_s = self._words()[0][19], time.monotonic()
+        self._started, self._read_at_s = self._read()[0][19], time.monotonic()
         self._pressures = _pressure_files(pid)
         self._ended, self._end = os.pidfd_open(pid), select.poll()
         self._end.register(self._ended, select.POLLIN)
@@ -51,14 +50,14 @@ class Watched:
 
     def look(self) -> Observation:
         """HztuneError: the process has ended, or its figure cannot be read."""
-        stat, (_, resident, shared, *_) = self._words()
+        stat, (_, resident, shared, *_), cpu_s = self._read()
         if stat[0] in "ZX" or stat[19] != self._started:
             raise HztuneError("the process has ended")
         known = self._figure() if self._source.is_given else None
         counts = self._source.counts_work
         return Observation(
             at_s=time.monotonic(),
-            cpu_s=(int(stat[11]) + int(stat[12])) / _TICKS,
+            cpu_s=cpu_s,
             memory_bytes=(int(resident) - int(shared)) * _PAGE,
             work=known if counts else None,
             figure=None if counts else known,
@@ -72,11 +71,11 @@ class Watched:
     def close(self) -> None:
         os.close(self._ended)
 
-    def _words(self) -> tuple[list[str], list[str]]:
-        """Those of /proc/PID/stat, from the state on, and of /proc/PID/statm."""
-        try:
+    def _read(self) -> tuple[list[str], list[str], float]:
+        """The words of /proc/PID/stat, from the state on, and of /proc/PID/statm; CPU seconds."""
+        try:  # the clock is that of clock_getcpuclockid(3): ticks of /proc are too coarse
             memory = Path("/proc", str(self._pid), "statm").read_text().split()
-            return process.stat_words(self._pid), memory
+            return process.stat_words(self._pid), memory, time.clock_gettime(~self._pid << 3 | 2)
         except OSError:
             raise HztuneError("the process has ended") from None
 
@@ -103,7 +102,8 @@ class Watched:
         if self._regex is not None:
             with files.opened(source.log) as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - _MOST_LOG_BYTES))
-                found = self._regex.findall(log.read(_MOST_LOG_BYTES).decode(errors="replace"))
+                whole = log.read(_MOST_LOG_BYTES).rpartition(b"\n")[0]
+                found = self._regex.findall(whole.decode(errors="replace"))
             return (
                 float(found[-1] if isinstance(found[-1], str) else found[-1][0]) if found else None
             )

@@ -33,6 +33,7 @@ _STARTS_S = 0.5  # before which the program has hardly begun
 _RENEWED_S = 3.0
 _LOOKS = 12  # of an epoch
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.25, 2.0
+_RESTING_LOOK_S = 0.15  # a burst would begin under a setting that is not made for it
 
 
 class End(NamedTuple):
@@ -170,7 +171,7 @@ def _followed(
                 if why := levers.hold(arm):
                     return End(why)
                 held_at = sight.at_s
-            watched.rest(pause_s)
+            watched.rest(_RESTING_LOOK_S if made.told_context == "idle" else pause_s)
     except HztuneError as error:
         is_over = not levers.process.exists()
         return End("the process has ended" if is_over else str(error), is_over)
