@@ -24,7 +24,7 @@ MOST_LINES = 600
 PYTHON_LEVELS = [frozenset(row.split()) for row in (
     "__init__ __main__ cli",
     "api",
-    "comparing export govern report suggest tuning verifying",
+    "canary comparing export govern report suggest tuning verifying",
     "result",
     "study",
     "attach doctor machine_diff measure progress recordings space stats store",
@@ -44,7 +44,7 @@ SINGLE_IMPORTERS = {
     "optuna": {"sparse", "study", "report"},
     "threadpoolctl": {"sparse"},
     "distributed": {"measure"},
-    "numpy": {"sparse", "stats", "measure", "study", "tuning", "result"},
+    "numpy": {"canary", "sparse", "stats", "measure", "study", "tuning", "result"},
     "click": {"cli"},
 }
 

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19300, "modules": 136, "functions": 1757, "classes": 265, "docstrings": 3486},
-    "tests": {"code": 17500},
-    "experiments": {"code": 5100},
+    "tuner": {"code": 20000, "modules": 146, "functions": 1808, "classes": 277, "docstrings": 3641},
+    "tests": {"code": 17800},
+    "experiments": {"code": 5300},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
     "guides": {"words": 14900},

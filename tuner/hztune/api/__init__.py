@@ -40,6 +40,11 @@ if TYPE_CHECKING:
         process_statistics,
         trim_process,
     )
+    from hztune.canary.groups import assigned, group_lines
+    from hztune.canary.spec import load as canary
+    from hztune.canary.told import verdict_page as canary_page
+    from hztune.canary.told import verdict_picture as canary_picture
+    from hztune.canary.vigil import watched as judge_canary
     from hztune.comparing.comparison import dumps as comparison_json
     from hztune.comparing.conduct import compare
     from hztune.comparing.conduct import specs_of as rows
@@ -87,17 +92,18 @@ _HOMES = {
 """The imports above, which type checkers carry out at once: name -> module and name there."""
 
 __all__ = [
-    "allocator_names", "allocators", "anonymize_trace", "change_process", "changes",
+    "allocator_names", "allocators", "anonymize_trace", "assigned", "canary",
+    "canary_page", "canary_picture", "change_process", "changes",
     "command_of", "compare", "comparison_json", "comparison_text", "contenders",
     "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "due",
     "environment", "examine", "export", "find_format", "formats", "govern",
-    "governed_child", "history", "load_profile", "machine", "metrics_server",
-    "metrics_text", "named_programs", "optuna_storage", "parameters", "paths", "plan",
-    "policies", "policy", "policy_of_front", "process_statistics", "profile_json",
-    "profile_lines", "profiles_in", "program", "recorder_command", "report", "request",
-    "rows", "sample_columns", "samples", "spaces", "suggest", "suggestion_json",
-    "suggestion_text", "summary", "summary_lines", "trace_info", "trace_text",
-    "trim_process", "tune", "unreadable_history", "verify", "workloads",
+    "governed_child", "group_lines", "history", "judge_canary", "load_profile", "machine",
+    "metrics_server", "metrics_text", "named_programs", "optuna_storage", "parameters",
+    "paths", "plan", "policies", "policy", "policy_of_front", "process_statistics",
+    "profile_json", "profile_lines", "profiles_in", "program", "recorder_command",
+    "report", "request", "rows", "sample_columns", "samples", "spaces", "suggest",
+    "suggestion_json", "suggestion_text", "summary", "summary_lines", "trace_info",
+    "trace_text", "trim_process", "tune", "unreadable_history", "verify", "workloads",
     "write_comparison",
 ]  # fmt: skip
 

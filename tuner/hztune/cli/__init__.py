@@ -38,6 +38,7 @@ COMMANDS = {
         ("list", "list params paths"),
         ("process", "doctor stats set trim"),
         ("govern", "govern metrics"),
+        ("canary", "canary"),
     )
     for name in names.split()
 }

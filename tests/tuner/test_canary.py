@@ -1,0 +1,335 @@
+"""The canary: groups, rows, effects and verdicts, without a clock; a watch with its failures."""
+
+from __future__ import annotations
+
+import json
+import math
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, urlparse
+
+import numpy as np
+import pytest
+
+from hztune import api
+from hztune.canary import vigil
+from hztune.canary.effects import critical, effect_of, levels
+from hztune.canary.groups import FleetUnit
+from hztune.canary.sources import FleetRow, parsed_rows
+from hztune.canary.spec import Canary, CanaryMetric, CanarySpec, GuardRail
+from hztune.canary.timetable import growth
+from hztune.canary.verdict import log_odds, verdict_of
+from hztune.cli import status_of
+from hztune.errors import HztuneError, UsageError
+
+START = "2026-01-01T00:00:00Z"
+START_S = 1767225600.0
+CPU = CanaryMetric(name="cpu", margin="2%", target=True)
+
+
+def fleet(count=10, before=60, after=120, seed=1, treated=1.0, sd=0.01, change=None):
+    """Rows of cpu of two groups on unlike hosts; `change` may alter the table before it is cut."""
+    random = np.random.default_rng(seed)
+    table = random.normal(0.0, 0.3, 2 * count) + random.normal(0.0, sd, (before + after, 2 * count))
+    table += np.sin(np.arange(before + after) / 20.0)[:, None]  # the time of day
+    table = np.exp(table)
+    table[before:, count:] *= treated
+    if change:
+        change(table)
+    return [
+        FleetRow(START_S + 60.0 * (block - before), f"u{unit}", "cpu", float(value))
+        for (block, unit), value in np.ndenumerate(table)
+        if not math.isnan(value)
+    ]
+
+
+def canary(count=10, metrics=(CPU,), rails=(), folder=None, **more):
+    units = tuple(FleetUnit(f"u{unit}", unit >= count, "") for unit in range(2 * count))
+    more = {"settle_s": 0.0, "planned_s": 7200.0, "file": "rows.csv", **more}
+    spec = CanarySpec("a test", START, "groups.csv", tuple(metrics), tuple(rails), **more)
+    return Canary(spec, folder, units, START_S)
+
+
+def counts(name, unit, values, first=0):
+    return [
+        FleetRow(START_S + 60.0 * (first + at), unit, name, float(value))
+        for at, value in enumerate(values)
+    ]
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def test_each_stratum_gives_its_share_and_what_is_no_whole_unit_goes_to_the_next(tmp_path):
+    path = tmp_path / "units.csv"
+    path.write_text("unit,type\n" + "".join(f"u{n},{'abc'[n % 3]}\n" for n in range(21)))
+    drawn = api.assigned(path, 0.5, seed=3)
+    treated = [unit.stratum for unit in drawn if unit.is_treated]
+    assert len(treated) in (10, 11) and {treated.count(each) for each in "abc"} <= {3, 4}
+    assert drawn == api.assigned(path, 0.5, seed=3) != api.assigned(path, 0.5, seed=4)
+
+
+def test_groups_are_printed_for_pods_inventories_and_shells_and_read_back(tmp_path, capsys):
+    path = tmp_path / "units.csv"
+    path.write_text("web-1\nweb-2\n")
+    for form, told in (
+        ("kubectl", "kubectl label pod --overwrite hztune-canary=treated web-"),
+        ("ansible", "[treated]\nweb-"), ("shell", "TREATED='web-"), ("csv", ",treated,"),
+    ):  # fmt: skip
+        assert status_of(["canary", "assign", str(path), "--format", form]) == 0
+        out = capsys.readouterr().out
+        assert told in out
+    (tmp_path / "groups.csv").write_text(out)
+    (tmp_path / "spec.toml").write_text(
+        f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\nfile = "rows.csv"\n'
+        '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
+    )
+    assert {unit.is_treated for unit in api.canary(tmp_path / "spec.toml").units} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "text, told", [("a b\n", "can be called"), ("a\na\n", "twice"), ("a\n", "has none")]
+)
+def test_units_that_no_shell_could_name_or_no_draw_could_part_are_refused(tmp_path, text, told):
+    (tmp_path / "units.csv").write_text(text)
+    with pytest.raises(UsageError, match=told):
+        api.assigned(tmp_path / "units.csv", 0.5, seed=1)
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_are_read_from_csv_and_from_lines_of_json():
+    text = f"time,unit,metric,value\n{START_S},u1,cpu,2\n\n{START_S},u1,c"
+    assert [*parsed_rows(text.encode())] == [FleetRow(START_S, "u1", "cpu", 2.0)]
+    line = json.dumps({"time": START_S, "unit": "u1", "metric": "cpu", "value": 2})
+    assert [*parsed_rows(f"{line}\n".encode())] == [FleetRow(START_S, "u1", "cpu", 2.0)]
+
+
+@pytest.mark.parametrize("line", ["1,u,cpu", "x,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"])
+def test_a_row_that_is_none_is_shown_with_its_line(line):
+    with pytest.raises(UsageError, match="line 1 is"):
+        [*parsed_rows(f"{line}\n".encode())]
+
+
+def test_a_counter_that_has_fallen_began_again_at_nothing():
+    grown, gaps = growth(np.array([[5.0, 7.0, math.nan, 3.0]]).T)
+    assert grown[[1, 3], 0].tolist() == [2.0, 3.0] and gaps[3, 0] == 2.0
+
+
+# ---- effects -------------------------------------------------------------------------------------
+
+
+def test_an_effect_is_found_beneath_unlike_hosts_and_the_time_of_day():
+    found = verdict_of(fleet(treated=0.98), canary())
+    assert found.answer == "promote"
+    assert found.effects[0].interval.estimate == pytest.approx(math.log(0.98), abs=0.003)
+
+
+def test_a_loss_beyond_the_margin_is_reverted_and_alike_groups_are_held_for_good():
+    assert verdict_of(fleet(treated=1.05), canary()).answer == "revert"
+    found = verdict_of(fleet(), canary())
+    assert (found.answer, found.is_settled) == ("hold", True)
+
+
+def test_where_more_is_better_the_signs_turn():
+    more = [CanaryMetric(name="cpu", margin="2%", target=True, more_is_better=True)]
+    assert verdict_of(fleet(treated=1.05), canary(metrics=more)).answer == "promote"
+    assert verdict_of(fleet(treated=0.95), canary(metrics=more)).answer == "revert"
+
+
+def test_a_unit_that_vanishes_or_comes_later_moves_nobody_else():
+    def change(table):
+        table[100:, 3] = math.nan
+        table[:130, 14] = math.nan
+        table[70:75, :5] = math.nan
+        table[:, 0] *= 50.0  # a host so unlike that its absence would show
+
+    found = verdict_of(fleet(treated=0.98, change=change), canary())
+    assert found.effects[0].interval.estimate == pytest.approx(math.log(0.98), abs=0.004)
+
+
+def test_the_variance_is_that_between_units_however_long_one_looks():
+    """Noise that stays with its unit is no less after a hundred times as many blocks."""
+    treated, strata = np.arange(20) >= 10, np.zeros(20, dtype=int)
+    noise = np.random.default_rng(1).normal(0.0, 1.0, 20)
+    errors = [
+        effect_of(levels(np.tile(noise, (blocks, 1))), np.full(20, math.nan), treated, strata,
+                  np.ones(20)).error for blocks in (5, 500)
+    ]  # fmt: skip
+    assert errors[0] == pytest.approx(errors[1])
+    assert errors[0] == pytest.approx(math.sqrt(sum(noise[g].var(ddof=1) / 10
+                                                    for g in (treated, ~treated))))  # fmt: skip
+
+
+def test_a_mean_over_time_passes_its_bound_at_any_look_in_no_more_cases_than_its_error():
+    steps = np.random.default_rng(5).normal(size=(4000, 1000)).cumsum(axis=1)
+    looks = np.unique(np.geomspace(5, 1000, 80).astype(int))
+    bounds = np.array([critical(look / 1000, 0.01, 5000.0) for look in looks])
+    assert (steps[:, looks - 1] / np.sqrt(looks) > bounds).any(axis=1).mean() <= 0.01
+
+
+def test_two_units_a_group_claim_nothing_and_hear_how_many_would():
+    found = verdict_of(fleet(count=2, treated=0.98), canary(count=2))
+    assert found.answer == "hold" and "units a group would tell" in found.reasons[0]
+
+
+def test_rows_of_nobody_zeros_and_figures_that_are_none_are_said_and_hold():
+    assert "no row" in verdict_of([], canary()).reasons[0]
+    zeros = [row._replace(value=0.0) for row in fleet()]
+    assert "are 0 or less" in verdict_of(zeros, canary()).reasons[0]
+    nans = [row._replace(value=math.nan) for row in fleet(count=2)]
+    assert verdict_of(fleet(treated=0.98) + nans, canary()).answer == "promote"
+    amount = [CanaryMetric(name="cpu", margin=0.1, target=True)]
+    assert verdict_of(zeros, canary(metrics=amount)).effects[0].interval.estimate == 0.0
+
+
+def test_a_clock_that_is_ahead_changes_nothing():
+    rows = [row._replace(at_s=row.at_s + 1e8 * (row.unit == "u1")) for row in fleet(treated=0.98)]
+    assert verdict_of(rows, canary()).answer == "promote"
+
+
+def test_counters_are_compared_by_their_growth_for_each_request():
+    metric = CanaryMetric(name="cpu", margin="2%", target=True, counter=True, per="requests")
+    rows, random = [], np.random.default_rng(2)
+    for unit in range(20):
+        requests = random.uniform(90.0, 110.0, 180)
+        cpu = requests * np.exp(random.normal(0.0, 0.01, 180)) * (0.97 if unit >= 10 else 1.0)
+        rows += counts("cpu", f"u{unit}", np.cumsum(cpu))
+        rows += counts("requests", f"u{unit}", np.cumsum(requests))
+    found = verdict_of(rows, canary(metrics=[metric]))
+    assert found.effects[0].interval.estimate == pytest.approx(math.log(0.97), abs=0.003)
+
+
+# ---- guard rails ---------------------------------------------------------------------------------
+
+
+def test_bets_on_first_events_win_in_no_more_cases_than_their_error():
+    random, won = np.random.default_rng(1), 0
+    for _ in range(1000):
+        treated = random.permutation(np.arange(20) >= 10)
+        found = np.eye(20)[:, random.permutation(20)]  # each unit has one, at another time
+        won += any(log_odds(found[:look], treated) >= math.log(50) for look in range(5, 21))
+    assert won <= 0.02 * 1000
+
+
+def test_a_rail_is_crossed_by_units_not_by_one_that_restarts_all_night():
+    rail = GuardRail(name="oom")
+    one = counts("oom", "u12", range(100))
+    assert verdict_of(fleet() + one, canary(rails=[rail])).answer == "hold"
+    many = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [0, unit - 8])]
+    found = verdict_of(fleet() + many, canary(rails=[rail]))
+    assert (found.answer, found.rails[0].hit) == ("revert", (0, 10))
+    assert (
+        verdict_of(fleet() + one, canary(rails=[GuardRail(name="oom", most=50)])).answer == "revert"
+    )
+
+
+def test_units_that_fall_silent_are_a_rail_and_a_source_that_does_is_none():
+    def treated_die(table):
+        table[120:, 10:] = math.nan
+
+    def all_pause(table):
+        table[100:140] = math.nan
+
+    assert "silent" in verdict_of(fleet(change=treated_die), canary()).reasons[0]
+    assert verdict_of(fleet(change=all_pause), canary()).rails[-1].hit == (0, 0)
+
+
+# ---- the watch -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes when the watch sleeps."""
+    now = [START_S]
+    monkeypatch.setattr(vigil.time, "time", lambda: now[0])
+    monkeypatch.setattr(vigil.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(vigil.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    return now
+
+
+class _Prometheus(BaseHTTPRequestHandler):
+    rows, now, broken = [], [START_S], (0.0, 0.0)
+
+    def do_GET(self):
+        asked = {name: values[0] for name, values in parse_qs(urlparse(self.path).query).items()}
+        series = {}
+        for row in self.rows:
+            if float(asked["start"]) <= row.at_s <= float(asked["end"]):
+                series.setdefault(row.unit, []).append([row.at_s, str(row.value)])
+        found = [{"metric": {"instance": unit}, "values": each} for unit, each in series.items()]
+        is_broken = self.broken[0] <= self.now[0] < self.broken[1]
+        body = {"error": "too busy"} if is_broken else {"data": {"result": found}}
+        self.send_response(503 if is_broken else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def prometheus():
+    _Prometheus.broken = (0.0, 0.0)
+    with HTTPServer(("127.0.0.1", 0), _Prometheus) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_watch_outlasts_failures_tells_them_once_runs_its_hook_and_keeps_its_answer(
+    tmp_path, clock, prometheus
+):
+    _Prometheus.rows, _Prometheus.now = fleet(treated=1.05, sd=0.002), clock
+    _Prometheus.broken = (START_S + 120.0, START_S + 400.0)
+    asked = canary(folder=tmp_path, file="", prometheus=prometheus, hook="cat >> page.md")
+    told, log = [], tmp_path / "rows.jsonl"
+    found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+    assert found.answer == "revert"
+    assert [line for line in told if "503: too busy" in line] == [told[-2]], told
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith("# Canary: revert") and "cpu is worse by more than 2%" in page
+    again = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+    assert (again.answer, (tmp_path / "page.md").read_text()) == ("revert", page)
+
+
+def test_a_watch_that_was_killed_goes_on_from_its_log_and_a_full_disk_stops_none(
+    tmp_path, clock, prometheus
+):
+    _Prometheus.rows, _Prometheus.now = fleet(sd=0.05), clock
+    asked, log = canary(folder=tmp_path, file="", prometheus=prometheus), tmp_path / "rows.jsonl"
+    assert api.judge_canary(asked, print, log=log, for_s=600.0).answer == "hold"
+    _Prometheus.rows = [row for row in _Prometheus.rows if row.at_s > START_S + 300.0]
+    seen = api.judge_canary(asked, print, log=log, for_s=600.0)
+    assert seen.effects == verdict_of(
+        [row for row in fleet(sd=0.05) if row.at_s <= clock[0]], asked
+    ).effects  # fmt: skip
+    told = []
+    api.judge_canary(asked, told.append, log=tmp_path / "none" / "log", for_s=300.0)
+    assert sum("cannot write" in line for line in told) == 1
+
+
+def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, capsys):
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=0.97)]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+    (tmp_path / "groups.csv").write_text(
+        "".join(f"u{unit},{'treated' if unit >= 10 else 'control'}\n" for unit in range(20))
+    )
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\ncommand = "cat rows.csv"\n'
+        'planned_s = 7200\n[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
+    )
+    assert status_of(["canary", "judge", str(spec), "--picture", str(tmp_path / "p.svg")]) == 0
+    assert "# Canary: promote" in capsys.readouterr().out
+    assert "<circle" in (tmp_path / "p.svg").read_text()
+    spec.write_text(spec.read_text().replace("cat rows.csv", "exit 3"))
+    assert status_of(["canary", "judge", str(spec)]) == 1
+    assert "exit status 3" in capsys.readouterr().err
+
+
+def test_a_prometheus_whose_label_names_nobody_is_told_with_what_it_says(clock, prometheus):
+    _Prometheus.rows = fleet()
+    with pytest.raises(HztuneError, match="the label 'pod' says"):
+        api.judge_canary(canary(file="", prometheus=prometheus, unit="pod"), print)
