@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 
 from hztune import api, profile
@@ -169,9 +170,6 @@ def test_the_status_and_every_file_give_the_answer(
     assert [each["answer"] for each in stored["gate"]["rows"].values()] == [answer]
 
 
-STEP = re.compile(r"- name: ([^\n]*)\n(?:(?! {6}- )[^\n]*\n)*? {8}run: \|\n((?: {10}[^\n]*\n)+)")
-
-
 def git(folder, *words):
     author = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
     subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True)
@@ -196,35 +194,45 @@ def checked_out(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_documented_workflow_finds_a_slower_build(core_build, tmp_path):
-    clone, summary, shims = checked_out(tmp_path), tmp_path / "summary", tmp_path / "bin"
-    shims.mkdir()
-    shim = shims / "hztune"
+def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tmp_path):
+    """All but the installation; of the action, as the runner gives it the workflow's inputs."""
+    clone, summary, program = checked_out(tmp_path), tmp_path / "summary", tmp_path / "hztune/bin"
+    program.mkdir(parents=True)
+    shim = program / "hztune"
     shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hztune "$@"\n')
     shim.chmod(0o755)
     environment = {
         **os.environ,
         "HZTUNE_CORE": str(core_build),
-        "PATH": f"{shims}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(tmp_path),
         "GITHUB_BASE_REF": "main",
         "GITHUB_STEP_SUMMARY": str(summary),
     }
-    workflow = (ROOT / ".github" / "examples" / "gate.yml").read_text()
-    scripts = {name: re.sub(r"(?m)^ {10}", "", text) for name, text in STEP.findall(workflow)}
-    assert [*scripts] == ["Install hztune", "Build the base and the new one", "Compare"]
-    _, build, compare = scripts.values()
-    assert "--budget 3m" in compare
+    workflow, action = (
+        yaml.safe_load((ROOT / ".github" / name).read_text())
+        for name in ("examples/gate.yml", "actions/gate/action.yml")
+    )
+    _, build, gate, upload = workflow["jobs"]["speed"]["steps"]
+    inputs = {name: each.get("default") for name, each in action["inputs"].items()}
+    assert gate["with"].keys() <= inputs.keys() and upload["with"]["path"] == inputs["out"]
+    inputs |= {**gate["with"], "budget": "2s"}
+    install, compare = action["runs"]["steps"]
+    assert "pip" in install["run"] and "${{" not in install["run"] + compare["run"]
+    given = {
+        name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], text)
+        for name, text in compare["env"].items()
+    }
     ends = [
         subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", script],
-            cwd=clone, env=environment, capture_output=True, text=True, timeout=120,
+            ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
+            cwd=clone, env=environment | given, capture_output=True, text=True, timeout=120,
         )
-        for script in (build, compare.replace("--budget 3m", "--budget 2s"))
+        for step in (build, compare)
     ]  # fmt: skip
     assert [end.returncode for end in ends] == [0, 4], [end.stderr for end in ends]
     assert summary.read_text().startswith("### NEW against BASE: ")
     for name in ("junit.xml", "figures.csv", "comparison.json", "samples.jsonl"):
-        assert (clone / "speed" / name).is_file()
+        assert (clone / inputs["out"] / name).is_file()
 
 
 # ---- several commands in one study ---------------------------------------------------------------

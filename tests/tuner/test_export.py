@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -238,6 +239,68 @@ def test_compose_and_k8s_read_as_their_schemas_say(allocator, profile_of):
             text = export.render(profile_of(allocator), name)
             needs = next(line for line in text.splitlines() if line.startswith("# needs:"))
             assert PACKAGES[allocator] in needs and "hztune paths --deepbind" in needs
+
+
+POD = """
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: app
+spec:
+  template:
+    spec:
+      containers:
+        - name: sidecar
+          env:
+            - {name: LD_PRELOAD, value: /opt/proxy.so}
+        - name: app
+          env:
+            - {name: TZ, value: UTC}
+"""
+OWN = "            - {name: LD_PRELOAD, value: /opt/own.so}\n"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
+@pytest.mark.parametrize("own", ["", OWN])
+@pytest.mark.parametrize("allocator", EVERY)
+def test_a_component_of_kustomize_appends_to_what_the_pod_preloads(
+    own, allocator, profile_of, tmp_path
+):
+    (tmp_path / "hztune").mkdir()
+    component = export.render(profile_of(allocator), "kustomize")
+    (tmp_path / "hztune" / "kustomization.yaml").write_text(component)
+    (tmp_path / "pod.yaml").write_text(POD + own)
+    (tmp_path / "kustomization.yaml").write_text("resources: [pod.yaml]\ncomponents: [hztune]\n")
+    done = subprocess.run(
+        ["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=True
+    )
+    built = yaml.safe_load(done.stdout)
+    assert built["kind"] == "Deployment", "the source of the replacement is not built"
+    pod = built["spec"]["template"]["spec"]
+    env = {
+        each["name"]: {one["name"]: one["value"] for one in each["env"]}
+        for each in pod["containers"]
+    }
+    wanted = {"TZ": "UTC", **expected(profile_of(allocator), IN_IMAGE)}
+    parts = [*(["/opt/own.so"] if own else []), *filter(None, [wanted.pop("LD_PRELOAD", "")])]
+    assert env["sidecar"] == {"LD_PRELOAD": "/opt/proxy.so"}
+    assert env["app"].pop("LD_PRELOAD", "").lstrip(":") == ":".join(parts)
+    assert env["app"] == wanted
+
+
+HUGE = {
+    ("hz", "thp", "never"): "disable", ("hz", "thp", "on"): "system", ("hz", "thp", "off"): "",
+    ("jemalloc", "thp", "always"): "system", ("jemalloc", "narenas", 2): "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", HUGE)
+def test_a_unit_says_of_huge_pages_what_the_profile_says(setting, profile_of):
+    allocator, name, value = setting
+    tuned = structs.replace(profile_of(allocator), params={name: value})
+    assert re.findall(r"^MemoryTHP=(\w+)$", export.render(tuned, "systemd"), re.M) == (
+        [HUGE[setting]] if HUGE[setting] else []
+    )
 
 
 # ---- building hz ---------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_the_installed_command_needs_nothing_else(installed, make_profile, tmp_p
         assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
     rows = run([installed / "hztune", "paths"], **away(tmp_path)).splitlines()
     paths = [Path(row.split(maxsplit=1)[1]) for row in rows]
-    assert len(paths) == 11
+    assert len(paths) == 12
     assert all(path.exists() and path.is_relative_to(installed.parent) for path in paths)
     profile.save(make_profile(), tmp_path / "profile.json")
     command = installed / "hztune"

@@ -60,10 +60,14 @@ def include_dir() -> Path:
 
 def search_spaces() -> Path:
     """The directory of the search spaces: the working copy's own in an editable install."""
+    return _shared("search_spaces", "search_spaces")
+
+
+def _shared(installed: str, here: str) -> Path:
     checkout = Path(__file__).parents[2]
     if (checkout / "core" / "include" / "hz" / "params.def").is_file():
-        return checkout / "search_spaces"
-    return _installed_root() / "share" / "hztune" / "search_spaces"
+        return checkout / here
+    return _installed_root() / "share" / "hztune" / installed
 
 
 def core_module() -> Path | None:
@@ -89,6 +93,7 @@ PARTS: dict[str, tuple[str, Callable[[], Path]]] = {
     "launch": ("hz-launch, the measuring starter", launch),
     "turns": ("hz-turns, the conductor of turns", turns),
     "spaces": ("The search spaces", search_spaces),
+    "guide": ("The guide", lambda: _shared("README.md", "tuner/README.md")),
 }
 """What `hztune paths` prints: the name of a part, what it is, and what finds it."""
 
