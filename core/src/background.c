@@ -6,6 +6,8 @@
  *
  * It ends, too, when the last thread that has a heap has ended: a process whose main ends by
  * pthread_exit lives until its last thread has ended. The next thread that is made brings it again.
+ * And it ends after main where no other thread has a heap: of the bare system call `exit` no handler
+ * hears, and main's heap stays.
  */
 #include <pthread.h>
 
@@ -51,8 +53,10 @@ static bool background_may_end(void)
 
 static void *background_run(void *unused)
 {
+    const bool can_tell = hz_os_has_main();
     while (!background_may_end()) {
         hz_os_sleep_us(period_us());
+        if (can_tell && hz_heap_count() <= 1 && !hz_os_has_main()) hz_background_end();
         round_of_refills();
         while (hz_decay()) continue;
     }

@@ -112,6 +112,8 @@ uint32_t hz_os_nodes(void); /* nodes of which it may use CPUs, 1 to HZ_NODES_MAX
 uint32_t hz_os_node(void);  /* the node of the CPU that the caller runs on, below that */
 uint32_t hz_os_pid(void);
 uint32_t hz_os_thread(void);                  /* number of the calling thread */
+bool hz_os_has_main(void); /* false once main has ended; the kernel has forgotten its robust locks
+                              then. Of musl's main it knows none */
 void hz_os_random(void *bytes, size_t count); /* unpredictable bytes */
 bool hz_os_is_privileged(void); /* set-uid and the like: the environment may be an attacker's */
 void hz_os_write_stderr(const char *text, size_t length);

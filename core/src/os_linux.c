@@ -299,6 +299,14 @@ uint32_t hz_os_thread(void)
     return (uint32_t)HZ_OS_CALL(SYS_gettid, 0);
 }
 
+bool hz_os_has_main(void)
+{
+    void *locks;
+    size_t bytes;
+    return HZ_OS_CALL(SYS_get_robust_list, hz_os_pid(), (long)&locks, (long)&bytes) != 0 ||
+           locks != NULL;
+}
+
 /* From getrandom; where a filter of system calls forbids it, from the 16 random bytes that each
  * process gets, and the clock. */
 void hz_os_random(void *bytes, size_t count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -24,6 +25,7 @@ DEADLINE_S = 60
 PATIENCE_S = 20.0
 MIB = 1 << 20
 ANOTHER_USER = 12345
+EXIT = {"x86_64": 60, "aarch64": 93}  # the number of the system call
 LABEL = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 
 # Each of these says "ready" and then waits for the end of its input.
@@ -396,6 +398,13 @@ def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program
 ):
     paths = {name: str(libhz.parent / at) for name, at in variables.items() if name == "LD_PRELOAD"}
     assert start(MAIN_ENDS, **{**variables, **paths}).wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("variable", ["HZ_BACKGROUND_PERIOD_US", "HZ_REST_MS"])
+def test_a_process_whose_main_ends_by_the_bare_system_call_ends(variable, start):
+    started = "import ctypes, threading; t = threading.Thread(target=int); t.start(); t.join()"
+    ends = f"{started}; ctypes.CDLL(None).syscall({EXIT[platform.machine()]}, 0)"
+    assert start(ends, HZ_CONTROL="0", **{variable: "64"}).wait(DEADLINE_S) == 0
 
 
 def test_many_requests_at_once_are_answered_beside_large_thread_local_data(core_tests, start):
