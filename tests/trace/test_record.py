@@ -75,6 +75,56 @@ def test_the_order_is_kept_when_a_thread_joins_one_that_was_alone(recorder):
     )
 
 
+# Of the recorder's next allocator: the free of its one block returns only after another thread that
+# was given the block has come back to it.
+ONE_BLOCK = """
+#include <stdatomic.h>
+#include <stddef.h>
+void *__libc_malloc(size_t), __libc_free(void *);
+static void *_Atomic one, *_Atomic freed;
+static atomic_bool is_given;
+void *malloc(size_t size)
+{
+    if (size == 4322) is_given = 1;
+    void *again = size == 4321 ? atomic_exchange(&freed, NULL) : NULL;
+    void *block = again != NULL ? again : __libc_malloc(size);
+    if (size == 4321 && one == NULL) one = block;
+    return block;
+}
+void free(void *block)
+{
+    if (block == NULL || block != one || is_given) return __libc_free(block);
+    freed = block;
+    while (!is_given) continue;
+}
+"""
+GIVES_IT_ON = """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+one = libc.malloc(4321)
+def take():
+    while libc.malloc(4321) != one:
+        pass
+    libc.malloc(4322)
+other = threading.Thread(target=take)
+other.start()
+libc.free(one)
+other.join()
+"""
+
+
+def test_a_free_is_recorded_before_another_thread_gets_the_block(recorder):
+    words = ["cc", "-shared", "-fPIC", "-o", "libone.so", "-x", "c", "-"]
+    subprocess.run(words, cwd=recorder.folder, input=ONE_BLOCK, text=True, check=True)
+    library = str(recorder.folder / "libone.so")
+    program = ("--", sys.executable, "-S", "-c", GIVES_IT_ON)
+    recorder.record("one.trace", *program, LD_PRELOAD=library, PYTHONMALLOC="malloc")
+    notes = recorder.info("one.trace")["notes"]
+    assert (notes["unknown"], notes["overlapping"]) == (0, 0)
+
+
 def test_every_function_of_c_is_recorded_with_size_and_alignment(recorder):
     recorder.mode("all")
     lines = recorder.lines("all.trace")
