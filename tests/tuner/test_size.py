@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 20000, "modules": 146, "functions": 1809, "classes": 277, "docstrings": 3641},
-    "tests": {"code": 17800},
+    "tests": {"code": 17900},
     "experiments": {"code": 5200},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
