@@ -1,7 +1,9 @@
-"""The planted program under jemalloc: governed, and with each setting for all phases.
+"""The planted program, or a server under load: governed, and with each setting for all phases.
 
 gcc -O2 -o phases experiments/govern/phases.c
-python experiments/govern/real.py --program ./phases --seconds 300 [--named]
+python experiments/govern/real.py ./phases --allocator jemalloc --seconds 600 --log FILE
+python experiments/govern/real.py redis
+python experiments/govern/real.py web
 """
 
 from __future__ import annotations
@@ -11,49 +13,66 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from multiprocessing import Process
 from pathlib import Path
 
-from hztune import artifacts
+from msgspec.structs import replace
 
-JEMALLOC = "libjemalloc.so.2"
-SETTINGS = {"start": {}, "lean": {"dirty_decay_ms": 0}, "keep": {"dirty_decay_ms": 60000}}
+from hztune import allocator, artifacts
+from hztune.govern import policy, steer
+
 GIB_PER_CPU = 4.0
-POLICY = """
-doc = "planted"
-epoch_s = 2.0
-gib_per_cpu = 4.0
-exploring = "20%"
-brakes = {{ most_pressure = 100.0 }}
-figure = {{ log = "{count}", regex = '(\\d+)', counts_work = true }}
-[[arms]]
-name = "lean"
-contexts = [{idle}]
-settings.jemalloc = {{ dirty_decay_ms = 0 }}
-[[arms]]
-name = "keep"
-contexts = [{burst}]
-settings.jemalloc = {{ dirty_decay_ms = 60000 }}
-"""
+SERVICE = Path(__file__).with_name("service.py")
+IDLE, BURST = ("idle",), ("burst",)
 
 
-def started(asked: argparse.Namespace, folder: Path, cpu: int, name: str) -> subprocess.Popen[str]:
-    """The program on one CPU, under a setting by its name, or governed."""
-    count = folder / f"count-{name}"
-    count.write_text("0\n")
-    conf = ",".join(f"{key}:{value}" for key, value in SETTINGS.get(name, {}).items())
-    command = [str(asked.program.resolve()), str(asked.seconds), "1", str(count)]
-    env = {**os.environ, "MALLOC_CONF": conf, "LD_PRELOAD": f"{JEMALLOC}:{artifacts.agent()}"}
-    made = subprocess.Popen(
-        ["taskset", "-c", str(cpu), *command], env=env, stdout=subprocess.PIPE, text=True
+def policy_of(count: Path, *, is_named: bool) -> policy.Policy:
+    """The shipped policy with the work that the program counts, and with short epochs."""
+    shipped = policy.load("cheapest-mix")
+    contexts = {"lean": IDLE, "keep": BURST} if is_named else {}
+    return replace(
+        shipped,
+        arms=tuple(replace(arm, contexts=contexts.get(arm.name, ())) for arm in shipped.arms),
+        figure=policy.FigureSource(log=str(count), regex="([0-9]+)", counts_work=True),
+        gib_per_cpu=GIB_PER_CPU,
+        epoch_s=2.0,
     )
-    if name == "governed":
-        policy = folder / "policy.toml"
-        words = ('"idle"', '"burst"') if asked.named else ("", "")
-        policy.write_text(POLICY.format(count=count, idle=words[0], burst=words[1]))
-        command = [sys.executable, "-m", "hztune", "govern", str(policy), "--pid", str(made.pid)]
-        with open(asked.log, "w") as log:
-            subprocess.Popen(command, stderr=log)
-    return made
+
+
+class Run:
+    """The program on one CPU under a setting by its name, or governed."""
+
+    def __init__(self, asked: argparse.Namespace, folder: Path, cpu: int, name: str) -> None:
+        count = folder / f"count-{name}"
+        count.write_text("0\n")
+        chosen = policy_of(count, is_named=asked.named)
+        adapter = allocator.get(asked.allocator)
+        settings = chosen.settings_for(asked.allocator).get(name, {})
+        env = adapter.environment(settings, adapter.installed())
+        preloads = ":".join(filter(None, [env.get("LD_PRELOAD"), str(artifacts.agent())]))
+        is_server = asked.subject in ("redis", "web")
+        of_server = [sys.executable, str(SERVICE), asked.subject, str(7400 + cpu)]
+        command = [*(of_server if is_server else [asked.subject]), str(asked.seconds), "1"]
+        self._process = subprocess.Popen(
+            ["taskset", "-c", str(cpu), *command, str(count)],
+            env={**os.environ, **env, "LD_PRELOAD": preloads, "HZ_CONTROL": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        pid = int(self._process.stdout.readline()) if is_server else self._process.pid
+        if name == "governed":
+            Process(target=govern, args=(pid, chosen, asked.log)).start()
+
+    def told(self) -> str:
+        return self._process.communicate()[0]
+
+
+def govern(pid: int, chosen: policy.Policy, log: Path) -> None:
+    with open(log, "w") as file:
+        say: Callable[[str], None] = lambda line: print(line, file=file, flush=True)  # noqa: E731
+        steer.steered(pid, chosen, say)
 
 
 def cost(told: str) -> float:
@@ -67,18 +86,19 @@ def cost(told: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--program", type=Path, required=True)
+    parser.add_argument("subject", help="a program like phases.c, redis or web")
+    parser.add_argument("--allocator", default="jemalloc")
     parser.add_argument("--seconds", type=int, default=300)
-    parser.add_argument("--named", action="store_true")
+    parser.add_argument("--named", action="store_true", help="a setting for idle and for bursts")
     parser.add_argument("--log", type=Path, default=Path(os.devnull))
     asked = parser.parse_args()
-    told: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for pair in (("start", "governed"), ("lean", "keep")):
-            runs = [started(asked, Path(folder), cpu, name) for cpu, name in enumerate(pair)]
-            told |= {name: run.communicate()[0] for name, run in zip(pair, runs, strict=True)}
-    for name, each in told.items():
-        print(f"{name}: {cost(each):.2f} CPU seconds\n{each}", end="")
+            runs = [Run(asked, Path(folder), cpu, name) for cpu, name in enumerate(pair)]
+            for name, run in zip(pair, runs, strict=True):
+                told = run.told()
+                print(f"{asked.subject} {asked.allocator} {name}: {cost(told):.2f} CPU seconds")
+                print(told, end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hztune import files, process
 from hztune.arguments import expression
+from hztune.attach.diagnosis import trim_process
 from hztune.errors import HztuneError
 from hztune.govern.policy import FigureSource
 
@@ -30,7 +31,7 @@ _MOST_LOG_BYTES = 1 << 16  # of a log's end that are searched
 @dataclass(frozen=True, slots=True)
 class Observation:
     at_s: float  # monotonic
-    cpu_s: float  # CPU time of the process since its start
+    cpu_s: float  # CPU time of the process since its start, but for that of trimming
     memory_bytes: int  # resident, without pages of files that it shares
     work: float | None = None  # requests since its start; None: they are not counted
     figure: float | None = None  # a rate or latency to protect; None: there is none
@@ -42,6 +43,7 @@ class Watched:
 
     def __init__(self, pid: int, source: FigureSource) -> None:
         self._pid, self._source = pid, source
+        self._trimmed_s = 0.0
         self._started, self._read_at_s = self._read()[0][19], time.monotonic()
         self._pressures = _pressure_files(pid)
         self._ended, self._end = os.pidfd_open(pid), select.poll()
@@ -57,12 +59,18 @@ class Watched:
         counts = self._source.counts_work
         return Observation(
             at_s=time.monotonic(),
-            cpu_s=cpu_s,
+            cpu_s=cpu_s - self._trimmed_s,
             memory_bytes=(int(resident) - int(shared)) * _PAGE,
             work=known if counts else None,
             figure=None if counts else known,
             pressure=max(map(_pressure, self._pressures), default=0.0),
         )
+
+    def trim(self) -> None:
+        """Has it return unused memory: no part of its load."""
+        before_s = self._read()[2]
+        trim_process(self._pid)
+        self._trimmed_s += self._read()[2] - before_s
 
     def rest(self, seconds: float) -> None:
         """Waits for so long, or until the process ends."""

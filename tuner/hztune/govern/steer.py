@@ -160,6 +160,7 @@ def _followed(
     until: float,
 ) -> End:
     names, held_at = [*levers.arms], -math.inf
+    trimming = {each.name for each in chosen.arms if each.trims}
     pause_s = min(_MOST_LOOK_S, max(_LEAST_LOOK_S, chosen.epoch_s / _LOOKS))
     try:
         while (sight := watched.look()).at_s < until:
@@ -167,10 +168,13 @@ def _followed(
                 mib = f"{sight.memory_bytes >> 20} MiB"
                 return End(f"it takes {mib}, more than {chosen.brakes.most_memory}")
             arm = names[made.look(sight)]
-            if not is_dry and (arm != levers.in_effect or sight.at_s - held_at >= _RENEWED_S):
+            is_new = arm != levers.in_effect
+            if not is_dry and (is_new or sight.at_s - held_at >= _RENEWED_S):
                 if why := levers.hold(arm):
                     return End(why)
                 held_at = sight.at_s
+                if is_new and arm in trimming:
+                    watched.trim()
             watched.rest(_RESTING_LOOK_S if made.told_context == "idle" else pause_s)
     except HztuneError as error:
         is_over = not levers.process.exists()
