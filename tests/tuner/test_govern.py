@@ -274,6 +274,26 @@ def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governo
     assert (first["what"], first["arm"]) == ("switched", "lean")
 
 
+FREED = "import time\nx = [bytes(9999) for _ in range(9999)]\ndel x[:-1]\nprint(flush=True)\ntime.sleep(60)"
+
+
+@pytest.mark.slow
+def test_an_arm_that_trims_returns_memory_when_it_begins():
+    of = Policy(
+        doc="", arms=(PolicyArm("lean", {"glibc": {"top_pad": 0}}, ("idle", "steady"), True),)
+    )
+    env = {**os.environ, "HZ_CONTROL": "1", "LD_PRELOAD": str(artifacts.agent())}
+    command = [sys.executable, "-c", FREED]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert Process.of(child.pid).memory().resident_bytes > 100_000_000
+        steer.steered(child.pid, of, print, for_s=0.5)
+        held = Process.of(child.pid).memory().resident_bytes
+        child.kill()
+    assert held < 50_000_000
+
+
 @pytest.mark.slow
 def test_a_log_that_cannot_be_written_is_named_and_nothing_is_left_set(busy):
     lean = PolicyArm("lean", {"hz": {"decay_ms": 0}}, contexts=("steady", "idle", "burst"))
