@@ -60,12 +60,19 @@ static void stop_a_thread(void (*act)(void))
 
 static void (*act_early)(void); /* what a handler does in the child, before hz's own handler */
 
+static bool goes_on; /* whether the child goes on then */
+
 static void do_early(void)
 {
-    if (act_early == NULL) return;
+    void (*const act)(void) = act_early;
+    if (act == NULL) return;
     (void)alarm(CHILD_SECONDS);
-    act_early();
-    _exit(0);
+    act_early = NULL;
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(0);
+    require_child_ends(grandchild);
+    act();
+    if (!goes_on) _exit(0);
 }
 
 __attribute__((constructor(101))) static void register_before_hz(void)
@@ -218,7 +225,7 @@ CHECK("locks that another thread held are free")
     require_in_child(use_and_free_all);
 }
 
-/* ---- a child of a bare system call ---------------------------------------------------------- */
+/* ---- threads that a child has before hz's handler, or without one ---------------------------- */
 
 static void *hold_until_another_waits(void *unused)
 {
@@ -231,19 +238,41 @@ static void *hold_until_another_waits(void *unused)
     return unused;
 }
 
+static pthread_t holder;
+
+static void start_a_holder(void)
+{
+    (void)alarm(CHILD_SECONDS);
+    hz_fork_notice(); /* as libhz.so's pthread_create does */
+    holder = thread_start(hold_until_another_waits, NULL);
+    while (!atomic_load(&is_stopped)) (void)usleep(1000);
+}
+
+static void require_that_a_child_waits_for_it(pid_t child)
+{
+    if (child != 0) {
+        require_child_ends(child);
+        return;
+    }
+    hz_free(hz_malloc(4 * LARGE));
+    (void)thread_end(holder);
+    _exit(0);
+}
+
 CHECK("a lock that a thread of a bare child holds stays its own")
 {
     hz_free(hz_malloc(LARGE));
     const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-    if (child == 0) {
-        (void)alarm(CHILD_SECONDS);
-        const pthread_t thread = thread_start(hold_until_another_waits, NULL);
-        while (!atomic_load(&is_stopped)) (void)usleep(1000);
-        hz_free(hz_malloc(4 * LARGE));
-        (void)thread_end(thread);
-        _exit(0);
-    }
-    require_child_ends(child);
+    if (child == 0) start_a_holder();
+    require_that_a_child_waits_for_it(child);
+}
+
+CHECK("a lock that a thread of an early handler holds stays its own")
+{
+    hz_free(hz_malloc(LARGE));
+    goes_on = true;
+    act_early = start_a_holder;
+    require_that_a_child_waits_for_it(fork());
 }
 
 int main(int argc, char **argv)
