@@ -222,14 +222,18 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tm
         name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], text)
         for name, text in compare["env"].items()
     }
-    ends = [
-        subprocess.run(
+
+    def end(step, **changed):
+        done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
-            cwd=clone, env=environment | given, capture_output=True, text=True, timeout=120,
-        )
-        for step in (build, compare)
-    ]  # fmt: skip
-    assert [end.returncode for end in ends] == [0, 4], [end.stderr for end in ends]
+            cwd=clone, env=environment | given | changed, capture_output=True, timeout=120,
+        )  # fmt: skip
+        return done.returncode
+
+    assert [end(build), end(compare)] == [0, 4]
+    too_little = {"BASE": "sleep 1", "NEW": "sleep 1", "METRIC": ""}
+    assert end(compare, OUT="passed", **too_little) == 0
+    assert end(compare, OUT="failed", UNDECIDED="fail", **too_little) == 6
     assert summary.read_text().startswith("### NEW against BASE: ")
     for name in ("junit.xml", "figures.csv", "comparison.json", "samples.jsonl"):
         assert (clone / inputs["out"] / name).is_file()

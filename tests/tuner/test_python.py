@@ -85,7 +85,7 @@ def test_what_is_no_number_above_0_is_a_failure_of_that_arm_alone(what):
     assert tuned.detail.startswith("your function lambda returned ") and "above 0" in tuned.detail
 
 
-@pytest.mark.parametrize("error", [ValueError("no room"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ValueError("no\nroom"), SystemExit(3)])
 def test_what_a_function_raises_is_told_as_its_own_with_its_line(error):
     def seconds(environment):
         if "KNOB_knob" in environment:
@@ -95,14 +95,15 @@ def test_what_a_function_raises_is_told_as_its_own_with_its_line(error):
     (control, tuned) = by_call(seconds)
     assert control.ok and tuned.status == "failed"
     assert tuned.detail.startswith(f"your function seconds raised {type(error).__name__}: ")
-    assert "(test_python.py:" in tuned.detail
+    assert "(test_python.py:" in tuned.detail and "\n" not in tuned.detail
 
 
 def test_a_function_that_fails_for_the_control_ends_all_at_once_with_its_own_error():
-    executor = CallExecutor(called(lambda: 1.0), seed=1, identity=OpenProof())
     with pytest.raises(hztune.HztuneError, match="lambda raised TypeError") as refused:
-        executor.prepare(CONTROL)
+        by_call(lambda: 1.0)
     assert isinstance(refused.value.__cause__, TypeError)
+    with pytest.raises(hztune.HztuneError, match="returned 0; legal is"):
+        by_call(lambda environment: 0)
 
 
 def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(tmp_path):
@@ -118,7 +119,8 @@ def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(tmp_
 
 
 def spin_is_faster(environment):
-    """Seconds as a process of hz might take them."""
+    """Seconds as a process of hz might take them, which is not asked to speak on stderr."""
+    assert "HZ_CONFIRM" not in environment
     gain = 1.2 if environment.get("HZ_DEPOT_LOCK") == "spin" else 1.0
     return random.gauss(1.0, 0.01) / gain
 
@@ -157,6 +159,22 @@ def test_ctrl_c_within_a_function_keeps_what_was_measured(asked, quiet_machine):
 
     result = hztune.tune(measure=seconds, **asked)
     assert result.profile.claim.verdict == "interrupted" and result.blocks["block"]
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_where_the_function_failed(asked, quiet_machine):
+    left = iter(range(40))
+
+    def seconds(environment):
+        if next(left, None) is None:
+            raise OSError("the disk is full")
+        return spin_is_faster(environment)
+
+    with pytest.raises(hztune.HztuneError, match="raised OSError: the disk is full"):
+        hztune.tune(measure=seconds, **asked)
+    left = iter(range(sys.maxsize))
+    result = hztune.tune(measure=seconds, resume=True, **asked)
+    assert result.profile.claim.verdict == "improved"
 
 
 def test_a_comparison_by_a_function_has_its_figures_as_columns(quiet_machine):

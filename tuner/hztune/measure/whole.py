@@ -370,17 +370,6 @@ class CallExecutor(RunExecutor):
 
     _raised: BaseException | None = None  # by its last call
 
-    def prepare(self, control: Arm) -> None:
-        """Calls it once for the control; HztuneError: it fails, from what it raised."""
-        if not (self._run_s or self._is_warm):
-            (part,) = self._parts_of([control])
-            run = self._run(part, 0, random.Random(self._seed))[-1]
-            if run.fault is not None:
-                raise HztuneError(f"{run.fault.detail}; mend it first: the control needs it") from (
-                    self._raised
-                )
-            self.take_warmup(run.wall_s)
-
     def _run(
         self, part: Part, seed: int, rng: random.Random, *, counts: bool = False
     ) -> tuple[int, int, dict[str, int], Run]:
@@ -388,6 +377,9 @@ class CallExecutor(RunExecutor):
         value = self._called({**self.identity.base, **self._padded(part, rng)})
         length_ns, passed = max(1, time.monotonic_ns() - began_ns), watch.passed()
         fault = value if isinstance(value, Fault) else None
+        if fault is not None and part.is_control:  # its block is not kept: a later session has it
+            why = "mend it first: without the control nothing can be compared"
+            raise HztuneError(f"{fault.detail}; {why}") from self._raised
         run = Run(fault, os.getpid(), length_ns * 1e-9, stdout=str(value))
         return began_ns, length_ns, passed, run
 
@@ -403,9 +395,11 @@ class CallExecutor(RunExecutor):
             os._exit(1)  # a child that it forked and did not end
         if (raised := self._raised) is not None:
             frame = traceback.extract_tb(raised.__traceback__, 2)[-1]
-            told = "".join(traceback.format_exception_only(raised)).strip()
+            told = " ".join("".join(traceback.format_exception_only(raised)).split())
             where = f"{Path(frame.filename).name}:{frame.lineno}"
-            return Fault("failed", f"your function {self.program.label} raised {told} ({where})")
+            return Fault(
+                "failed", f"your function {self.program.label} raised {told:.200} ({where})"
+            )
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if not is_number or not _LEAST_FIGURE < value < 1.0 / _LEAST_FIGURE:
             said = f"your function {self.program.label} returned {value!r:.80}"
