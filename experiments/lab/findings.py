@@ -6,8 +6,10 @@ geometric mean over the rows that the figure covers.
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -23,6 +25,8 @@ from lab.run import RESULTS
 README = "README.md"
 NOT_MEASURED = "not measured yet"
 UNKNOWN = "-"
+
+_TOLERANCE = 2e-6
 
 _FINDING = re.compile(r"^## Finding\s*\n+(.+?)(?:\n\s*\n|\n#|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -95,7 +99,15 @@ def examine(experiment: Experiment) -> ExperimentReading:
     path, readme = experiment.folder / RESULTS, experiment.folder / README
     if not path.exists():
         return ExperimentReading(experiment, NOT_MEASURED)
-    record, wrong = comparisons.load(path)
+    record = comparisons.load(path)
+    stored, made = (
+        json.loads(text)["rows"] for text in (path.read_text(), comparisons.dumps(record))
+    )
+    wrong = [
+        f"{row.spec.label}: {each}"
+        for row, told, given in zip(record.rows, stored, made, strict=True)
+        for each in disagreements(told["standings"], given["standings"])
+    ]
     found = _FINDING.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
     problems = [*wrong, *_strangers(experiment, record)]
     if not found:
@@ -109,6 +121,18 @@ def examine(experiment: Experiment) -> ExperimentReading:
         standings=record.standings,
         problems=tuple(problems),
     )
+
+
+def disagreements(stored: object, computed: object, where: str = "") -> Iterator[str]:
+    """Yields in which points something that was written is not what was computed."""
+    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
+        for key, value in computed.items():
+            yield from disagreements(stored.get(key), value, f"{where}.{key}".lstrip("."))
+    elif isinstance(stored, int | float) and isinstance(computed, int | float):
+        if not math.isclose(stored, computed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            yield f"{where} is {stored:g}, its samples give {computed:g}"
+    elif stored != computed:
+        yield f"{where} is {stored!r}, its samples give {computed!r}"
 
 
 def _strangers(experiment: Experiment, record: Comparison) -> Iterator[str]:

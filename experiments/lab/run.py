@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hztune import allocator, files
-from hztune.arguments import contender_text
+from hztune.arguments import split_named
 from hztune.blocks import Arm, Block
 from hztune.comparing import comparison as comparisons
 from hztune.comparing import conduct, contenders
@@ -94,7 +94,7 @@ def run(
     for line in require_programs(left, contenders):
         reporter.say(line)
     whole_s = experiment.file.budget_s if budget_s is None else budget_s
-    record, stopped = conduct.carry_out(
+    record = conduct.carry_out(
         record,
         specs,
         Effort(experiment.file.pairs, max(1.0, whole_s * len(specs) / len(experiment.rows))),
@@ -103,16 +103,16 @@ def run(
         lambda so_far: files.write_whole(unfinished, comparisons.dumps(so_far)),
         _finish(experiment, contenders),
     )
-    if stopped or len(record.rows) < len(experiment.rows):
-        return Ran(record, len(experiment.rows), unfinished, stopped)
+    if record.stopped or len(record.rows) < len(experiment.rows):
+        return Ran(record, len(experiment.rows), unfinished, record.stopped)
     results = unfinished.replace(experiment.folder / RESULTS)
-    return Ran(record, len(experiment.rows), results, stopped)
+    return Ran(record, len(experiment.rows), results, False)
 
 
 def further(texts: Sequence[str]) -> tuple[Contender, ...]:
     """Contenders from "NAME=/path/to/lib.so"."""
     for text in texts:
-        if contender_text(text).kind != "library":
+        if "/" not in (split_named(text) or ("", ""))[1]:
             raise UsageError(f"{text!r} is no library; legal is NAME=/path/to/library.so")
     return contenders.parse(texts)
 
@@ -164,7 +164,7 @@ def _is_of(row: Measured, experiment: Experiment, rows: Mapping[str, ComparedRow
     """Whether a row that was measured is one of the experiment, its program still the same."""
     label, is_program = row.spec.label, isinstance(row.spec, ProgramSpec)
     is_same = not is_program or rows.get(label, row.spec) == row.spec
-    return is_same and label in {each.label for each in experiment.rows}
+    return is_same and not row.is_cut and label in {each.label for each in experiment.rows}
 
 
 def _contender(side: Side, reporter: Reporter) -> Contender | None:
@@ -210,9 +210,7 @@ def _resumed(folder: Path, fresh: Comparison, reporter: Reporter) -> Comparison:
     """Returns the rows to go on with: unfinished ones, else complete ones of the same."""
     path = folder / UNFINISHED
     if path.exists():
-        found, wrong = comparisons.load(path)
-        if wrong:
-            raise UsageError(f"{str(path)!r} is damaged ({wrong[0]}); run it without --resume")
+        found = comparisons.load(path)
         if changed := _changed(found, fresh):
             raise UsageError(
                 f"{str(path)!r} is of other contenders or another machine "
@@ -220,9 +218,9 @@ def _resumed(folder: Path, fresh: Comparison, reporter: Reporter) -> Comparison:
             )
         return found
     results = folder / RESULTS
-    if results.exists() and not _changed(comparisons.load(results)[0], fresh):
+    if results.exists() and not _changed(comparisons.load(results), fresh):
         reporter.say("its results are of these contenders: only rows that they lack are measured")
-        return comparisons.load(results)[0]
+        return comparisons.load(results)
     return fresh
 
 

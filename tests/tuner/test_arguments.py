@@ -28,17 +28,11 @@ READ: dict[str, tuple[object, object]] = {
     "a workload": (arguments.split_workload("remote@main"), ("remote", "main")),
     "a workload with its defaults": (arguments.split_workload("remote"), ("remote", None)),
     "the name of a trace": (arguments.workload_name("trace:a@b"), "trace"),
-}
-
-CONTENDERS: dict[str, arguments.ContenderText] = {
-    "default": arguments.ContenderText("name", "default"),
-    "own=/lib/own.so": arguments.ContenderText("library", "own", "/lib/own.so"),
-    "hz:shards=4,thp=on": arguments.ContenderText(
-        "settings", "hz", params=(("shards", "4"), ("thp", "on"))
+    "parameters": (
+        arguments.split_configured("hz:shards=4,thp=on"),
+        ("hz", {"shards": "4", "thp": "on"}),
     ),
-    "inside:jemalloc": arguments.ContenderText("name", "inside:jemalloc"),
-    "results/profile.json": arguments.ContenderText("profile", "results/profile.json"),
-    "run:2/profile.json": arguments.ContenderText("profile", "run:2/profile.json"),
+    "an allocator inside": (arguments.split_configured("inside:jemalloc"), None),
 }
 
 REFUSED: dict[str, Callable[[], object]] = {
@@ -62,11 +56,6 @@ REFUSED: dict[str, Callable[[], object]] = {
 def test_a_text_becomes_a_typed_value(form):
     found, meant = READ[form]
     assert found == meant
-
-
-@pytest.mark.parametrize("text", CONTENDERS)
-def test_a_contender_is_known_by_its_form(text):
-    assert arguments.contender_text(text) == CONTENDERS[text]
 
 
 @pytest.mark.parametrize("form", REFUSED)

@@ -162,7 +162,7 @@ compare none glibc --load true -- true | need --server
 compare none glibc --metric-regex '(x)' --metric-cmd y -- true | exclude each other
 compare none glibc --lower-is-better -- true | needs --metric-regex
 compare none glibc --csv absent/x.csv -- true | --csv 'absent/x.csv': there is no folder 'absent'
-compare none glibc --csv there -- true | is a folder
+compare none glibc --csv there -- true | not a regular file
 compare none glibc --csv /dev/full -- true | not a regular file
 compare none glibc --out '' -- true | --out is empty
 compare none glibc -- 'sleep 1' | write its words apart

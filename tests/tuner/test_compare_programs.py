@@ -44,12 +44,10 @@ SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
 
 
 def json_of(done, folder):
-    """The record that was printed; it holds what its samples give."""
+    """The record that was printed."""
     path = folder / "printed.json"
     path.write_text(done.stdout)
-    found, wrong = comparison.load(path)
-    assert wrong == []
-    return found
+    return comparison.load(path)
 
 
 # ---- side by side --------------------------------------------------------------------------------

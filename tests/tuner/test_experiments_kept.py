@@ -84,7 +84,7 @@ def run_programs(monkeypatch, tmp_path):
 
 
 def test_an_allocator_that_always_failed_is_no_success(run_programs, capsys):
-    record, _ = comparison.load(EXPERIMENTS / "real-programs" / "results.json")
+    record = comparison.load(EXPERIMENTS / "real-programs" / "results.json")
     ran = SimpleNamespace(record=record, rows=len(record.rows), path="x", stopped=False)
     assert run_programs("lua", ran) == 0, "another row's failures are not its own"
     assert run_programs("redis", ran, "its malloc is another one") == 0

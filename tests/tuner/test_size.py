@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20000, "modules": 146, "functions": 1809, "classes": 277, "docstrings": 3641},
+    "tuner": {"code": 20000, "modules": 146, "functions": 1806, "classes": 275, "docstrings": 3634},
     "tests": {"code": 17900},
     "experiments": {"code": 5400},
     "core in C": {"code": 19900},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Literal, NamedTuple
 
 from hztune.errors import UsageError
 
@@ -173,28 +172,11 @@ def workload_name(text: str) -> str:
     return _MARK.split(text, maxsplit=1)[0]
 
 
-class ContenderText(NamedTuple):
-    """What one word of `hztune compare` says, before it is looked up."""
-
-    # a library: NAME=/path/to/library.so; settings: an allocator with parameters,
-    # "hz:shards=4,thp=on"; a profile: a path; a name: `default` or an allocator
-    kind: Literal["library", "settings", "profile", "name"]
-    name: str  # of the library or the allocator; of a profile its path
-    file: str = ""  # path of the library
-    params: tuple[tuple[str, str], ...] = ()  # key and value of each parameter
-
-
-def contender_text(text: str) -> ContenderText:
-    """What a contender is, by the form of its text."""
-    library = split_named(text)
-    if library is not None and "/" in library[1]:
-        return ContenderText("library", *library)
-    if text.endswith(".json") or "/" in text.partition("=")[0]:
-        return ContenderText("profile", text)
-    if found := _CONFIGURED.fullmatch(text):
-        pairs = (key_value(each, f"{found[1]}:") for each in found[2].split(","))
-        return ContenderText("settings", found[1], params=tuple(pairs))
-    return ContenderText("name", text)
+def split_configured(text: str) -> tuple[str, dict[str, str]] | None:
+    """The allocator and the parameters of "hz:shards=4,thp=on"; None: it is not so written."""
+    if (found := _CONFIGURED.fullmatch(text)) is None:
+        return None
+    return found[1], dict(key_value(each, f"{found[1]}:") for each in found[2].split(","))
 
 
 def _illegal(option: str, text: str, legal: str) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from hztune.cli.program import (
     ProgramCommand,
     given_words,
     gone_on_with,
+    programs_of,
     refuse_without_program,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
@@ -154,35 +156,29 @@ def compare_command(
             reporter=display,
         )  # fmt: skip
     try:
-        if csv_path is not None and found.rows:
+        if csv_path is not None and found.standings:
             api.write_comparison(found, csv_path, "csv")
         if junit is not None:  # it tells of rows that were not measured, too
             api.write_comparison(found, junit, "junit")
     finally:  # a full disk takes the files, not the answer
         if as_json:
             click.echo(api.comparison_json(found), nl=False)
-        elif found.rows:
+        elif found.standings:
             text = api.comparison_text(found, markdown=markdown, counters=counters)
             print_lines(text.split("\n"))
     answer = found.ruling if is_gate else ""
     how = "go on with the same command and" if private else "go on with: hztune compare"
-    _require_answers(found, len(specs), answer, f"{how} --resume --out {shlex.quote(str(out))}")
+    _require_answers(found, answer, f"{how} --resume --out {shlex.quote(str(out))}")
     return _STATUS.get(answer, 0)
 
 
 def _refuse_places(out: Path | None, files: dict[str, Path | None]) -> None:
     """Sees to it that each file that is asked for can be written when all is measured."""
-    made = out.absolute() if out is not None else Path.cwd()
     for name, path in files.items():
-        if path is None:
-            continue
-        folder, given = path.absolute().parent, f"{name} {str(path)!r}"
-        if not (folder.is_dir() or folder == made or folder in made.parents):
-            raise UsageError(f"{given}: there is no folder {str(path.parent)!r}")
-        if path.is_dir():
-            raise UsageError(f"{given} is a folder; name a file in it")
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{given} is not a regular file; name another one")
+        if path is not None and path.parent != out and not path.absolute().parent.is_dir():
+            raise UsageError(f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}")
+        if path is not None and path.exists() and not path.is_file():
+            raise UsageError(f"{name} {str(path)!r} is not a regular file; name another one")
 
 
 def _rows(
@@ -194,33 +190,25 @@ def _rows(
     commands: tuple[str, ...],
     words: tuple[str, ...],
     **about: Any,
-) -> list[WorkloadSpec | Program]:
-    given = {
-        "--workload": bool(workloads),
-        "a program after --": bool(words),
-        "--server": bool(about["server"]),
-        "--command": bool(commands),
-    }
-    several = [name for name, is_there in given.items() if is_there]
-    if len(several) > 1:
-        raise UsageError(f"{' and '.join(several)} exclude each other; give one of them")
-    if not several:
+) -> Sequence[WorkloadSpec | Program]:
+    programs = programs_of(words, commands, about)
+    if programs and workloads:
+        raise UsageError("--workload and a program exclude each other; give one of them")
+    if programs and (threads or params):
+        raise UsageError("--threads and --param are for workloads; a program has its arguments")
+    if programs:
+        return programs
+    if not workloads:
         api.contenders(contenders)  # one of them may be a program that lacks its dashes
         raise UsageError(
             "there is nothing to measure: give a program after --, --server with --load, --command"
             " NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
         )
-    if workloads:
-        refuse_without_program()
-        return [*api.rows(workloads, threads, params)]
-    if threads or params:
-        raise UsageError("--threads and --param are for workloads; a program has its arguments")
-    if commands:
-        return [*api.named_programs(commands, api.program(("{}",), **about))]
-    return [api.program(words, **about)]
+    refuse_without_program()
+    return api.rows(workloads, threads, params)
 
 
-def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
+def _is_open(specs: Sequence[WorkloadSpec | Program]) -> bool:
     """Whether the contenders are commands."""
     opens = [getattr(spec, "is_open", False) for spec in specs]
     if any(opens) and not all(opens):
@@ -231,16 +219,17 @@ def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
     return any(opens)
 
 
-def _require_answers(found: Comparison, rows: int, answer: str, how: str) -> None:
+def _require_answers(found: Comparison, answer: str, how: str) -> None:
     """Refuses what is no comparison, or only that of a few lucky runs, so that a script notices."""
     if found.stopped:
-        told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
-        kept = " and ".join(f"{each.words} of {each.label}" for each in found.left if each.pairs)
-        raise StoppedByUser(f"{told}{f', and {kept} saved' if kept else ''}; {how}")
+        cut = [row.words for row in found.rows if row.is_cut]
+        rows, left = len(found.rows) + len(found.missing), len(cut) + len(found.missing)
+        told = f"interrupted with {rows - left} of {rows} rows finished"
+        raise StoppedByUser(f"{told}{f', and {cut[0]} saved' if cut else ''}; {how}")
     if answer not in ("", "not enough data"):
         return
-    if late := [each for each in found.left if each.enough_s]:
-        told = " and ".join(f"{each.words} of {each.label}" for each in late[:_MOST_NAMED])
+    if late := [row for row in found.rows if row.enough_s]:
+        told = " and ".join(row.words for row in late[:_MOST_NAMED])
         enough_s, more = max(each.enough_s for each in late), "one run takes longer than it"
         if math.isfinite(enough_s):
             more = f"--budget {enough_s:.0f}s would do"

@@ -2,7 +2,7 @@
 
 Samples are written densely, for they are committed beside what they prove: a row names its counters
 once, and a turn is [counted_ns, ops]. Estimates are written for readers; loading makes them anew
-from the samples, and `disagreements` says where what is written is not what they give.
+from the samples.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import math
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from hztune import files, version
 from hztune.blocks import Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.comparing.contenders import ComparedRow, Contender, ProgramSpec
 from hztune.comparing.gate import Gate, GateAnswer, Horizon, Ruling, whole
-from hztune.comparing.match import Measured, Unfinished, failing
+from hztune.comparing.match import Measured, failing
 from hztune.comparing.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -39,7 +39,6 @@ SCHEMA: Literal["hztune-comparison/1"] = "hztune-comparison/1"
 MOST_BYTES = 64 << 20
 
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:,;]+/)+")
-_TOLERANCE = 2e-6
 _DIGITS = 6
 _LINE_BEGINS = ('"machine":', '"gate":', '"contenders":', '{"name":', '{"row":', '{"rss_peak_kb":')
 
@@ -50,35 +49,37 @@ _Text = Annotated[str, Meta(max_length=400)]
 @dataclass(frozen=True, slots=True)
 class Comparison:
     contenders: tuple[Contender, ...]  # the first one is the control
-    machine: tuple[tuple[str, str | int | float | None], ...]  # where, as names and values
-    versions: tuple[tuple[str, str], ...]  # of hztune and what it computes with
-    rows: tuple[Measured, ...]  # what was measured
+    machine: Mapping[str, str | int | float | None]  # where, by name
+    versions: Mapping[str, str]  # of hztune and what it computes with
+    # what was measured; the budget may have been too small for one, and a stop have cut one
+    rows: tuple[Measured, ...] = ()
     # what a repetition needs beside contenders and rows: seed, budget_s, pairs; by name
-    asked: tuple[tuple[str, float], ...] = ()
+    asked: Mapping[str, float] = field(default_factory=dict)
     gate: Gate | None = None  # what the second contender may lose; None: nothing was tested
-    # rows with too few pairs, for want of time or because of a stop; stored nowhere
-    left: tuple[Unfinished, ...] = ()
+    missing: tuple[str, ...] = ()  # labels of rows that a stop left unmeasured; stored nowhere
 
     @property
     def stopped(self) -> bool:
         """Whether Ctrl-C ended it before the last row was finished."""
-        return any(not row.enough_s for row in self.left)
+        return bool(self.missing) or any(row.is_cut for row in self.rows)
 
     @property
     def answers(self) -> tuple[Ruling, ...]:
         """What the gate says of each row that was asked for; empty where there is none."""
         if self.gate is None:
             return ()
-        ruled = {each.label for each in self.rulings}
-        return (*self.rulings, *(row.ruling for row in self.left if row.label not in ruled))
+        lost = (Ruling(label, "not enough data", "it was not measured") for label in self.missing)
+        return (*(self._answer(self.gate, row) for row in self.rows), *lost)
 
-    @property
-    def rulings(self) -> tuple[Ruling, ...]:
-        return tuple(
-            self.gate.rule(row.spec.label, row.blocks, row.horizon)
-            for row in self.rows
-            if self.gate is not None and row.horizon is not None
-        )
+    def _answer(self, gate: Gate, row: Measured) -> Ruling:
+        label, pairs = row.spec.label, len(row.blocks)
+        if row.horizon is None or not pairs:
+            return Ruling(label, "not enough data", "there was no time for it")
+        found = gate.rule(label, row.blocks, row.horizon)
+        if not row.is_cut:
+            return found
+        why = f"it was interrupted after {row.words.partition(' of ')[0]}"
+        return found._replace(answer="not enough data", why=why)
 
     @property
     def ruling(self) -> GateAnswer:
@@ -101,7 +102,8 @@ class Comparison:
 
     @property
     def standings(self) -> tuple[Standings, ...]:
-        return tuple(row.standings([each.name for each in self.contenders]) for row in self.rows)
+        names = [each.name for each in self.contenders]
+        return tuple(row.standings(names) for row in self.rows if row.blocks)
 
 
 def started(
@@ -110,16 +112,16 @@ def started(
     asked: Mapping[str, float] | None = None,
     gate: Gate | None = None,
 ) -> Comparison:
-    versions = (
-        ("hztune", version()),
-        ("numpy", version_of("numpy")),
-        ("python", platform.python_version()),
-    )
-    fields = tuple(
-        (name, as_text(value) if isinstance(value, str) else value)
+    versions = {
+        "hztune": version(),
+        "numpy": version_of("numpy"),
+        "python": platform.python_version(),
+    }
+    fields = {
+        name: as_text(value) if isinstance(value, str) else value
         for name, value in asdict(machine).items()
-    )
-    return Comparison(tuple(contenders), fields, versions, (), tuple((asked or {}).items()), gate)
+    }
+    return Comparison(tuple(contenders), fields, versions, asked=asked or {}, gate=gate)
 
 
 # ---- as it is stored -----------------------------------------------------------------------------
@@ -130,7 +132,7 @@ class _Contender(Schema, frozen=True):
 
     name: _Text
     allocator: _Text
-    params: dict[str, Value] = field(default_factory=dict)
+    params: dict[str, Value] = msgspec.field(default_factory=dict)
     version: _Text = ""
     sha256: _Text = ""
 
@@ -251,13 +253,16 @@ class _Record(Schema, frozen=True):
     versions: dict[str, _Text]
     contenders: Annotated[list[_Contender], Meta(min_length=1)]
     rows: list[_Row]
-    asked: dict[Literal["seed", "budget_s", "pairs"], int | float] = field(default_factory=dict)
+    asked: dict[Literal["seed", "budget_s", "pairs"], int | float] = msgspec.field(
+        default_factory=dict
+    )
     gate: _Gate | None = None
 
 
 def dumps(record: Comparison) -> str:
     """The record as JSON text, one line for what one contender showed in one block."""
     names, gate = [each.name for each in record.contenders], record.gate
+    answers = {each.label: {"answer": each.answer, "why": each.why} for each in record.answers}
     stored = _Record(
         SCHEMA,
         dict(record.machine),
@@ -266,11 +271,9 @@ def dumps(record: Comparison) -> str:
             _Contender(side.name, side.arm.allocator, side.arm.config, side.version, side.sha256)
             for side in record.contenders
         ],
-        [_Row.of(row, names) for row in record.rows],
+        [_Row.of(row, names) for row in record.rows if row.blocks],
         dict(record.asked),  # type: ignore[arg-type]
-        _Gate(gate.rows, _answers_json(record), gate.no_worse, gate.no_more_memory)
-        if gate
-        else None,
+        _Gate(gate.rows, answers, gate.no_worse, gate.no_more_memory) if gate else None,
     )
     text = msgspec.json.encode(stored, enc_hook=dict).decode()
     for begin in _LINE_BEGINS:
@@ -278,58 +281,27 @@ def dumps(record: Comparison) -> str:
     return text + "\n"
 
 
-def load(path: Path) -> tuple[Comparison, list[str]]:
-    """The record in a file, and where it claims what its samples do not give.
-
-    UsageError: there is none, or it is not a legal one; the text says where.
-    """
+def load(path: Path) -> Comparison:
+    """The record in a file; UsageError: there is none, or it is not a legal one: it says where."""
     content = files.read_small(path, MOST_BYTES)
     try:
         return _read(msgspec.json.decode(content, type=_Record))
     except (UsageError, msgspec.DecodeError, RecursionError) as error:
-        is_other = str(error).startswith("Object ") or "`$.schema`" in str(error)
-        what = "was written by another version of hztune" if is_other else "is no valid record"
-        raise UsageError(f"the comparison {str(path)!r} {what}: {error}") from None
+        why = f"is no comparison as this version of hztune writes it: {error}"
+        raise UsageError(f"{str(path)!r} {why}") from None
 
 
-def _read(stored: _Record) -> tuple[Comparison, list[str]]:
+def _read(stored: _Record) -> Comparison:
     contenders = tuple(
         Contender(one.name, Arm.of(one.allocator, one.params), one.version, one.sha256)
         for one in stored.contenders
     )
-    names = [each.name for each in contenders]
-    if len({*names}) != len(names):
+    if len({each.name for each in contenders}) != len(contenders):
         raise UsageError("two contenders have one name")
     rows = tuple(row.read(contenders) for row in stored.rows)
-    asked = stored.gate
+    asked, told = stored.gate, dict[str, float](stored.asked)  # type: ignore[arg-type]
     gate = Gate(asked.no_worse, asked.no_more_memory, asked.of_rows) if asked else None
-    machine, versions = tuple(stored.machine.items()), tuple(stored.versions.items())
-    found = Comparison(contenders, machine, versions, rows, tuple(stored.asked.items()), gate)
-    wrong = []
-    for told, row in zip(stored.rows, rows, strict=True):
-        computed = _standings_json(row.standings(names))
-        wrong += [f"{told.row}: {each}" for each in disagreements(told.standings, computed)]
-    if stored.gate is not None:
-        told_of = disagreements(stored.gate.rows, _answers_json(found))
-        wrong += [f"gate: {each}" for each in told_of]
-    return found, wrong
-
-
-def disagreements(stored: object, computed: object, where: str = "") -> Iterator[str]:
-    """Yields in which points something that was written is not what was computed."""
-    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
-        for key in dict.fromkeys([*computed, *stored]):
-            deeper = f"{where}.{key}" if where else str(key)
-            yield from disagreements(stored.get(key), computed.get(key), deeper)
-    elif isinstance(stored, int | float) and isinstance(computed, int | float):
-        if not math.isclose(stored, computed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
-            yield f"{where} is {stored:g}, its samples give {computed:g}"
-    elif stored != computed:
-        yield f"{where} is {stored!r}, its samples give {computed!r}"
-
-
-def _answers_json(found: Comparison) -> dict[str, Any]:
-    return {each.label: {"answer": each.answer, "why": each.why} for each in found.rulings}
+    return Comparison(contenders, stored.machine, stored.versions, rows, told, gate)
 
 
 def _standings_json(found: Standings) -> dict[str, Any]:
@@ -337,21 +309,20 @@ def _standings_json(found: Standings) -> dict[str, Any]:
         "contenders": {each.name: _standing_json(each) for each in found.all},
         "best_of_others": found.best,
         "first_over_best": _interval_json(found.lead),
-        "rss_over_median_of_others": found.frugality,
     }
 
 
 def _standing_json(standing: Standing) -> dict[str, Any]:
     """The estimates of one contender; what it keeps and what each round adds is KiB."""
-    keeps = standing.keeps
+    keeps, counters = standing.keeps, standing.counters
     told = {
-        "ops_per_s": standing.ops_per_s,
-        "rss_mb": standing.rss_mb,
+        "ops_per_s": round(standing.ops_per_s, _DIGITS),
+        "rss_mb": round(standing.rss_mb, _DIGITS),
         "speed": _interval_json(standing.speed),
         "rss": _interval_json(standing.memory),
         "cpu": _interval_json(standing.cpu),
         "failures": len(standing.failures) or None,
-        "counters": dict(standing.counters) or None,
+        "counters": {name: round(each, _DIGITS) for name, each in counters.items()} or None,
         "kept_kb": round(keeps.kept_kb, _DIGITS) if keeps else None,
         "round_more_kb": [round(each, _DIGITS) for each in keeps.slope_kb or ()] if keeps else None,
         "kept": _interval_json(standing.kept),
@@ -363,8 +334,7 @@ def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
     """A ratio to the first one with its 95 % interval; null ends: it has none."""
     if interval is None:
         return None
-    ends: list[float | None] = [round(each, _DIGITS) for each in interval.ratio[1:]]
+    ratio, *ends = (round(each, _DIGITS) for each in interval.ratio)
     if not math.isfinite(interval.half_width):
-        ends = [None, None]
-    ratio = round(interval.ratio[0], _DIGITS)
+        return {"ratio": ratio, "ci_low": None, "ci_high": None, "pairs": interval.pairs}
     return {"ratio": ratio, "ci_low": ends[0], "ci_high": ends[1], "pairs": interval.pairs}

@@ -8,7 +8,6 @@ rows of the record and the blocks of the log.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,7 +32,6 @@ from hztune.comparing.match import (
     Effort,
     Finish,
     MakeExecutor,
-    Unfinished,
     play,
 )
 from hztune.errors import StoppedByUser, UsageError
@@ -140,8 +138,7 @@ def compare(
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
-        What was measured. Where Ctrl-C ended it (`stopped`), `left` says which rows are not
-        finished, and how many pairs of each are kept in `out`.
+        What was measured; where Ctrl-C ended it (`stopped`), also the row that it cut.
 
     Raises:
         UsageError: Something is not legal; nothing was measured.
@@ -151,22 +148,23 @@ def compare(
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     gate = Gate(no_worse, no_more_memory, len(rows)) if no_worse or no_more_memory else None
     plan, machine = Effort(pairs, budget_s, gate), Machine.here()
-    own = [row for row in rows if isinstance(row, Program)]
+    programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
+    own = [*programs.values()]
     _refuse(sides, own, len(rows), plan)
     for line in require(own, sides):
         reporter.say(line)
     asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
     record = started(sides, machine, asked, gate)
-    programs = {ProgramSpec.of(row): row for row in own}
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
+    blocks: Sequence[Block] = ()
     with ExitStack() as opened:
         study = opened.enter_context(_study(out, record, specs, machine, resume)) if out else None
         if study is not None:
             kept_command.write(study.folder / RECORD, command)
-        if study is not None and resume and (study.folder / RECORD).exists():
-            there = load(study.folder / RECORD)[0].rows
-            record = replace(record, rows=tuple(row for row in there if not row.is_cut))
-        blocks = study.replay() if study is not None else ()
+            blocks = study.replay()
+            if resume and (study.folder / RECORD).exists():
+                there = load(study.folder / RECORD).rows
+                record = replace(record, rows=tuple(row for row in there if not row.is_cut))
         make = executors(sides, machine, seed, programs, study, reporter.say, blocks)
         left = specs[len(record.rows) :]
         if resume:
@@ -178,13 +176,7 @@ def compare(
             if out is not None:
                 files.write_whole(out / RECORD, dumps(so_far))
 
-        found, stopped = carry_out(record, left, plan, make, reporter, keep)
-        if stopped:
-            kept = Counter(block.workload for block in (study.replay() if study else ()))
-            undone = specs[sum(not row.is_cut for row in found.rows) :]
-            unfinished = (Unfinished(spec.label, kept[spec.label]) for spec in undone)
-            found = replace(found, left=tuple(unfinished))
-        return found
+        return carry_out(record, left, plan, make, reporter, keep)
 
 
 def _refuse(
@@ -231,7 +223,7 @@ def _study(
     identity = {
         "contenders": ", ".join(each.name for each in record.contenders),
         "rows": ", ".join(spec.label for spec in specs),
-        **{name: f"{value:g}" for name, value in record.asked},
+        **{name: f"{value:g}" for name, value in record.asked.items()},
         **({"gate": record.gate.options} if record.gate else {}),
         **{
             f"sum of the {name}": hashlib.sha256(repr(those).encode()).hexdigest()[:16]
@@ -249,24 +241,21 @@ def carry_out(
     reporter: Reporter,
     keep: Keep = lambda record: None,
     finish: Finish = lambda row: row,
-) -> tuple[Comparison, bool]:
-    """Measures rows and adds them to the record; also says whether the user stopped it.
+) -> Comparison:
+    """Measures rows and adds them to the record; also one for which the budget was too small.
 
-    A row that the budget was too small for is told in `left`; with a pair, it is recorded, too.
+    Ctrl-C ends it: the row that it cuts is added, too, and the others are `missing`.
     """
-    budget, is_stopped = Budget(plan.clock, plan.budget_s), False
+    budget, there = Budget(plan.clock, plan.budget_s), len(record.rows)
     with interruptible() as asked, budget.running():
         rows = play(
             specs, record.contenders, plan, make_executor, reporter, finish, stop=asked.is_set
         )
         try:
             for row in rows:
-                if row.enough_s:
-                    late = Unfinished(row.spec.label, len(row.blocks), row.enough_s)
-                    record = replace(record, left=(*record.left, late))
-                if row.blocks:
-                    record = replace(record, rows=(*record.rows, row))
-                    keep(record)
+                record = replace(record, rows=(*record.rows, row))
+                keep(record)
         except (KeyboardInterrupt, StoppedByUser):
-            is_stopped = True
-    return record, is_stopped
+            left = specs[len(record.rows) - there :]
+            record = replace(record, missing=tuple(spec.label for spec in left))
+    return record

@@ -17,7 +17,7 @@ from hztune import allocator, params, profile
 from hztune.allocator import Installed, loaded_program
 from hztune.allocator.live import Running
 from hztune.allocator.tables import knob
-from hztune.arguments import command_words, contender_text, require_name, split_named
+from hztune.arguments import command_words, require_name, split_configured, split_named
 from hztune.artifacts import preloadable
 from hztune.blocks import UNCHANGED_PROGRAM, Arm
 from hztune.errors import UsageError
@@ -119,25 +119,30 @@ def _command(text: str) -> Contender:
 
 
 def _contender(text: str) -> Contender:
-    told = contender_text(text)
-    if told.kind == "library":
-        return from_file(told.name, Path(told.file))
-    if told.kind == "settings":
-        adapter = allocator.get(told.name)
-        knobs = adapter.knobs(adapter.installed())
-        config = {key: params.parse(knob(told.name, knobs, key), one) for key, one in told.params}
-        return configured(text, told.name, config)
+    library = split_named(text)
+    if library is not None and "/" in library[1]:
+        return from_file(library[0], Path(library[1]))
     is_known = text in ("default", *allocator.names()) or text.endswith(".json")
     if not is_known and shutil.which(text) is not None:
         raise UsageError(
             f"{text!r} is a program, not an allocator, a profile or a library: to measure it, put "
             f"-- before it; to measure two programs side by side, write: A B -- {OPEN} ARGS"
         )
-    if not Path(text).exists():
+    if text.endswith(".json") or "/" in text.partition("=")[0]:
+        return _of_profile(Path(text))
+    if (told := split_configured(text)) is None:
         require_name(text, "a contender")
-    if told.kind != "profile":
         return configured(text, "hz" if text == "default" else text, {})
-    path = Path(text)
+    name, given = told
+    adapter = allocator.get(name)
+    knobs = adapter.knobs(adapter.installed())
+    config = {key: params.parse(knob(name, knobs, key), one) for key, one in given.items()}
+    return configured(text, name, config)
+
+
+def _of_profile(path: Path) -> Contender:
+    if not path.exists():
+        require_name(str(path), "a contender")
     tuned = profile.load(path)
     name = path.stem if path.stem != "profile" else path.resolve().parent.name
     if tuned.adapter.is_inside:

@@ -79,8 +79,8 @@ class Ruling(NamedTuple):
     label: str
     answer: GateAnswer
     why: str  # in one sentence, which names what failed
-    pairs: int  # that were measured
-    planned: int  # pairs; 0: it is not known
+    pairs: int = 0  # that were measured
+    planned: int = 0  # pairs; 0: it is not known
     parts: tuple[PartAnswer, ...] = ()  # of each thing that is tested; none where one failed
 
     def interval(self, of: Tested) -> Interval | None:

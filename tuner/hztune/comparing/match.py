@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple
 
 from hztune.blocks import Arm, Block
 from hztune.comparing.contenders import ComparedRow, Contender, amount_of
@@ -30,7 +29,6 @@ from hztune.comparing.gate import (
     MOST_PAIRS,
     Gate,
     Horizon,
-    Ruling,
     failures_of,
     how_often,
     is_settled_by_failure,
@@ -98,29 +96,15 @@ class Measured:
     enough_s: float = 0.0
     is_cut: bool = False  # whether the user's stop ended it: a later session goes on with it
 
+    @property
+    def words(self) -> str:
+        """How many pairs it has, and of what."""
+        return f"{len(self.blocks)} pair{'s' * (len(self.blocks) != 1)} of {self.spec.label}"
+
     def standings(self, names: Sequence[str]) -> Standings:
         return standings(
             self.spec.label, names, self.blocks, amount=amount_of(self.spec), horizon=self.horizon
         )
-
-
-class Unfinished(NamedTuple):
-    """One row that was asked for, and that has too few pairs."""
-
-    label: str
-    pairs: int  # how many of it are kept
-    enough_s: float = 0.0  # the budget that would do; 0: a later session goes on with it
-
-    @property
-    def words(self) -> str:
-        return "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
-
-    @property
-    def ruling(self) -> Ruling:
-        why = f"it was interrupted after {self.words}" if self.pairs else "it was not measured"
-        if self.enough_s:
-            why = "there was no time for it"
-        return Ruling(self.label, "not enough data", why, self.pairs, 0)
 
 
 Finish = Callable[[Measured], Measured]
@@ -138,8 +122,7 @@ def play(
 ) -> Iterator[Measured]:
     """Measures the rows one after the other, and yields each when it is there.
 
-    KeyboardInterrupt, StoppedByUser: the user wants an end. A row without a gate that has
-    LEAST_PAIRS by then was yielded before.
+    KeyboardInterrupt, StoppedByUser: the user wants an end. What the row has by then was yielded.
     """
     budget = Budget(plan.clock, plan.budget_s)
     for number, spec in enumerate(specs):
@@ -153,8 +136,9 @@ def play(
             with Budget(plan.clock, part_s).running(), suppress(OutOfTime):
                 run.measure()
         except (KeyboardInterrupt, StoppedByUser):
-            if plan.gate is None and len(run.blocks) >= LEAST_PAIRS:
-                yield finish(Measured(spec, tuple(run.blocks), _now(), is_cut=True))
+            if run.blocks:
+                blocks = tuple(run.blocks)
+                yield finish(Measured(spec, blocks, _now(), run.horizon, is_cut=True))
             raise
         for words in failing(contenders, run.blocks).values():
             reporter.say(f"    {words}")

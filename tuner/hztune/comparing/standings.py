@@ -17,8 +17,6 @@ from hztune.stats.ratios import log_memory_ratio, pair_ratio
 
 ALPHA = 0.05  # every interval covers with 95 %
 
-_DIGITS = 6
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -49,7 +47,6 @@ class Standings:
     # Log of the first one's speed over that one's. The best is chosen by the same measurements, so
     # that with several of nearly the same speed this leans against the first one.
     lead: Interval | None
-    frugality: float | None  # the first one's peak memory over the median of the others'
     amount: Amount = "ops_per_s"  # what `ops_per_s` of its contenders is
 
     def of(self, name: str) -> Standing:
@@ -87,9 +84,7 @@ def standings(
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = best.speed.reciprocal if best is not None and best.speed is not None else None
-    rss = [each.rss_mb for each in found[1:] if each.rss_mb > 0.0]
-    frugality = _rounded(found[0].rss_mb / median(rss)) if rss and found[0].rss_mb else None
-    return Standings(label, found, best.name if best else "", lead, frugality, amount)
+    return Standings(label, found, best.name if best else "", lead, amount)
 
 
 def between(
@@ -123,13 +118,13 @@ def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon |
     speed, memory = between(blocks, 0, index, horizon)
     return Standing(
         name=name,
-        ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
-        rss_mb=_rounded(median([o.rss_peak_kb / 1024 for o in well] or [0.0])),
+        ops_per_s=median([o.ops_per_s for o in well] or [0.0]),
+        rss_mb=median([o.rss_peak_kb / 1024 for o in well] or [0.0]),
         speed=speed,
         memory=memory,
         cpu=_interval([_log_cpu_ratio(*pair) for pair in pairs]),
         failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
-        counters={key: _rounded(fmean(each[key] for each in counted)) for key in shared},
+        counters={key: fmean(each[key] for each in counted) for key in shared},
         keeps=keeper([o.rested for o in well]),
         kept=_interval([log_memory_ratio(*pair, "kept") for pair in pairs]),
     )
@@ -142,23 +137,14 @@ def _log_cpu_ratio(reference: Outcome, candidate: Outcome) -> float | None:
 
 
 def _interval(values: Sequence[float | None], horizon: Horizon | None = None) -> Interval | None:
-    """The interval of log ratios that are known, rounded so that it can be written and read."""
+    """The interval of log ratios that are known; infinitely wide where they are too few."""
     logs = [each for each in values if each is not None]
-    if not logs:
-        return None
-    if horizon is None:
-        found = fixed_interval(logs, ALPHA)
-    else:
-        endless = Interval(fmean(logs), -math.inf, math.inf, len(logs))
-        found = horizon.question(logs).reported() or endless
-    ends = (_rounded(found.estimate), _rounded(found.low), _rounded(found.high))
-    return Interval(*ends, found.pairs)
+    if not logs or horizon is None:
+        return fixed_interval(logs, ALPHA) if logs else None
+    endless = Interval(fmean(logs), -math.inf, math.inf, len(logs))
+    return horizon.question(logs).reported() or endless
 
 
 def _estimate(interval: Interval | None) -> float:
     """The estimate, below all others when there is none."""
     return interval.estimate if interval is not None else -math.inf
-
-
-def _rounded(value: float) -> float:
-    return round(value, _DIGITS)

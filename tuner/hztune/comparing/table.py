@@ -77,7 +77,7 @@ def as_markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> st
         return "\n".join([title, "", *lines(head, cells)])
     head = ["row", f"{first}: {_FIGURES[rows[0].amount]}, MiB"]
     head += [f"{name} / {first}, MiB" for name in others]
-    head += [f"{first} / best of the others", "memory / median of the others"] if others else []
+    head += [f"{first} / best of the others"] if others else []
     text = [*lines(head, [_cells(row) for row in rows]), ""]
     kept = [
         [row.label, each.name, each.keeps.words, interval_text(each.kept), each.keeps.slope_words]
@@ -101,7 +101,6 @@ def _cells(row: Standings) -> list[str]:
         cells.append(failed if each.speed is None else told)
     if others:
         cells.append(interval_text(row.lead) + (f" ({row.best})" if row.best else ""))
-        cells.append(_NO_FIGURE if row.frugality is None else f"{row.frugality:.2f}")
     return cells
 
 
@@ -163,7 +162,7 @@ def csv_text(found: Comparison) -> str:
     is that of speed to the first contender, above 1 is faster, with its 95 % interval. `kept_mib`
     is what stays at rest, `round_more_kib` what each round of load and rest adds.
     """
-    answers = {each.label: each.answer for each in found.rulings}
+    answers = {each.label: each.answer for each in found.answers}
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
