@@ -138,8 +138,8 @@ def main() -> None:
     answers = Counter(each[0] for each in found)
     print({name: f"{100 * answers[name] / asked.runs:.1f} %" for name in answers})
     hours = sorted(each[1] for each in found)
-    most = hours[int(0.9 * len(hours))]
-    print(f"hours until decided: median {median(hours):.1f}, 90 % {most:.1f}")
+    tenth = hours[int(0.9 * len(hours))]
+    print(f"hours until decided: median {median(hours):.1f}, in 90 % {tenth:.1f}")
     halves = [median(each[at] for each in found) for at in (2, 3)]
     print(f"half-width of CPU {100 * halves[0]:.2f} %, plain t-test {100 * halves[1]:.2f} %, "
           f"ratio {halves[0] / halves[1]:.2f}")  # fmt: skip

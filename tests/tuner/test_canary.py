@@ -225,6 +225,15 @@ def test_a_rail_is_crossed_by_units_not_by_one_that_restarts_all_night():
     )
 
 
+def test_a_rail_is_crossed_by_more_events_where_each_unit_has_had_one():
+    random, rows = np.random.default_rng(4), fleet()
+    for unit in range(20):
+        events = random.poisson(0.2 if unit < 10 else 0.5, 120)
+        rows += counts("oom", f"u{unit}", np.cumsum(events))
+    found = verdict_of(rows, canary(rails=[GuardRail(name="oom")]))
+    assert (found.answer, found.rails[0].hit) == ("revert", (10, 10))
+
+
 def test_units_that_fall_silent_are_a_rail_and_a_source_that_does_is_none():
     def treated_die(table):
         table[120:, 10:] = math.nan

@@ -266,6 +266,7 @@ def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governo
         await_true(lambda: decay(busy) == 0)
         governed_now = exposition([statistics_of(Process.of(busy.pid))])
         assert f'hztune_governed{{pid="{busy.pid}",process="python' in governed_now
+        assert f'hztune_cpu_seconds_total{{pid="{busy.pid}"' in governed_now
         assert governed_now.count("} 1\n")
         governor.send_signal(number)
         governor.communicate()

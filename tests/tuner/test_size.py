@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20000, "modules": 146, "functions": 1806, "classes": 275, "docstrings": 3634},
+    "tuner": {"code": 20000, "modules": 146, "functions": 1808, "classes": 275, "docstrings": 3640},
     "tests": {"code": 17900},
-    "experiments": {"code": 5400},
+    "experiments": {"code": 5500},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
     "guides": {"words": 15000},

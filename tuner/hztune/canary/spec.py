@@ -88,8 +88,9 @@ class CanarySpec(schema.Schema, frozen=True):
         return tuple(dict.fromkeys([*rows, *(each.per for each in self.metrics if each.per)]))
 
     @property
-    def ways_to_revert(self) -> int:
-        return len(self.metrics) + len(self.rails) + 1  # units that fall silent are a rail
+    def revert_error(self) -> float:
+        """Of each way to revert: a metric, or either test of a rail; silent units are one, too."""
+        return self.error / (len(self.metrics) + 2 * len(self.rails) + 2)
 
 
 class Canary(NamedTuple):

@@ -10,7 +10,8 @@ unit counts. Were the change nothing, the next one would hit a treated unit with
 that have had none, t / (t + c), as units were drawn at random. A bet that treated ones are r times
 as likely multiplies by r (t + c) / (r t + c) or by (t + c) / (r t + c): a fair bet, whose product
 over all events ever reaches 1 / error with a probability of at most `error` (Ville's inequality;
-the safe logrank test of ter Schure, Perez-Ortiz, Ly and Grunwald). `most` reverts without a test.
+the safe logrank test of ter Schure, Perez-Ortiz, Ly and Grunwald). Where most units have had one,
+their counts are compared as a metric is. `most` reverts without a test.
 """
 
 from __future__ import annotations
@@ -105,17 +106,25 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
 
 
 def _rails(tables: FleetTables, canary: Canary, treated: NDArray[np.bool_]) -> Iterator[RailEvents]:
-    least = math.log(canary.spec.ways_to_revert / canary.spec.error)
+    error, unknown = canary.spec.revert_error, np.full(len(treated), math.nan)
     for rail in (*canary.spec.rails, _SILENT):
         found = silences(tables) if rail is _SILENT else events(tables, rail.rows)
         found = found[tables.blocks >= 0]
         each = found.sum(axis=0)
         own, other = each[treated], each[~treated]
         beyond = own.sum() - other.sum() * len(own) / len(other)
-        is_crossed = log_odds(found, treated) >= least
+        is_crossed = log_odds(found, treated) >= -math.log(error)
         is_crossed |= rail.most is not None and bool(beyond > rail.most)
+        rate = effect_of(each, unknown, treated, _strata(canary), np.ones(len(each)))
+        if rate is not None and each.any():
+            passed = len(found) * canary.spec.step_s / canary.spec.planned_s
+            is_crossed |= rate.estimate > critical(passed, error, rate.df) * rate.error
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
         yield RailEvents(rail.name, (int(other.sum()), int(own.sum())), hit, is_crossed)
+
+
+def _strata(canary: Canary) -> NDArray[np.int_]:
+    return np.unique([unit.stratum for unit in canary.units], return_inverse=True)[1]
 
 
 def log_odds(found: FloatTable, treated: NDArray[np.bool_]) -> float:
@@ -151,9 +160,8 @@ def _effect(
                             "ratio; a number as its margin compares differences")  # fmt: skip
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
-    strata = np.unique([unit.stratum for unit in canary.units], return_inverse=True)[1]
     weights = np.isfinite(after).mean(axis=0)
-    found = effect_of(levels(after), levels(before), treated, strata, weights)
+    found = effect_of(levels(after), levels(before), treated, _strata(canary), weights)
     if found is None:
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
                             "report it, and a stratum with both groups")  # fmt: skip
@@ -166,7 +174,7 @@ def _judged(
 ) -> MetricEffect:
     sign = -1.0 if metric.more_is_better else 1.0
     targets = sum(each.target for each in canary.spec.metrics)
-    risks = canary.spec.error / canary.spec.ways_to_revert, canary.spec.error / targets
+    risks = canary.spec.revert_error, canary.spec.error / targets
     halves = [critical(passed, risk, found.df) * found.error for risk in risks]
     cost = sign * found.estimate
     units = int(np.isfinite(found.deviations).sum())

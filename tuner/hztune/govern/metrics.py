@@ -13,7 +13,7 @@ from hztune.attach import channel
 from hztune.attach.channel import Process
 from hztune.attach.diagnosis import Statistics, statistics_of
 from hztune.errors import HztuneError
-from hztune.process import stat_words
+from hztune.process import cpu_seconds, stat_words
 
 _ASKED_AT_ONCE = 32  # each may take seconds: a stopped one does not answer
 
@@ -28,6 +28,7 @@ _HELP = {
     "lazy_bytes": "Anonymous memory that was returned lazily (MADV_FREE).",
     "swapped_bytes": "Memory of the process that is swapped out.",
     "threads": "Threads of the process.",
+    "cpu_seconds_total": "CPU time of the process since its start.",
     "minor_faults_total": "Page faults without input or output since its start.",
     "setting": "A setting in effect that is a number.",
     "governed": "Whether a governor has a lease on its settings.",
@@ -47,7 +48,7 @@ def exposition(found: Iterable[Statistics]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _samples(found: Statistics) -> Iterator[tuple[str, str, int]]:
+def _samples(found: Statistics) -> Iterator[tuple[str, str, float]]:
     """Name, labels and value of each."""
     of = _labels(pid=str(found.pid), process=found.name)
     memory = found.memory
@@ -58,6 +59,7 @@ def _samples(found: Statistics) -> Iterator[tuple[str, str, int]]:
     yield "threads", of, found.thread_count
     yield "governed", of, int(found.is_governed)
     with suppress(OSError, LookupError):
+        yield "cpu_seconds_total", of, cpu_seconds(found.pid)
         yield "minor_faults_total", of, int(stat_words(found.pid)[7])
     for part in found.parts:
         own = f"{of},{_labels(allocator=part.allocator)}"

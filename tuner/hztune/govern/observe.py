@@ -81,9 +81,9 @@ class Watched:
 
     def _read(self) -> tuple[list[str], list[str], float]:
         """The words of /proc/PID/stat, from the state on, and of /proc/PID/statm; CPU seconds."""
-        try:  # the clock is that of clock_getcpuclockid(3): ticks of /proc are too coarse
+        try:
             memory = Path("/proc", str(self._pid), "statm").read_text().split()
-            return process.stat_words(self._pid), memory, time.clock_gettime(~self._pid << 3 | 2)
+            return process.stat_words(self._pid), memory, process.cpu_seconds(self._pid)
         except OSError:
             raise HztuneError("the process has ended") from None
 
