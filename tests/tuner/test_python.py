@@ -161,6 +161,12 @@ def test_ctrl_c_within_a_function_keeps_what_was_measured(asked, quiet_machine):
     assert result.profile.claim.verdict == "interrupted" and result.blocks["block"]
 
 
+def test_a_figure_that_is_always_the_same_ends_in_no_gain(asked, quiet_machine):
+    """Instructions or bytes that are counted do not scatter."""
+    result = hztune.tune(measure=lambda environment: 1.0, **asked)
+    assert result.profile.claim.verdict == "no_gain"
+
+
 @pytest.mark.slow
 def test_a_study_goes_on_where_the_function_failed(asked, quiet_machine):
     left = iter(range(40))

@@ -47,6 +47,7 @@ fewer, a weight 1/s^2 would on average be more than 5/3 of what it should be: df
 _POWER = 0.9
 _RANKS = [(number + 0.5) / 64 for number in range(64)]
 _LEAST_DF = 1.0
+_LEAST_VARIANCE = 1e-12  # nothing is told apart that differs by a millionth
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Noise:
     own: Mapping[str, Noise] = field(default_factory=dict)
 
     def of_pair(self, rounds: int) -> float:
-        """Variance of a pair's log ratio with that many rounds."""
-        return self.between + self.per_round / rounds
+        """Variance of a pair's log ratio with that many rounds; above 0 for a metric that counts."""
+        return max(_LEAST_VARIANCE, self.between + self.per_round / rounds)
 
     def spread(self, rounds: int) -> Spread:
         return Spread(self.of_pair(rounds), self.df)
