@@ -62,7 +62,7 @@ class Noise:
     own: Mapping[str, Noise] = field(default_factory=dict)
 
     def of_pair(self, rounds: int) -> float:
-        """Variance of a pair's log ratio with that many rounds; above 0 for a metric that counts."""
+        """Variance of a pair's log ratio with so many rounds; above 0 for a metric that counts."""
         return max(_LEAST_VARIANCE, self.between + self.per_round / rounds)
 
     def spread(self, rounds: int) -> Spread:
