@@ -51,7 +51,7 @@ def assign_command(units: Path, share: str, form: Any, seed: int) -> None:
 def judge_command(
     spec: Path, watch: bool, duration: str, log: Path | None, picture: Path | None,
 ) -> int:  # fmt: skip
-    r"""Judge the treated units of a fleet beside the control.
+    """Judge the treated units of a fleet beside the control.
 
     SPEC is a file (TOML):
 
@@ -73,9 +73,9 @@ def judge_command(
     query = "process_cpu_seconds_total"  in PromQL  [default: the rows of that name]
     per = "http_requests_total"          divided by it
     counter = true                       both count since a start: their growth is meant
-    margin = "2%"                        what it may get worse by
+    margin = "2%"                        what it may get worse by; a number such as 0.001 is of a
+                                         difference, for figures that may be 0
     target = true                        it is to get better; more_is_better = true: by growing
-                                         margin = 0.001: a difference, not a percentage
 
     \b
     [[rails]]                            events that a unit counts; units that fall silent are one
@@ -87,7 +87,7 @@ def judge_command(
     exit status   0  promote: a target is better, no metric is worse by its margin
                   4  revert: a metric is worse by its margin, or a guard rail is crossed
                   6  hold: not decided; or both are alike
-    """
+    """  # noqa: D301 - click reads the backspace
     if (duration or log) and not watch:
         raise UsageError("--for and --log are of a watch; give --watch, too")
     canary = api.canary(spec)
