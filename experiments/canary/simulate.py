@@ -3,6 +3,7 @@
 simulate.py                      fleets without an effect
 simulate.py --cpu -2             the change saves 2 % of CPU; --memory -3
 simulate.py --cpu 2 --margin 2   it costs as much as its margin: promoted or reverted falsely?
+simulate.py --series FOLDER      noise from recorded series, such as CloudWatch's
 simulate.py --restarting 0.1     a tenth of the treated units restarts all night
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import median
@@ -53,8 +54,26 @@ def canary_of(asked: argparse.Namespace, random: np.random.Generator) -> Canary:
     return Canary(spec, Path(), units, 0.0)
 
 
-def noise(random: np.random.Generator, blocks: int, units: int, times: float) -> Any:
-    """Correlated noise of three lengths of time; with t_4 of its SD where it is fast."""
+@cache
+def recorded(folder: str) -> list[Any]:
+    """Logs of recorded series of 5 minutes (CSV: time, value) without their hours of the day."""
+    found = []
+    for path in sorted(Path(folder).glob("*.csv")):
+        logs = np.log(np.loadtxt(path, delimiter=",", skiprows=1, usecols=1))
+        hours = np.arange(len(logs)) % DAY // 12
+        found.append(logs - np.array([logs[hours == hour].mean() for hour in range(24)])[hours])
+    return found
+
+
+def noise(random: np.random.Generator, blocks: int, units: int, asked: Any, times: float) -> Any:
+    """Pieces of recorded series, or noise of three lengths of time, with t_4 where it is fast."""
+    if asked.series:
+        series = [recorded(asked.series)[each] for each in random.integers(
+            len(recorded(asked.series)), size=units)]  # fmt: skip
+        starts = [random.integers(len(each)) for each in series]
+        pieces = [np.roll(each, -at)[:blocks] for each, at in zip(series, starts, strict=True)]
+        return asked.noise * np.array(pieces).T
+    times *= asked.noise
     found = times * FAST[0] * random.standard_t(4, (blocks, units)) / math.sqrt(2.0)
     for deviation, minutes in (MIDDLE, SLOW):
         kept = math.exp(-STEP_MIN / minutes)
@@ -88,7 +107,7 @@ def fleet(asked: argparse.Namespace, random: np.random.Generator, canary: Canary
         young = np.exp(-age / (10.0 if name == "cpu" else 60.0))
         start = young * (0.3 if name != "memory" else -0.4)
         own = math.log1p(0.01 * effect) * is_after
-        table = host + drift + day + start + own + noise(random, blocks, units, asked.noise * times)
+        table = host + drift + day + start + own + noise(random, blocks, units, asked, times)
         table[random.random(table.shape) < 0.005] = math.nan  # scrapes that failed
         means[name] = np.exp(table)
     counts = np.cumsum(restarted, axis=0).astype(float)
@@ -129,7 +148,7 @@ def main() -> None:
     for name, default in (
         ("runs", 1000), ("units", 20), ("seed", 1),
         ("cpu", 0.0), ("memory", 0.0), ("p99", 0.0), ("margin", 2.0), ("baseline", 1.0),
-        ("noise", 1.0), ("restarts", 0.2), ("restarting", 0.0),
+        ("noise", 1.0), ("restarts", 0.2), ("restarting", 0.0), ("series", ""),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=type(default), default=default)
     asked = parser.parse_args()

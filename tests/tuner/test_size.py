@@ -18,11 +18,11 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CEILINGS = {
     "tuner": {"code": 20000, "modules": 146, "functions": 1808, "classes": 275, "docstrings": 3640},
     "tests": {"code": 17900},
-    "experiments": {"code": 5500},
+    "experiments": {"code": 5600},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
     "guides": {"words": 15000},
-    "experiments' pages": {"words": 15500},
+    "experiments' pages": {"words": 16000},
 }
 
 
