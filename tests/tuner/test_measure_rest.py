@@ -14,7 +14,8 @@ from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import disturbance
-from hztune.measure.program import Metric, Program, Service, bench_program
+from hztune.measure.bench_program import bench_program
+from hztune.measure.program import Metric, Program, Service
 from hztune.measure.watch import MemoryWatch
 from hztune.measure.whole import RunExecutor
 from hztune.rests import RestPlan

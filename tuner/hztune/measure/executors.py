@@ -15,12 +15,12 @@ from hztune.errors import UsageError
 from hztune.machine import Machine, timed_window
 from hztune.measure import Accounting, Executor, SeveralExecutor
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
+from hztune.measure.bench_program import bench_program
 from hztune.measure.examine import Tryout, fixed_port
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.program import (
     DEFAULT_TIMEOUT_S,
     Program,
-    bench_program,
     can_have_networks,
 )
 from hztune.measure.turns import TurnExecutor, tempo_for

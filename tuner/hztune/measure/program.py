@@ -11,11 +11,9 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-
-from msgspec import structs
 
 from hztune import artifacts, process
 from hztune.arguments import command_words, expression, named_command, within
@@ -26,7 +24,6 @@ from hztune.measure.program_input import STDIN, Input, input_of
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, RestPlan
 from hztune.scratch import require_plain
-from hztune.workload import WorkloadSpec
 
 Rate = Callable[[float, str], "float | Fault"]
 """From a run's wall seconds and what it printed to its rate, or to why it has none."""
@@ -60,9 +57,6 @@ _MOST_PORT = 65535
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
 _NETWORK_TRIAL_S = 10.0
-_LEAST_LOAD_S = 0.25  # least length of one of several loads of a workload
-
-_BENCH_RESTS = "^hz-bench: at rest$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +81,11 @@ class Metric:
             done = _shell(self.command, stdout)
             if not done.ok:
                 return Fault("bad_output", f"--metric-cmd {done.describe()}")
-            return _rate_of(done.stdout, self.better)
+            return rate_of(done.stdout, self.better)
         found = [match[1] or "" for match in re.finditer(self.regex, stdout)]
         if not found:
             return Fault("bad_output", f"nothing it printed matches --metric-regex {self.regex!r}")
-        return _rate_of(found[-1], self.better)
+        return rate_of(found[-1], self.better)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,33 +194,6 @@ class Program:
 
 
 Programs = Program | Sequence[Program] | Sequence[str]  # several, or the words of one
-
-
-def bench_program(
-    spec: WorkloadSpec,
-    seconds: float = 1.0,
-    rss_limit_mb: int = 0,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Program:
-    """A built-in workload as a program, for those that turns cannot measure."""
-    words = spec.command(seed=0)
-    at = words.index("--seed")
-    if spec.rest is not None:
-        seconds = max(_LEAST_LOAD_S, seconds / spec.rest.rounds)
-    argv = (*words[:at], *words[at + 2 :], *spec.span(seconds))
-    return Program(
-        argv,
-        rate=_bench_p99 if spec.goal == "p99" else _bench_rate,
-        rest=spec.rest and structs.replace(spec.rest, says=_BENCH_RESTS),
-        seeks_kept=spec.goal == "kept",
-        quota=spec.quota,
-        counts=_bench_counts,
-        rss_limit_mb=rss_limit_mb,
-        seed_option="--seed",
-        timeout_s=timeout_s,
-        threads=spec.threads,
-        own_kb=_bench_own_kb if spec.trace is not None else None,
-    )
 
 
 def described(
@@ -445,7 +412,7 @@ def can_have_networks() -> bool:
     return process.run(words, deadline_s=_NETWORK_TRIAL_S).ok
 
 
-def _rate_of(text: str, better: Better) -> float | Fault:
+def rate_of(text: str, better: Better) -> float | Fault:
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -453,43 +420,6 @@ def _rate_of(text: str, better: Better) -> float | Fault:
     if not math.isfinite(value) or value <= 0.0:
         return Fault("bad_output", f"the metric is {value:g}; it must be a number above 0")
     return value if better == "higher" else 1.0 / value
-
-
-def object_in(text: str | None) -> dict[str, Any]:
-    """What hz-bench printed; empty where that is no object."""
-    try:
-        found = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
-def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The counters of hz-bench, and facts of its counted window and of its rest."""
-    result = object_in(stdout)
-    facts = {name: result[name] for name in ("ops", "minor_faults")}
-    if rest := result.get("rss_idle_kb"):
-        facts["rss_idle_kb"] = rest["at_the_end"]
-    return (result.get("hz") or {}).get("counters", {}), facts
-
-
-def _bench_own_kb(stdout: str) -> int:
-    """The memory that hz-bench keeps for itself, KiB; 0 where it printed no result."""
-    return int(object_in(stdout).get("own_kb", 0))
-
-
-def _bench_rate(wall_s: float, stdout: str, *, of_p99: bool = False) -> float | Fault:
-    """The rate that hz-bench reports, or 1 / ns that 99 of 100 mallocs, and frees, keep to."""
-    found = object_in(stdout)
-    if of_p99 and (told := found.get("latency")):
-        slowest = max(told[call]["p99_ns"] for call in ("malloc", "free"))
-        return _rate_of(str(slowest), "lower")
-    if not of_p99 and "ops_per_s" in found:
-        return _rate_of(str(found["ops_per_s"]), "higher")
-    return Fault("bad_output", f"hz-bench printed no {'latencies' if of_p99 else 'result'}")
-
-
-_bench_p99 = partial(_bench_rate, of_p99=True)
 
 
 def hook(option: str, command: str, environment: Mapping[str, str]) -> None:

@@ -19,10 +19,10 @@ from hztune import artifacts
 from hztune.blocks import Outcome, Turn
 from hztune.errors import HztuneError
 from hztune.measure import Accounting, disturbance
+from hztune.measure.bench_program import object_in
 from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.launch import ending_fault
-from hztune.measure.program import object_in
 from hztune.measure.whole import SEEDS, BlockExecutor, Part
 from hztune.process import Child
 from hztune.store import Evidence, Sink
