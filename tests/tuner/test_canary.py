@@ -259,7 +259,7 @@ def clock(monkeypatch):
 
 
 class _Prometheus(BaseHTTPRequestHandler):
-    rows, now, broken = [], [START_S], (0.0, 0.0)
+    rows, now, broken, times = [], [START_S], (0.0, 0.0), 1
 
     def do_GET(self):
         asked = {name: values[0] for name, values in parse_qs(urlparse(self.path).query).items()}
@@ -268,6 +268,7 @@ class _Prometheus(BaseHTTPRequestHandler):
             if float(asked["start"]) <= row.at_s <= float(asked["end"]):
                 series.setdefault(row.unit, []).append([row.at_s, str(row.value)])
         found = [{"metric": {"instance": unit}, "values": each} for unit, each in series.items()]
+        found *= self.times
         is_broken = self.broken[0] <= self.now[0] < self.broken[1]
         body = {"error": "too busy"} if is_broken else {"data": {"result": found}}
         self.send_response(503 if is_broken else 200)
@@ -342,3 +343,15 @@ def test_a_prometheus_whose_label_names_nobody_is_told_with_what_it_says(clock, 
     _Prometheus.rows = fleet()
     with pytest.raises(HztuneError, match="the label 'pod' says"):
         api.judge_canary(canary(file="", prometheus=prometheus, unit="pod"), print)
+
+
+def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch):
+    _Prometheus.rows = fleet()
+    monkeypatch.setattr(_Prometheus, "times", 2)
+    with pytest.raises(UsageError, match="two series of 'u0' at once"):
+        api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_the_operators_own_restart_just_before_the_start_is_no_event():
+    rows = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [0, 1, 1], -1)]
+    assert verdict_of(fleet() + rows, canary(rails=[GuardRail(name="oom")])).answer == "hold"

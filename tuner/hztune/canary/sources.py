@@ -75,6 +75,7 @@ def parsed_rows(content: bytes) -> Iterator[FleetRow]:
 
 def _queried(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[FleetRow]:
     spec, own, seen = canary.spec, {each.name for each in canary.units}, set[str]()
+    told = set[tuple[str, float]]()
     asked = {"query": query, "start": since_s, "end": until_s, "step": spec.step_s}
     url = f"{spec.prometheus.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(asked)}"
     for series in _answered(url, f"Prometheus, asked for {query!r},"):
@@ -82,6 +83,10 @@ def _queried(canary: Canary, query: str, since_s: float, until_s: float) -> Iter
         seen.add(unit)
         if unit in own:
             for at, value in series["values"]:
+                if (unit, at) in told:
+                    raise UsageError(f"{query!r} has two series of {unit!r} at once; legal is one, "
+                                     f"as by sum by ({spec.unit}) (...)")  # fmt: skip
+                told.add((unit, at))
                 yield FleetRow(float(at), unit, query, float(value))
     if seen and not seen & own:
         raise UsageError(

@@ -109,7 +109,7 @@ def _rails(tables: FleetTables, canary: Canary, treated: NDArray[np.bool_]) -> I
     error, unknown = canary.spec.revert_error, np.full(len(treated), math.nan)
     for rail in (*canary.spec.rails, _SILENT):
         found = silences(tables) if rail is _SILENT else events(tables, rail.rows)
-        found = found[tables.blocks >= 0]
+        found = found[tables.blocks > 0]  # what a counter shows in block 0 may be of before
         each = found.sum(axis=0)
         own, other = each[treated], each[~treated]
         beyond = own.sum() - other.sum() * len(own) / len(other)

@@ -63,7 +63,7 @@ def watched(
         _keep(log, rows.values(), failures, tell)
         if found.is_settled or rest_s <= 0.0:
             return found
-        if found.passed_s >= _LINES_APART * told_s:
+        if found.passed_s > _LINES_APART * told_s:
             told_s = found.passed_s
             tell(verdict_line(found))
         time.sleep(min(canary.spec.step_s, rest_s))
