@@ -14,6 +14,7 @@ import pytest
 from lab import definition
 
 from hztune import params, space
+from hztune.allocator.tables import tables
 
 from .test_layers import PYTHON_LEVELS
 
@@ -119,3 +120,18 @@ def test_the_example_of_an_experiment_is_one(tmp_path):
     (tmp_path / "experiment.toml").write_text(example(ROOT / "experiments" / "README.md"))
     made = definition.load(tmp_path)
     assert (len(made.sides), len(made.rows)) == (4, 4)
+
+
+def test_the_image_is_built_from_what_is_there_by_what_the_first_command_installs():
+    """Its second stage has Debian's allocators, and nothing that compiles."""
+    build, image = (ROOT / "tuner" / "Dockerfile").read_text().split("\n\nFROM ")
+    copied = [word for line in re.findall(r"^COPY (.+) \S+$", build, re.M) for word in line.split()]
+    assert copied and all((ROOT / word).exists() for word in copied)
+    command = re.search(
+        r"<!-- main command -->(.*?)&& python3", (ROOT / "README.md").read_text(), re.S
+    )
+    needed = command[1].split("install -y ")[1].split()
+    assert [name for name in needed if name not in build] == []
+    assert {"gcc", "g++", "cmake"}.isdisjoint(image.split())
+    packages = {each.package for each in tables().values()} - {"", "libc6"}
+    assert {word for word in image.split() if word.startswith("lib")} == packages

@@ -194,7 +194,9 @@ def test_a_comparison_by_a_function_has_its_figures_as_columns(quiet_machine):
 REFUSED = {
     "a program and measure": lambda: hztune.tune(program=["ls"], measure=spin_is_faster),
     "maximize alone": lambda: hztune.tune("larson", maximize=True),
-    "a program in one text": lambda: hztune.tune(program="ls -l"),
+    "a program in one text": lambda: hztune.tune(program="ls"),
+    "a word that is no text": lambda: hztune.tune(program=["sleep", 1]),
+    "a program among words": lambda: hztune.tune(program=[hztune.program(["ls"]), "-l"]),
     "no function": lambda: hztune.tune(measure=3),
     "a limit of memory": lambda: hztune.tune(measure=spin_is_faster, max_rss="1x"),
     "a cluster": lambda: hztune.tune(measure=spin_is_faster, on="tcp://x:1"),

@@ -109,10 +109,14 @@ def asked_programs(
         raise UsageError("maximize is of measure; a program prints its figure: metric_regex")
     if isinstance(program, Program):
         return [program]
-    several = [each for each in program or () if isinstance(each, Program)]
-    if several or not program:
-        return several
-    return [described([each for each in program if isinstance(each, str)])]
+    if isinstance(program, str):
+        return [described(program)]  # which refuses it
+    given = [*(program or ())]
+    programs = [each for each in given if isinstance(each, Program)]
+    words = [each for each in given if isinstance(each, str)]
+    if len(given) not in (len(programs), len(words)):
+        raise UsageError(f"program is {given!r:.100}; give its words, each a text, or programs")
+    return [described(words)] if words else programs
 
 
 def seconds_of(budget: str | float) -> float:
