@@ -41,9 +41,7 @@ class UnitEffects(NamedTuple):
     estimate: float  # treated less control
     error: float  # its standard error
     df: float  # degrees of freedom
-    deviations: (
-        FloatTable  # of each unit from what is expected of it without the change, shape (units,)
-    )
+    deviations: FloatTable  # of each unit from what it would be without the change
 
 
 def levels(table: FloatTable) -> FloatTable:
