@@ -3,24 +3,29 @@
 gcc -O2 -o phases experiments/govern/phases.c
 python experiments/govern/real.py ./phases --allocator jemalloc --seconds 600 --log FILE
 python experiments/govern/real.py redis
-python experiments/govern/real.py web
+python experiments/govern/real.py web --allocator glibc --series FILE    # what draw.py draws
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from contextlib import suppress
 from multiprocessing import Process
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from hztune import allocator, artifacts
+from hztune.errors import HztuneError
 from hztune.govern import policy, steer
+from hztune.govern.observe import Watched
 
 GIB_PER_CPU = 4.0
 SERVICE = Path(__file__).with_name("service.py")
@@ -52,7 +57,7 @@ class Run:
         env = adapter.environment(settings, adapter.installed())
         preloads = ":".join(filter(None, [env.get("LD_PRELOAD"), str(artifacts.agent())]))
         is_server = asked.subject in ("redis", "web")
-        of_server = [sys.executable, str(SERVICE), asked.subject, str(7400 + cpu)]
+        of_server = [sys.executable, str(SERVICE), asked.subject, str(free_port())]
         command = [*(of_server if is_server else [asked.subject]), str(asked.seconds), "1"]
         self._process = subprocess.Popen(
             ["taskset", "-c", str(cpu), *command, str(count)],
@@ -63,16 +68,31 @@ class Run:
         assert self._process.stdout is not None
         pid = int(self._process.stdout.readline()) if is_server else self._process.pid
         if name == "governed":
-            Process(target=govern, args=(pid, chosen, asked.log)).start()
+            Process(target=govern, args=(pid, chosen, asked.log, asked.series)).start()
+        Process(target=watch, args=(pid, name, chosen, asked.series)).start()
 
     def told(self) -> str:
         return self._process.communicate()[0]
 
 
-def govern(pid: int, chosen: policy.Policy, log: Path) -> None:
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def govern(pid: int, chosen: policy.Policy, log: Path, series: Path) -> None:
     with open(log, "w") as file:
-        say: Callable[[str], None] = lambda line: print(line, file=file, flush=True)  # noqa: E731
-        steer.steered(pid, chosen, say)
+        steer.steered(pid, chosen, lambda line: print(line, file=file, flush=True), log=series)
+
+
+def watch(pid: int, name: str, chosen: policy.Policy, series: Path) -> None:
+    """Adds a line of JSON for each half second until the process ends."""
+    watched = Watched(pid, chosen.figure)
+    with suppress(HztuneError), open(series, "a") as file:
+        while seen := watched.look():
+            line = {"time": time.time(), "run": name, "mib": seen.memory_bytes / 2**20}
+            print(json.dumps({**line, "work": seen.work}), file=file, flush=True)
+            watched.rest(0.5)
 
 
 def cost(told: str) -> float:
@@ -91,6 +111,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--named", action="store_true", help="a setting for idle and for bursts")
     parser.add_argument("--log", type=Path, default=Path(os.devnull))
+    parser.add_argument("--series", type=Path, default=Path(os.devnull))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for pair in (("start", "governed"), ("lean", "keep")):
