@@ -144,12 +144,14 @@ def test_what_has_no_effect_is_hardly_tried_beyond_its_share():
     assert sum(arms) / len(arms) < 0.05 + 30.0 / 3600.0 + 0.02
 
 
-def test_what_costs_less_and_serves_less_is_left_alone():
+@pytest.mark.parametrize("first", [{}, {"steady": 1}])
+def test_what_costs_less_and_serves_less_is_left_alone_even_if_the_policy_names_it(first):
     actions, arms = governed(
         chosen(figure=FigureSource(command="x", counts_work=True)),
         seconds=2400.0,
         cost=lambda arm: 0.5 if arm else 1.0,
         work=lambda arm: 90.0 if arm else 100.0,
+        first=first,
     )
     assert not [each for each in actions if each.what == "adopted"]
     assert not any(arms[-200:])

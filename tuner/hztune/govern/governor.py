@@ -18,11 +18,11 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from hztune.govern.context import SEEN_WITHIN_S, Context
-from hztune.govern.learner import Learner
+from hztune.govern.learner import Judgement, Learner
 from hztune.govern.observe import Observation
 from hztune.govern.policy import Policy
 
-ActionKind = Literal["trial", "adopted", "switched", "relief"]
+ActionKind = Literal[Judgement, "switched", "relief"]
 
 _WASHED = 0.25  # share of an epoch that is not counted
 _LEAST = 0.5  # share of an epoch that a shorter one must have to count: its context has ended
@@ -225,7 +225,7 @@ class Governor:
             loss = math.log(one.figure / other.figure)
             self._lost.append((now.looks[-1].at_s, max(0.0, loss) * now.length_s))
         compared = self._learner.comparison(context, arm)
-        is_better = self._learner.add(context, arm, cost, loss)
+        judged = self._learner.add(context, arm, cost, loss)
         low, high = (math.exp(each) for each in compared.interval())
         told = (
             f"beside {self._arms[best]}: expected {math.exp(expected.mean):.2f}x of its cost, came "
@@ -233,7 +233,7 @@ class Governor:
             + (f", figure {math.exp(-loss):.3f}x" if loss is not None else "")
             + f"; [{low:.2f}, {high:.2f}] after {len(compared.costs)} pairs"
         )
-        self._say(now.looks[-1].at_s, "adopted" if is_better else "trial", context, arm, told)
+        self._say(now.looks[-1].at_s, judged, context, arm, told)
 
     # ---- memory ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean, median, variance
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hztune.stats.evidence import has_won, lower_end, upper_end
 from hztune.stats.intervals import normal_tail
@@ -29,7 +29,13 @@ _SURPRISE = 0.3  # log units of the figure that a setting may lose which is hard
 _LEAST_SCATTER = 0.005  # SD of a figure's log ratio, however alike the first ones are
 _SURE = 2.0  # standard errors beyond which a loss is believed
 _LEAST_FAVOURED, _FAVOURED_RISK = 3, 0.01
+_LEAST_OF_START = 3  # pairs with the start's setting of what a policy names instead
 _UCB_ERRORS = 1.5
+
+
+AT_START = 0  # the arm with the process's own settings
+
+Judgement = Literal["trial", "adopted", "barred"]
 
 
 class Belief(NamedTuple):
@@ -112,7 +118,7 @@ class Learner:
         self._barred: set[tuple[str, int]] = set()
 
     def best(self, context: str) -> int:
-        return self._best.get(context, 0)
+        return self._best.get(context, AT_START)
 
     def comparison(self, context: str, arm: int) -> Contest:
         """What has been seen of an arm beside the best known one."""
@@ -136,6 +142,8 @@ class Learner:
     def challenger(self, context: str) -> int | None:
         """The arm that is to be tried in a context; None: none is worth it now."""
         best = self.best(context)
+        if best != AT_START and len(self.comparison(context, AT_START).costs) < _LEAST_OF_START:
+            return AT_START
         others = [
             arm
             for arm in range(len(self.arms))
@@ -174,8 +182,12 @@ class Learner:
         spread = max(variance(losses), _LEAST_SCATTER**2)
         return fmean(losses), math.sqrt(spread / len(losses))
 
-    def add(self, context: str, arm: int, cost: float, loss: float | None) -> bool:
-        """Enters the log ratios of a pair, challenger / best; true: it is the best from now on."""
+    def add(self, context: str, arm: int, cost: float, loss: float | None) -> Judgement:
+        """Enters the log ratios of a pair, challenger / best, and says what comes of it.
+
+        "adopted": the challenger is the best from now on. "barred": it loses too much of the
+        figure and is never tried there again, or, if it is the start's, the best does.
+        """
         best, found = self.best(context), self.comparison(context, arm)
         found.costs.append(cost)
         self._recent[context, best, arm].append(cost)
@@ -184,12 +196,16 @@ class Learner:
             found.losses.append(loss)
             mean, error = self._loss(context, arm)
             if mean - _SURE * error > self._most_loss:
-                self._barred.add((context, arm))  # it is never tried there again
-                return False
+                self._barred.add((context, arm))
+                return "barred"
+            if arm == AT_START and mean + _SURE * error < -self._most_loss:
+                self._barred.add((context, best))
+                self._adopt(context, arm)
+                return "barred"
         if not found.adopts(self._most_loss):
-            return False
+            return "trial"
         self._adopt(context, arm)
-        return True
+        return "adopted"
 
     def _adopt(self, context: str, arm: int) -> None:
         self._best[context] = arm
