@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hztune import api, artifacts
 
-UNITS, LIMIT = 20, 26 << 20
+UNITS = 20
 STEP_S, BASELINE_S = 3, 45
 PAUSE_S = 0.06  # between two requests of a unit
 GROUP = Path("/sys/fs/cgroup/memory")
@@ -28,6 +28,7 @@ KEEP = {name: str(32 << 20) for name in
         ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")}  # fmt: skip
 LEAKY = {"LD_PRELOAD": f"libjemalloc.so.2:{artifacts.agent()}",
          "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}  # fmt: skip
+LIMITS = {"better": 40 << 20, "killed": 26 << 20, "equal": 40 << 20}
 CHANGES = {"better": AGENT | KEEP, "killed": LEAKY, "equal": AGENT}
 PROMETHEUS = """
 global: {{ scrape_interval: 1s }}
@@ -82,15 +83,15 @@ for _ in sys.stdin:  # a request: buffers of all sizes, of which a few are kept
 
 
 class Unit:
-    def __init__(self, name: str) -> None:
-        self.name, self.requests, self.kills = name, 0, 0
+    def __init__(self, name: str, limit: int) -> None:
+        self.name, self.limit, self.requests, self.kills = name, limit, 0, 0
         self.start(AGENT)
 
     def start(self, env: dict[str, str]) -> None:
         self.env = env
         limited = f"echo 0 > {GROUP}/canary-{self.name}/cgroup.procs; exec "
         (GROUP / f"canary-{self.name}").mkdir(exist_ok=True)
-        (GROUP / f"canary-{self.name}/memory.limit_in_bytes").write_text(f"{LIMIT}\n")
+        (GROUP / f"canary-{self.name}/memory.limit_in_bytes").write_text(f"{self.limit}\n")
         self.process = subprocess.Popen(
             ["sh", "-c", f'{limited}env "$@"', "sh", *(f"{k}={v}" for k, v in env.items()),
              sys.executable, "-S", "-c", SERVER, self.name],
@@ -132,7 +133,7 @@ def exported(units: list[Unit]) -> ThreadingHTTPServer:
 
 
 def judged(change: str, folder: Path, minutes: str, port: int) -> None:
-    units = [Unit(f"web-{n:02d}") for n in range(UNITS)]
+    units = [Unit(f"web-{n:02d}", LIMITS[change]) for n in range(UNITS)]
     (folder / "units.csv").write_text("".join(f"{unit.name}\n" for unit in units))
     groups = api.assigned(folder / "units.csv", 0.5, seed=int(time.time()))
     (folder / "groups.csv").write_text("\n".join(api.group_lines(groups, "csv")) + "\n")

@@ -223,8 +223,8 @@ def test_a_bet_is_on_the_units_that_are_left():
 
 
 def test_a_counter_that_begins_with_its_first_event_has_counted_it():
-    rows = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [1], 9)]
-    assert verdict_of(fleet() + rows, canary(rails=[GuardRail(name="oom")])).answer == "revert"
+    rows = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [1], 9)] + fleet()
+    assert verdict_of(rows, canary(rails=[GuardRail(name="oom")])).answer == "revert"
 
 
 def test_a_rail_is_crossed_by_units_not_by_one_that_restarts_all_night():
@@ -240,10 +240,9 @@ def test_a_rail_is_crossed_by_units_not_by_one_that_restarts_all_night():
 
 
 def test_a_rail_is_crossed_by_more_events_where_each_unit_has_had_one():
-    random, rows = np.random.default_rng(4), fleet()
+    rows, often = fleet(), np.random.default_rng(4).poisson([0.2] * 10 + [0.5] * 10, (120, 20))
     for unit in range(20):
-        events = random.poisson(0.2 if unit < 10 else 0.5, 120)
-        rows += counts("oom", f"u{unit}", np.cumsum(events))
+        rows += counts("oom", f"u{unit}", np.cumsum(often[:, unit]))
     found = verdict_of(rows, canary(rails=[GuardRail(name="oom")]))
     assert (found.answer, found.rails[0].hit) == ("revert", (10, 10))
 
