@@ -60,7 +60,8 @@ static void stop_a_thread(void (*act)(void))
 
 static void (*act_early)(void); /* what a handler does in the child, before hz's own handler */
 
-static bool goes_on; /* whether the child goes on then */
+static bool forks_early; /* whether it forks before, which repairs hz */
+static bool goes_on;     /* whether the child goes on then */
 
 static void do_early(void)
 {
@@ -68,9 +69,9 @@ static void do_early(void)
     if (act == NULL) return;
     (void)alarm(CHILD_SECONDS);
     act_early = NULL;
-    const pid_t grandchild = fork();
+    const pid_t grandchild = forks_early ? fork() : -1;
     if (grandchild == 0) _exit(0);
-    require_child_ends(grandchild);
+    if (forks_early) require_child_ends(grandchild);
     act();
     if (!goes_on) _exit(0);
 }
@@ -85,6 +86,8 @@ static void require_in_child(void (*act)(void))
     act_early = NULL;
     require_of_child(act);
     act_early = act;
+    require_of_child(act);
+    forks_early = true;
     require_of_child(act);
 }
 
@@ -205,13 +208,15 @@ CHECK("a run that another thread was purging is free")
 
 /* ---- depots and inboxes --------------------------------------------------------------------- */
 
+static bool only_depots;
+
 static void hold_all_locks_of_shards(void)
 {
     for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
-        hz_lock_take(&hz_shards[shard].inbox.lock);
+        if (!only_depots) hz_lock_take(&hz_shards[shard].inbox.lock);
         for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
             hz_lock_take(&hz_shards[shard].depots[class_].lock);
-            hz_lock_take(&hz_shards[shard].bins[class_].lock);
+            if (!only_depots) hz_lock_take(&hz_shards[shard].bins[class_].lock);
         }
     }
     stop_for_good();
@@ -219,6 +224,15 @@ static void hold_all_locks_of_shards(void)
 
 CHECK("locks that another thread held are free")
 {
+    fill();
+    free_every(3);
+    stop_a_thread(hold_all_locks_of_shards);
+    require_in_child(use_and_free_all);
+}
+
+CHECK("locks of depots alone that another thread held are free, whatever way one waits for them")
+{
+    only_depots = true;
     fill();
     free_every(3);
     stop_a_thread(hold_all_locks_of_shards);

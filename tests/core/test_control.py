@@ -478,6 +478,7 @@ def test_the_thread_has_a_table_of_its_own_before_it_opens_anything(libhz, tmp_p
 
 def test_what_a_thread_that_a_request_started_says_is_on_the_programs_stderr(start):
     program = ready(start(LATE_DOUBLE_FREE))
-    ask(program.pid, "set", "background_period_us=1000")
+    said = ask(program.pid, "set", "background_period_us=1024")
+    assert said["after"] == {"background_period_us": 1024}
     _, said = program.communicate("go\n", timeout=DEADLINE_S)
     assert "freed twice" in said
