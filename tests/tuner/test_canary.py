@@ -65,7 +65,7 @@ def test_each_stratum_gives_its_share_and_what_is_no_whole_unit_goes_to_the_next
     path.write_text("unit,type\n" + "".join(f"u{n},{'abc'[n % 3]}\n" for n in range(21)))
     drawn = api.assigned(path, 0.5, seed=3)
     treated = [unit.stratum for unit in drawn if unit.is_treated]
-    assert len(treated) == 11 and {treated.count(each) for each in "abc"} <= {3, 4}
+    assert sorted(treated.count(each) for each in "abc") == [3, 4, 4]
     assert drawn == api.assigned(path, 0.5, seed=3) != api.assigned(path, 0.5, seed=4)
 
 
@@ -172,8 +172,7 @@ def test_a_mean_over_time_passes_its_bound_at_any_look_in_no_more_cases_than_its
 
 
 def test_two_units_a_group_claim_nothing_and_hear_how_many_would():
-    found = verdict_of(fleet(count=2, treated=0.98), canary(count=2))
-    assert found.answer == "hold" and "units a group would tell" in found.reasons[0]
+    assert "a group would tell" in verdict_of(fleet(2, treated=0.98), canary(2)).reasons[0]
 
 
 def test_rows_of_nobody_zeros_and_figures_that_are_none_are_said_and_hold():
@@ -294,7 +293,6 @@ class _Prometheus(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def prometheus():
-    _Prometheus.broken = (0.0, 0.0)
     with HTTPServer(("127.0.0.1", 0), _Prometheus) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -302,10 +300,10 @@ def prometheus():
 
 
 def test_a_watch_outlasts_failures_tells_them_once_runs_its_hook_and_keeps_its_answer(
-    tmp_path, clock, prometheus
+    tmp_path, clock, prometheus, monkeypatch
 ):
     _Prometheus.rows, _Prometheus.now = fleet(treated=1.05, sd=0.002), clock
-    _Prometheus.broken = (START_S + 120.0, START_S + 400.0)
+    monkeypatch.setattr(_Prometheus, "broken", (START_S + 120.0, START_S + 400.0))
     asked = canary(folder=tmp_path, file="", prometheus=prometheus, hook="cat >> page.md")
     told, log = [], tmp_path / "rows.jsonl"
     found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
