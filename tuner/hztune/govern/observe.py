@@ -10,6 +10,7 @@ import select
 import time
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -21,6 +22,7 @@ from hztune.errors import HztuneError
 from hztune.govern.policy import FigureSource
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_STEP_S, _BUSY_CPUS = 0.1, 0.05  # while it rests, as a burst is to be seen at once
 _WAITS = ("memory", "cpu")
 _PRESSURE = re.compile(r"^some avg10=([0-9.]+)", re.M)
 _ANSWERED_S = 2.0  # in which a source of a figure must answer
@@ -72,9 +74,17 @@ class Watched:
         trim_process(self._pid)
         self._trimmed_s += self._read()[2] - before_s
 
-    def rest(self, seconds: float) -> None:
-        """Waits for so long, or until the process ends."""
-        self._end.poll(1000.0 * seconds)
+    def rest(self, seconds: float, *, until_busy: bool) -> None:
+        """Waits for so long, or until the process ends, or takes CPU time."""
+        step_s = min(seconds, _STEP_S) if until_busy else seconds
+        with suppress(OSError):
+            cpu_s = process.cpu_seconds(self._pid)
+            for _ in range(math.ceil(seconds / step_s)):
+                if self._end.poll(1000.0 * step_s):
+                    return
+                before_s, cpu_s = cpu_s, process.cpu_seconds(self._pid)
+                if until_busy and cpu_s - before_s > _BUSY_CPUS * step_s:
+                    return
 
     def close(self) -> None:
         os.close(self._ended)

@@ -33,7 +33,6 @@ _STARTS_S = 0.5  # before which the program has hardly begun
 _RENEWED_S = 3.0
 _LOOKS = 12  # of an epoch
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.25, 2.0
-_RESTING_LOOK_S = 0.15  # a burst would begin under a setting that is not made for it
 
 
 class End(NamedTuple):
@@ -175,7 +174,7 @@ def _followed(
                 held_at = sight.at_s
                 if is_new and arm in trimming:
                     watched.trim()
-            watched.rest(_RESTING_LOOK_S if made.told_context == "idle" else pause_s)
+            watched.rest(pause_s, until_busy=made.told_context == "idle")
     except HztuneError as error:
         is_over = not levers.process.exists()
         return End("the process has ended" if is_over else str(error), is_over)
