@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 20000, "modules": 147, "functions": 1808, "classes": 275, "docstrings": 3645},
-    "tests": {"code": 17900},
+    "tests": {"code": 18000},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
