@@ -145,8 +145,10 @@ def percent(log_ratio: float, *, sign: bool = True) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for a reader: "1:05", or "12 s"."""
+    """Seconds for a reader: "12 s", "1:05", or "2:00:00"."""
     whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
     return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"
 
 
