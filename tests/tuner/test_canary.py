@@ -102,14 +102,16 @@ def test_units_that_no_shell_could_name_or_no_draw_could_part_are_refused(tmp_pa
 def test_rows_are_read_from_csv_and_from_lines_of_json():
     text = f"time,unit,metric,value\n{START_S},u1,cpu,2\n\n{START_S},u1,c"
     line = json.dumps({"time": START_S, "unit": "u1", "metric": "cpu", "value": 2})
-    read = [*parsed_rows(text.encode()), *parsed_rows(f"{line}\n".encode())]
+    read = [*parsed_rows(text.encode(), "x"), *parsed_rows(f"{line}\n".encode(), "x")]
     assert read == [FleetRow(START_S, "u1", "cpu", 2.0)] * 2
 
 
-@pytest.mark.parametrize("line", ["1,u,cpu", "x,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"])
+@pytest.mark.parametrize(
+    "line", ["1,u,cpu", "x,u,cpu,1", "17e11,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"]
+)
 def test_a_row_that_is_none_is_shown_with_its_line(line):
     with pytest.raises(UsageError, match="line 1 is"):
-        [*parsed_rows(f"{line}\n".encode())]
+        [*parsed_rows(f"{line}\n".encode(), "x")]
 
 
 def test_a_counter_that_has_fallen_began_again_at_nothing():

@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20000, "modules": 147, "functions": 1808, "classes": 275, "docstrings": 3645},
+    "tuner": {"code": 20000, "modules": 147, "functions": 1808, "classes": 275, "docstrings": 3648},
     "tests": {"code": 18000},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
     "guides": {"words": 15000},
-    "experiments' pages": {"words": 15000},
+    "experiments' pages": {"words": 15200},
 }
 
 

@@ -19,6 +19,7 @@ from hztune.errors import HztuneError, UsageError
 
 _ANSWERED_S = 30.0
 MOST_ROW_BYTES = 1 << 29
+_LATEST_S = 1e11  # in the year 5138
 _HEAD = ["time", "unit", "metric", "value"]
 _NO_ANSWER = (OSError, ValueError, LookupError, TypeError, HTTPException)
 
@@ -39,14 +40,14 @@ def fetched(canary: Canary, since_s: float, until_s: float) -> list[FleetRow]:
     if spec.prometheus:
         return [row for name in spec.wanted for row in _queried(canary, name, since_s, until_s)]
     if spec.file:
-        text = files.read_small(canary.folder / spec.file, MOST_ROW_BYTES)
+        text, name = files.read_small(canary.folder / spec.file, MOST_ROW_BYTES), spec.file
     else:
         ended = process.run(["sh", "-c", spec.command], cwd=canary.folder,
                             deadline_s=_ANSWERED_S, output_limit=MOST_ROW_BYTES)  # fmt: skip
         if not ended.ok:
             raise HztuneError(f"the command of the canary {ended.describe()}")
-        text = ended.stdout.encode()
-    return [row for row in parsed_rows(text) if row.unit in own and row.metric in spec.wanted]
+        text, name = ended.stdout.encode(), "what the command prints"
+    return [row for row in parsed_rows(text, name) if row.unit in own and row.metric in spec.wanted]
 
 
 def row_line(row: FleetRow) -> bytes:
@@ -54,8 +55,11 @@ def row_line(row: FleetRow) -> bytes:
     return json.dumps(dict(zip(_HEAD, row, strict=True))).encode() + b"\n"
 
 
-def parsed_rows(content: bytes) -> Iterator[FleetRow]:
-    """Rows of CSV or of lines of JSON; a last line without its end is left for the next time."""
+def parsed_rows(content: bytes, name: str) -> Iterator[FleetRow]:
+    """Rows of CSV or of lines of JSON; a last line without its end is left for the next time.
+
+    UsageError names the source and the line.
+    """
     text = content.decode(errors="replace")
     lines = text[: text.rfind("\n") + 1].splitlines()
     is_json = text.lstrip().startswith("{")
@@ -65,10 +69,12 @@ def parsed_rows(content: bytes) -> Iterator[FleetRow]:
             words = [found[name] for name in _HEAD] if found else next(csv.reader([line]), [])
             if words and words != _HEAD:
                 at, unit, metric, value = words
+                if not float(str(at)) < _LATEST_S:
+                    raise ValueError("its time is none, or in milliseconds")
                 yield FleetRow(float(str(at)), str(unit), str(metric), float(str(value)))
         except (ValueError, LookupError, TypeError, RecursionError, csv.Error) as error:
             raise UsageError(
-                f"line {number} is {printable(line)[:80]!r} ({error}); legal is "
+                f"{name}: line {number} is {printable(line)[:80]!r} ({error}); legal is "
                 "time,unit,metric,value, the time in seconds since 1970"
             ) from None
 

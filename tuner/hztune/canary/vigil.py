@@ -85,7 +85,7 @@ def _tell_once(error: HztuneError, told: set[str], tell: Tell) -> None:
 
 def _kept_rows(log: Path | None) -> dict[tuple[float, str, str], FleetRow]:
     content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
-    return {row[:3]: row for row in parsed_rows(content)}
+    return {row[:3]: row for row in parsed_rows(content, str(log))}
 
 
 def _newest(canary: Canary, rows: Iterable[FleetRow]) -> list[FleetRow]:
