@@ -298,6 +298,14 @@ def test_an_arm_that_trims_returns_memory_when_it_begins():
 
 
 @pytest.mark.slow
+def test_a_value_that_no_process_would_take_is_refused_at_the_start(busy):
+    of = Policy(doc="", arms=(PolicyArm("lean", {"hz": {"decay_ms": 60001}}),))
+    await_true(lambda: decay(busy) == 100)
+    with pytest.raises(UsageError, match="legal is a whole number from 0 to 60000"):
+        steer.steered(busy.pid, of, print, for_s=0.0)
+
+
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_is_named_and_nothing_is_left_set(busy):
     lean = PolicyArm("lean", {"hz": {"decay_ms": 0}}, contexts=("steady", "idle", "burst"))
     end = steer.steered(busy.pid, Policy("", (lean,)), [].append, log=Path("/dev/full"), for_s=9.0)

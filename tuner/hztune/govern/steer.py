@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from hztune import artifacts, files
+from hztune import allocator, artifacts, files, params
+from hztune.allocator.base import Installed
 from hztune.attach import channel
 from hztune.attach.channel import Process
 from hztune.attach.diagnosis import statistics_of
@@ -54,7 +55,7 @@ class Levers:
 
     @classmethod
     def of(cls, pid: int, chosen: policy.Policy) -> Levers:
-        """UsageError: it takes no requests, or has not the levers of the policy."""
+        """UsageError: it takes no requests, or has not the levers and values of the policy."""
         process, address = Process.of(pid), channel.socket_of(pid)
         main = next(iter(statistics_of(process).parts), None)
         if main is None:
@@ -66,6 +67,11 @@ class Levers:
                 f"{', '.join(unknown)} cannot change in process {pid} ({process.name}, "
                 f"{main.allocator} {main.version}); what can: {', '.join(sorted(main.levers))}"
             )
+        installed = Installed(main.allocator, main.version, "", Path(), "", "")
+        for knob in allocator.get(main.allocator).knobs(installed):
+            for settings in arms.values():
+                if knob.name in settings:
+                    params.parse(knob, str(settings[knob.name]))
         start = {name: main.levers[name] for name in sorted(names)}
         full = {name: {**start, **settings} for name, settings in arms.items()}
         return cls(process, main.allocator, start, full, address)
