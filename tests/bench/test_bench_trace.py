@@ -212,7 +212,7 @@ def test_blocks_are_touched_as_recorded_or_by_the_rule(
 # ---- pace and turns ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("pace", "least_s"), [(100, 0.1), (200, 0.05)])
+@pytest.mark.parametrize(("pace", "least_s"), [(100, 0.09), (200, 0.045)])
 def test_the_pace_of_the_recording_is_kept(programs, written, pace, least_s):
     thread = Thread()
     for _ in range(20):
