@@ -92,7 +92,7 @@ def watch(pid: int, name: str, chosen: policy.Policy, series: Path) -> None:
         while seen := watched.look():
             line = {"time": time.time(), "run": name, "mib": seen.memory_bytes / 2**20}
             print(json.dumps({**line, "work": seen.work}), file=file, flush=True)
-            watched.rest(0.5)
+            watched.rest(0.5, until_busy=False)
 
 
 def cost(told: str) -> float:
