@@ -22,7 +22,7 @@ CEILINGS = {
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},
     "guides": {"words": 15000},
-    "experiments' pages": {"words": 15100},
+    "experiments' pages": {"words": 15200},
 }
 
 
