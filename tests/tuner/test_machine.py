@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -124,6 +126,18 @@ def holder(code, **options):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     whole = f"from hztune.machine import timed_window\n{code}"
     return subprocess.Popen([sys.executable, "-uc", whole], env=environment, **options)
+
+
+def test_what_one_thread_waits_is_taken_from_the_budget_of_no_other():
+    def other():
+        with machine.timed_window():
+            return machine.waited_s()
+
+    with ThreadPoolExecutor(1) as pool, machine.timed_window():
+        before, waiting = machine.waited_s(), pool.submit(other)
+        time.sleep(0.05)  # it waits
+    assert waiting.result() > 0.0
+    assert machine.waited_s() == before
 
 
 def test_two_timed_windows_never_overlap(tmp_path):

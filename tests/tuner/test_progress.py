@@ -67,7 +67,9 @@ def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeyp
         bench.reporter = shown
         shown.say("no progress")
         for waited_s, told in ((0.0, 0), (4.0, 0), (6.0, 1), (9.0, 1)):
-            monkeypatch.setattr(machine, "_waited_s", bench.budget._waited_before_s + waited_s)
+            monkeypatch.setattr(
+                machine._waited, "seconds", bench.budget._waited_before_s + waited_s
+            )
             bench.measure([Arm("hz"), Arm("hz")], "aa", 4)
             assert stream.getvalue().count("another hztune measures") == told
     assert "no progress" not in stream.getvalue()

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -101,11 +102,16 @@ class Machine:
         )
 
 
-_waited_s = 0.0
+class _Waited(threading.local):
+    seconds = 0.0
+
+
+_waited = _Waited()
 
 
 def waited_s() -> float:
-    return _waited_s
+    """By this thread: another one has a budget of its own."""
+    return _waited.seconds
 
 
 @contextlib.contextmanager
@@ -116,12 +122,11 @@ def timed_window() -> Iterator[None]:
     share, may read, and none may replace. If others measure beside a container, it has to be given
     the host's directory (`-v /run/lock:/run/lock`).
     """
-    global _waited_s
     fd = os.open(_lock_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         asked_s = time.monotonic()
         fcntl.flock(fd, fcntl.LOCK_EX)
-        _waited_s += time.monotonic() - asked_s
+        _waited.seconds += time.monotonic() - asked_s
         yield
     finally:
         os.close(fd)

@@ -52,7 +52,7 @@ class Budget:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that this process has waited for another hztune since the budget began."""
+        """Seconds that its thread has waited for another study since the budget began."""
         return machine.waited_s() - self._waited_before_s
 
     @property
