@@ -16,6 +16,7 @@ from hztune import api
 from hztune.blocks import Arm
 from hztune.measure.program import called
 from hztune.measure.whole import CallExecutor
+from hztune.tuning import session
 
 from .measured import CONTROL, FIRST, OpenProof
 
@@ -159,6 +160,18 @@ def test_ctrl_c_within_a_function_keeps_what_was_measured(asked, quiet_machine):
 
     result = hztune.tune(measure=seconds, **asked)
     assert result.profile.claim.verdict == "interrupted" and result.blocks["block"]
+
+
+def test_two_studies_that_begin_in_one_second_have_a_directory_each(
+    asked, quiet_machine, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session.time, "strftime", lambda _: "now")
+    asked["out"] = None
+    for _ in range(2):
+        with pytest.raises(hztune.HztuneError, match="returned -1"):
+            hztune.tune(measure=lambda environment: -1, **asked)
+    assert len(list((tmp_path / "hztune-results").iterdir())) == 2
 
 
 def test_a_figure_that_is_always_the_same_ends_in_no_gain(asked, quiet_machine):

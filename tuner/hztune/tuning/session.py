@@ -5,6 +5,7 @@ One session of a study: from a task, which is a judged request, to a directory w
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -46,7 +47,7 @@ def directory(task: Task) -> Iterator[Path]:
     UsageError: it cannot be made, or holds no study to resume.
     """
     request = task.request
-    path = request.out or Path("hztune-results") / _fresh_name(task)
+    path = request.out or _fresh_path(task)
     if request.resume and not is_there(path):
         raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {SAMPLES})")
     is_new = not path.exists()
@@ -74,13 +75,18 @@ def write(result: Result) -> None:
             files.write_whole(folder / name, export.render(result.profile, form))
 
 
-def _fresh_name(task: Task) -> str:
+def _fresh_path(task: Task) -> Path:
     request = task.request
     words = [request.allocator.replace(",", "-"), request.name]
     if request.workload is not None:
         setting = request.workload.setting
         words += [*([setting] if setting else []), f"T{request.workload.threads}"]
-    return "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])
+    path = fresh = Path("hztune-results", "-".join([*words, time.strftime("%Y%m%d-%H%M%S")]))
+    for count in itertools.count(2):
+        if not fresh.exists():
+            break
+        fresh = path.with_name(f"{path.name}-{count}")
+    return fresh
 
 
 def tune(task: Task, reporter: Reporter) -> Result:
