@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hztune import api
-from hztune.canary import vigil
+from hztune.canary import sources, vigil
 from hztune.canary.effects import critical, effect_of, levels
 from hztune.canary.groups import FleetUnit
 from hztune.canary.sources import FleetRow, parsed_rows
@@ -187,6 +187,20 @@ def test_rows_of_nobody_zeros_and_figures_that_are_none_are_said_and_hold():
     assert verdict_of(zeros, canary(metrics=amount)).effects[0].interval.estimate == 0.0
 
 
+def test_infinite_figures_of_one_group_are_said_and_hold():
+    treated = {f"u{unit}" for unit in range(10, 20)}
+    rows = [row._replace(value=math.inf) if row.unit in treated and at % 3 else row
+            for at, row in enumerate(fleet(treated=0.98))]  # fmt: skip
+    assert "figures are infinite" in verdict_of(rows, canary()).reasons[0]
+
+
+def test_an_effect_that_rests_on_one_unit_of_a_group_claims_nothing():
+    asked = canary(2)
+    strata = dict(u0="x", u1="z", u2="x", u3="y")  # only u0 and u2 share one
+    asked = asked._replace(units=tuple(e._replace(stratum=strata[e.name]) for e in asked.units))
+    assert "in strata with both groups" in verdict_of(fleet(2, treated=0.9), asked).reasons[0]
+
+
 def test_a_clock_that_is_ahead_changes_nothing():
     rows = [row._replace(at_s=row.at_s + 1e8 * (row.unit == "u1")) for row in fleet(treated=0.98)]
     found = verdict_of(rows, canary())
@@ -274,6 +288,7 @@ def clock(monkeypatch):
 
 class _Prometheus(BaseHTTPRequestHandler):
     rows, now, broken, times = [], [START_S], (0.0, 0.0), 1
+    found, most_s = None, math.inf
 
     def do_GET(self):
         asked = {name: values[0] for name, values in parse_qs(urlparse(self.path).query).items()}
@@ -282,8 +297,9 @@ class _Prometheus(BaseHTTPRequestHandler):
             if float(asked["start"]) <= row.at_s <= float(asked["end"]):
                 series.setdefault(row.unit, []).append([row.at_s, str(row.value)])
         found = [{"metric": {"instance": unit}, "values": each} for unit, each in series.items()]
-        found *= self.times
+        found = self.found or found * self.times
         is_broken = self.broken[0] <= self.now[0] < self.broken[1]
+        is_broken |= float(asked["end"]) - float(asked["start"]) > self.most_s
         body = {"error": "too busy"} if is_broken else {"data": {"result": found}}
         self.send_response(503 if is_broken else 200)
         self.end_headers()
@@ -357,11 +373,54 @@ def test_a_prometheus_whose_label_names_nobody_is_told_with_what_it_says(clock, 
         api.judge_canary(canary(file="", prometheus=prometheus, unit="pod"), print)
 
 
+def test_rows_of_other_units_alone_are_told_with_their_names(tmp_path):
+    (tmp_path / "rows.csv").write_text("1,web-1,cpu,2\n")
+    with pytest.raises(UsageError, match="its units are 'web-1'"):
+        api.judge_canary(canary(folder=tmp_path), print)
+
+
+@pytest.mark.parametrize(
+    "found", [[1, "2"], [{"metric": {"instance": 5}, "values": []}],
+              [{"metric": {}, "values": [["1", "a"]]}], [{"metric": {}, "values": [[1, "a"]]}]]
+)  # fmt: skip
+def test_an_answer_of_another_shape_is_told(clock, prometheus, monkeypatch, found):
+    monkeypatch.setattr(_Prometheus, "found", found)
+    with pytest.raises(HztuneError, match="does not answer"):
+        api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_an_answer_without_end_is_given_up(clock, prometheus, monkeypatch):
+    monkeypatch.setattr(sources, "MOST_ROW_BYTES", 1000)
+    _Prometheus.rows = fleet()
+    with pytest.raises(HztuneError, match="no end after"):
+        api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus, monkeypatch):
+    monkeypatch.setattr(sources, "_MOST_POINTS", 7)
+    monkeypatch.setattr(_Prometheus, "most_s", 6 * 60.0)
+    _Prometheus.rows = fleet()
+    clock[0] = START_S + 7200.0
+    asked = canary(file="", prometheus=prometheus, baseline_s=3600.0)
+    assert sorted(sources.fetched(asked, START_S - 3600.0, clock[0])) == sorted(
+        row for row in fleet() if row.at_s <= clock[0]
+    )
+
+
 def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch):
     _Prometheus.rows = fleet()
     monkeypatch.setattr(_Prometheus, "times", 2)
     with pytest.raises(UsageError, match="two series of 'u0' at once"):
         api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_a_start_that_is_no_time_is_answered_with_one(tmp_path):
+    (tmp_path / "spec.toml").write_text(
+        'doc = "d"\nstart = "noon"\ngroups = "g"\nfile = "rows.csv"\n'
+        '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
+    )
+    with pytest.raises(UsageError, match="such as 2026-01-31T12:00:00Z"):
+        api.canary(tmp_path / "spec.toml")
 
 
 def test_the_operators_own_restart_just_before_the_start_is_no_event():

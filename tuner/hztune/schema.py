@@ -62,7 +62,9 @@ def time_of(key: str, text: str) -> datetime:
     try:
         return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc)
     except ValueError:
-        raise UsageError(f"{key} is {text!r}; legal is a day that exists") from None
+        raise UsageError(
+            f"{key} is {text!r}; legal is a time that exists, such as 2026-01-31T12:00:00Z"
+        ) from None
 
 
 def parse(content: bytes | str) -> Any:

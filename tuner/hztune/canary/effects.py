@@ -88,12 +88,15 @@ def effect_of(
     inverse = np.linalg.pinv(x)
     if not math.isclose((inverse @ x)[0, 0], 1.0, abs_tol=1e-6):
         return None  # the treatment is a sum of other columns
-    rest = np.eye(len(y)) - x @ inverse
+    rest = 1.0 - (x * inverse.T).sum(axis=1)
+    exact = rest < _SAME  # whatever such a unit did is fitted: nothing shows its scatter
+    if np.abs(inverse[0][exact]).max(initial=0.0) > _SAME * np.abs(inverse[0]).max():
+        return None
     fitted = inverse @ (y * root[:, 0])
-    residuals = rest @ (y * root[:, 0])
-    share = inverse[0] ** 2 / np.maximum(np.diag(rest), 1e-9)
-    trace = float(np.diag(rest) @ share)
-    spread = float(share @ rest**2 @ share)
+    residuals = y * root[:, 0] - x @ fitted
+    share = np.where(exact, 0.0, inverse[0] ** 2 / np.maximum(rest, _SAME))
+    trace, crossed = float(rest @ share), inverse @ (share[:, None] * x)
+    spread = float(share**2 @ (2.0 * rest - 1.0) + (crossed * crossed.T).sum())
     deviations = np.full(len(after), np.nan)
     deviations[use] = residuals / root[:, 0] + groups[0] * fitted[0]
     error, df = math.sqrt(float(share @ residuals**2)), max(1.0, trace**2 / spread)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import IO, NamedTuple
+
+import msgspec
 
 from hztune import files, process
 from hztune.arguments import printable
@@ -21,7 +25,27 @@ _ANSWERED_S = 30.0
 MOST_ROW_BYTES = 1 << 29
 _LATEST_S = 1e11  # in the year 5138
 _HEAD = ["time", "unit", "metric", "value"]
-_NO_ANSWER = (OSError, ValueError, LookupError, TypeError, HTTPException)
+_MOST_POINTS = 10000  # Prometheus refuses to give more than 11,000
+_NO_ANSWER = (
+    OSError, ValueError, LookupError, TypeError, RecursionError, HTTPException,
+    msgspec.MsgspecError,
+)  # fmt: skip
+
+
+_Points = tuple[dict[str, str], list[tuple[float, float]]]  # labels, and times with values
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class _Result(msgspec.Struct):
+    result: list[_Series]
+
+
+class _Answer(msgspec.Struct):
+    data: _Result
 
 
 class FleetRow(NamedTuple):
@@ -47,7 +71,9 @@ def fetched(canary: Canary, since_s: float, until_s: float) -> list[FleetRow]:
         if not ended.ok:
             raise HztuneError(f"the command of the canary {ended.describe()}")
         text, name = ended.stdout.encode(), "what the command prints"
-    return [row for row in parsed_rows(text, name) if row.unit in own and row.metric in spec.wanted]
+    rows = list(parsed_rows(text, name))
+    _require_own({row.unit for row in rows}, canary, f"row of {name}", "its units are")
+    return [row for row in rows if row.unit in own and row.metric in spec.wanted]
 
 
 def row_line(row: FleetRow) -> bytes:
@@ -79,36 +105,59 @@ def parsed_rows(content: bytes, name: str) -> Iterator[FleetRow]:
             ) from None
 
 
+def _require_own(seen: set[str], canary: Canary, what: str, where: str) -> None:
+    if seen and seen.isdisjoint(unit.name for unit in canary.units):
+        some = printable(", ".join(sorted(seen)[:3]))
+        raise UsageError(f"no {what} is of a unit in the groups: {where} {some!r}")
+
+
 def _queried(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[FleetRow]:
     spec, own, seen = canary.spec, {each.name for each in canary.units}, set[str]()
     told = set[tuple[str, float]]()
-    asked = {"query": query, "start": since_s, "end": until_s, "step": spec.step_s}
-    url = f"{spec.prometheus.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(asked)}"
-    for series in _answered(url, f"Prometheus, asked for {query!r},"):
-        unit = series["metric"].get(spec.unit, "")
+    for labels, values in _stretches(canary, query, since_s, until_s):
+        unit = labels.get(spec.unit, "")
         seen.add(unit)
-        if unit in own:
-            for at, value in series["values"]:
-                if (unit, at) in told:
-                    raise UsageError(f"{query!r} has two series of {unit!r} at once; legal is one, "
-                                     f"as by sum by ({spec.unit}) (...)")  # fmt: skip
-                told.add((unit, at))
-                yield FleetRow(float(at), unit, query, float(value))
-    if seen and not seen & own:
-        raise UsageError(
-            f"no series of {query!r} is of a unit in the groups: the label {spec.unit!r} says "
-            f"{printable(', '.join(sorted(seen)[:3]))!r}; name another with `unit`"
-        )
+        for at, value in values if unit in own else ():
+            if (unit, at) in told:
+                raise UsageError(f"{query!r} has two series of {unit!r} at once; legal is one, "
+                                 f"as by sum by ({spec.unit}) (...)")  # fmt: skip
+            told.add((unit, at))
+            yield FleetRow(at, unit, query, value)
+    where = f"name another label with `unit`, as the label {spec.unit!r} says"
+    _require_own(seen, canary, f"series of {query!r}", where)
 
 
-def _answered(url: str, who: str) -> Iterable[Any]:
+def _stretches(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[_Points]:
+    """Of as many points as Prometheus gives at once."""
+    step_s = canary.spec.step_s
+    for point in range(0, math.floor((until_s - since_s) / step_s) + 1, _MOST_POINTS):
+        begin_s = since_s + point * step_s
+        end_s = min(until_s, begin_s + (_MOST_POINTS - 1) * step_s)
+        asked = {"query": query, "start": begin_s, "end": end_s, "step": step_s}
+        url = f"{canary.spec.prometheus.rstrip('/')}/api/v1/query_range?"
+        yield from _answered(url + urllib.parse.urlencode(asked), query)
+
+
+def _answered(url: str, query: str) -> list[_Points]:
+    who = f"Prometheus, asked for {query!r},"
     try:
         with urllib.request.urlopen(url, timeout=_ANSWERED_S) as answer:
-            return list(json.load(answer)["data"]["result"])
+            series = msgspec.json.decode(_content(answer), type=_Answer).data.result
+        return [(each.metric, [(at, float(text)) for at, text in each.values]) for each in series]
     except urllib.error.HTTPError as error:
         why = str(error.reason)
         with suppress(*_NO_ANSWER):  # it says more than its status
-            why = str(json.load(error)["error"])
+            why = str(msgspec.json.decode(_content(error))["error"])
         raise HztuneError(f"{who} answers {error.code}: {printable(why)[:200]}") from None
     except _NO_ANSWER as error:
-        raise HztuneError(f"{who} does not answer: {error}") from None
+        raise HztuneError(f"{who} does not answer: {printable(str(error))}") from None
+
+
+def _content(answer: IO[bytes]) -> bytes:
+    """All of it; ValueError: it is too much, or takes too long."""
+    content, until = bytearray(), time.monotonic() + _ANSWERED_S
+    while part := answer.read1(1 << 20):  # type: ignore[attr-defined]
+        content += part
+        if len(content) > MOST_ROW_BYTES or time.monotonic() > until:
+            raise ValueError(f"no end after {_ANSWERED_S:g} s or {MOST_ROW_BYTES >> 20} MiB")
+    return bytes(content)

@@ -57,7 +57,7 @@ class CanaryMetric(_Asked, frozen=True, kw_only=True):
 
 class CanarySpec(schema.Schema, frozen=True):
     doc: str
-    start: schema.Created  # when the treated ones got the change; rows before are the baseline
+    start: str  # when the treated ones got the change; rows before are the baseline
     groups: str  # file of lines `unit,group,stratum`, from the spec's folder
     metrics: Annotated[tuple[CanaryMetric, ...], Meta(min_length=1)]
     rails: tuple[GuardRail, ...] = ()

@@ -54,7 +54,7 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     told = [
         (row.at_s, names[row.metric], column[row.unit], row.value)
         for row in sorted(rows)
-        if row.metric in names and row.unit in column and math.isfinite(row.value)
+        if row.metric in names and row.unit in column and not math.isnan(row.value)
     ]  # fmt: skip
     at_s, name, unit, value = np.array(told or [(canary.start_s, 0, 0, math.nan)]).T
     block = np.floor((at_s - canary.start_s) / spec.step_s)
@@ -67,7 +67,7 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     sums, counts, lasts = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
     np.add.at(sums, cells, value[known])
     np.add.at(counts, cells, 1.0)
-    lasts[cells] = value[known]
+    lasts[cells] = np.where(np.isfinite(value[known]), value[known], np.nan)
     means = sums / np.where(counts > 0.0, counts, np.nan)
     return FleetTables(first, *(dict(zip(names, each, strict=True)) for each in (means, lasts)))
 

@@ -34,7 +34,7 @@ CanaryAnswer = Literal["promote", "hold", "revert"]
 _TIMES_AS_LIKELY = np.array([2.0, 4.0, 16.0, 256.0])
 _MOST_UNITS = 10_000
 _LEAST_BLOCKS = 5
-_MOST_ZEROS = 0.05  # of the rows of a metric whose ratios are compared
+_MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
 
@@ -152,9 +152,12 @@ def _effect(
     after = figures[use & (tables.blocks >= math.ceil(canary.spec.settle_s / canary.spec.step_s))]
     before = figures[use & (tables.blocks < 0)]
     rows = tables.means[metric.rows]
-    zeros, seen = int((rows <= 0.0).sum()), int(np.isfinite(rows).sum())
+    seen, endless = int((~np.isnan(rows)).sum()), int(np.isinf(rows).sum())
+    zeros = int((rows <= 0.0).sum())
     if not seen:
         return MetricEffect(metric, "there is no row of it")
+    if endless > _MOST_ZEROS * seen:
+        return MetricEffect(metric, f"{endless} of {seen} figures are infinite")
     if metric.is_ratio and not metric.counter and zeros > _MOST_ZEROS * seen:
         return MetricEffect(metric, f"{zeros} of {seen} figures are 0 or less, which have no "
                             "ratio; a number as its margin compares differences")  # fmt: skip
@@ -164,7 +167,7 @@ def _effect(
     found = effect_of(levels(after), levels(before), treated, _strata(canary), weights)
     if found is None:
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
-                            "report it, and a stratum with both groups")  # fmt: skip
+                            "report it, in strata with both groups")  # fmt: skip
     passed = len(after) * canary.spec.step_s / canary.spec.planned_s
     return _judged(metric, canary, found, passed)
 
