@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20009, "modules": 147, "functions": 1811, "classes": 279, "docstrings": 3651},
+    "tuner": {"code": 20100, "modules": 147, "functions": 1811, "classes": 279, "docstrings": 3651},
     "tests": {"code": 18000},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},
