@@ -189,6 +189,15 @@ def test_beyond_the_limit_the_leanest_arm_is_used_until_there_is_room_again():
     assert (actions[0].what, actions[0].arm) == ("relief", "lean")
 
 
+def test_beyond_the_limit_the_last_arm_is_used_if_it_was_never_seen():
+    of, names = chosen(minimise="cpu", limit="120M"), ("start", "keep", "lean")
+    learner = Learner(names, error=0.02, most_loss=0.02, rng=Random(1), first={"steady": 1})
+    made = Governor(of, names, learner, lambda sight: "steady", Random(1), print)
+    arms = [made.look(Observation(at_s, at_s, mib << 20, pressure=90.0))
+            for at_s, mib in enumerate([100] * 39 + [130])]  # fmt: skip
+    assert arms[-2:] == [1, 2]
+
+
 @pytest.mark.parametrize("of", [chosen(epoch_s=60.0), chosen(epoch_s=10.0, exploring="1%")])
 def test_a_long_epoch_or_a_small_share_of_exploring_only_delays_trials(of):
     actions, _ = governed(of, seconds=7200.0, cost=lambda arm: 1.0 - 0.5 * arm)

@@ -242,11 +242,12 @@ class Governor:
         return sight.memory_bytes > share * self._policy.limit_bytes
 
     def _relief(self) -> int:
-        """The leanest arm that was seen, else the last one that the policy names."""
+        """The last arm that the policy names until it was seen; then the leanest."""
         self._is_relieved = True
         self._trials.clear()
         tried = {arm: mib for arm, mib in self._leanest.items() if arm}
-        return min(tried, key=tried.__getitem__) if tried else len(self._arms) - 1
+        last = len(self._arms) - 1
+        return min(tried, key=tried.__getitem__) if last in tried else last
 
     def _say(self, at_s: float, what: ActionKind, context: str, arm: int, told: str) -> None:
         self._note(Action(at_s, what, context, self._arms[arm], told))

@@ -142,7 +142,8 @@ class Learner:
     def challenger(self, context: str) -> int | None:
         """The arm that is to be tried in a context; None: none is worth it now."""
         best = self.best(context)
-        if best != AT_START and len(self.comparison(context, AT_START).costs) < _LEAST_OF_START:
+        is_barred = best == AT_START or (context, AT_START) in self._barred
+        if not is_barred and len(self.comparison(context, AT_START).costs) < _LEAST_OF_START:
             return AT_START
         others = [
             arm
