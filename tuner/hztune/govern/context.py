@@ -13,7 +13,7 @@ from hztune.govern.observe import Observation
 Context = Callable[[Observation], str]
 """Called at each look; its answer should not depend on the setting."""
 
-SEEN_WITHIN_S = 1.0  # after which the end of a context is seen at the latest
+LASTED_S = 1.0  # a fall of the load is told when it has lasted so long
 
 _FORGOTTEN_S = 1800.0  # the peak of the load halves in that time
 _IDLE, _BURST = 0.1, 0.6  # shares of the peak
@@ -41,7 +41,7 @@ class ByLoad:
         passed_s = sight.at_s - before.at_s
         worked = (sight.work or 0.0) - (before.work or 0.0)
         self._recent.append((passed_s, sight.cpu_s - before.cpu_s, worked))
-        while len(self._recent) > 1 and sum(each[0] for each in self._recent) > SEEN_WITHIN_S:
+        while len(self._recent) > 1 and sum(each[0] for each in self._recent) > LASTED_S:
             self._recent.popleft()
         seconds, *amounts = zip(*self._recent, strict=True)
         shares = []

@@ -17,7 +17,7 @@ from random import Random
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from hztune.govern.context import SEEN_WITHIN_S, Context
+from hztune.govern.context import LASTED_S, Context
 from hztune.govern.learner import Judgement, Learner
 from hztune.govern.observe import Observation
 from hztune.govern.policy import Policy
@@ -121,7 +121,7 @@ class Governor:
             self._trials.pop(now.context, None)
         else:
             if context != now.context:  # the end of it was seen late
-                now.looks = [each for each in now.looks if each.at_s < sight.at_s - SEEN_WITHIN_S]
+                now.looks = [each for each in now.looks if each.at_s < sight.at_s - LASTED_S]
             self._close(now, passed_s)
         return self._next(context, sight, is_entry=context != now.context)
 

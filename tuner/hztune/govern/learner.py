@@ -142,9 +142,6 @@ class Learner:
     def challenger(self, context: str) -> int | None:
         """The arm that is to be tried in a context; None: none is worth it now."""
         best = self.best(context)
-        is_barred = best == AT_START or (context, AT_START) in self._barred
-        if not is_barred and len(self.comparison(context, AT_START).costs) < _LEAST_OF_START:
-            return AT_START
         others = [
             arm
             for arm in range(len(self.arms))
@@ -152,6 +149,8 @@ class Learner:
             and (context, arm) not in self._barred
             and len(self.comparison(context, arm).costs) < _MOST_PAIRS
         ]
+        if AT_START in others and len(self.comparison(context, AT_START).costs) < _LEAST_OF_START:
+            return AT_START
         chosen = self._choose([self.belief(context, arm) for arm in others], self._rng)
         return None if chosen is None else others[chosen]
 
