@@ -5,47 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import math
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
-from http.client import HTTPException
-from typing import IO, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from hztune import files, process
 from hztune.arguments import printable
 from hztune.canary.spec import Canary
 from hztune.errors import HztuneError, UsageError
+from hztune.prometheus import Series, queried
 
 _ANSWERED_S = 30.0
 MOST_ROW_BYTES = 1 << 29
 _LATEST_S = 1e11  # in the year 5138
 _HEAD = ["time", "unit", "metric", "value"]
 _MOST_POINTS = 10000  # Prometheus refuses to give more than 11,000
-_NO_ANSWER = (
-    OSError, ValueError, LookupError, TypeError, RecursionError, HTTPException,
-    msgspec.MsgspecError,
-)  # fmt: skip
-
-
-_Points = tuple[dict[str, str], list[tuple[float, float]]]  # labels, and times with values
-
-
-class _Series(msgspec.Struct):
-    metric: dict[str, str]
-    values: list[tuple[float, str]]
-
-
-class _Result(msgspec.Struct):
-    result: list[_Series]
-
-
-class _Answer(msgspec.Struct):
-    data: _Result
 
 
 class FleetRow(NamedTuple):
@@ -62,7 +35,7 @@ def fetched(canary: Canary, since_s: float, until_s: float) -> list[FleetRow]:
     """
     spec, own = canary.spec, {unit.name for unit in canary.units}
     if spec.prometheus:
-        return [row for name in spec.wanted for row in _queried(canary, name, since_s, until_s)]
+        return [row for name in spec.wanted for row in _rows_of(canary, name, since_s, until_s)]
     if spec.file:
         text, name = files.read_small(canary.folder / spec.file, MOST_ROW_BYTES), spec.file
     else:
@@ -111,7 +84,7 @@ def _require_own(seen: set[str], canary: Canary, what: str, where: str) -> None:
         raise UsageError(f"no {what} is of a unit in the groups: {where} {some!r}")
 
 
-def _queried(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[FleetRow]:
+def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[FleetRow]:
     spec, own, seen = canary.spec, {each.name for each in canary.units}, set[str]()
     told = set[tuple[str, float]]()
     for labels, values in _stretches(canary, query, since_s, until_s):
@@ -127,37 +100,11 @@ def _queried(canary: Canary, query: str, since_s: float, until_s: float) -> Iter
     _require_own(seen, canary, f"series of {query!r}", where)
 
 
-def _stretches(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[_Points]:
+def _stretches(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[Series]:
     """Of as many points as Prometheus gives at once."""
     step_s = canary.spec.step_s
     for point in range(0, math.floor((until_s - since_s) / step_s) + 1, _MOST_POINTS):
         begin_s = since_s + point * step_s
         end_s = min(until_s, begin_s + (_MOST_POINTS - 1) * step_s)
-        asked = {"query": query, "start": begin_s, "end": end_s, "step": step_s}
-        url = f"{canary.spec.prometheus.rstrip('/')}/api/v1/query_range?"
-        yield from _answered(url + urllib.parse.urlencode(asked), query)
-
-
-def _answered(url: str, query: str) -> list[_Points]:
-    who = f"Prometheus, asked for {query!r},"
-    try:
-        with urllib.request.urlopen(url, timeout=_ANSWERED_S) as answer:
-            series = msgspec.json.decode(_content(answer), type=_Answer).data.result
-        return [(each.metric, [(at, float(text)) for at, text in each.values]) for each in series]
-    except urllib.error.HTTPError as error:
-        why = str(error.reason)
-        with suppress(*_NO_ANSWER):  # it says more than its status
-            why = str(msgspec.json.decode(_content(error))["error"])
-        raise HztuneError(f"{who} answers {error.code}: {printable(why)[:200]}") from None
-    except _NO_ANSWER as error:
-        raise HztuneError(f"{who} does not answer: {printable(str(error))}") from None
-
-
-def _content(answer: IO[bytes]) -> bytes:
-    """All of it; ValueError: it is too much, or takes too long."""
-    content, until = bytearray(), time.monotonic() + _ANSWERED_S
-    while part := answer.read1(1 << 20):  # type: ignore[attr-defined]
-        content += part
-        if len(content) > MOST_ROW_BYTES or time.monotonic() > until:
-            raise ValueError(f"no end after {_ANSWERED_S:g} s or {MOST_ROW_BYTES >> 20} MiB")
-    return bytes(content)
+        span = {"start": begin_s, "end": end_s, "step": step_s}
+        yield from queried(canary.spec.prometheus, query, _ANSWERED_S, span)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import select
 import time
-import urllib.parse
-import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 
 from hztune import files, process
@@ -20,6 +16,7 @@ from hztune.arguments import expression
 from hztune.attach.diagnosis import trim_process
 from hztune.errors import HztuneError
 from hztune.govern.policy import FigureSource
+from hztune.prometheus import queried
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STEP_S, _BUSY_CPUS = 0.1, 0.05  # while it rests, as a burst is to be seen at once
@@ -103,7 +100,7 @@ class Watched:
             found = self._read_figure()
             if found is not None and not math.isfinite(found):
                 raise ValueError(f"{found} is no amount")
-        except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
+        except (OSError, ValueError, LookupError, TypeError, HztuneError) as error:
             if time.monotonic() - self._read_at_s > _UNREADABLE_S:
                 raise HztuneError(f"the figure of the policy cannot be read: {error}") from None
             return None
@@ -113,10 +110,7 @@ class Watched:
     def _read_figure(self) -> float | None:
         source = self._source
         if source.prometheus:
-            query = urllib.parse.urlencode({"query": source.query})
-            url = f"{source.prometheus.rstrip('/')}/api/v1/query?{query}"
-            with urllib.request.urlopen(url, timeout=_ANSWERED_S) as answer:
-                return float(json.load(answer)["data"]["result"][0]["value"][1])
+            return queried(source.prometheus, source.query, _ANSWERED_S)[0][1][0][1]
         if self._regex is not None:
             with files.opened(source.log) as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - _MOST_LOG_BYTES))
