@@ -22,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from random import Random
 
+from hztune.process import cpu_seconds
+
 SLICE_S = 0.02
 PHASES = {"burst": 8.0, "steady": 12.0, "idle": 16.0}  # mean seconds
 RATES = {
@@ -113,8 +115,8 @@ class Phase:
 def worked(now: Phase, pid: int, send: Callable[[int], int], seconds: float, log: Path,
            requests: int) -> int:  # fmt: skip
     """Loads the server for some seconds; returns the requests since the start."""
-    began, clock, done = time.monotonic(), ~pid << 3 | 2, 0
-    cpu_s, at = time.clock_gettime(clock), began
+    began, done = time.monotonic(), 0
+    cpu_s, at = cpu_seconds(pid), began
     while at < began + seconds:
         ends = at + SLICE_S
         while done < (ends - began) * now.rate and time.monotonic() < ends:
@@ -127,7 +129,7 @@ def worked(now: Phase, pid: int, send: Callable[[int], int], seconds: float, log
         log.write_text(f"{requests + done}\n")
     now.seconds += at - began
     now.requests += done
-    now.cpu_s += time.clock_gettime(clock) - cpu_s
+    now.cpu_s += cpu_seconds(pid) - cpu_s
     return requests + done
 
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlparse
 import numpy as np
 import pytest
 
+import hztune.prometheus
 from hztune import api
 from hztune.canary import sources, vigil
 from hztune.canary.effects import critical, effect_of, levels
@@ -348,6 +349,25 @@ def test_a_watch_that_was_killed_goes_on_from_its_log_and_a_full_disk_stops_none
     assert sum("cannot write" in line for line in told) == 1
 
 
+def test_a_log_that_a_full_disk_has_cut_is_whole_again_at_the_next_step(
+    tmp_path, clock, prometheus, monkeypatch
+):
+    _Prometheus.rows, _Prometheus.now = fleet(sd=0.05), clock
+    asked, log, told = canary(folder=tmp_path, file="", prometheus=prometheus), tmp_path / "l", []
+
+    whole = vigil.files.append_to
+
+    def cut(path, text, option):
+        monkeypatch.setattr(vigil.files, "append_to", whole)
+        path.write_text(path.read_text() + text[:20])
+        raise UsageError("full")
+
+    monkeypatch.setattr(vigil.files, "append_to", cut)
+    api.judge_canary(asked, told.append, log=log, for_s=600.0)
+    assert "full; watching goes on" in told
+    assert {row.at_s for row in parsed_rows(log.read_bytes(), "x")} >= {clock[0] - 60.0}
+
+
 def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, capsys):
     lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=0.97)]
     (tmp_path / "rows.csv").write_text("".join(lines))
@@ -390,7 +410,7 @@ def test_an_answer_of_another_shape_is_told(clock, prometheus, monkeypatch, foun
 
 
 def test_an_answer_without_end_is_given_up(clock, prometheus, monkeypatch):
-    monkeypatch.setattr(sources, "MOST_ROW_BYTES", 1000)
+    monkeypatch.setattr(hztune.prometheus, "_MOST_BYTES", 1000)
     _Prometheus.rows = fleet()
     with pytest.raises(HztuneError, match="no end after"):
         api.judge_canary(canary(file="", prometheus=prometheus), print)

@@ -98,7 +98,7 @@ def request(
 def asked_programs(
     program: Programs | None, measure: Measure | None = None, *, maximize: bool = False
 ) -> list[Program]:
-    """The programs that somebody means; UsageError: one is not legal, or two exclude each other."""
+    """The programs that are asked for; UsageError: one is not legal, or they exclude each other."""
     from hztune.measure.program import Program, called, described
 
     if measure is not None:

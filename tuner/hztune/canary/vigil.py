@@ -46,9 +46,12 @@ def watched(
         told = ("it was decided before, as the log says",)
         return found._replace(answer=cast(CanaryAnswer, given[0]), reasons=told)
     until, told_s, failures = time.monotonic() + for_s, 0.0, set[str]()
+    is_kept = False  # whether the log has all rows of before
     while True:
+        new = list[FleetRow]()
         try:
-            rows |= {row[:3]: row for row in _newest(canary, rows.values())}
+            new += [row for row in _newest(canary, rows.values()) if rows.get(row[:3]) != row]
+            rows |= {row[:3]: row for row in new}
         except HztuneError as error:
             if not rows:
                 raise
@@ -60,7 +63,9 @@ def watched(
         if found.answer != "hold":
             last = FleetRow(time.time(), canary.spec.start, found.answer, 1.0)
             rows[last[:3]] = last
-        _keep(log, rows.values(), failures, tell)
+            new.append(last)
+        missing = new if is_kept else rows.values()
+        is_kept = log is not None and _is_kept(log, missing, failures, tell, whole=not is_kept)
         if found.is_settled or rest_s <= 0.0:
             return found
         if found.passed_s > _LINES_APART * told_s:
@@ -69,12 +74,19 @@ def watched(
         time.sleep(min(canary.spec.step_s, rest_s))
 
 
-def _keep(log: Path | None, rows: Iterable[FleetRow], told: set[str], tell: Tell) -> None:
+def _is_kept(
+    log: Path, rows: Iterable[FleetRow], told: set[str], tell: Tell, *, whole: bool
+) -> bool:
+    """Writes the whole log, or adds rows to it; false: it may end within a row."""
     try:
-        if log is not None:
+        if whole:
             files.write_whole(log, map(row_line, rows))
+        else:
+            files.append_to(log, b"".join(map(row_line, rows)).decode(), "--log")
     except HztuneError as error:  # a full disk takes the log, not the watch
         _tell_once(error, told, tell)
+        return False
+    return True
 
 
 def _tell_once(error: HztuneError, told: set[str], tell: Tell) -> None:
