@@ -22,7 +22,7 @@ from record import WORKLOADS, by_turns
 from hztune.blocks import Arm, Block, Role
 from hztune.machine import Machine
 from hztune.measure import Around
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.study.bench import Budget, Workbench, system_clock
 from hztune.study.ledger import Ledger, interval_of
 from hztune.tuning.candidates import TuneTarget, candidates
@@ -43,7 +43,7 @@ class Equals(Around):
 def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
-    bench = Workbench(Equals(inner), Ledger(), Budget(system_clock, budget_s), Quiet())
+    bench = Workbench(Equals(inner), Ledger(), Budget(system_clock, budget_s), Reporter())
     whole = Winner(bench, candidates(["hz"], "", TuneTarget(spec.threads)).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from studies import recorded, share
 
 from hztune.blocks import Arm
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import (
     CALIBRATED_BY,
@@ -69,7 +69,7 @@ def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> 
         clock=clock,
         rss_scatter=SCATTER,
     )
-    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Reporter())
     calibrate(bench, CONTROL, CALIBRATED_BY)
     calibration = assess(bench, FRONT_SHARE * budget_s / len(MEMBERS), claim_error(0))
     bench.calibrated(calibration.floor, calibration.least_pairs)

@@ -35,7 +35,7 @@ from hztune import params
 from hztune.blocks import Arm, Block, Role
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import FAR_BEHIND, Ledger
@@ -236,7 +236,7 @@ def story_of(surface: Surface, seed: int, budget_s: float) -> Story:
     clock = VirtualClock()
     takes = {"turn_ms": surface.run_ms, **_OF_RUNS} if surface.run_ms else {}
     executor = Workers(surface, surface.noise, seed=seed, clock=clock, **takes)
-    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Reporter())
     return Winner(bench, surface.space, seed)
 
 

@@ -32,7 +32,7 @@ import odd
 
 from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.params import Value
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.result import Decision
 from hztune.space import Dimension, Space
 from hztune.stats.intervals import fixed_interval
@@ -182,7 +182,7 @@ def told(
     clock, space = clock or VirtualClock(), space or hz_space()
     seen = odd.shown(landscape, off_by, seed, clock, budget_s)
     executor = ReplayExecutor(seen, noise, seed=seed, clock=clock)
-    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Reporter())
     whole = Winner(bench, space, seed)
     return whole, whole.run()
 

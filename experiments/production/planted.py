@@ -18,7 +18,7 @@ from hztune.blocks import Arm
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program
 from hztune.measure.whole import RunExecutor
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.rests import RestPlan
 from hztune.result.kept import kept_memory
 from hztune.study.bench import Budget, Workbench, system_clock
@@ -72,7 +72,7 @@ def compare(burst: Path, default: tuple[int, int], other: tuple[int, int], seed:
     )
     executor = RunExecutor(program, seed=seed, identity=ByKnobs(), warmups=0)
     arm = Arm.of("any", {"other": 1})
-    bench = Workbench(executor, Ledger(), Budget(system_clock, BUDGET_S), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(system_clock, BUDGET_S), Reporter())
     bench.measure([CONTROL, CONTROL], "aa", 1)
     proof = prove(bench, CONTROL, [arm], alpha=claim_error(0), until=1.0)
     kept = kept_memory(fresh_outcomes(bench.ledger, arm), ())

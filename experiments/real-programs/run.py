@@ -27,8 +27,8 @@ from hztune.comparing import conduct, match
 from hztune.comparing.comparison import Comparison
 from hztune.comparing.contenders import Contender, ProgramSpec, glibc_obstacle
 from hztune.errors import HztuneError, StoppedByUser
+from hztune.files import scratch_folder
 from hztune.progress import Plain
-from hztune.scratch import scratch_folder
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "programs"), str(HERE.parent)]

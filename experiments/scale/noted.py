@@ -19,7 +19,7 @@ from typing import Any
 
 from hztune import artifacts, process
 from hztune.errors import HztuneError
-from hztune.scratch import scratch_folder
+from hztune.files import scratch_folder
 from hztune.workload import WorkloadSpec
 
 Row = Mapping[str, Any]

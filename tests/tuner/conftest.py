@@ -21,7 +21,7 @@ from hztune.machine import Machine
 from hztune.measure import Around, Executor, disturbance, launch
 from hztune.params import Param, Scale, Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, SearchInfo, WorkloadId
-from hztune.progress import Quiet, StudyStatus
+from hztune.progress import Reporter, StudyStatus
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
 from hztune.study.bench import Budget, Workbench
@@ -112,7 +112,7 @@ def row(
 ) -> tuple[Block, ...]:
     """The blocks of one row of a comparison."""
     spec = WorkloadSpec("larson", "", (), 2)
-    (found,) = play([spec], sides, Effort(pairs, budget_s), lambda spec: executor, Quiet())
+    (found,) = play([spec], sides, Effort(pairs, budget_s), lambda spec: executor, Reporter())
     return found.blocks
 
 
@@ -280,7 +280,7 @@ def make_bench() -> MakeBench:
     return bench_of
 
 
-class Listener(Quiet):
+class Listener(Reporter):
     """A reporter that remembers what it was told."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from hztune.measure import cluster
 from hztune.measure.cluster import ALLOWED, Target
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import described
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.store.log import SAMPLES, recording
 from hztune.tuning import session
 from hztune.tuning.request import TuneRequest, understand
@@ -73,7 +73,7 @@ def test_a_study_comes_to_its_verdict_and_keeps_each_block_though_workers_are_ki
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        result = session.tune(understand(request), Quiet())
+        result = session.tune(understand(request), Reporter())
     finally:
         over.set()
         killer.join()

@@ -26,7 +26,7 @@ from hztune.comparing.standings import geometric_mean, standings
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import Remembered
 from hztune.measure.identity import Fault
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.noise import pooled_mean
 from hztune.store.log import recording
@@ -122,7 +122,7 @@ def test_a_control_that_fails_later_ends_no_row():
 
 def test_the_rounds_of_a_block_fit_into_its_time():
     executor = ReplayExecutor(as_named, seed=1)
-    bench = Workbench(executor, Ledger(), Budget(executor.clock, 60.0), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(executor.clock, 60.0), Reporter())
     rounds = bench.most_rounds(len(SIDES), 5.0)
     assert executor.cost(3, rounds) <= 5.0 < executor.cost(3, rounds + 2)
 
@@ -205,7 +205,7 @@ class Session:
         is_there = (self.out / "samples.jsonl").exists()
         with contextlib.suppress(KilledError):
             return conduct.compare(
-                SIDES[:2], **asked, out=self.out, reporter=Quiet(), resume=is_there
+                SIDES[:2], **asked, out=self.out, reporter=Reporter(), resume=is_there
             )
         return None
 

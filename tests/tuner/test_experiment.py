@@ -22,7 +22,7 @@ from hztune import profile
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.program import Program
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -117,7 +117,7 @@ def folder(tmp_path):
 
 
 def ran(folder, bench=None, *, resume=False):
-    return run(definition.load(folder), Quiet(), resume=resume, executors=bench or Bench())
+    return run(definition.load(folder), Reporter(), resume=resume, executors=bench or Bench())
 
 
 def report(folder):
@@ -208,7 +208,7 @@ def of_programs(folder):
 def measured(folder, bench, **programs):
     named = {name: Program(words, name=name) for name, words in programs.items()}
     asked = definition.load(folder)
-    return run(asked, Quiet(), resume=True, executors=bench, programs=named)
+    return run(asked, Reporter(), resume=True, executors=bench, programs=named)
 
 
 def test_programs_are_measured_one_by_one_until_all_rows_are_there(folder):
@@ -237,7 +237,7 @@ def test_a_row_that_is_a_program_is_left_to_its_script(folder, script):
 def test_a_run_leaves_results_that_the_report_confirms(folder):
     assert report(folder).finding == NOT_MEASURED
     said: list[str] = []
-    reporter = Quiet()
+    reporter = Reporter()
     reporter.say = said.append
     done = run(definition.load(folder), reporter, executors=Bench())
     assert (done.stopped, done.path) == (False, folder / RESULTS)

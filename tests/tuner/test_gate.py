@@ -28,7 +28,7 @@ from hztune.comparing.contenders import Contender
 from hztune.comparing.gate import Gate, Horizon, is_settled_by_failure, whole
 from hztune.comparing.match import LEAST_PAIRS, OVERTIME_S, Effort, play
 from hztune.errors import OutOfTime
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.stats.intervals import planned_looks
 from hztune.stats.question import all_of
 from hztune.workload import WorkloadSpec
@@ -136,7 +136,7 @@ def compared(truth, noise=None, *, budget_s=60.0, rows=1, gate=None):
         SIDES,
         Effort(None, budget_s, gate, clock),
         lambda spec: ReplayExecutor(truth, noise, seed=SEED, clock=clock),
-        Quiet(),
+        Reporter(),
     )
     record = Comparison(SIDES, {}, {"hztune": "0.1.0"}, (), {"seed": 1.0}, gate)
     return replace(record, rows=tuple(measured))
@@ -178,7 +178,7 @@ def test_what_was_measured_before_a_block_was_ended_is_told(gate):
         [WorkloadSpec.from_text("larson", (), 2)],
         Effort(LEAST_PAIRS, 60.0, gate),
         lambda spec: Ended(landscape(), QUIET, seed=SEED),
-        Quiet(),
+        Reporter(),
     )
     assert not found.stopped
     assert [(len(row.blocks), row.enough_s > 0.0) for row in found.rows] == [(2, True)]
@@ -228,7 +228,7 @@ class RunsForNothing(ReplayExecutor):
 def test_a_row_that_takes_no_time_ends_after_the_least_pairs():
     executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
     plan, spec = Effort(None, 10.0, Gate(MARGIN)), WorkloadSpec("larson", "", (), 1)
-    (found,) = play([spec], SIDES, plan, lambda spec: executor, Quiet())
+    (found,) = play([spec], SIDES, plan, lambda spec: executor, Reporter())
     assert found.horizon.planned == LEAST_PAIRS
     assert 0 < len(found.blocks) <= LEAST_PAIRS
 

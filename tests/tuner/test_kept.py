@@ -24,7 +24,7 @@ from hztune.comparing.contenders import Contender, ProgramSpec
 from hztune.comparing.match import Measured
 from hztune.measure import Around
 from hztune.measure.program import described
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.rests import Rested, RestPlan, RestRound
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
@@ -173,7 +173,7 @@ def tuned(monkeypatch, tmp_path):
         monkeypatch.setattr("hztune.tuning.session.executor_of", executor_of)
         monkeypatch.setattr("hztune.tuning.session.system_clock", clock)
         made = requested("larson", threads=2, space=str(space), out=tmp_path / "out", **options)
-        return tune(understand(made), Quiet())
+        return tune(understand(made), Reporter())
 
     return carry_out
 

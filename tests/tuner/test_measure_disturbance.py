@@ -78,7 +78,7 @@ def test_the_time_of_others_is_what_the_machine_was_busy_without_us(name, monkey
     lines = iter([before, after])
     times = iter([0.0, 0.0, 0.0, own_s])  # of this process, and of its children
     monkeypatch.setattr(
-        disturbance, "_cpu_ticks", lambda: [int(word) for word in next(lines).split()[1:]]
+        disturbance, "cpu_ticks", lambda: [*map(int, next(lines).split()[1:]), *[0] * 8]
     )
     monkeypatch.setattr(
         disturbance.resource,

@@ -5,10 +5,8 @@ By runs one lives at a time; by turns server and load are one unit, and two of t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from hztune import scratch
 from hztune.blocks import CPU_TIME, Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
@@ -27,7 +24,7 @@ from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, Service, can_have_networks, described
-from hztune.measure.server import refuse_fixed_time, swept, with_port_and_dir
+from hztune.measure.server import refuse_fixed_time, with_port_and_dir
 from hztune.measure.whole import RunExecutor
 
 from .measured import CONTROL, PINNED
@@ -215,7 +212,7 @@ def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time_and
     assert is_by_turns and "measured by turns" in " ".join(place.told)
     port = int((tmp_path / "port").read_text())
     assert socket.socket().connect_ex(("127.0.0.1", port)) != 0
-    assert [*tmp_path.glob("hztune-scratch-*")] == []
+    assert [*tmp_path.glob("hztune-*")] == []
 
 
 def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(place, believed):
@@ -334,30 +331,10 @@ def test_two_that_live_at_once_have_ports_and_directories_of_their_own(place):
         assert program is awk
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_stays(place):
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with with_port_and_dir(PROGRAM) as program:
-            os.write(writing, str(port_and_folder(program)[1]).encode())
-            signal.pause()
-        os._exit(0)
-    left = Path(os.read(reading, 4096).decode())
-    with with_port_and_dir(PROGRAM):
-        assert left.exists()
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    with with_port_and_dir(PROGRAM):
-        assert left.exists(), "others may make any number: each process looks once"
-    scratch._remove_left.cache_clear()
-    with with_port_and_dir(PROGRAM):
-        assert not left.exists()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_what_others_put_where_temporary_directories_are_stops_nothing_and_stays(place, tmp_path):
-    (tmp_path / "hztune-scratch-a").symlink_to("elsewhere")
-    for theirs in (tmp_path / f"hztune-{os.getuid()}", tmp_path / "hztune-scratch-b"):
+    (tmp_path / "hztune-a").symlink_to("elsewhere")
+    for theirs in (tmp_path / f"hztune-{os.getuid()}", tmp_path / "hztune-b"):
         theirs.mkdir()
         os.chown(theirs, 12345, -1)
     with with_port_and_dir(PROGRAM) as program:
@@ -373,22 +350,3 @@ def test_a_directory_that_a_shell_would_split_is_refused_before_anything_runs(
     assert described(server="s {port}", load="l {port}").service is not None
     with pytest.raises(UsageError, match=r"would be in '.*/two words', .* legal are .* TMPDIR="):
         described(server="s {port}", load="l {port}", cleanup="rm -r {dir}/c")
-
-
-def test_shared_memory_of_a_killed_server_is_removed_and_no_other():
-    libc, table = ctypes.CDLL(None), Path("/proc/sysvipc/shm")
-
-    def segments():
-        return {row.split()[1]: row.split()[4] for row in table.read_text().splitlines()[1:]}
-
-    other = libc.shmget(0, 4096, 0o1600)
-    with swept() as pids:
-        pid = os.fork()
-        if pid == 0:
-            libc.shmget(0, 4096, 0o1600)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        pids.add(pid)
-        assert str(pid) in segments().values()
-    assert str(pid) not in segments().values() and str(other) in segments()
-    libc.shmctl(other, 0, None)

@@ -16,7 +16,7 @@ from hztune.blocks import Arm, spent_s
 from hztune.errors import HztuneError
 from hztune.measure import WorkloadSink
 from hztune.measure.whole import RunExecutor
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.result import Decision, ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.stats.intervals import Interval
@@ -381,7 +381,7 @@ def carried_out(core_build, tmp_path, monkeypatch, simulate):
         monkeypatch.setattr(session, "panel_of", panel_of)
         space, out = str(tmp_path / "two.toml"), tmp_path / "out"
         request = TuneRequest(LARSON, space=space, budget_s=180.0, out=out)
-        return session.tune(understand(replace(request, **changes)), Quiet())
+        return session.tune(understand(replace(request, **changes)), Reporter())
 
     return carry_out
 

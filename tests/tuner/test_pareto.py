@@ -15,7 +15,7 @@ from lab.replay import Truth
 from hztune import cli, profile, report
 from hztune.blocks import Arm
 from hztune.cli.tune import print_result
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.result.summary import summary_json, summary_lines
 from hztune.stats.intervals import Interval, planned_interval
 from hztune.stats.question import Looks, Question
@@ -250,7 +250,7 @@ def tuned_on(simulate, tmp_path):
             pareto="throughput,rss",
             resume=resume,
         )
-        return tune(understand(asked), Quiet())
+        return tune(understand(asked), Reporter())
 
     return carry_out
 

@@ -15,7 +15,7 @@ from hztune.blocks import Arm
 from hztune.errors import StoppedByUser
 from hztune.export import provenance
 from hztune.measure.program import described
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.result import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.log import recording
@@ -57,7 +57,7 @@ def carry_out(core_build, tmp_path, monkeypatch, trace, simulate):
             trace, space=str(tmp_path / "one.toml"), budget_s=180.0, out=tmp_path / "out",
             panel=False, prove_on=PROGRAM,
         )  # fmt: skip
-        return session.tune(understand(replace(request, **more)), reporter or Quiet())
+        return session.tune(understand(replace(request, **more)), reporter or Reporter())
 
     return carried_out
 

@@ -16,7 +16,7 @@ from hztune.errors import UsageError
 from hztune.measure import SeveralExecutor
 from hztune.measure.executors import executor_for
 from hztune.profile import Share, WorkloadId
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
@@ -51,7 +51,7 @@ def several(landscapes, sink=None, clock=None, *, noise=QUIET, seed=0):
 def bench_over(landscapes, ledger, budget_s, **how):
     clock = VirtualClock()
     executor = several(landscapes, clock=clock, **how)
-    return Workbench(executor, ledger, Budget(clock, budget_s), Quiet())
+    return Workbench(executor, ledger, Budget(clock, budget_s), Reporter())
 
 
 def measured(landscapes, rounds=20):

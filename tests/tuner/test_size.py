@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 20100, "modules": 148, "functions": 1811, "classes": 279, "docstrings": 3658},
-    "tests": {"code": 18100},
+    "tuner": {"code": 20000, "modules": 147, "functions": 1803, "classes": 278, "docstrings": 3647},
+    "tests": {"code": 18000},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},

@@ -10,7 +10,7 @@ import pytest
 from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 from hztune.store.log import LocalStudy
 from hztune.tuning.request import TuneRequest, understand
 from hztune.tuning.session import _story, executor_of
@@ -62,6 +62,6 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s, tmp_path):
             outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)
             tell(store, Block(pair, "aa", outcomes))
         executor = executor_of(request, machine, store)
-        bench = _story(task, executor, store, Quiet(), lambda: False, None).bench
+        bench = _story(task, executor, store, Reporter(), lambda: False, None).bench
     assert bench.budget.spent_s == pytest.approx(900 * run_s + task.judged_s)
     assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)

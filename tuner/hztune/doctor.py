@@ -17,7 +17,7 @@ from typing import Literal
 from hztune import allocator, process
 from hztune.files import text_or_empty
 from hztune.machine import Machine
-from hztune.measure.disturbance import Throttling
+from hztune.measure.disturbance import Throttling, cpu_ticks
 from hztune.quota import cpus_text
 
 Fitness = Literal["ok", "warn", "unfit", "unknown"]
@@ -132,7 +132,7 @@ def _shared(root: Path, machine: Machine) -> Iterator[_Row]:
     level = (share >= _BUSY_SHARE) + (share >= _VERY_BUSY_SHARE)
     mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"
     yield _LOAD, found, level, mend
-    ticks = _ticks(root)
+    ticks = cpu_ticks(root)
     stolen = ticks[7] / max(1, sum(ticks) - ticks[3] - ticks[4])
     found = f"{100 * stolen:.1f} % of the busy time since the start" if sum(ticks) else ""
     yield "stolen time", found, stolen >= _STEAL_SHARE, "move to a machine with dedicated CPUs"
@@ -172,16 +172,10 @@ def _of_processes(root: Path) -> Iterator[_Row]:
     yield "allocator settings", *row
 
 
-def _ticks(root: Path) -> list[int]:
-    """What all CPUs have spent since the start: user, nice, system, idle, I/O wait, ..., stolen."""
-    words = text_or_empty(root / "proc/stat").partition("\n")[0].split()
-    return [int(word) for word in words[1:9]] if len(words) > 8 else [0] * 8
-
-
 def _is_idle_now(root: Path) -> bool:
-    before = _ticks(root)
+    before = cpu_ticks(root)
     time.sleep(_LOOK_S)
-    passed = [new - old for old, new in zip(before, _ticks(root), strict=True)]
+    passed = [new - old for old, new in zip(before, cpu_ticks(root), strict=True)]
     idle = sum(passed[3:5])
     return sum(passed) > 0 and sum(passed) - idle < _BUSY_SHARE * sum(passed)
 

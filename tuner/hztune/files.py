@@ -1,14 +1,20 @@
-"""Files that are whole or absent: small ones read with a cap, all of them written atomically."""
+"""Files that are whole or absent: small ones read with a cap, all of them written atomically.
+
+And temporary directories, which no other user reads.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -164,3 +170,29 @@ def make_folder(path: Path) -> None:
         raise UsageError(f"cannot write results to {str(path)!r}: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(f"cannot write results to {str(path)!r}: it is not writable")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Makes a temporary directory, and removes it in the end; HztuneError: none can be made."""
+    place = tempfile.gettempdir()
+    try:
+        made = tempfile.TemporaryDirectory(prefix="hztune-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise HztuneError(
+            f"no temporary directory can be made in {place}: {error.strerror}; name another "
+            "directory for temporary files with TMPDIR"
+        ) from error
+    with made as folder:
+        yield Path(folder)
+
+
+def require_plain() -> None:
+    """Raises UsageError unless such a directory may stand in shell commands as it is."""
+    place = tempfile.gettempdir()
+    if not re.fullmatch(r"[\w./+:@%-]+", place):
+        raise UsageError(
+            f"{{dir}} would be in {place!r}, and it stands in shell commands: legal are letters, "
+            "digits and _ . / + : @ % - in that path; name another directory for temporary files, "
+            "such as TMPDIR=/var/tmp"
+        )

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import expm1
 from shutil import get_terminal_size
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from hztune.arguments import printable
 
@@ -48,8 +48,8 @@ class StudyStatus:
         return percent(self.best) + within
 
 
-class Reporter(Protocol):
-    """What is told how a study goes: a display, or a test."""
+class Reporter:
+    """What is told how a study goes: a display, a test, or, as it is here, nobody."""
 
     def say(self, line: str) -> None:
         """Something that should stay on the screen."""
@@ -61,20 +61,7 @@ class Reporter(Protocol):
         """The newest status; it may replace the one before."""
 
 
-class Quiet:
-    """Ignores what it is told."""
-
-    def say(self, line: str) -> None:
-        pass
-
-    def warn(self, line: str) -> None:
-        pass
-
-    def update(self, status: StudyStatus) -> None:
-        pass
-
-
-class Plain(Quiet):
+class Plain(Reporter):
     """Lines for a log: every `say`, and a status every few seconds of the study."""
 
     def __init__(self, stream: TextIO, every_s: float = 10.0) -> None:
@@ -99,7 +86,7 @@ class Plain(Quiet):
             self.say(status.line())
 
 
-class Live(Quiet):
+class Live(Reporter):
     """One line, kept up to date below the lines that stay; for a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -125,11 +112,11 @@ class Live(Quiet):
 
 
 @contextmanager
-def reporter(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Quiet]:
+def reporter(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Reporter]:
     """The reporter that suits `stream` (None: stderr); of `quiet` only warnings."""
     out = stream if stream is not None else sys.stderr
     shown = Live(out) if out.isatty() else Plain(out)
-    hushed = Quiet()
+    hushed = Reporter()
     hushed.warn = shown.say  # type: ignore[method-assign]
     try:
         yield hushed if quiet else shown

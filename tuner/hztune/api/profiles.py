@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hztune import artifacts, machine_diff, profile
 from hztune.errors import HztuneError, NoGainError
 from hztune.profile import Profile
-from hztune.progress import Quiet, Reporter
+from hztune.progress import Reporter
 
 if TYPE_CHECKING:
     from hztune.export import Format
@@ -100,7 +100,7 @@ def verify(
     from hztune.verifying import claim
     from hztune.verifying import history as checks
 
-    told = reporter or Quiet()
+    told = reporter or Reporter()
     finding = claim.verify(tuned, programs, budget_s, seed, told, [Path(each) for each in traces])
     if keep:
         try:

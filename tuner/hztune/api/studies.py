@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hztune.arguments import parse_duration
 from hztune.errors import UsageError
-from hztune.progress import Quiet
+from hztune.progress import Reporter
 
 if TYPE_CHECKING:
     from hztune.measure.program import Measure, Program, Programs
@@ -139,7 +139,7 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     task = understand(asked)  # a mistake is told before the second that the next import takes
     from hztune.tuning.session import tune
 
-    return tune(task, reporter or Quiet())
+    return tune(task, reporter or Reporter())
 
 
 def plan(asked: TuneRequest) -> list[str]:

@@ -40,7 +40,7 @@ from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import Say, executor_for, program_identity, say_nothing
 from hztune.measure.program import Program
-from hztune.progress import Quiet, Reporter
+from hztune.progress import Reporter
 from hztune.store import Nowhere, Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
 from hztune.study.bench import Budget
@@ -143,7 +143,7 @@ def compare(
     Raises:
         UsageError: Something is not legal; nothing was measured.
     """
-    reporter = reporter or Quiet()
+    reporter = reporter or Reporter()
     if resume and out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     gate = Gate(no_worse, no_more_memory, len(rows)) if no_worse or no_more_memory else None

@@ -23,22 +23,22 @@ from hztune import artifacts
 from hztune.allocator import live
 from hztune.blocks import Arm, Status, Turn
 from hztune.errors import HztuneError
+from hztune.files import scratch_folder
 from hztune.measure.identity import Fault
 from hztune.measure.launch import STOPPED, Run, Unit, report_of, run_of
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, hook
 from hztune.measure.scope import freezer
 from hztune.measure.server import (
+    LAST_WORDS_S,
     OF_SERVER,
     answers,
     ended_by_itself,
     ended_when_told,
-    swept,
     with_port_and_dir,
 )
 from hztune.measure.watch import Watcher, watching
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, WholeExecutor
 from hztune.process import Child
-from hztune.scratch import scratch_folder
 from hztune.store import Evidence
 
 BY_TURNS = "by_turns"  # the fact of an outcome that its runs were measured by turns
@@ -46,7 +46,6 @@ BY_TURNS = "by_turns"  # the fact of an outcome that its runs were measured by t
 _STALL_S = 120.0
 _STOP_S = 5.0
 _PAUSE_S = 0.02
-_LAST_WORDS_S = 1.0  # seconds to wait for a server whose load has failed
 
 _BUSY = 0.1  # share of a server's CPU time above which a process does a part of its work
 
@@ -186,8 +185,8 @@ def take_turns(
         folder = made if any(unit.program.reads_output for unit in units) else None
         freezers = [stack.enter_context(freezer()) for _ in units]
         words = _command(units, freezers, pace, runs, folder)
-        with swept() as pids, Child(words, env=units[0].base, stdin=None) as child:
-            playing = [_Playing(number, unit, pids, met) for number, unit in enumerate(units)]
+        with Child(words, env=units[0].base, stdin=None) as child:
+            playing = [_Playing(number, unit, met) for number, unit in enumerate(units)]
             try:
                 for line in child.lines(_STALL_S + len(units) * units[0].limit_s):
                     event = json.loads(line)
@@ -276,9 +275,9 @@ _AS_TOLD = ("position", "start_ns", "turns", "awake", "beside", "threads")
 class _Playing:
     """One unit, as far as it has come: what is seen of its run, and its server, if it has one."""
 
-    def __init__(self, number: int, unit: Unit, pids: set[int], met: Met) -> None:
+    def __init__(self, number: int, unit: Unit, met: Met) -> None:
         self.number, self.unit, self.loads = number, unit, list[Run]()
-        self._pids, self._met = pids, met
+        self._met = met
         self._watcher, self._watched = Watcher(unit.look), ExitStack()
         self._fault: Fault | None = None
         self._pid = self._program_pid = 0
@@ -299,7 +298,6 @@ class _Playing:
         """Waits until it answers; returns what to tell hz-alternate."""
         self._fault = answers(self.unit.program, self.unit.base, self._has_ended, self._pid)
         self._before = _thread_cpu_ns(self._pid)
-        self._pids.update(live.descendants(self._pid))
         return "drop" if self._fault else "ready"
 
     def rest(self) -> str:
@@ -308,7 +306,7 @@ class _Playing:
         Where a load failed, the server may be about to end: that is then what is to be told.
         """
         if any(one.fault is not None and one.fault.status != "hang" for one in self.loads):
-            deadline = time.monotonic() + _LAST_WORDS_S
+            deadline = time.monotonic() + LAST_WORDS_S
             while not self._has_ended(_PAUSE_S) and time.monotonic() < deadline:
                 continue
         self._after = _thread_cpu_ns(self._pid)

@@ -73,11 +73,11 @@ class Watch:
         slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         found = {"suspended_ns": slept_ns, "throttled_us": self._throttling.us()}
         if not self._is_of_turns:
-            ticks = _cpu_ticks()
+            ticks = cpu_ticks()
             pressure = re.search(
                 r"^some .*total=(\d+)", text_or_empty(Path("/proc/pressure/cpu")), re.M
             )
-            found["steal_ticks"] = sum(ticks[7:8])  # 0 where the hypervisor does not say
+            found["steal_ticks"] = ticks[7]  # 0 where the hypervisor does not say
             found["pressure_us"] = int(pressure[1]) if pressure else 0
             found["others_us"] = _others_us(ticks)
         return found
@@ -108,10 +108,10 @@ def _counters(path: Path) -> dict[str, int]:
     return {name: int(value) for name, value in map(str.split, lines)}
 
 
-def _cpu_ticks() -> list[int]:
-    """The ticks of all CPUs: user, nice, system, idle, ..., steal; [] where none are."""
-    words = text_or_empty(Path("/proc/stat")).partition("\n")[0].split()
-    return [int(word) for word in words[1:]]
+def cpu_ticks(root: Path = Path("/")) -> list[int]:
+    """Of all CPUs since the start: user, nice, system, idle, I/O wait, two more, stolen."""
+    words = text_or_empty(root / "proc/stat").partition("\n")[0].split()
+    return [int(word) for word in words[1:9]] if len(words) > 8 else [0] * 8
 
 
 def _others_us(ticks: list[int]) -> int:

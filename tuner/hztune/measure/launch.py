@@ -25,13 +25,13 @@ from hztune import artifacts, process
 from hztune.allocator.tables import tables
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
+from hztune.files import scratch_folder
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, TOO_MUCH, Program
 from hztune.measure.scope import entered, is_out_of_memory
 from hztune.measure.watch import Look, MemoryWatch, Watcher, watching
 from hztune.process import last_words, signal_name
 from hztune.rests import Rested, RestPlan
-from hztune.scratch import scratch_folder
 
 GRACE_S = 30.0  # what hz-launch has to end a program that takes too long
 

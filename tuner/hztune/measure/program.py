@@ -19,11 +19,11 @@ from hztune import artifacts, process
 from hztune.arguments import command_words, expression, named_command, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
+from hztune.files import require_plain
 from hztune.measure.identity import Fault
 from hztune.measure.program_input import STDIN, Input, input_of
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, RestPlan
-from hztune.scratch import require_plain
 
 Rate = Callable[[float, str], "float | Fault"]
 """From a run's wall seconds and what it printed to its rate, or to why it has none."""

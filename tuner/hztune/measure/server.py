@@ -14,7 +14,6 @@ first, the server's when all units are done: only then is known whether a run co
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import random
@@ -30,7 +29,7 @@ from statistics import fmean
 from hztune import artifacts, process
 from hztune.allocator import live
 from hztune.errors import HztuneError
-from hztune.files import text_or_empty
+from hztune.files import scratch_folder, text_or_empty
 from hztune.measure.identity import Fault
 from hztune.measure.launch import ENDED_AT_REST, Launch, Run, Unit, launched
 from hztune.measure.program import (
@@ -43,11 +42,11 @@ from hztune.measure.program import (
 )
 from hztune.measure.watch import MemoryWatch, port_in_words, ports_of, tree_cpu_ns
 from hztune.rests import RestPlan
-from hztune.scratch import scratch_folder
 
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
+LAST_WORDS_S = 1.0  # for a server whose load has failed: it may be about to end
 IN_BACKGROUND = Fault(
     "failed",
     "the server went to the background: its first process ended, and left others, which were "
@@ -65,11 +64,6 @@ _LONGER = 1.25
 
 _LESS = 0.75
 """How much less a server works, at least, in the same time if it stands still for half of it."""
-
-_SHARED_MEMORY = Path("/proc/sysvipc/shm")
-_NUMBER, _CREATOR, _ATTACHED, _CHANGED = 1, 4, 6, 13
-_REMOVE = 0
-_libc = ctypes.CDLL(None)
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT = 10_000
@@ -103,9 +97,10 @@ def serve_once(
         )
     rounds, idle_s = (rest.rounds, rest.idle_s) if rest else (1, 0.0)
     needed_s = most_s or unit.program.ready_s + rounds * (unit.limit_s + idle_s)
-    with swept() as pids, launched(unit, more_s=needed_s + _STOP_S - unit.limit_s) as launch:
+    with launched(unit, more_s=needed_s + _STOP_S - unit.limit_s) as launch:
         used = use(launch) if use else _used(launch, unit, rest)
-        pids.update(live.descendants(launch.child.pid))
+        if used.fault is not None and used.fault.status != "hang":
+            launch.child.wait(LAST_WORDS_S)
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
     told = {name: getattr(run, name) for name in OF_SERVER}
@@ -230,23 +225,6 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), _ASK_S):
         return True
     return False
-
-
-@contextmanager
-def swept() -> Iterator[set[int]]:
-    """Removes the System V shared memory of processes, put into the set, that ended meanwhile.
-
-    The kernel keeps it without an owner: PostgreSQL has a segment, and the machine allows 4096.
-    Removed is only what they made meanwhile and nothing is attached to any more.
-    """
-    began_s, pids = int(time.time()), set[int]()
-    yield pids
-    with contextlib.suppress(OSError):
-        for row in _SHARED_MEMORY.read_text(encoding="ascii").splitlines()[1:]:
-            words = [int(word) for word in row.split()]
-            is_theirs = words[_CREATOR] in pids and words[_CHANGED] >= began_s
-            if is_theirs and words[_ATTACHED] == 0:
-                _libc.shmctl(words[_NUMBER], _REMOVE, None)
 
 
 # ---- a port and a directory ----------------------------------------------------------------------

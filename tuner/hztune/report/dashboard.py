@@ -14,10 +14,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hztune import files
+from hztune.files import scratch_folder
 from hztune.params import Value
 from hztune.rests import weighed_memory
 from hztune.result.figures import ordered
-from hztune.scratch import scratch_folder
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
 from hztune.study.limits import limits_of

@@ -322,27 +322,16 @@ def _require_same(there: Recording, identity: Mapping[str, str], machine: Machin
 
 
 def _locked(folder: Path) -> int:
-    """Opens the directory with the writer's lock, or says which process has it."""
+    """Opens the directory with the writer's lock, or says that another process has it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if not isinstance(error, BlockingIOError):
             return fd  # a file system without such locks
-        holder = _holder(fd)
         os.close(fd)
         raise UsageError(
-            f"{folder / SAMPLES} is being written by {holder}; wait for it or choose another --out"
+            f"{folder / SAMPLES} is being written by another process; wait for it or choose "
+            "another --out"
         ) from None
     return fd
-
-
-def _holder(fd: int) -> str:
-    """Returns "process N" for the holder of the lock, as far as the kernel tells."""
-    inode = str(os.fstat(fd).st_ino)
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-            words = line.split()
-            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
-                return f"process {words[4]}"
-    return "another process"

@@ -12,16 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Status, Turn, joined
+from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Turn, joined
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.rests import Rested
 
 Columns = dict[str, list[Any]]  # as many values by each name, of one type; None: it has none
 
@@ -73,6 +72,12 @@ class Nowhere(Sink):
     """The sink of measurements that are not kept."""
 
 
+TURN = Turn.__match_args__
+OUTCOME = (
+    "status", "detail", "ops_per_s", "rss_peak_kb", "live_kb", "counters", "facts", "rested",
+)  # fmt: skip
+
+
 class Row(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """What every row has: its number, from 0 without a gap, and a short name of the study."""
 
@@ -119,39 +124,15 @@ class _ArmPart(_BlockPart, frozen=True):
 class TurnRow(_ArmPart, tag="turn", frozen=True):
     """A turn, see `blocks.Turn`, and its `Evidence`."""
 
-    round: int
-    position: int
-    start_ns: int
-    counted_ns: int
-    ops: int | float
-    disturbed: str
-    cpu_ns: int
-    involuntary: int
-    steal_ticks: int
-    pressure_us: int
-    suspended_ns: int
-    throttled_us: int
-    others_us: int
-    rss_kb: int
+    __annotations__ = get_type_hints(Turn) | get_type_hints(Evidence)
 
 
 class OutcomeRow(_ArmPart, tag="outcome", frozen=True):
     """How an arm's part of the block ended, see `blocks.Outcome`."""
 
-    status: Status
-    detail: str
-    ops_per_s: float
-    rss_peak_kb: int
-    live_kb: int
-    counters: dict[str, int]
-    facts: dict[str, int]
-    rested: Rested | None
+    __annotations__ = {name: get_type_hints(Outcome)[name] for name in OUTCOME}
 
 
-TURN = ("round", "position", "start_ns", "counted_ns", "ops", "disturbed")
-OUTCOME = (
-    "status", "detail", "ops_per_s", "rss_peak_kb", "live_kb", "counters", "facts", "rested",
-)  # fmt: skip
 _TURN = attrgetter(*TURN)
 _OUTCOME = attrgetter(*OUTCOME)
 

@@ -19,7 +19,7 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import OPEN, Program
 from hztune.profile import MachineId, hash_of_words
-from hztune.progress import Quiet, Reporter, mib
+from hztune.progress import Reporter, mib
 from hztune.recordings import at_most
 from hztune.suggest.ideas import Suggestion, best_of, command, ideas
 from hztune.suggest.look import Sight, looked_at
@@ -68,7 +68,7 @@ def suggest(
     if program.argv[0] == OPEN:
         raise UsageError(f"{OPEN} stands for the contenders of `hztune compare`; give a program")
     known = tuple(earlier_profiles(program, Path(profiles)))
-    sight = looked_at(program, seconds, reporter or Quiet())
+    sight = looked_at(program, seconds, reporter or Reporter())
     others = [
         each.name for each in allocator.available() if each.preload and each.name != sight.allocator
     ]

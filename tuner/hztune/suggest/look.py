@@ -16,6 +16,7 @@ from typing import Any
 
 from hztune.allocator import inside, live, loaded_program
 from hztune.errors import HztuneError
+from hztune.files import scratch_folder
 from hztune.measure.identity import AllocatorIdentity, user_settings
 from hztune.measure.insides import mapped_files
 from hztune.measure.launch import Launch, Run, Unit, launched
@@ -25,7 +26,6 @@ from hztune.measure.watch import MemoryWatch, ports_of, tree_cpu_ns, tree_faults
 from hztune.progress import Reporter
 from hztune.recordings import cut_trace, recorder_command, trace_info
 from hztune.rests import RestPlan
-from hztune.scratch import scratch_folder
 
 _PAUSE_S = 0.01
 _END_S = 2.0  # what a program has to end after SIGTERM
