@@ -246,7 +246,8 @@ static bool glibc_set(const agent_lever *lever, int64_t value)
     int (*option)(int number, int value);
     const int64_t wanted = value == AUTO ? GLIBC_DEFAULT : value;
     *(void **)&option = function_named("mallopt");
-    if (option == NULL || option(lever->number, (int)wanted) == 0) return false;
+    if (option == NULL || option(lever->number, wanted > INT_MAX ? -1 : (int)wanted) == 0)
+        return false;
     *glibc_value(lever) = wanted;
     return true;
 }
@@ -256,7 +257,7 @@ static bool glibc_set(const agent_lever *lever, int64_t value)
 #define JEMALLOC "jemalloc", .get = jemalloc_get
 #define MIMALLOC "mimalloc", .get = mimalloc_get, .set = mimalloc_set, .key = "mi_option_get"
 #define TCMALLOC "tcmalloc", .get = tcmalloc_get, .set = tcmalloc_set
-#define GLIBC "glibc", .get = glibc_get, .set = glibc_set, .least = AUTO, .most = INT_MAX
+#define GLIBC "glibc", .get = glibc_get, .set = glibc_set
 
 /* clang-format off */
 static const agent_lever levers[] = {
@@ -278,13 +279,15 @@ static const agent_lever levers[] = {
     {TCMALLOC, .name = "aggressive_decommit", .key = "tcmalloc.aggressive_memory_decommit",
      .most = 1, .is_switch = true},
     {"tcmalloc", .name = "release_rate_percent", .key = "MallocExtension_GetNumericProperty",
-     .get = tcmalloc_get_rate, .set = tcmalloc_set_rate, .most = 1000},
+     .get = tcmalloc_get_rate, .set = tcmalloc_set_rate, .most = INT_MAX},
     {"google_tcmalloc", .name = "background_release_rate",
      .key = "MallocExtension_Internal_GetBackgroundReleaseRate", .get = google_get,
      .set = google_set, .most = 1099511627776},
-    {GLIBC, .name = "trim_threshold", .key = "MALLOC_TRIM_THRESHOLD_", .number = M_TRIM_THRESHOLD},
-    {GLIBC, .name = "top_pad", .key = "MALLOC_TOP_PAD_", .number = M_TOP_PAD},
-    {GLIBC, .name = "mmap_threshold", .key = "MALLOC_MMAP_THRESHOLD_", .number = M_MMAP_THRESHOLD},
+    {GLIBC, .name = "trim_threshold", .key = "MALLOC_TRIM_THRESHOLD_", .number = M_TRIM_THRESHOLD,
+     .least = -1, .most = INT64_MAX},
+    {GLIBC, .name = "top_pad", .key = "MALLOC_TOP_PAD_", .number = M_TOP_PAD, .most = INT_MAX},
+    {GLIBC, .name = "mmap_threshold", .key = "MALLOC_MMAP_THRESHOLD_", .number = M_MMAP_THRESHOLD,
+     .most = INT_MAX},
 };
 /* clang-format on */
 
@@ -302,7 +305,7 @@ static void value_write(const agent_lever *lever, int64_t value, char *text, siz
 {
     if (lever->is_switch)
         snprintf(text, size, "%s", value != 0 ? "true" : "false");
-    else if (lever->least == AUTO && value == AUTO)
+    else if (lever->get == glibc_get && value == AUTO)
         snprintf(text, size, "auto");
     else
         snprintf(text, size, "%" PRId64, value);
@@ -315,14 +318,14 @@ static bool value_read(const agent_lever *lever, const char *text, int64_t *valu
         *value = strcmp(text, "true") == 0;
         return *value != 0 || strcmp(text, "false") == 0;
     }
-    if (lever->least == AUTO && strcmp(text, "auto") == 0) {
+    if (lever->get == glibc_get && strcmp(text, "auto") == 0) {
         *value = AUTO;
         return true;
     }
     errno = 0;
     *value = strtoll(text, &end, 10);
     return errno == 0 && end != text && *end == '\0' && *value <= lever->most &&
-           *value >= (lever->least == AUTO ? 0 : lever->least);
+           *value >= lever->least;
 }
 
 static const char *refuse_unknown(const char *name, char *sentence, size_t size)
@@ -347,7 +350,7 @@ static const char *refuse_illegal(const agent_lever *lever, const char *value, c
         snprintf(sentence, size, "%s=%.60s: legal is true or false", lever->name, value);
     else
         snprintf(sentence, size, "%s=%.60s: legal is a whole number from %" PRId64 " to %" PRId64,
-                 lever->name, value, lever->least == AUTO ? 0 : lever->least, lever->most);
+                 lever->name, value, lever->least, lever->most);
     return "illegal";
 }
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from hztune.govern.context import ByLoad
 from hztune.govern.governor import Action, Governor
-from hztune.govern.learner import Learner, thompson, ucb
+from hztune.govern.learner import Belief, Learner, ucb
 from hztune.govern.observe import Observation
 from hztune.govern.policy import FigureSource, Policy, PolicyArm
 
@@ -45,6 +45,13 @@ EFFECTS = {
 """Factor of the CPU time; what is held beyond the live, of the peak; seconds until that."""
 
 BEST = {"burst": "keep", "steady": "lean", "idle": "lean"}  # known afterwards
+
+
+def thompson(beliefs: Sequence[Belief], rng: Random) -> int | None:
+    """The one that is best in a landscape drawn from what is believed (Thompson, 1933)."""
+    drawn = [rng.gauss(*each) for each in beliefs]
+    best = min(drawn, default=0.0)
+    return drawn.index(best) if best < -0.01 else None
 
 
 class Step(NamedTuple):

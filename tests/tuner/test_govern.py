@@ -90,6 +90,18 @@ def test_of_a_log_a_line_that_is_not_yet_whole_is_not_read(tmp_path):
     watched.close()
 
 
+def test_a_log_with_lines_of_which_none_matches_is_told(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    log.write_text("")
+    watched = Watched(os.getpid(), FigureSource(log=str(log), regex="done ([0-9]+)"))
+    monkeypatch.setattr("hztune.govern.observe._UNREADABLE_S", 0.0)
+    assert watched.look().figure is None
+    log.write_text("ready\n")
+    with pytest.raises(HztuneError, match=r"no line at the end of .* matches 'done \(\[0-9\]"):
+        watched.look()
+    watched.close()
+
+
 def test_a_figure_that_is_no_amount_or_no_answer_is_not_there_for_a_while():
     with socket.create_server(("127.0.0.1", 0)) as rubbish:
         Thread(target=lambda: rubbish.accept()[0].sendall(b"no HTTP\r\n\r\n"), daemon=True).start()
@@ -169,6 +181,34 @@ def test_a_look_that_could_not_read_the_figure_tells_nothing_of_a_setting():
     assert min(came) > 0.8 and max(came) < 1.25
 
 
+def test_a_trial_whose_epochs_are_never_counted_stays_within_the_share_of_exploring():
+    of, actions = chosen(epoch_s=10.0), []
+    learner = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1))
+    words = iter(("steady", "burst")[at // 4 % 2] for at in range(7201))  # 2 s each
+    made = Governor(of, ARMS, learner, lambda sight: next(words), Random(1), actions.append)
+    arms = [made.look(Observation(LOOK_S * at, at, 1 << 20)) for at in range(7200)]
+    assert 0.01 < sum(arms) / len(arms) < 0.1
+    assert {each.what for each in actions} == {"trying", "switched"}
+
+
+def test_a_context_that_is_always_shorter_than_an_epoch_gets_shorter_trials():
+    of, actions, noise = chosen(epoch_s=10.0), [], Random(2)
+    learner = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1))
+    made = Governor(of, ARMS, learner, lambda sight: ("steady", "burst")[int(sight.at_s) // 5 % 2],
+                    Random(1), actions.append)  # fmt: skip
+    cpu_s, arm = 0.0, 0
+    for at in range(7200):
+        arm = made.look(Observation(LOOK_S * at, cpu_s, 1 << 20))
+        cpu_s += (1.0 - 0.5 * arm) * math.exp(noise.gauss(0.0, 0.05)) * LOOK_S
+    assert {each.context for each in actions if each.what == "adopted"} == {"steady", "burst"}
+
+
+def test_two_pairs_that_are_alike_by_chance_bar_no_setting():
+    learner = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1))
+    assert [learner.add("steady", 1, -0.1, loss) for loss in (0.030, 0.031)] == ["trial", "trial"]
+    assert "barred" in [learner.add("burst", 1, -0.1, loss) for loss in (0.30, 0.31)]
+
+
 def test_under_pressure_nothing_is_tried():
     of = chosen(brakes=Brakes(most_pressure=20.0))
     assert not any(governed(of, seconds=600.0, cost=lambda arm: 1.0 - 0.5 * arm, pressure=30.0)[1])
@@ -198,7 +238,7 @@ def test_beyond_the_limit_the_last_arm_is_used_if_it_was_never_seen():
     assert arms[-2:] == [1, 2]
 
 
-@pytest.mark.parametrize("of", [chosen(epoch_s=60.0), chosen(epoch_s=10.0, exploring="1%")])
+@pytest.mark.parametrize("of", [chosen(epoch_s=60.0), chosen(epoch_s=10.0, exploring="2%")])
 def test_a_long_epoch_or_a_small_share_of_exploring_only_delays_trials(of):
     actions, _ = governed(of, seconds=7200.0, cost=lambda arm: 1.0 - 0.5 * arm)
     assert "adopted" in [each.what for each in actions]

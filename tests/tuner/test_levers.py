@@ -144,6 +144,9 @@ def test_glibc_gets_back_what_it_was_started_with_or_its_defaults(start):
     adapting = dict.fromkeys(("trim_threshold", "top_pad", "mmap_threshold"), "auto")
     for variables, before, after in (
         ({}, adapting, {"trim_threshold": 131072, "top_pad": 131072}),
+        ({"MALLOC_TRIM_THRESHOLD_": "-1"},
+         {"trim_threshold": -1, "top_pad": 131072, "mmap_threshold": 131072},
+         {"trim_threshold": -1, "top_pad": 131072}),
         ({"MALLOC_TOP_PAD_": "4096"}, {**dict.fromkeys(adapting, 131072), "top_pad": 4096},
          {"trim_threshold": 131072, "top_pad": 4096}),
         ({"GLIBC_TUNABLES": "glibc.malloc.top_pad=0x1000:glibc.malloc.trim_threshold=8192"},

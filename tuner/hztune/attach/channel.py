@@ -180,7 +180,8 @@ def _await_address(process: Process) -> tuple[str, str]:
     """The address of a process, at once or as soon as one that has just begun listens."""
     began = time.monotonic()
     while (address := socket_of(process.pid)) is None:
-        if time.monotonic() - began > _LISTENS_SOON_S or not _is_meant_to_listen(process.pid):
+        is_late = time.monotonic() - began > _LISTENS_SOON_S
+        if is_late or not _is_meant_to_listen(process.pid, if_unknown=True):
             raise UsageError(_why_deaf(process))
         time.sleep(_PAUSE_S)
     return address
@@ -233,10 +234,12 @@ def answered(process: Process, answer: object, kind: type[_T]) -> _T:
         raise UsageError(f"the answer of {process}: {error}") from None
 
 
-def _is_meant_to_listen(pid: int) -> bool:
+def _is_meant_to_listen(pid: int, *, if_unknown: bool = False) -> bool:
     """Whether its variables say that it takes requests, or will in a moment."""
     with suppress(OSError):
-        variables = ProcessMemory.of(pid).variables() or {}
+        variables = ProcessMemory.of(pid).variables()
+        if not variables:  # it has none, or has hardly begun
+            return if_unknown
         return variables.get(_SWITCH) == "1" or "libhz-agent.so" in variables.get(_PRELOAD, "")
     return False
 

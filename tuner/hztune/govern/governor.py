@@ -22,14 +22,15 @@ from hztune.govern.learner import Judgement, Learner
 from hztune.govern.observe import Observation
 from hztune.govern.policy import Policy
 
-ActionKind = Literal[Judgement, "switched", "relief"]
+ActionKind = Literal[Judgement, "switched", "trying", "relief"]
 
 _WASHED = 0.25  # share of an epoch that is not counted
 _LEAST = 0.5  # share of an epoch that a shorter one must have to count: its context has ended
 _SAVED_S = 600.0  # seconds of exploring that may be saved, times the share
 _SETTLED = 3  # epochs of the best known setting, after which another trial may begin
 _SHORTEST = 0.2  # share of an epoch below which a trial waits
-_MINUTE_S = 60.0
+_SHORTENED, _LENGTHENED = 0.75, 1.1  # the epochs of a context, where one was too short, or counted
+_MINUTE_S, _MOST_LOST = 60.0, 100  # epochs that a minute may have
 _RELIEVED = 0.9  # of the limit, below which the leanest setting is left again
 _LEAST_CPUS = 1e-5  # less cannot be told from none
 
@@ -53,6 +54,14 @@ class Epoch(NamedTuple):
     mib: float
 
 
+class _Trial(NamedTuple):
+    challenger: int
+    length_s: float  # of each epoch
+    is_entry: bool  # whether its epochs begin with their context
+    left: deque[int]  # arms whose epochs are still to come
+    seen: dict[int, Epoch]
+
+
 @dataclass
 class _Open:
     """An epoch that runs."""
@@ -61,16 +70,8 @@ class _Open:
     arm: int
     began: Observation
     length_s: float
-    challenger: int | None  # of the trial that it belongs to
+    trial: _Trial | None  # that it belongs to
     looks: list[Observation] = field(default_factory=list)  # counted ones
-
-
-class _Trial(NamedTuple):
-    challenger: int
-    length_s: float  # of each epoch
-    is_entry: bool  # whether its epochs begin with their context
-    left: deque[int]  # arms whose epochs are still to come
-    seen: dict[int, Epoch]
 
 
 class Governor:
@@ -87,10 +88,11 @@ class Governor:
         self._context, self._rng, self._note = context, rng, note
         self.told_context = "steady"  # at the last look that saw the figure
         self._open: _Open | None = None
-        self._trials: dict[str, _Trial] = {}
-        self._credit_s = policy.explored * _SAVED_S
-        self._most_credit_s = max(self._credit_s, policy.epoch_s)
-        self._lost: deque[tuple[float, float]] = deque()  # end of an epoch, log loss times seconds
+        self._trials: dict[tuple[str, bool], _Trial] = {}  # by context, and whether it begins there
+        self._shares: dict[str, float] = {}  # of an epoch, for trials in contexts that are brief
+        self._credit_s = 0.0  # a load is watched before anything is tried
+        self._most_credit_s = max(policy.explored * _SAVED_S, policy.epoch_s)
+        self._lost = deque[tuple[float, float]](maxlen=_MOST_LOST)  # end, log loss times seconds
         self._leanest: dict[int, float] = {}  # least MiB seen of each arm
         self._is_relieved = False
         self._rested = 0  # epochs of the best known setting since a trial, or the context's begin
@@ -102,7 +104,8 @@ class Governor:
         if not is_blind:
             self.told_context = self._context(sight)
         context = self.told_context
-        if self._is_over_limit(sight):
+        share = _RELIEVED if self._is_relieved else 1.0
+        if sight.memory_bytes > share * self._policy.limit_bytes:
             return self._begin(context, self._relief(), sight)
         if is_blind:
             return now.arm if now is not None else 0
@@ -112,17 +115,14 @@ class Governor:
         passed_s = sight.at_s - now.began.at_s
         if passed_s >= _WASHED * now.length_s:
             now.looks.append(sight)
-        is_braked = (
-            now.challenger is not None and sight.pressure > self._policy.brakes.most_pressure
-        )
+        is_braked = now.trial is not None and sight.pressure > self._policy.brakes.most_pressure
         if context == now.context and passed_s < now.length_s and not is_braked:
             return now.arm
         if is_braked:
-            self._trials.pop(now.context, None)
-        else:
-            if context != now.context:  # the end of it was seen late
-                now.looks = [each for each in now.looks if each.at_s < sight.at_s - LASTED_S]
-            self._close(now, passed_s)
+            now.looks = []
+        elif context != now.context:  # the end of it was seen late
+            now.looks = [each for each in now.looks if each.at_s < sight.at_s - LASTED_S]
+        self._close(now, passed_s)
         return self._next(context, sight, is_entry=context != now.context)
 
     # ---- epochs ----------------------------------------------------------------------------------
@@ -132,8 +132,9 @@ class Governor:
         trial = None
         is_calm = sight.pressure <= self._policy.brakes.most_pressure
         if is_calm and (is_entry or self._rested > _SETTLED):
-            trial = self._trials.get(context) or self._new_trial(context, sight.at_s, is_entry)
-        if trial is None or trial.is_entry != is_entry:
+            pending = self._trials.get((context, is_entry))
+            trial = pending or self._new_trial(context, sight.at_s, is_entry)
+        if trial is None:
             return self._begin(context, self._learner.favoured(context), sight)
         self._rested = 0
         return self._begin(context, trial.left[0], sight, trial)
@@ -147,49 +148,60 @@ class Governor:
             return None
         both = [self._learner.best(context), chosen]
         self._rng.shuffle(both)
-        self._trials[context] = _Trial(chosen, length_s, is_entry, deque(both), {})
-        return self._trials[context]
+        trial = _Trial(chosen, length_s, is_entry, deque(both), {})
+        self._trials[context, is_entry] = trial
+        return trial
 
     def _affordable_s(self, context: str, arm: int, at_s: float) -> float:
         """How long an arm may be tried: no minute is to lose more of the figure than it may."""
+        most_s = self._policy.epoch_s * self._shares.get(context, 1.0)
         if not self._policy.figure.is_given:
-            return self._policy.epoch_s
-        while self._lost and self._lost[0][0] < at_s - _MINUTE_S:
-            self._lost.popleft()
-        left = self._policy.most_loss * _MINUTE_S - sum(lost for _, lost in self._lost)
+            return most_s
+        lost = sum(lost for ended_s, lost in self._lost if ended_s >= at_s - _MINUTE_S)
+        left = self._policy.most_loss * _MINUTE_S - lost
         feared = self._learner.feared(context, arm)
-        return min(self._policy.epoch_s, left / feared if feared > 0.0 else math.inf)
+        return min(most_s, left / feared if feared > 0.0 else math.inf)
 
     def _begin(
         self, context: str, arm: int, sight: Observation, trial: _Trial | None = None
     ) -> int:
-        before = self._open
-        was = before.arm if before is not None else 0
-        if arm != was and self._is_relieved:
-            self._say(sight.at_s, "relief", context, arm, f"beyond {self._policy.limit}")
-        elif arm != was and trial is None:
-            is_proved = arm == self._learner.best(context)
-            told = "the best known there" if is_proved else "probably better there; not proved"
-            self._say(sight.at_s, "switched", context, arm, told)
+        was = self._open.arm if self._open is not None else 0
+        if arm != was:
+            what: ActionKind = "switched"
+            told = "probably better there; not proved"
+            if self._is_relieved:
+                what, told = "relief", f"beyond {self._policy.limit}"
+            elif trial is not None and arm == trial.challenger:
+                what, told = "trying", f"for {trial.length_s:.0f} s"
+            elif arm == self._learner.best(context):
+                told = "the best known there"
+            self._note(Action(sight.at_s, what, context, self._arms[arm], told))
         length_s = trial.length_s if trial else self._policy.epoch_s
-        self._open = _Open(context, arm, sight, length_s, trial.challenger if trial else None)
+        self._open = _Open(context, arm, sight, length_s, trial)
         return arm
 
     def _close(self, now: _Open, passed_s: float) -> None:
-        seen = self._epoch_of(now)
-        saved_s = self._policy.explored * passed_s
-        if now.arm != self._learner.best(now.context):
-            saved_s -= passed_s * self._learner.belief(now.context, now.arm).risk
+        seen, trial = self._epoch_of(now), now.trial
+        is_challenger = trial is not None and now.arm == trial.challenger
+        saved_s = (self._policy.explored - is_challenger) * passed_s
         self._credit_s = min(self._credit_s + saved_s, self._most_credit_s)
+        if seen is not None:
+            self._leanest[now.arm] = min(seen.mib, self._leanest.get(now.arm, math.inf))
+        if trial is None:
+            return
+        share = self._shares.get(now.context, 1.0)
         if seen is None:
+            self._trials.pop((now.context, trial.is_entry), None)
+            if trial.is_entry:
+                self._shares[now.context] = max(_SHORTEST, _SHORTENED * share)
+            if is_challenger:
+                feared = self._learner.feared(now.context, now.arm)
+                self._lost.append((now.began.at_s + passed_s, feared * passed_s))
             return
-        self._leanest[now.arm] = min(seen.mib, self._leanest.get(now.arm, math.inf))
-        trial = self._trials.get(now.context)
-        if now.challenger is None or trial is None:
-            return
+        self._shares[now.context] = min(1.0, _LENGTHENED * share)
         trial.seen[trial.left.popleft()] = seen
         if not trial.left:
-            del self._trials[now.context]
+            del self._trials[now.context, trial.is_entry]
             self._judge(now, trial)
 
     def _epoch_of(self, now: _Open) -> Epoch | None:
@@ -226,6 +238,8 @@ class Governor:
             self._lost.append((now.looks[-1].at_s, max(0.0, loss) * now.length_s))
         compared = self._learner.comparison(context, arm)
         judged = self._learner.add(context, arm, cost, loss)
+        if judged != "trial":  # another one is beside what was the best
+            self._trials.pop((context, not trial.is_entry), None)
         low, high = (math.exp(each) for each in compared.interval())
         told = (
             f"beside {self._arms[best]}: expected {math.exp(expected.mean):.2f}x of its cost, came "
@@ -233,13 +247,9 @@ class Governor:
             + (f", figure {math.exp(-loss):.3f}x" if loss is not None else "")
             + f"; [{low:.2f}, {high:.2f}] after {len(compared.costs)} pairs"
         )
-        self._say(now.looks[-1].at_s, judged, context, arm, told)
+        self._note(Action(now.looks[-1].at_s, judged, context, self._arms[arm], told))
 
     # ---- memory ----------------------------------------------------------------------------------
-
-    def _is_over_limit(self, sight: Observation) -> bool:
-        share = _RELIEVED if self._is_relieved else 1.0
-        return sight.memory_bytes > share * self._policy.limit_bytes
 
     def _relief(self) -> int:
         """The last arm that the policy names until it was seen; then the leanest."""
@@ -248,6 +258,3 @@ class Governor:
         tried = {arm: mib for arm, mib in self._leanest.items() if arm}
         last = len(self._arms) - 1
         return min(tried, key=tried.__getitem__) if last in tried else last
-
-    def _say(self, at_s: float, what: ActionKind, context: str, arm: int, told: str) -> None:
-        self._note(Action(at_s, what, context, self._arms[arm], told))

@@ -26,7 +26,7 @@ _PRIOR_SD = 0.15  # log units: how far apart the costs of settings usually are
 _USUAL_SD, _USUAL_DF = 0.1, 2.0  # scatter of a pair before any was seen, and what that is worth
 _WORTH = 0.01  # log units: less is not worth a trial
 _SURPRISE = 0.3  # log units of the figure that a setting may lose which is hardly known
-_LEAST_SCATTER = 0.005  # SD of a figure's log ratio, however alike the first ones are
+_USUAL_LOSS_SD = 0.05  # scatter of a figure's log ratio before any was seen, worth as much
 _SURE = 2.0  # standard errors beyond which a loss is believed
 _LEAST_FAVOURED, _FAVOURED_RISK = 3, 0.01
 _LEAST_OF_START = 3  # pairs with the start's setting of what a policy names instead
@@ -52,13 +52,6 @@ Choose = Callable[[Sequence[Belief], Random], int | None]
 """Which of some challengers to try, None: none of them is worth it."""
 
 
-def thompson(beliefs: Sequence[Belief], rng: Random) -> int | None:
-    """The one that is best in a landscape drawn from what is believed (Thompson, 1933)."""
-    drawn = [rng.gauss(*each) for each in beliefs]
-    best = min(drawn, default=0.0)
-    return drawn.index(best) if best < -_WORTH else None
-
-
 def ucb(beliefs: Sequence[Belief], rng: Random) -> int | None:
     """The one that may be the best (upper confidence bounds)."""
     hoped = [each.mean - _UCB_ERRORS * each.error for each in beliefs]
@@ -73,10 +66,6 @@ class Contest:
     error: float  # of a claim that it is better
     costs: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # of the figure, above 0: it is worse
-
-    def adopts(self, most_loss: float) -> bool:
-        """Whether it is shown to cost less, and does not seem to lose more than it may."""
-        return not self.loses(most_loss) and has_won([-each for each in self.costs], self.error)
 
     def loses(self, most_loss: float) -> bool:
         """Whether it seems to lose more of the figure than it may."""
@@ -179,8 +168,9 @@ class Learner:
         losses = self.comparison(context, arm).losses
         if len(losses) < 2:
             return 0.0, _SURPRISE
-        spread = max(variance(losses), _LEAST_SCATTER**2)
-        return fmean(losses), math.sqrt(spread / len(losses))
+        seen_df = len(losses) - 1
+        spread = _USUAL_DF * _USUAL_LOSS_SD**2 + seen_df * variance(losses)
+        return fmean(losses), math.sqrt(spread / (_USUAL_DF + seen_df) / len(losses))
 
     def add(self, context: str, arm: int, cost: float, loss: float | None) -> Judgement:
         """Enters the log ratios of a pair, challenger / best, and says what comes of it.
@@ -202,7 +192,8 @@ class Learner:
                 self._barred.add((context, best))
                 self._adopt(context, arm)
                 return "barred"
-        if not found.adopts(self._most_loss):
+        is_cheaper = has_won([-each for each in found.costs], found.error)
+        if not is_cheaper or found.loses(self._most_loss):
             return "trial"
         self._adopt(context, arm)
         return "adopted"

@@ -51,11 +51,8 @@ def exposition(found: Iterable[Statistics]) -> str:
 def _samples(found: Statistics) -> Iterator[tuple[str, str, float]]:
     """Name, labels and value of each."""
     of = _labels(pid=str(found.pid), process=found.name)
-    memory = found.memory
-    yield "resident_bytes", of, memory.resident_bytes
-    yield "anonymous_bytes", of, memory.anonymous_bytes
-    yield "lazy_bytes", of, memory.lazy_bytes
-    yield "swapped_bytes", of, memory.swapped_bytes
+    for name in ("resident_bytes", "anonymous_bytes", "lazy_bytes", "swapped_bytes"):
+        yield name, of, getattr(found.memory, name)
     yield "threads", of, found.thread_count
     yield "governed", of, int(found.is_governed)
     with suppress(OSError, LookupError):
@@ -63,9 +60,8 @@ def _samples(found: Statistics) -> Iterator[tuple[str, str, float]]:
         yield "minor_faults_total", of, int(stat_words(found.pid)[7])
     for part in found.parts:
         own = f"{of},{_labels(allocator=part.allocator)}"
-        sizes = ("live_bytes", part.live_bytes), ("held_bytes", part.held_bytes)
-        for name, size in (*sizes, ("cached_bytes", part.cached_bytes)):
-            if size is not None:
+        for name in ("live_bytes", "held_bytes", "cached_bytes"):
+            if (size := getattr(part, name)) is not None:
                 yield name, own, size
         for setting, value in {**part.settings, **part.levers}.items():
             if isinstance(value, int):

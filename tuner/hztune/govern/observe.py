@@ -115,10 +115,12 @@ class Watched:
             with files.opened(source.log) as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - _MOST_LOG_BYTES))
                 whole = log.read(_MOST_LOG_BYTES).rpartition(b"\n")[0]
-                found = self._regex.findall(whole.decode(errors="replace"))
-            return (
-                float(found[-1] if isinstance(found[-1], str) else found[-1][0]) if found else None
-            )
+            if not whole:
+                return None
+            found = self._regex.findall(whole.decode(errors="replace"))
+            if not found:
+                raise HztuneError(f"no line at the end of {source.log} matches {source.regex!r}")
+            return float(found[-1] if isinstance(found[-1], str) else found[-1][0])
         ended = process.run(["sh", "-c", source.command], deadline_s=_ANSWERED_S)
         return float(ended.stdout)
 

@@ -72,7 +72,7 @@ class Policy(schema.Schema, frozen=True):
     limit: str = ""  # memory that is not to be passed: there the leanest setting is used
     context: str = "load"  # or "module:Class" of the user's, as PYTHONPATH has it
     epoch_s: _Seconds = 10.0  # of one setting, before it is judged
-    exploring: str = "10%"  # of the time, for settings that are not the best known
+    exploring: str = "10%"  # of the time, for trials of settings that are not the best known
     error: Annotated[float, Meta(ge=1e-6, le=0.2)] = 0.02  # of any false claim
     figure: FigureSource = FigureSource()
     brakes: Brakes = Brakes()

@@ -151,6 +151,8 @@ def steered(
         is_restored = not is_dry and levers.let_go()
         watched.close()
     restored = "; the process has the settings of its start" * is_restored
+    if restored and levers.allocator == "glibc" and "auto" in levers.start.values():
+        restored += ", but glibc adapts its thresholds no more until it starts anew"
     say(f"{time.strftime('%H:%M:%S')} let go: {end.why}{restored}")
     return end
 
