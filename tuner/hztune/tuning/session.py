@@ -30,7 +30,7 @@ from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
 from hztune.study.bench import Budget, Stop, Workbench, system_clock
 from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
-from hztune.study.panel import Panel, make
+from hztune.study.panel import PanelExecutor, make
 from hztune.study.search import SLOTS
 from hztune.tuning.conclusion import metric_of, program_metric, result_of
 from hztune.tuning.on_program import LastProof
@@ -214,7 +214,7 @@ def _story(
     store: LocalStudy,
     reporter: Reporter,
     stop: Stop,
-    panel: Panel | None,
+    panel: Sequence[PanelExecutor],
     last: LastProof | None = None,
 ) -> Story:
     asked, own, blocks = task.request, task.request.division, store.replay()
@@ -256,10 +256,9 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
     return LastProof(executor, as_word(program.label), program_metric(program), seconds)
 
 
-def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
-    """The workloads on which the winner is examined; None: there are none."""
+def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> tuple[PanelExecutor, ...]:
+    """The workloads on which the winner is examined."""
     if not request.division.panel_s:
-        return None
+        return ()
     tuned = [spec.name for spec in request.workloads]
-    threads = request.threads
-    return Panel(make(sink, seed=request.seed, machine=machine, threads=threads, tuned=tuned))
+    return make(sink, seed=request.seed, machine=machine, threads=request.threads, tuned=tuned)

@@ -44,7 +44,7 @@ from hztune.study.calibration import (
 from hztune.study.finalist import MOST_STEPS, Chain
 from hztune.study.front import FrontGoal, members
 from hztune.study.ledger import Ledger, loss_words
-from hztune.study.panel import Examination, Panel
+from hztune.study.panel import Examination, Panel, PanelExecutor
 from hztune.study.proof import (
     MOST_MEMBERS,
     Proof,
@@ -77,8 +77,7 @@ class Story(ABC):
     seed: int  # of everything that is chosen at random
     # most configurations to search; None: as many as there is time for
     max_trials: int | None = None
-    # other workloads on which the winner is examined; None: there are none
-    panel: Panel | None = None
+    panel: Sequence[PanelExecutor] = ()  # other workloads on which the winner is examined
     metric: str = "ops_per_s"  # what is made better, as the claim names it
     # proves on the program what was found on its trace; None: the trace is all there is
     last: LastProof | None = None
@@ -172,15 +171,20 @@ class Story(ABC):
         proved = [proof for proof in self.proofs if proof.succeeded]
         best = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
-        if proved and self.panel is not None:
-            steps = proved[-1].proved_steps
-            self.examined = self.panel.examine(
-                self.bench, self.control, steps, until_s=0.0, may_remove=False
-            )
+        if proved and self.panel:
+            self._examine(proved[-1].proved_steps, until_s=0.0, may_remove=False)
         ledger = self.bench.ledger
         record = ledger.fresh_by_arm.get(arm.key) or ledger.searched.get(arm.key)
         logs = record.log_ratios if record else []
         return self.decided(verdict, arm, fixed_interval(logs) if len(logs) > 1 else None, why)
+
+    def _examine(
+        self, steps: tuple[Step, ...], until_s: float, *, may_remove: bool
+    ) -> tuple[Step, ...]:
+        """What the panel leaves of a winner's chain."""
+        panel = Panel(self.bench, self.control, steps, self.panel, until_s, may_remove)
+        self.examined = panel.examine()
+        return self.examined.steps
 
     def decided(
         self,
@@ -322,15 +326,12 @@ class Winner(Story):
                 if not step.succeeded:
                     said = difference(step.arm, step.before)
                     bench.reporter.say(f"left out: {said} is not proved to add anything")
-        if self.panel is not None:
+        if self.panel:
             spent = spent_s(filter(bench.ledger.is_own, bench.ledger.panel))
             own_s = bench.budget.elapsed() + bench.budget.reserved_s - spent
             until_s = PROVED_BY * bench.budget.total_s + bench.budget.reserved_s
-            self.examined = self.panel.examine(
-                bench, self.control, steps, until_s=max(until_s, own_s), may_remove=not must_save
-            )
+            steps = self._examine(steps, max(until_s, own_s), may_remove=not must_save)
             bench.budget.release()
-            steps = self.examined.steps
         arm, interval = steps[-1].arm, steps[-1].total
         assert interval is not None  # it is proved, by more pairs than an interval needs
         pairs = f"on {interval.pairs} fresh pairs of processes"
