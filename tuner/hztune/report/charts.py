@@ -126,7 +126,7 @@ def of_strips(rows: Sequence[Strip], floor: float, width: float) -> tuple[PlotSc
 
 def of_trace(found: Figures, width: float) -> tuple[PlotScale, PlotScale, list[Tick]]:
     speeds = [each.interval.estimate for each in found.candidates if each.interval]
-    speeds += [ratio for _, ratio in (*found.trace, *found.fresh_pairs)]
+    speeds += [ratio for _, ratio in found.fresh_pairs]
     x = PlotScale(0.0, max(1.0, found.phases[-1][2]), _LEFT, width - 8.0)
     y = PlotScale(*_speed_range(speeds, found.floor), 260.0, 26.0)
     return x, y, speed_ticks(y.low, y.high, 6)
@@ -198,12 +198,6 @@ def bands(
     for role, begin_s, end_s in phases:
         begin, end, word = x(begin_s), x(end_s), _PHASES[role]
         yield begin, end, word if len(word) * CHARACTER < end - begin else ""
-
-
-def stairs(steps: Sequence[tuple[float, float]], x: PlotScale, y: PlotScale) -> str:
-    """The path of what holds from one time to the next."""
-    path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
-    return path + "".join(f"H{x(at):.1f}V{y(ratio):.1f}" for at, ratio in steps[1:])
 
 
 def speed_ticks(low: float, high: float, most: float) -> list[Tick]:

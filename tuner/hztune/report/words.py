@@ -60,6 +60,10 @@ def value_words(value: Value, unit: str = "") -> str:
     return str(value)
 
 
+def count_words(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100.0 or value == 0.0 else f"{value:.3g}"
+
+
 def factor_words(before: float, after: float) -> str:
     """What a counter did: "-86 %", "3.2 times", "new"."""
     factor = after / before if before else math.inf

@@ -18,7 +18,6 @@ from hztune import profile as profiles
 from hztune import schema
 from hztune.blocks import Arm, fixed
 from hztune.profile import Caution, Claim, MemoryClaim, Profile, Share, Verdict
-from hztune.rests import MemoryKind
 from hztune.result.columns import block_columns
 from hztune.result.kept import KeptMemory
 from hztune.stats.intervals import Interval
@@ -26,6 +25,7 @@ from hztune.store.log import recording
 from hztune.store.rows import Columns
 from hztune.study.calibration import Calibration
 from hztune.study.counters import CounterChange
+from hztune.study.ledger import Ledger
 from hztune.study.panel import Examination, Seen
 from hztune.study.proof import Proof, Step
 
@@ -106,7 +106,8 @@ class Decision:
     """How a study ended."""
 
     arm: Arm  # what the profile carries; the default unless a gain was proved (or interrupted)
-    claim: Claim  # the verdict, and what was measured of the arm on fresh pairs: the profile's own
+    verdict: Verdict
+    interval: Interval | None  # 95 %, of its log ratio to the default; None: not measured
     calibration: Calibration | None  # what the study could see; None when it ended before
     proofs: tuple[Proof, ...]  # every attempt to prove a gain, in order
     why: str  # the verdict's reason in one sentence
@@ -114,42 +115,13 @@ class Decision:
     each: tuple[Interval | None, ...] = ()
     # what each parameter of the arm is proved to add, in order; empty without a proof
     steps: tuple[Step, ...] = ()
+    memory: Interval | None = None  # of a member of a front: of its log ratio of memory
     # the decision for each member of a front, the fastest first; empty where none was sought, or
     # where the default is alone on it
     front: tuple[Decision, ...] = ()
     # what the panel has shown of the winner; None: there is no panel, or no winner
     examined: Examination | None = None
-    # whether the claim is of the program itself, and the rest of its trace
-    on_program: bool = False
-    rss_ratio: float | None = None  # then its peak memory, tuned / default; None: not measured
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.claim.verdict
-
-    @property
-    def interval(self) -> Interval | None:
-        """Of the arm's log ratio to the default, from fresh pairs; None: not measured."""
-        return claimed_interval(self.claim, self.claim.pairs)
-
-    @property
-    def memory(self) -> Interval | None:
-        """Of the arm's log ratio of memory, where a front was sought; else None."""
-        return claimed_interval(self.claim.memory, self.claim.pairs)
-
-
-def claim_of(
-    metric: str,
-    verdict: Verdict,
-    speed: Interval | None,
-    memory: Interval | None = None,
-    weighed: MemoryKind = "rss",
-) -> Claim:
-    """The claim that rests on intervals of log ratios; None: not measured."""
-    if speed is None:
-        return Claim(metric, None, None, None, 0, verdict)
-    taken = MemoryClaim(*memory.ratio, weighed) if memory else None
-    return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
+    on_program: Ledger | None = None  # that it rests on, where the study is of a trace
 
 
 def claimed_interval(claimed: Claim | MemoryClaim | Share | None, pairs: int) -> Interval | None:

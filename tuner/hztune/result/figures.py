@@ -7,14 +7,12 @@ are seconds since the first block began; log ratios are to the default, above 0 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from hztune.blocks import Arm, Block, Outcome, Role, times_of
 from hztune.errors import UsageError
@@ -23,8 +21,7 @@ from hztune.profile import PROFILE
 from hztune.rests import Rested, weighed_memory
 from hztune.result import Result, claimed_interval
 from hztune.result import read as read_result
-from hztune.sparse import Axis, Measurement, SparseModel
-from hztune.sparse.grid import FAR, UNCHANGED
+from hztune.space import Dimension, Space
 from hztune.stats.intervals import NORMAL_95, Interval
 from hztune.stats.noise import pool_plain
 from hztune.stats.ratios import pair_ratio
@@ -34,8 +31,8 @@ from hztune.study.counters import fresh_outcomes
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.limits import limits_of
 from hztune.study.proof import Proof, Step
+from hztune.study.proposer import Proposer
 
-_CHECKPOINTS = 200
 _FEWEST = 4  # configurations without which nothing is said of what a parameter does
 
 
@@ -111,22 +108,6 @@ class Figures:
                 _, begin, _ = phases.pop()
             phases.append((block.role, begin, end))
         return phases
-
-    @cached_property
-    def trace(self) -> list[tuple[float, float]]:
-        """(Seconds, greatest pooled mean by then), at least 0; the search itself asks its model."""
-        ledger = Ledger(self.ledger.limit, self.ledger.max_loss, memory=self.ledger.memory)
-        left = sum(block.role == "search" for block in self.samples.blocks)
-        every = max(1, left // _CHECKPOINTS)
-        steps: list[tuple[float, float]] = []
-        for block, _, end in self.timed:
-            ledger.add(block)
-            if block.role == "search" and block.control.ok:
-                left -= 1
-                if left % every == 0:
-                    means = [estimate.mean for estimate in ledger.estimates().values()]
-                    steps.append((end, max([0.0, *means])))
-        return steps
 
     @property
     def shares(self) -> list[tuple[str, list[float], Interval | None]]:
@@ -262,40 +243,23 @@ def read(folder: Path) -> Figures:
 def likely_effects(ledger: Ledger, allocator: str, params: Mapping[str, Param]) -> dict[str, float]:
     """How likely each changed parameter has an effect on the speed; empty: too few trials."""
     records = [each for each in ledger.searched.values() if each.arm.allocator == allocator]
-    arms = [each.arm for each in records if each.pairs]
-    if len(arms) < _FEWEST:
+    configs = [each.arm.config for each in records if each.pairs]
+    if len(configs) < _FEWEST:
         return {}
-    columns = {
-        name: [arm.config.get(name, param.default) for arm in arms]
+    seen = {
+        name: ordered([param.default, *(each.get(name, param.default) for each in configs)])
         for name, param in params.items()
     }
-    seen = {name: ordered([params[name].default, *each]) for name, each in columns.items()}
-    seen = {name: values for name, values in seen.items() if len(values) > 1}
-    axes, levels = [], np.full((len(arms), len(seen)), UNCHANGED, dtype=np.int64)
-    for column, (name, values) in enumerate(seen.items()):
-        default = params[name].default
-        axes.append(Axis(name, len(values), values.index(default), params[name].kind == "int"))
-        for row, value in enumerate(columns[name]):
-            if value != default:
-                levels[row, column] = values.index(value)
+    dimensions = tuple(
+        Dimension(params[name], tuple(values)) for name, values in seen.items() if len(values) > 1
+    )
+    space = Space(allocator, dimensions, (), (), tuple(params.values()))
     # Defaults that were measured beside the control are another configuration than it is.
     is_control = not any(each.arm.is_default for each in records)
-    told = _measurements(ledger, {arm: number for number, arm in enumerate(arms)})
-    model = SparseModel(axes, levels, told, is_control=is_control)
-    likely = zip(seen, model.matters().tolist(), strict=True)
+    model = Proposer(space, ledger, seed=1, is_control=is_control).model()
+    chances = model.matters().tolist() if model is not None else []
+    likely = zip((each.name for each in dimensions), chances, strict=False)
     return dict(sorted(likely, key=lambda each: -each[1]))
-
-
-def _measurements(ledger: Ledger, numbers: Mapping[Arm, int]) -> Sequence[Measurement]:
-    noises, found = ledger.noises(), []
-    for block in ledger.blocks:
-        for outcome in block.outcomes[1:] if block.role == "search" and block.control.ok else ():
-            pair = pair_ratio(block.control, outcome) if outcome.arm in numbers else None
-            if pair is not None:
-                variance = noises.on(block.machine).of_pair(pair.rounds)
-                value = max(FAR, pair.log_ratio)
-                found.append(Measurement(numbers[outcome.arm], block.number, value, variance))
-    return found
 
 
 def ordered(values: Iterable[Value]) -> list[Value]:

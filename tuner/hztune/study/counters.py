@@ -28,10 +28,6 @@ WHOLE |= {"heaps_born", "background_rounds"}
 
 _SLIGHT = 100.0  # counts that differ by less say little, however great their ratio is
 
-_RARE = 0.1
-_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
-
-
 _OPS = "ops"
 
 Pair = tuple[Outcome, Outcome]
@@ -65,36 +61,10 @@ class CounterChange:
         return _nouns().get(self.counter, self.counter)
 
     @property
-    def figures(self) -> tuple[str, str, str]:
-        before, after = self.shown
-        most = max(before, after)
-        is_rate, unit = self.default_rate is not None, ""
-        if self._is_memory:
-            unit, size = next(each for each in _UNITS if most >= each[1] or each[1] == 1)
-            before, after = before / size, after / size
-        elif is_rate and most < _RARE:
-            before, after = 1000.0 * before, 1000.0 * after
-        return _figure(before), _figure(after), f"{unit}{self._per(most, is_rate)}".strip()
-
-    @property
-    def text(self) -> str:
-        """In one line: "fewer spans made: 12 -> 3 per 1000 operations"."""
-        before, after = self.shown
-        fewer = "less" if self._is_memory else "fewer"
-        one, other, unit = self.figures
-        word = "more" if after > before else fewer
-        return f"{word} {self.noun}: {one} -> {other} {unit}"
-
-    @property
-    def _is_memory(self) -> bool:
-        return self.counter.endswith("_bytes")
-
-    def _per(self, most: float, is_rate: bool) -> str:
-        """To what the figures refer; memory that is held needs no such word."""
-        if is_rate:
-            is_rare = most < _RARE and not self._is_memory
-            return f" per {'million' if is_rare else '1000'} operations"
-        return "" if self._is_memory and self.counter in WHOLE else " per process"
+    def unit(self) -> str:
+        """To what its figures refer: "bytes per 1000 operations"."""
+        of = "per process" if self.default_rate is None else "per 1000 operations"
+        return f"bytes {of}" if self.counter.endswith("_bytes") else of
 
 
 @cache
@@ -102,10 +72,6 @@ def _nouns() -> Mapping[str, str]:
     """What each counter counts, so that "more" can stand before it."""
     table = (artifacts.include_dir() / "hz" / "stats.def").read_text()
     return {FAULTS: "page faults", **dict(re.findall(r'^HZ_STAT\((\w+), *"(.+)"\)', table, re.M))}
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100.0 or value == 0.0 else f"{value:.3g}"
 
 
 def fresh_outcomes(ledger: Ledger, arm: Arm) -> list[Pair]:

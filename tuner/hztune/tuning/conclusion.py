@@ -6,7 +6,6 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hztune.profile import (
     LIMIT_ROOM,
     AllocatorId,
     Caution,
+    Claim,
     MachineId,
     MemoryClaim,
     Objective,
@@ -26,12 +26,8 @@ from hztune.profile import (
     Share,
     WorkloadId,
 )
-from hztune.rests import MEMORIES, RestPlan
-from hztune.result import (
-    Account,
-    Decision,
-    Result,
-)
+from hztune.rests import MEMORIES, MemoryKind, RestPlan
+from hztune.result import Account, Decision, Result
 from hztune.result.kept import kept_memory
 from hztune.schema import as_text, as_word
 from hztune.stats.intervals import NORMAL_95, fixed_interval
@@ -67,28 +63,25 @@ def result_of(
 
 def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger) -> Profile:
     request = task.request
-    if decision.on_program:
-        blocks = (replace(block, workload="") for block in ledger.on_program)
-        pairs = fresh_outcomes(Ledger.of(blocks, machine=ledger.machine), decision.arm)
-    else:
-        pairs = fresh_outcomes(ledger, decision.arm)
-    is_deployed = request.program is not None or decision.on_program
+    pairs = fresh_outcomes(decision.on_program or ledger, decision.arm)
+    metric = metric_of(request)
     arm, space, workload = decision.arm, task.space, _identities(request)[0]
     own = space.part(arm.allocator).reduced(arm.config) if space.holds(arm) else {}
     control = "" if space.holds(space.control) else space.control.allocator
     # The expression that says when it rests is the user's own, and stays here.
     rest = request.rest and RestPlan(request.rest.idle_s, request.rest.rounds)
-    found_on = None
+    found_on, program = None, request.program
     if decision.on_program and request.prove_on is not None:
-        workload, found_on = _program_id(request.prove_on), workload
+        program, found_on = request.prove_on, workload
+        workload, metric = _program_id(program), program_metric(program)
     return Profile(
         allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
         params=dict(own),
         workload=workload,
-        threads=0 if decision.on_program else request.threads,
+        threads=0 if program else request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(decision.claim.metric, dict(task.limits), control, rest, request.quota),
-        claim=decision.claim,
+        objective=Objective(metric, dict(task.limits), control, rest, request.quota),
+        claim=_claim(metric, decision, ledger.memory),
         search=SearchInfo(
             sampler=as_word(f"optuna-{request.sampler}"),
             seed=request.seed,
@@ -108,8 +101,16 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
         found_on=found_on,
         term_days=request.term_days,
         memory=tuple(_memory(pairs)),
-        suggested_limit_kb=_suggested_limit(pairs) if is_deployed else 0,
+        suggested_limit_kb=_suggested_limit(pairs) if program else 0,
     )
+
+
+def _claim(metric: str, decision: Decision, weighed: MemoryKind) -> Claim:
+    seen, saved = decision.interval, decision.memory
+    if seen is None:
+        return Claim(metric, None, None, None, 0, decision.verdict)
+    taken = MemoryClaim(*saved.ratio, weighed) if saved else None
+    return Claim(metric, *seen.ratio, seen.pairs, decision.verdict, taken)
 
 
 def _memory(pairs: Sequence[tuple[Outcome, Outcome]]) -> Iterator[MemoryClaim]:
@@ -191,11 +192,10 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
     used = bench.executor.accounting
     used = sum((each.accounting for each in story.panel), used)
     wall = max(wall_s, 1e-9)
-    record = bench.ledger.fresh_by_arm.get(decision.arm.key)
+    ledger = decision.on_program or bench.ledger
+    record = ledger.fresh_by_arm.get(decision.arm.key)
     seen, within = _as_they_come(story)
-    rss_ratio = record.rss_ratio if record else None
-    rss_ratio = decision.rss_ratio if decision.on_program else rss_ratio
-    pairs = fresh_outcomes(bench.ledger, decision.arm)
+    pairs = fresh_outcomes(ledger, decision.arm)
     return Account(
         why=decision.why,
         failures=bench.ledger.failures(),
@@ -211,13 +211,13 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         disturbed=used.disturbed,
         waited_s=bench.budget.waited_s,
         changes=counter_changes(pairs),
-        rss_ratio=rss_ratio,
+        rss_ratio=record.rss_ratio if record else None,
         as_they_come=seen,
         seen_within=within,
         follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=decision.examined.seen if decision.examined else (),
         left_out=decision.examined.left_out if decision.examined else (),
-        kept=kept_memory(pairs, bench.ledger.calm_controls),
+        kept=kept_memory(pairs, ledger.calm_controls),
     )
 
 

@@ -16,7 +16,7 @@ from hztune.measure import Around, Executor
 from hztune.profile import TOLD_FROM
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
-from hztune.result import REASONS, Decision, claim_of
+from hztune.result import REASONS, Decision
 from hztune.stats.intervals import FIRST_LOOK
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import (
@@ -52,7 +52,6 @@ class _Beside(Around):
 class LastProof:
     executor: Executor  # what measures the program
     label: str  # what the program is called
-    metric: str  # what is made better of it, as a claim names it
     seconds: float  # for all of it
 
     def require_enough(self, control: Arm) -> None:
@@ -86,18 +85,17 @@ class LastProof:
         proof = prove(bench, control, (found.arm,), alpha=claim_error(0), until=_PROVED_BY)
         record, interval = ledger.fresh_by_arm.get(found.arm.key), proof.interval
         rss_ratio, on_trace = record.rss_ratio if record else None, f"on its trace, {found.why}"
-        seen = replace(found, calibration=calibration, each=(), on_program=True)
+        seen = replace(found, calibration=calibration, each=(), on_program=ledger)
         told = f": {interval.text} on {interval.pairs} fresh pairs" if interval else ""
         if proof.succeeded and interval is not None:
             study.reporter.say(f"confirmed on {self.label} itself{told}")
             why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of {self.label} "
             why += f"itself{price_words({'rss': rss_ratio})}; {on_trace}"
-            claim = claim_of(self.metric, "improved", interval)
-            return replace(seen, claim=claim, why=why, rss_ratio=rss_ratio)
+            return replace(seen, interval=interval, why=why)
         reason = f"{self.label} itself does not confirm it ({REASONS[proof.answer]}){told}"
         study.reporter.say(f"not confirmed: {reason}")
-        claim = claim_of(self.metric, "no_gain", ledger.against_itself())
-        return replace(seen, arm=control, claim=claim, why=f"{on_trace}, but {reason}", steps=())
+        aa, why = ledger.against_itself(), f"{on_trace}, but {reason}"
+        return replace(seen, arm=control, verdict="no_gain", interval=aa, why=why, steps=())
 
 
 def price_words(ratios: Mapping[MemoryKind, float | None]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, loaded_program
-from hztune.arguments import SPARSE, listed
+from hztune.arguments import SPARSE, listed, within
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
@@ -175,9 +175,10 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     `look`: whether a program may be run once, to see which allocators are inside.
     """
     started = time.monotonic()
-    for option, value, least, most, legal in _ranges(request):
-        if not least <= value <= most:
-            raise UsageError(f"{option} is {value:g}{legal}")
+    within("--budget", request.budget_s, LEAST_STUDY_S, MOST_STUDY_S)
+    within("--trials", 1 if request.trials is None else request.trials, 1, math.inf)
+    within("--seed", request.seed, 0, MOST_SEED)
+    within("--term", request.term_days, 1, MOST_TERM_DAYS)
     if request.sampler != SPARSE:
         from hztune.study.proposer import sampler_named  # a second, for those who ask for one
 
@@ -197,23 +198,6 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     max_loss = _max_loss(request)
     judged_s = time.monotonic() - started if request.program is not None else 0.0
     return Task(request, found, limit, remarks, max_loss, judged_s)
-
-
-def _ranges(request: TuneRequest) -> tuple[tuple[str, float, float, float, str], ...]:
-    """Option, value, least and greatest, and what is said of another value."""
-    trials = 1 if request.trials is None else request.trials
-    return (
-        (
-            "--budget", request.budget_s, LEAST_STUDY_S, MOST_STUDY_S,
-            f" s; legal is from {LEAST_STUDY_S:g}s to 7 days: less leaves no time for a proof",
-        ),
-        ("--trials", trials, 1, math.inf, "; legal is a number from 1 on"),
-        ("--seed", request.seed, 0, MOST_SEED, f"; legal is a number from 0 to {MOST_SEED}"),
-        (
-            "--term", request.term_days, 1, MOST_TERM_DAYS,
-            f"; legal is a number of days from 1 to {MOST_TERM_DAYS}",
-        ),
-    )  # fmt: skip
 
 
 def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:

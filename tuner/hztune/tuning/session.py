@@ -32,7 +32,7 @@ from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
 from hztune.study.panel import PanelExecutor, make
 from hztune.study.search import SLOTS
-from hztune.tuning.conclusion import metric_of, program_metric, result_of
+from hztune.tuning.conclusion import result_of
 from hztune.tuning.on_program import LastProof
 from hztune.tuning.request import Task, TuneRequest
 from hztune.tuning.story import Front, Story, Winner
@@ -234,7 +234,6 @@ def _story(
         asked.seed,
         asked.trials,
         panel,
-        metric_of(asked),
         last,
         asked.sampler,
     )
@@ -253,7 +252,7 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
         say=lambda words: say(f"{program.label}: {words}"),
     )
     seconds = request.division.program_s
-    return LastProof(executor, as_word(program.label), program_metric(program), seconds)
+    return LastProof(executor, as_word(program.label), seconds)
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> tuple[PanelExecutor, ...]:

@@ -19,7 +19,7 @@ from hztune.errors import OutOfTime, StoppedByUser
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.rests import MEMORIES
-from hztune.result import REASONS, Decision, claim_of
+from hztune.result import REASONS, Decision
 from hztune.space import AnySpace
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.study.bench import Workbench
@@ -61,7 +61,6 @@ from hztune.study.proof import (
 )
 from hztune.study.search import FastestGoal, Search
 from hztune.tuning.on_program import LastProof, price_words
-from hztune.workload import METRICS
 
 
 @dataclass
@@ -78,7 +77,6 @@ class Story(ABC):
     # most configurations to search; None: as many as there is time for
     max_trials: int | None = None
     panel: Sequence[PanelExecutor] = ()  # other workloads on which the winner is examined
-    metric: str = "ops_per_s"  # what is made better, as the claim names it
     # proves on the program what was found on its trace; None: the trace is all there is
     last: LastProof | None = None
     sampler: str = SPARSE  # what proposes new configurations, by name
@@ -198,12 +196,14 @@ class Story(ABC):
         record = self.bench.ledger.fresh_by_arm.get(arm.key)
         return Decision(
             arm,
-            claim_of(self.metric, verdict, interval, memory, self.bench.ledger.memory),
+            verdict,
+            interval,
             self.calibration,
             tuple(self.proofs),
             why,
             each=record.shares if record else (),
             steps=steps,
+            memory=memory,
             examined=self.examined,
         )
 
@@ -349,7 +349,7 @@ class Winner(Story):
 
     def _gain_words(self, estimate: float) -> str:
         """A gain as a sentence tells it: of memory at rest, how much less it is."""
-        if self.metric == METRICS["kept"]:
+        if self.bench.ledger.seeks_kept:
             return f"{percent(-estimate)} kept memory"
         return percent(estimate)
 
