@@ -157,7 +157,7 @@ def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, mon
     child = int(program.stdout.readline())
     api.process_statistics(program.pid)  # it listens by now
     with monkeypatch.context() as overwritten:
-        overwritten.setattr(channel, "_is_meant_to_listen", lambda pid: False)
+        overwritten.setattr(channel, "_is_meant_to_listen", lambda pid, **_: False)
         with pytest.raises(UsageError, match=f"child of a fork: ask its parent, .* {program.pid}$"):
             api.process_statistics(child)
     monkeypatch.setattr(channel, "_LISTENS_SOON_S", 0.0)
