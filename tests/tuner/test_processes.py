@@ -170,6 +170,13 @@ def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, mon
     os.kill(child, signal.SIGKILL)
 
 
+def test_a_process_whose_variables_are_not_there_yet_is_waited_for(monkeypatch):
+    found = iter((None, ("name", "key")))
+    monkeypatch.setattr(channel, "socket_of", lambda pid: next(found))
+    monkeypatch.setattr(channel.ProcessMemory, "variables", lambda self: {})
+    assert channel._await_address(Process.of(os.getpid())) == ("name", "key")
+
+
 def test_a_name_that_steers_a_terminal_is_shown_without_that(start):
     pid = start(f"open('/proc/self/comm', 'w').write('a\\x1b[2Jb'); {WAIT}").pid
     assert Process.of(pid).name == "a?[2Jb"
