@@ -33,7 +33,7 @@ from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import program_identity
 from hztune.measure.program import Program
-from hztune.measure.whole import RunExecutor, WholeExecutor
+from hztune.measure.whole import RunExecutor
 from hztune.process import Child
 from hztune.stats.ratios import pair_ratio
 
@@ -43,7 +43,7 @@ sys.path.insert(0, str(HERE.parent / "programs"))
 from cases import BY_NAME, CASES, Case, build, environment, missing  # noqa: E402  # the programs
 
 Kept = TypeVar("Kept")
-Whole = TypeVar("Whole", bound=WholeExecutor)
+Whole = TypeVar("Whole", bound=RunExecutor)
 
 RESULTS = HERE / "programs.json"
 SCHEMA = 1
@@ -151,7 +151,7 @@ def examined(turns: AlternateExecutor, program: Program) -> Finding:
     return finding
 
 
-def pair(executor: WholeExecutor, number: int) -> tuple[float, float]:
+def pair(executor: RunExecutor, number: int) -> tuple[float, float]:
     """Measures a program beside itself once."""
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=number)
     ratio = pair_ratio(*block.outcomes)

@@ -128,8 +128,8 @@ def test_where_the_control_runs_a_candidate_that_takes_no_more_must_run_too():
     boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
     for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
         made = executor_for([Program(("true",))], seed=1, machine=machine, identity=OpenProof())
-        _, part = made._runs._parts_of([CONTROL, FIRST])
-        assert made._runs._own(part).rss_limit_mb == limit_mb
+        _, part = made._parts_of([CONTROL, FIRST])
+        assert made._own(part).rss_limit_mb == limit_mb
 
 
 RATE = Metric(r"rate: (.*)/s")

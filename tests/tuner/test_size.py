@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19900, "modules": 147, "functions": 1784, "classes": 276, "docstrings": 3635},
+    "tuner": {"code": 19900, "modules": 147, "functions": 1781, "classes": 275, "docstrings": 3635},
     "tests": {"code": 18000},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import live
-from hztune.blocks import Arm, Status, Turn
+from hztune.blocks import Arm, Status
 from hztune.errors import HztuneError
 from hztune.files import scratch_folder
 from hztune.measure.identity import Fault
@@ -37,7 +36,7 @@ from hztune.measure.server import (
     with_port_and_dir,
 )
 from hztune.measure.watch import Watcher, watching
-from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, WholeExecutor
+from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, RunExecutor
 from hztune.process import Child
 from hztune.store import Evidence
 
@@ -88,8 +87,7 @@ def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class AlternateExecutor(WholeExecutor):
-    facts = MappingProxyType({BY_TURNS: 1})
+class AlternateExecutor(RunExecutor):
     pace = Pace(turn_ms=10.0, cpu=None)  # how they alternate
     reading = NumberReading()  # how a run's speed is read
 
@@ -121,7 +119,7 @@ class AlternateExecutor(WholeExecutor):
         runs = 1 if is_apart else rounds
         for first in range(0, rounds, runs):
             for index, run in without_strangers(self._runs(parts, runs, rng)):
-                self._take(index, parts[index], first + run.number, run)
+                self._count(index, parts[index], first + run.number, run)
         return 0.0
 
     def _runs(
@@ -150,17 +148,16 @@ class AlternateExecutor(WholeExecutor):
                 hook("--cleanup", unit.program.cleanup, self.identity.base)
         return found
 
-    def _take(self, index: int, part: Part, number: int, run: Run) -> None:
+    def _count(self, index: int, part: Part, number: int, run: Run) -> None:
         run = self._noted(part, run)
         rate = part.fault or self._rate(part, run)
         if isinstance(rate, Fault):
             part.fault = rate
             return
-        counted_ns = max(1, round(run.wall_s * 1e9))
-        ops = self.reading.rate(rate, run) * counted_ns * 1e-9
-        turn = Turn(number, run.position, run.start_ns, counted_ns, ops)
+        place, rate = (number, run.position, run.start_ns), self.reading.rate(rate, run)
         evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb)
-        self._enter(index, part, run, turn, evidence)
+        self._enter(index, part, run, place, rate, evidence)
+        part.facts = {**part.facts, BY_TURNS: 1}
 
 
 def without_strangers(runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from hztune.machine import Machine, timed_window
 from hztune.measure import Accounting, Executor, SeveralExecutor
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.bench_program import bench_program
-from hztune.measure.examine import Tryout, fixed_port
+from hztune.measure.examine import Finding, Tryout, fixed_port
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.program import (
     DEFAULT_TIMEOUT_S,
@@ -24,7 +25,7 @@ from hztune.measure.program import (
     can_have_networks,
 )
 from hztune.measure.turns import TurnExecutor, tempo_for
-from hztune.measure.whole import MEMORY_SHARE, CallExecutor, RunExecutor
+from hztune.measure.whole import MEMORY_SHARE, CallExecutor, Part, RunExecutor
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
@@ -45,7 +46,9 @@ def say_nothing(sentence: str) -> None:
     """Keeps a sentence from the user."""
 
 
-class ProgramExecutor(Executor):
+class ProgramExecutor(AlternateExecutor):
+    """Measures by turns or by runs; which is found out before the first block."""
+
     def __init__(
         self,
         program: Program,
@@ -56,90 +59,85 @@ class ProgramExecutor(Executor):
         memory_mb: int = 0,
         say: Say = say_nothing,
     ) -> None:
-        self._program, self._by, self._say = program, program.by, say
-        self._runs = RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
-        self._turns = AlternateExecutor(
-            program, sink, seed=seed, identity=identity, memory_mb=memory_mb
-        )
-        self._chosen: Executor | None = None
-
-    @property
-    def accounting(self) -> Accounting:
-        return self._runs.accounting + self._turns.accounting + self._accounting
+        super().__init__(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
+        self._by, self._say = program.by, say
+        self._is_by_turns: bool | None = None
 
     def prepare(self, control: Arm) -> None:
-        if self._chosen is None:
-            self._chosen = self._choose(control)
-            self._chosen.prepare(control)
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return (self._chosen or self._runs).cost(arms, rounds)
+        self._choose(control)
+        if not self._is_by_turns:
+            super().prepare(control)
 
     def recall(self, blocks: Sequence[Block]) -> None:
-        self._runs.recall(blocks)
-        self._turns.recall(blocks)
+        super().recall(blocks)
         if blocks and not self._by:
             by_turns = any(BY_TURNS in outcome.facts for b in blocks for outcome in b.outcomes)
             self._by = "turns" if by_turns else "runs"
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        executor = self._chosen = self._chosen or self._choose(arms[0])
-        if executor is self._turns and not self._turns.fits(len(arms)):
-            executor = self._runs
-        return executor.measure(arms, role=role, rounds=rounds, number=number)
+        self._choose(arms[0])
+        return super().measure(arms, role=role, rounds=rounds, number=number)
 
-    def _choose(self, control: Arm) -> Executor:
-        program, said = self._program, fixed_port(self._program)
+    def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
+        is_by_turns = self._is_by_turns and self.fits(len(parts))
+        way = AlternateExecutor if is_by_turns else RunExecutor
+        return way._play(self, parts, rounds, number, rng)
+
+    def _choose(self, control: Arm) -> None:
+        if self._is_by_turns is not None:
+            return
+        finding, said = Finding("", self.pace), fixed_port(self.program)
         reason = self._against_turns(said)
-        if reason and program.service is None:
-            return self._by_runs(reason)
-        if said and not reason:
-            program = self._turns.program = replace(program, has_network=True)
-        with timed_window():
-            started = time.monotonic()
-            tryout = Tryout(self._turns, program, control)
-            finding = tryout.of_load(reason) if reason else tryout.finding()
-            took_s = time.monotonic() - started
-        self._accounting = Accounting(warmup_s=took_s, wall_s=took_s)
+        if self.program.service is not None or not reason:
+            self.program = replace(self.program, has_network=bool(said and not reason))
+            with timed_window():
+                started = time.monotonic()
+                tryout = Tryout(self, self.program, control)
+                finding = tryout.of_load(reason) if reason else tryout.finding()
+                took_s = time.monotonic() - started
+            self._accounting += Accounting(warmup_s=took_s, wall_s=took_s)
         if finding.remark:
             self._say(finding.remark)
-        if reason or finding.hangs or (finding.reason and self._by != "turns"):
-            self._runs.tell_load(self._turns.program.span_s)
-            if said and not reason:
-                return self._by_runs(f"in a network of its own, {finding.reason}; {said}")
-            self._runs.hangs = finding.hangs
-            if program.service is None and finding.run_s:
-                self._runs.take_warmup(finding.run_s)
-            return self._by_runs(finding.reason)
-        self._turns.reading, pace = finding.reading, finding.pace
-        where = "on all CPUs" if pace.cpu is None else f"on CPU {pace.cpu}"
-        told = f"measured by turns of {pace.turn_ms:g} ms, {where}"
+        self._is_by_turns = not (
+            reason or finding.hangs or (finding.reason and self._by != "turns")
+        )
+        if self._is_by_turns:
+            self.reading = finding.reading
+            self._say_turns(finding, said)
+            return
+        why = reason or finding.reason
+        if said and not reason:
+            why = f"in a network of its own, {why}; {said}"
+        else:
+            self.hangs = finding.hangs
+        if self.program.service is None and finding.run_s:  # that was a warm-up
+            self._warmups, self._is_warm = max(0, self._warmups - 1), True
+        self._say(f"measured by whole runs, one after the other: {why}")
+
+    def _say_turns(self, finding: Finding, said: str) -> None:
+        where = "on all CPUs" if finding.pace.cpu is None else f"on CPU {finding.pace.cpu}"
+        told = f"measured by turns of {finding.pace.turn_ms:g} ms, {where}"
         if finding.reading.counts_standing:
             told += "; its number is corrected by the time that it stood still"
         self._say(f"{told}, although {finding.reason}; {_OWN_TIME}" if finding.reason else told)
         if said:
             self._say("each copy of the server has a network of its own, and its port there")
-        if not self._turns.fits(_USUAL):
+        if not self.fits(_USUAL):
             self._say(
                 f"{_USUAL} copies of it take more memory than there is: those are measured by runs"
             )
-        return self._turns
 
     def _against_turns(self, fixed: str) -> str:
         """Returns why turns need not be tried; "": they are tried."""
         if self._by == "runs":
-            return "as was asked" if self._program.by else "as the study began"
-        rest, quota = self._program.rest, self._program.quota
+            return "as was asked" if self.program.by else "as the study began"
+        rest, quota = self.program.rest, self.program.quota
         box = f"each in {quota.text}" if quota is not None else ""
         if rest is not None:
             return ", ".join(filter(None, [f"{rest.text}, of which the memory is read", box]))
         if box or not fixed or can_have_networks():
             return box
         return f"{fixed}, or run hztune where it may give each a network of its own"
-
-    def _by_runs(self, reason: str) -> Executor:
-        self._say(f"measured by whole runs, one after the other: {reason}")
-        return self._runs
 
 
 def executor_for(

@@ -21,8 +21,6 @@ from functools import partial
 from numbers import Real
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
-from typing import ClassVar
 
 from hztune.blocks import CPU_TIME, Arm, Block, Outcome, Role, Turn, overall_rate, times_of
 from hztune.errors import HztuneError
@@ -68,11 +66,11 @@ class Part:
     """What a run wrote to stderr that ended before its allocator was seen; None: all were seen."""
 
 
+Place = tuple[int, int, int]  # the round of a turn, its position in it, and when it began
+
+
 class BlockExecutor(Executor):
     """Measures blocks; a class derived from it says in which manner."""
-
-    facts: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    """What every outcome says of how it was measured."""
 
     def __init__(
         self, sink: Sink | None = None, *, seed: int, identity: IdentityCheck | None = None
@@ -132,12 +130,18 @@ class BlockExecutor(Executor):
             rss_peak_kb=part.rss_peak_kb,
             live_kb=part.live_kb,
             counters=part.counters,
-            facts={**part.facts, **self.facts},
+            facts=part.facts,
             rested=part.rested,
         )
 
 
-class WholeExecutor(BlockExecutor):
+class RunExecutor(BlockExecutor):
+    # how the control was seen to hang before anything was measured: then nothing is run any more,
+    # since each run would take as long. None: it does not
+    hangs: Fault | None = None
+
+    _is_warm = False
+
     def __init__(
         self,
         program: Program,
@@ -176,6 +180,8 @@ class WholeExecutor(BlockExecutor):
 
         Before the first block an uncounted run tells; without one, it is a second for each.
         """
+        if self.hangs is not None:
+            return 0.0
         return arms * rounds * (median(self._planned_s) if self._planned_s else self.first_s)
 
     def recall(self, blocks: Sequence[Block]) -> None:
@@ -238,8 +244,13 @@ class WholeExecutor(BlockExecutor):
             return None
         return self.identity.judge(part.arm, self.seen.get(part.arm, ""), part.unseen)
 
-    def _enter(self, index: int, part: Part, run: Run, turn: Turn, evidence: Evidence) -> None:
+    def _enter(
+        self, index: int, part: Part, run: Run, place: Place, rate: float, evidence: Evidence,
+        disturbed: str = "",
+    ) -> None:  # fmt: skip
         """Takes a run that counts, and puts it into the sink."""
+        counted_ns = max(1, round(run.wall_s * 1e9))
+        turn = Turn(*place, counted_ns, rate * counted_ns * 1e-9, disturbed)
         counts = self.program.counts
         part.counters, facts = counts(run.stdout) if counts else ({}, {})
         part.pid = run.pid
@@ -252,18 +263,6 @@ class WholeExecutor(BlockExecutor):
         part.rested = run.rested
         self.sink.turn(index, run.pid, turn, evidence)
 
-
-class RunExecutor(WholeExecutor):
-    # how the control was seen to hang before anything was measured: then nothing is run any more,
-    # since each run would take as long. None: it does not
-    hangs: Fault | None = None
-
-    _is_warm = False
-
-    def take_warmup(self, took_s: float) -> None:
-        self.first_s = took_s
-        self._warmups, self._is_warm = max(0, self._warmups - 1), True
-
     def prepare(self, control: Arm) -> None:
         if self._run_s or self.hangs is not None:
             return
@@ -272,9 +271,6 @@ class RunExecutor(WholeExecutor):
             rng = random.Random(f"{self._seed} warm-up")
             warmup_s = self._warm_up(self._parts_of([control]), rng)
         self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return 0.0 if self.hangs is not None else super().cost(arms, rounds)
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
         warmup_s = self._warm_up(parts, rng) if self.hangs is None else 0.0
@@ -315,18 +311,17 @@ class RunExecutor(WholeExecutor):
             run, memory_kb = replace(run, rested=rested), rested.kept_kb
             rate = 1.0 / rested.kept_kb if self.program.seeks_kept else rested.speed
         evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=memory_kb, **passed)
-        counted_ns = max(1, round(run.wall_s * 1e9))
         cores = len(os.sched_getaffinity(0))
         threads = self.program.threads or cores + 1
         disturbed = disturbance.causes(evidence, length_ns, threads, cores)
-        turn = Turn(*place, began_ns, counted_ns, rate * counted_ns * 1e-9, disturbed)
-        self._enter(index, part, run, turn, evidence)
+        self._enter(index, part, run, (*place, began_ns), rate, evidence, disturbed)
 
     def _run(
         self, part: Part, seed: int, rng: random.Random, *, counts: bool = False
     ) -> tuple[int, int, dict[str, int], Run]:
         """Runs an arm between its hooks; when, how long (ns), what passed meanwhile, the run."""
-        with with_port_and_dir(self._own(part)) as program:
+        own = replace(self._own(part), has_network=False)  # one server at a time needs none
+        with with_port_and_dir(own) as program:
             unit = self._unit(part, program, seed, rng, self.limit_s())
             rest = program.rest if counts else None
             hook("--prepare", program.prepare, self.identity.base)
