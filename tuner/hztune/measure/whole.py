@@ -66,7 +66,7 @@ class Part:
     """What a run wrote to stderr that ended before its allocator was seen; None: all were seen."""
 
 
-Place = tuple[int, int, int]  # the round of a turn, its position in it, and when it began
+TurnPlace = tuple[int, int, int]  # the round of a turn, its position in it, and when it began
 
 
 class BlockExecutor(Executor):
@@ -245,7 +245,7 @@ class RunExecutor(BlockExecutor):
         return self.identity.judge(part.arm, self.seen.get(part.arm, ""), part.unseen)
 
     def _enter(
-        self, index: int, part: Part, run: Run, place: Place, rate: float, evidence: Evidence,
+        self, index: int, part: Part, run: Run, place: TurnPlace, rate: float, evidence: Evidence,
         disturbed: str = "",
     ) -> None:  # fmt: skip
         """Takes a run that counts, and puts it into the sink."""
