@@ -106,38 +106,6 @@ def test_a_program_that_cannot_be_started_says_why_and_has_no_result(programs):
     assert "/no/such/program: No such file" in run["stderr"]
 
 
-def test_one_that_takes_too_much_of_its_own_time_is_ended(programs):
-    units = {"a": python("while True: pass"), "b": python(SPIN.format(seconds=0.01))}
-    runs = {run["unit"]: run for run in alternate(programs, units, "--timeout-ms", 150)}
-    assert (runs["a"]["ended_as"], runs["b"]["ended_as"]) == ("hang", None)
-    assert runs["a"]["active_ns"] >= 150e6
-
-
-@pytest.mark.parametrize("keys", ["a", "ab"])
-def test_one_that_stops_itself_goes_on_in_its_next_turn(programs, keys):
-    units = {key: ["--", "sh", "-c", "kill -STOP $$; kill -STOP $$; exit 5"] for key in keys}
-    assert [run["result"]["code"] for run in alternate(programs, units)] == [5] * len(keys)
-
-
-def test_what_one_prints_is_kept_and_blocks_no_other(programs, tmp_path):
-    flood = python("import os\nfor _ in range(64): os.write(1, b'x' * 65536)")
-    runs = alternate(
-        programs, {"a": flood, "b": python("print('told')")},
-        "--keep-stdout", tmp_path, "--keep-bytes", 1000,
-    )  # fmt: skip
-    printed = {run["unit"]: run["stdout_bytes"] for run in runs}
-    assert printed == {"a": 64 * 65536, "b": 5}
-    assert (tmp_path / "a.0").read_bytes() == b"x" * 1000
-    assert (tmp_path / "b.0").read_text() == "told\n"
-
-
-def test_of_many_errors_the_first_and_the_last_are_told(programs):
-    code = "import os\nos.write(2, b'first ')\nfor _ in range(9): os.write(2, b'x' * 65536)"
-    (run,) = alternate(programs, {"a": python(f"{code}\nos.write(2, b' last')")})
-    assert run["stderr"].startswith("first x")
-    assert run["stderr"].endswith("x last")
-
-
 def test_short_programs_are_run_in_a_row_and_each_run_is_told(programs):
     runs = alternate(programs, {"a": ["--", "true"], "b": ["--", "true"]}, "--runs", 5)
     assert sorted((run["unit"], run["run"]) for run in runs) == [
@@ -208,27 +176,6 @@ def test_the_freezers_go_where_what_made_them_was_killed(programs, freezers):
     assert not any(group.exists() for group in freezers.values())
 
 
-SEES_STOPS = (
-    "import os, signal, time\n"
-    "told = []\n"
-    "signal.signal(signal.SIGCONT, lambda *_: told.append('continued'))\n"
-    "signal.signal(signal.SIGCHLD, lambda *_: told.append('child'))\n"
-    "child = os.fork()\n"
-    "while child == 0: pass\n"
-    "end = time.process_time() + 0.1\n"
-    "while time.process_time() < end: pass\n"
-    "print(*told, os.waitpid(child, os.WNOHANG | os.WUNTRACED | os.WCONTINUED))\n"
-    "os.kill(child, 9)"
-)
-
-
-def test_a_program_sees_nothing_of_its_freezer(programs, freezers, tmp_path):
-    units = {key: python(SEES_STOPS) for key in freezers}
-    runs = alternate(programs, units, "--keep-stdout", tmp_path, freezers=freezers)
-    assert all(run["turns"] > 3 for run in runs)
-    assert [(tmp_path / f"{key}.0").read_text() for key in units] == ["(0, 0)\n"] * len(units)
-
-
 @pytest.mark.slow
 def test_one_that_stops_itself_under_a_freezer_stays_so(programs, freezers):
     continued = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; exit 5"
@@ -258,27 +205,12 @@ def serve(programs, answer, *options, before=""):
     )  # fmt: skip
 
 
-def test_a_service_and_its_loads_are_frozen_together(programs, freezers):
-    runs = alternate(
-        programs, {key: python(LOAD) for key in "ab"}, "--runs", 2,
-        freezers=freezers, service=python(SERVICE), said="ready\nready\n",
-    )  # fmt: skip
-    assert sorted((run["unit"], run["run"], run["ended_as"]) for run in runs) == [
-        (key, number, None) for key in "ab" for number in range(2)
-    ]
-
-
 def test_a_service_is_asked_for_before_its_load_and_rests_behind_it(programs):
     told = serve(programs, "ready")
     names = [event["event"] for event in told]
     assert names == ["start", "serve", "start", "run", "rest", "service", "end"]
     assert [event["service"] for event in of(told, "start")] == [True, False]
     assert told[5]["ended_as"] == "interrupted"
-
-
-def test_a_unit_whose_service_does_not_answer_is_dropped(programs):
-    names = [event["event"] for event in serve(programs, "drop")]
-    assert names == ["start", "serve", "service", "end"]
 
 
 @pytest.mark.parametrize("shared", [True, False])

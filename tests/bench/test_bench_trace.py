@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from . import traces
-from .conftest import ALLOCATORS, DEADLINE_S, MARKED, of
+from .conftest import DEADLINE_S, MARKED, of
 from .traces import Thread, churn, conveyor
 
 TURN = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 10)
@@ -156,21 +156,6 @@ def test_a_run_of_fixed_work_is_whole_rounds(programs, written):
         assert (result["ops"], result["trace"]["rounds"]) == (1500 * rounds, rounds)
 
 
-@pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_every_allocator_replays_for_a_time(programs, preload, written, allocator):
-    path = written(*conveyor(500))
-    result = programs.result(f"trace:{path}", "--seconds", 0.1, **preload(allocator))
-    assert result["allocator"]["name"] == allocator
-    assert result["threads"] == 2 and result["ops"] > 0
-    assert result["trace"] | {"calls": 1000, "handed": 500} == result["trace"]
-
-
-def test_latencies_cover_every_call(programs, written):
-    path = written(*conveyor(500))
-    latency = programs.result(f"trace:{path}", "--ops", 2000, "--latency")["latency"]
-    assert latency["malloc"]["count"] == latency["free"]["count"] == 1000
-
-
 # ---- memory --------------------------------------------------------------------------------------
 
 
@@ -234,11 +219,6 @@ def test_a_turn_of_whole_rounds_ends_where_a_round_does(programs, written):
     events = turns_of(programs, written(*threads), *quick, "--arm", "a", "--arm", "b")
     rounds = [each["ops"] / calls for each in events if each["event"] == "turn"]
     assert len(rounds) == 12 and all(each >= 1 and each.is_integer() for each in rounds), rounds
-
-
-def test_what_has_no_rounds_gets_no_turns_of_whole_rounds(programs):
-    done = programs.turns("--whole", "--arm", "a", "--", programs.bench_path, "kv")
-    assert "kv has no rounds" in done.stdout
 
 
 def test_players_that_wait_sleep_in_the_turns_of_others(programs, written):

@@ -100,15 +100,6 @@ def test_a_background_thread_rests_in_turns_of_others(programs, preload):
     assert [e["status"] for e in of(events, "exit")] == ["ok", "ok"]
 
 
-def test_variables_are_set_and_unset_for_one_arm(programs):
-    show = ("sh", "-c", 'echo "$OWN/${GONE-unset}" >&2')
-    events = programs.events(
-        "--arm", "a", "--env", "OWN=a", "--arm", "b", "--env", "GONE", "--", *show, GONE="here"
-    )
-    ends = {e["arm"]: e["stderr"] for e in of(events, "exit")}
-    assert ends == {"a": "a/here\n", "b": "/unset\n"}
-
-
 @pytest.mark.parametrize(
     ("how", "status", "number"),
     [

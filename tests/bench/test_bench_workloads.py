@@ -185,12 +185,6 @@ def test_latencies_are_ordered_and_cover_every_call(programs):
         assert [1, *values] == sorted([1, *values])
 
 
-def test_hz_reports_its_configuration_and_counters(programs, preload):
-    result = programs.result(*words("larson", 2), **preload("hz"), HZ_MAGAZINE_CAP="64")
-    assert result["hz"]["config"]["magazine_cap"] == 64
-    assert any(value > 0 for value in result["hz"]["counters"].values())
-
-
 def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness):
     work = ("--threads", 4, "--blocks", 400, "--ops", 3 * 2 * 404, "--idle", 0)
     kinds = [call.kind for call in witness("burst-idle", *work, *ONE_SIZE)]

@@ -34,7 +34,6 @@ CLOSE_ALL = "import os, sys; print('ready', flush=True); os.closerange(1, 1024);
 LIST = "import os; print(sorted(os.listdir('/proc/self/fd')), flush=True)"
 COUNT = "import os; print(len(os.listdir('/proc/self/task')), flush=True)"
 HOLD = f"block = bytearray({64 * MIB}); del block; {WAIT}"
-EXEC = f"import os, sys; sys.stdin.readline(); os.execv(sys.executable, ['-c', '-c', {WAIT!r}])"
 MAIN_ENDS = """
 import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(0.1,)).start()
@@ -232,15 +231,6 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start):
     assert ask(program.pid, "set", "decay_ms=3")["after"] == {"decay_ms": 3}
     assert address_of(child) is None
     os.kill(child, 9)
-
-
-def test_after_an_exec_the_new_program_answers(start):
-    program = start(EXEC)
-    ask(program.pid, "set", "decay_ms=3")
-    program.stdin.write("go\n")
-    program.stdin.flush()
-    ready(program)
-    assert ask(program.pid, "stats")["stats"]["config"]["decay_ms"] == 100
 
 
 # ---- the lease -----------------------------------------------------------------------------------

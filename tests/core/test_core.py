@@ -70,7 +70,8 @@ def variables_of(settings):
 # overcommit_memory=2; the arena starts at a random page of its place.
 PRELOADED = """
 api new_delete: | HARDENING=full
-realloc_large frugal signals limits:
+realloc_large signals limits:
+frugal: | SHARDS=4 TEST_RATIO_PERCENT=250
 threads: | SHARDS=64
 offences: | SHARDS=2 | SHARDS=64 | DOUBLE_FREE=at_call DEFER_FREE=64 SHARDS=2 \
     | HARDENING=light SHARDS=1 | HARDENING=full SHARDS=4

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
-
 import pytest
-
-Preload = Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 OTHERS = {
     "jemalloc": "libjemalloc.so.2",
@@ -69,29 +64,3 @@ def test_a_library_shares_the_malloc_of_its_program_and_the_switch_lets_the_flag
 ):
     holds("deepbind", **under, TEST_ALLOCATOR=OTHERS.get(allocator, "libhz.so"))
     holds("deepbind", **under, **KEPT)
-
-
-@pytest.mark.parametrize("value", ["", "0", "yes"])
-def test_the_switch_is_on_at_1_alone(value, under, core_tests, preload):
-    program = core_tests / "tests" / "deepbind"
-    done = preload(program, "reaches", **under, HZ_KEEP_DEEPBIND=value)
-    assert done.returncode == 1
-    assert "not ok - kept: the flag reaches the C library" in done.stdout
-
-
-def test_without_optimisation_the_caller_stays_the_caller(root, holds, tmp_path_factory):
-    library = tmp_path_factory.mktemp("unoptimised") / "libhz-deepbind.so"
-    source = root / "core" / "src" / "deepbind.c"
-    subprocess.run(
-        ["cc", "-std=c11", "-D_GNU_SOURCE", "-O0", "-shared", "-fPIC", source, "-o", library],
-        check=True,
-    )
-    preloaded = {"LD_PRELOAD": f"{OTHERS['jemalloc']}:{library}"}
-    holds("deepbind", **preloaded)
-
-
-def test_the_small_library_brings_nothing_but_two_functions(libhz):
-    library = libhz.with_name("libhz-deepbind.so")
-    words = ["nm", "--dynamic", "--defined-only", "--format=posix", str(library)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert [line.split()[0] for line in listed.splitlines()] == ["dlmopen", "dlopen"]

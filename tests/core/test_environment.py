@@ -83,38 +83,12 @@ def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(
     assert runs(told) and told.stderr == "hz: HZ_CONFIRM is neither 0 nor 1; it is ignored\n"
 
 
-def test_strictness_holds_for_the_other_switches_in_either_order(core_build):
-    preload = f"LD_PRELOAD={core_build / 'libhz.so'}"
-    for order in (("HZ_STRICT=1", "HZ_CONFIRM=2"), ("HZ_CONFIRM=2", "HZ_STRICT=1")):
-        words = ["env", "-i", *order, preload, "/bin/echo", "ran"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        assert is_rejected(done)
-        assert "HZ_CONFIRM is neither 0 nor 1; HZ_STRICT is set: giving up" in done.stderr
-
-
-@pytest.mark.parametrize("value", ["0", ""])
-def test_a_switch_that_is_off_says_nothing(value, preload):
-    done = preload("echo", "ran", HZ_STRICT=value, HZ_CONFIRM=value, HZ_SHARDS="none")
-    assert runs(done)
-    assert len(done.stderr.splitlines()) == 1 and "HZ_SHARDS" in done.stderr
-
-
 def test_values_that_do_not_go_together_are_refused_together(preload, defaults):
     pair = {"HZ_MAGAZINE_CAP": "8", "HZ_REFILL_BATCH": "256"}
     done = preload("true", HZ_CONFIRM="1", **pair)
     assert "magazine_cap" in done.stderr and "refill_batch" in done.stderr
     assert config_of(done.stderr) == defaults
     assert preload("true", HZ_STRICT="1", **pair).returncode == REJECTED
-
-
-def test_good_values_are_taken_and_nothing_is_said(preload):
-    good = {"magazine_cap": 64, "shards": 4, "depot_lock": "spin", "thp": "on"}
-    asked = {f"HZ_{name.upper()}": str(value) for name, value in good.items()}
-    done = preload("true", HZ_CONFIRM="1", HZ_STRICT="1", **asked)
-    assert len(done.stderr.splitlines()) == 1
-    assert good.items() <= config_of(done.stderr).items()
-    shards = config_of(preload("true", HZ_CONFIRM="1", HZ_SHARDS="auto").stderr)["shards"]
-    assert isinstance(shards, int) and 1 <= shards <= 64
 
 
 @pytest.mark.parametrize(
@@ -182,12 +156,6 @@ def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(preload, 
     for path in (tmp_path / "missing" / "stats.json", tmp_path / "pipe"):
         done = preload("timeout", "20", "bash", "-c", "echo ran", HZ_STATS=str(path))
         assert runs(done) and f"HZ_STATS: cannot write {path}" in done.stderr
-
-
-def test_a_name_of_a_file_that_no_file_can_have_is_refused(preload):
-    told = preload("echo", "ran", HZ_STATS="x" * 4096)
-    assert runs(told) and told.stderr == "hz: HZ_STATS is too long for a path; it is ignored\n"
-    assert is_rejected(preload("echo", "ran", HZ_STATS="x" * 4096, HZ_STRICT="1"))
 
 
 def test_a_limit_of_file_sizes_does_not_end_a_program_when_hz_writes(preload, tmp_path):

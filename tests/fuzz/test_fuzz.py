@@ -71,16 +71,3 @@ def test_the_c_library_allocates_nothing_for_it_either(shipped: Path, corpus: Pa
 def test_no_recording_does_more_harm_than_a_sentence(sanitized: Path, corpus: Path) -> None:
     done = replay(sanitized / "fuzz_traces", corpus / "traces", 700)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-
-
-@pytest.mark.slow
-def test_a_mutation_is_the_same_each_time(shipped: Path, corpus: Path, tmp_path: Path) -> None:
-    program, inputs = shipped / "fuzz_environment", sorted((corpus / "environment").iterdir())
-    saved = [tmp_path / "one", tmp_path / "two"]
-    for path, first in zip(saved, (("--first", "7"), ("--first", "7")), strict=True):
-        subprocess.run(
-            [program, *first, "--mutate", "1", "--save", path, *inputs],
-            check=True,
-            capture_output=True,
-        )
-    assert saved[0].read_bytes() == saved[1].read_bytes()

@@ -75,56 +75,6 @@ def test_the_order_is_kept_when_a_thread_joins_one_that_was_alone(recorder):
     )
 
 
-# Of the recorder's next allocator: the free of its one block returns only after another thread that
-# was given the block has come back to it.
-ONE_BLOCK = """
-#include <stdatomic.h>
-#include <stddef.h>
-void *__libc_malloc(size_t), __libc_free(void *);
-static void *_Atomic one, *_Atomic freed;
-static atomic_bool is_given;
-void *malloc(size_t size)
-{
-    if (size == 4322) is_given = 1;
-    void *again = size == 4321 ? atomic_exchange(&freed, NULL) : NULL;
-    void *block = again != NULL ? again : __libc_malloc(size);
-    if (size == 4321 && one == NULL) one = block;
-    return block;
-}
-void free(void *block)
-{
-    if (block == NULL || block != one || is_given) return __libc_free(block);
-    freed = block;
-    while (!is_given) continue;
-}
-"""
-GIVES_IT_ON = """
-import ctypes, threading
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.free.argtypes = [ctypes.c_void_p]
-one = libc.malloc(4321)
-def take():
-    while libc.malloc(4321) != one:
-        pass
-    libc.malloc(4322)
-other = threading.Thread(target=take)
-other.start()
-libc.free(one)
-other.join()
-"""
-
-
-def test_a_free_is_recorded_before_another_thread_gets_the_block(recorder):
-    words = ["cc", "-shared", "-fPIC", "-o", "libone.so", "-x", "c", "-"]
-    subprocess.run(words, cwd=recorder.folder, input=ONE_BLOCK, text=True, check=True)
-    library = str(recorder.folder / "libone.so")
-    program = ("--", sys.executable, "-S", "-c", GIVES_IT_ON)
-    recorder.record("one.trace", *program, LD_PRELOAD=library, PYTHONMALLOC="malloc")
-    notes = recorder.info("one.trace")["notes"]
-    assert (notes["unknown"], notes["overlapping"]) == (0, 0)
-
-
 def test_every_function_of_c_is_recorded_with_size_and_alignment(recorder):
     recorder.mode("all")
     lines = recorder.lines("all.trace")
@@ -151,13 +101,6 @@ def test_every_operator_of_cpp_is_recorded_with_size_and_alignment(recorder):
         "delete", "delete_sized", "delete", "delete", "delete_aligned", "delete_sized_aligned",
         "delete_aligned", "delete_aligned",
     ]  # fmt: skip
-
-
-def test_an_allocator_that_is_preloaded_is_recorded_like_the_c_librarys(recorder):
-    program = (recorder.program("program"), "all")
-    recorder.record("glibc.trace", "--", *program)
-    recorder.record("hz.trace", "--", *program, LD_PRELOAD=str(recorder.build / "libhz.so"))
-    assert recorder.lines("hz.trace") == recorder.lines("glibc.trace")
 
 
 def test_threads_that_come_and_go_are_recorded_with_their_origin(recorder):
@@ -199,14 +142,6 @@ def test_a_forked_child_has_a_trace_of_its_own(mode, recorder):
     (parent,) = recorder.folder.glob(f"{mode}.trace.*")
     assert blocks_of(recorder, f"{mode}.trace") == 3000, "the busiest is the child"
     assert blocks_of(recorder, parent) in (1000, 1001)
-
-
-def test_a_program_that_is_executed_in_place_has_a_trace_of_its_own(recorder):
-    recorder.mode("exec", "--each", status=7)
-    (second,) = recorder.folder.glob("exec.trace.*")
-    assert blocks_of(recorder, "exec.trace") == 3000
-    assert blocks_of(recorder, second) == 1000
-    assert recorder.info("exec.trace")["notes"]["program"][1:] == ["exec"]
 
 
 def test_a_program_that_cannot_be_started_leaves_no_file(recorder):
@@ -333,12 +268,6 @@ def test_of_a_recorder_that_sleeps_nothing_is_left_when_it_is_killed(recorder):
     assert not [name for name in set(os.listdir("/dev/shm")) - before if mine in name]
 
 
-def test_a_process_without_a_recorder_is_refused(recorder):
-    done = recorder.record("none.trace", "--pid", os.getpid(), status=2)
-    assert "it has no recorder that sleeps" in done.stderr
-    assert list(recorder.folder.iterdir()) == []
-
-
 def test_a_full_disk_ends_the_recording_and_not_the_program(recorder):
     """A file that may grow no further stands for a disk that has no room."""
     log = recorder.folder / "full.trace.recording"
@@ -353,19 +282,6 @@ def test_a_full_disk_ends_the_recording_and_not_the_program(recorder):
     assert "no room was left on the disk" in done.stderr
     assert recorder.info("full.trace")["is_part"]
     assert blocks_of(recorder, "full.trace") > 10_000
-
-
-def test_where_there_is_no_room_to_begin_no_log_is_left(recorder):
-    (recorder.folder / "full").mkdir()
-    outside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
-    fill = "mount -t tmpfs -o size=4k none full && head -c 4096 /dev/zero >full/other"
-    if recorder.run(*outside, fill, status=None).returncode != 0:
-        pytest.skip("this process may not mount a file system of its own")
-    words = recorder.words("full/a.trace", "--", "/bin/true")
-    script = f'{fill}; "$@"; status=$?; ls full; exit $status'
-    done = recorder.run(*outside, script, "sh", *words, status=2)
-    assert "cannot write full/a.trace.recording: No space left" in done.stderr
-    assert done.stdout == "other\n"
 
 
 def test_of_a_recorder_that_is_killed_the_log_can_be_read(recorder):
@@ -402,14 +318,6 @@ def test_no_trace_replaces_what_is_no_file(make, recorder):
     assert all("cannot write there: it is a " in each.stderr for each in done)
     assert what_it_is(recorder.folder / "there") == before
     assert sorted(path.name for path in recorder.folder.iterdir()) == ["a.trace", "a.txt", "there"]
-
-
-def test_a_name_may_hold_spaces_and_line_ends(recorder):
-    name = "a b\n'c'.trace"
-    recorder.record(name, "--", recorder.program("program"), "all")
-    assert recorder.info(name)["threads"] == 1
-    done = recorder.trace("info", f"no {name}", status=None)
-    assert done.stderr == "hz-trace: cannot read no a b?'c'.trace: No such file or directory\n"
 
 
 def test_a_log_that_is_there_is_not_overwritten(recorder):

@@ -168,14 +168,6 @@ def test_chosen_addresses_take_no_longer_than_others(recorder):
     recorder.trace("convert", "chosen", "--output", "x")
 
 
-def test_threads_may_have_any_numbers(recorder):
-    text = "".join(f"{number} 0 malloc {number} 8\n" for number in (999_999, 5, 700_000))
-    assert [words for words in converted(recorder, text) if words[0] != "spawn"] == [
-        ["malloc", "1", "8"], ["malloc", "2", "8"], ["malloc", "3", "8"],
-    ]  # fmt: skip
-    assert recorder.info("made.trace")["threads"] == 3
-
-
 # ---- parts ---------------------------------------------------------------------------------------
 
 

@@ -52,17 +52,6 @@ def test_what_is_proposed_takes_effect_in_a_process(name):
         adapter.verify(config, answers)
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "knob"), [("glibc", "2.36", "arena_max"), ("jemalloc", "5.3.0", "narenas")]
-)
-def test_arenas_follow_the_cpus_that_a_quota_leaves(name, version, knob):
-    adapter, installed = _of(name, version)
-    for cpus in (1, 6):
-        read = _space(adapter, installed, cpus=cpus)
-        configs = {preset.name: preset.config for preset in read.presets}
-        assert configs["arena-per-cpu"] == {knob: cpus}
-
-
 NEVER: dict[str, dict[str, Value]] = {
     "glibc": {"trim_threshold": 1 << 30},
     "jemalloc": {"dirty_decay_ms": -1, "muzzy_decay_ms": -1},
@@ -89,18 +78,3 @@ def test_what_keeps_memory_is_only_tried_when_asked_for(name, version):
     assert usual.returning[0].config.items() >= RETURNS_MOST[name].items()
     assert in_reach(usual) == []
     assert in_reach(allowed) or (name, version >= "2.1") == ("mimalloc", True)
-
-
-@pytest.mark.parametrize("version", VERSIONS["glibc"])
-def test_no_proposal_freezes_half_of_the_thresholds_of_glibc(version):
-    read, rng = _space(*_of("glibc", version)), Random(SEED)
-    for full in (read.full(read.sample(rng)) for _ in range(100)):
-        assert (full["mmap_threshold"] == "auto") == (full["trim_threshold"] == "auto")
-
-
-@pytest.mark.parametrize("both", [{}, {"mmap_threshold": 1 << 20, "trim_threshold": 1 << 20}])
-def test_top_pad_alone_is_in_reach_and_its_price_is_told(both):
-    read = _space(*_of("glibc", "2.36"))
-    config = {"top_pad": 128 << 20, **both}
-    assert read.contains(config)
-    assert any("128 KiB" in risk for _, risk in read.known_risks(config)) == (not both)

@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from lab.replay import Truth
 import hztune
 from hztune import api
 from hztune.cli import status_of
-from hztune.errors import UsageError
 from hztune.tuning.request import TuneRequest
 
 PACKAGE = Path(api.__file__).parent
@@ -45,51 +43,10 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
     assert len(taken) < MANY or all(f"{each}:" in text for each in taken)
 
 
-@pytest.mark.slow
-def test_allocators_are_compared_from_python():
-    sides, specs = api.contenders(["default", "glibc"]), api.rows("larson", "1")
-    found = api.compare(sides, specs, pairs=4, budget_s=1.0)
-    assert not found.stopped
-    speed = found.standings[0].of("glibc").speed
-    assert speed.ratio.low <= speed.ratio.estimate <= speed.ratio.high
-    assert "glibc" in api.comparison_text(found)
-    assert json.loads(api.comparison_json(found))["rows"]
-
-
-WRONG: dict[str, Callable[[], object]] = {
-    "nothing to tune for": lambda: api.request(),
-    "an unknown workload": lambda: api.request("larsen"),
-    "a budget that is no time": lambda: api.request("larson", budget="soon"),
-    "a workload and a program": lambda: api.request("larson", program=api.program(("ls",))),
-    "rest beside a program": lambda: api.request(program=api.program(("ls",)), idle_s=2),
-    "a seed below zero": lambda: api.plan(api.request("larson", seed=-1)),
-    "a seed that no profile can hold": lambda: api.plan(api.request("larson", seed=2**63)),
-    "an objective": lambda: api.request("larson", objective="p50"),
-    "no words": lambda: api.program(),
-    "words in one": lambda: api.program("ls -l"),
-    "no time for a run": lambda: api.program(("ls",), timeout=float("nan")),
-    "endless brackets": lambda: api.program(("ls",), metric_regex="(" * 9999 + ")" * 9999),
-    "one contender": lambda: api.compare(api.contenders(["none"]), [api.program(("ls",))]),
-    "nothing to compare on": lambda: api.compare(api.contenders(["none", "glibc"]), []),
-}
-
-
 def test_every_field_of_a_request_can_be_asked_for():
     fields = {each.name for each in dataclasses.fields(TuneRequest)}
     made_of_others = {"beside", "more", "budget_s"}
     assert fields - made_of_others <= inspect.signature(api.request).parameters.keys()
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_what_is_not_legal_is_a_usage_error_in_one_sentence(what):
-    with pytest.raises(UsageError) as refused:
-        WRONG[what]()
-    assert 10 < len(str(refused.value)) < 500 and "\n" not in str(refused.value)
-
-
-def test_contenders_in_one_text_are_not_split_into_letters():
-    with pytest.raises(UsageError, match="'none' are one text; give several"):
-        api.contenders("none")
 
 
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'

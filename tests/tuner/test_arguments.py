@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from hztune import arguments
 from hztune.errors import UsageError
-
-PACKAGE = Path(__file__).parents[2] / "tuner" / "hztune"
 
 READ: dict[str, tuple[object, object]] = {
     "times": (
@@ -63,14 +59,3 @@ def test_what_is_not_legal_is_shown_with_its_option_and_what_is_legal(form):
     with pytest.raises(UsageError, match=r"^--given '.*: legal is ") as refused:
         REFUSED[form]()
     assert len(str(refused.value)) < 400
-
-
-def test_the_words_of_commands_are_read_in_one_place():
-    """But for the first line of a script, and the file beside a profile: no options."""
-    readers = {
-        str(path.relative_to(PACKAGE))
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "shlex.split"
-    }
-    assert readers == {"arguments.py", "allocator/loaded_program.py", "store/kept_command.py"}

@@ -38,7 +38,7 @@ C5   tuner/test_compare.py        what is shown beside a ratio is what the ratio
 C6   tuner/test_report.py         a study is repeated by its own command or by none
 C7   tuner/test_search.py         what an allocator refused once is asked of it no more
 C8   tuner/test_install.py        py.typed
-C9   tuner/test_what_is_installed.py  tests of another table than the installed one stop
+C9   tuner/test_params.py         tests of another table than the installed one stop
 C10  tuner/test_report.py         one noise is told
 C10  tuner/test_summary.py        waiting and failures
 C11  tuner/test_allocator_spaces.py  what keeps memory is only tried when asked for

@@ -387,18 +387,6 @@ def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, caps
     assert "exit status 3" in capsys.readouterr().err
 
 
-def test_a_prometheus_whose_label_names_nobody_is_told_with_what_it_says(clock, prometheus):
-    _Prometheus.rows = fleet()
-    with pytest.raises(HztuneError, match="the label 'pod' says"):
-        api.judge_canary(canary(file="", prometheus=prometheus, unit="pod"), print)
-
-
-def test_rows_of_other_units_alone_are_told_with_their_names(tmp_path):
-    (tmp_path / "rows.csv").write_text("1,web-1,cpu,2\n")
-    with pytest.raises(UsageError, match="its units are 'web-1'"):
-        api.judge_canary(canary(folder=tmp_path), print)
-
-
 @pytest.mark.parametrize(
     "found", [[1, "2"], [{"metric": {"instance": 5}, "values": []}],
               [{"metric": {}, "values": [["1", "a"]]}], [{"metric": {}, "values": [[1, "a"]]}]]
@@ -432,15 +420,6 @@ def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch
     monkeypatch.setattr(_Prometheus, "times", 2)
     with pytest.raises(UsageError, match="two series of 'u0' at once"):
         api.judge_canary(canary(file="", prometheus=prometheus), print)
-
-
-def test_a_start_that_is_no_time_is_answered_with_one(tmp_path):
-    (tmp_path / "spec.toml").write_text(
-        'doc = "d"\nstart = "noon"\ngroups = "g"\nfile = "rows.csv"\n'
-        '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
-    )
-    with pytest.raises(UsageError, match="such as 2026-01-31T12:00:00Z"):
-        api.canary(tmp_path / "spec.toml")
 
 
 def test_the_operators_own_restart_just_before_the_start_is_no_event():

@@ -11,7 +11,6 @@ from lab.replay import Landscape, Truth
 
 from hztune import allocator
 from hztune.blocks import Arm
-from hztune.errors import UsageError
 from hztune.space import Choice, Preset, Space
 from hztune.study.limits import MemoryLimit
 from hztune.study.search import SLOTS, Search
@@ -225,22 +224,3 @@ def test_what_the_program_runs_on_with_its_defaults_is_no_candidate_when_it_brin
     assert Arm("inside:jemalloc") not in starts
     set_by_user = replace(target, settings={"MALLOC_CONF": "narenas:2"})
     assert Arm("inside:jemalloc") in candidates(["any"], "", set_by_user).space.starts
-
-
-def test_a_list_restricts_the_allocators_and_a_single_name_is_compared_with_itself():
-    label = candidates(["jemalloc", "hz"], "", TuneTarget(2)).label
-    assert label.split()[::2] == ["jemalloc", "hz"]
-    assert candidates(["jemalloc"], "", TuneTarget(2)).space.control == Arm("jemalloc")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "space", "said"),
-    [
-        ("any", "hz", "--space is for one allocator"),
-        ("none", "", "no parameters"),
-        ("rpmalloc,hz", "", "rpmalloc is not installed"),
-    ],
-)
-def test_what_cannot_be_chosen_is_refused(wanted, space, said):
-    with pytest.raises(UsageError, match=said):
-        candidates(wanted.split(","), space, TuneTarget(2))

@@ -30,8 +30,6 @@ from hztune.progress import Reporter
 from hztune.stats.intervals import Interval, fixed_interval
 from hztune.stats.noise import pooled_mean
 from hztune.store.log import recording
-from hztune.study.bench import Budget, Workbench
-from hztune.study.ledger import Ledger
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept, row
@@ -108,23 +106,6 @@ def test_more_time_gives_more_turns_and_not_more_pairs():
     assert len(long[0].control.turns) > len(short[0].control.turns)
     assert len(row(ReplayExecutor(as_named, seed=1), SIDES, 6, 1.0)) == LEAST_PAIRS
     assert len(row(ReplayExecutor(failing("a"), seed=1), SIDES, 6)) == 2, "its control never runs"
-
-
-class FailsLater(ReplayExecutor):
-    def measure(self, arms, *, role, rounds, number):
-        self._landscape = failing("a") if number > 1 else as_named
-        return super().measure(arms, role=role, rounds=rounds, number=number)
-
-
-def test_a_control_that_fails_later_ends_no_row():
-    assert len(row(FailsLater(as_named, seed=1), SIDES, 6)) == 6
-
-
-def test_the_rounds_of_a_block_fit_into_its_time():
-    executor = ReplayExecutor(as_named, seed=1)
-    bench = Workbench(executor, Ledger(), Budget(executor.clock, 60.0), Reporter())
-    rounds = bench.most_rounds(len(SIDES), 5.0)
-    assert executor.cost(3, rounds) <= 5.0 < executor.cost(3, rounds + 2)
 
 
 class Noting(ReplayExecutor):
@@ -296,11 +277,6 @@ def saved(tmp_path):
     return path
 
 
-def test_a_record_reads_back_as_it_was_written(saved):
-    found = comparison.load(saved)
-    assert comparison.dumps(found) == saved.read_text()
-
-
 def changed(path, change):
     """The record with its first row changed."""
     document = json.loads(path.read_text())
@@ -354,22 +330,6 @@ def test_words_of_a_command_line_become_contenders(make_profile, tmp_path):
     assert found[3].arm == Arm.of("hz", make_profile().params)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("hz:shard=4", "shards"),
-        ("hz:shards=3", "shards"),
-        ("hz:shards", "KEY=VALUE"),
-        ("absent.json", "absent.json"),
-        ("own=/absent/lib.so", "no such file"),
-        ("a b=/lib.so", "^the name of a contender 'a b': legal"),
-    ],
-)
-def test_what_cannot_take_part_is_refused(text, said):
-    with pytest.raises(UsageError, match=said):
-        field.parse(["default", text])
-
-
 def test_a_library_in_a_file_is_proved_by_the_file(tmp_path):
     library = tmp_path / "liballoc.so"
     library.write_bytes(b"")
@@ -388,21 +348,7 @@ def test_a_parameter_goes_to_the_workloads_that_have_it_and_a_row_is_measured_on
     ]  # fmt: skip
 
 
-def test_rows_that_do_not_exist_are_refused():
-    with pytest.raises(UsageError, match="no parameter of larson 'remote'"):
-        conduct.specs_of("larson", "2", ["remote=90"])
-    with pytest.raises(UsageError, match="no workload ''"):
-        conduct.specs_of("larson,", "2", [])
-
-
 # ---- what is printed -----------------------------------------------------------------------------
-
-
-def test_a_markdown_table_has_a_cell_for_every_column():
-    lines = table.as_markdown(measured().standings).splitlines()
-    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
-    assert lines[2].startswith("| larson T=2 | ") and lines[2].endswith("(c) |")
-    assert "a / best of the others 1.250" in lines[-1]
 
 
 def test_what_is_shown_beside_a_ratio_is_what_the_ratio_says():

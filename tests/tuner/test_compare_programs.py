@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +34,6 @@ from hztune.study.ledger import Ledger
 from hztune.tuning.conclusion import profile_of
 from hztune.tuning.request import understand
 from hztune.verifying import claim
-
-from .conftest import processes_naming
 
 ROOT = Path(__file__).parents[2]
 SPEED = ["--metric-regex", r"speed=([0-9.]+)"]
@@ -83,39 +80,6 @@ def test_a_profile_of_one_inside_takes_part(make_profile, tmp_path):
     prepared = FileIdentity([side], program_identity(Program(("true",)), [identity.as_installed()]))
     made = prepared.prepare(side.arm)
     assert isinstance(made, dict) and "narenas:2" in made["_RJEM_MALLOC_CONF"]
-
-
-SERVER = """
-import socket, sys
-server = socket.create_server(("localhost", int(sys.argv[2])))
-while True:
-    connection, _ = server.accept()
-    connection.sendall(f"speed={sys.argv[1]}".encode())
-    connection.close()
-"""
-LOAD = """
-import socket, sys
-with socket.create_connection(("localhost", int(sys.argv[1]))) as connection:
-    print(connection.recv(99).decode())
-"""
-
-
-@pytest.mark.slow
-def test_two_servers_are_compared_on_one_port(hztune, tmp_path):
-    code, load = tmp_path / "server.py", tmp_path / "load.py"
-    code.write_text(SERVER)
-    load.write_text(LOAD)
-    with socket.create_server(("localhost", 0)) as server:
-        port = str(server.getsockname()[1])
-    python = f"{shlex.quote(sys.executable)} -I -S"
-    served = ["--server", f"{{}} {port}", "--ready-port", port, "--load", f"{python} {load} {port}"]
-    sides = [f"OLD={python} {code} 10", f"NEW={python} {code} 8"]
-    by_runs = ["--by", "runs"]  # by turns the time of so short a load would correct what it says
-    done = hztune("compare", *sides, *served, *by_runs, *SHORT, *SPEED, "--json")
-    assert done.returncode == 0, done.stderr
-    speed = json_of(done, tmp_path).standings[0].of("NEW").speed
-    assert speed.ratio[0] == pytest.approx(0.8)
-    assert processes_naming(str(code)) == []
 
 
 # ---- the gate ------------------------------------------------------------------------------------
@@ -241,17 +205,6 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tm
 # ---- several commands in one study ---------------------------------------------------------------
 
 COMMANDS = ("small=true 1", "large=true 2")
-
-
-def test_several_commands_are_one_target_with_a_limit_for_each():
-    request = api.request(program=api.named_programs(COMMANDS), allocator="glibc", budget="60s")
-    task = understand(request)
-    assert (request.label, request.name) == ("small, large", "small+large")
-    assert task.max_loss.workloads == ("small", "large")
-    assert dict(task.limits)["max_loss"] == "5%"
-    other = api.named_programs(("small=true 1", "large=true 3"))
-    changed = understand(api.request(program=other, allocator="glibc", budget="60s"))
-    assert task.identity["workload"] != changed.identity["workload"]
 
 
 def test_a_profile_names_each_command_with_its_term_and_reads_back(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, ProofPlan
-from hztune.stats.intervals import FIRST_LOOK, planned_interval
+from hztune.stats.intervals import FIRST_LOOK
 from hztune.study.limits import MemoryLimit
 from hztune.study.proof import CLAIM_ERROR, _Attempt, claim_error, prove
 
@@ -62,12 +62,6 @@ def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned()
     assert attempt.proof(is_last=False).interval is not None
 
 
-def test_a_proof_keeps_to_its_share_of_the_budget():
-    bench = bench_of(adding(0.05), LOUD, budget_s=120)
-    proof_of(bench, share=0.5)
-    assert bench.budget.elapsed() <= 60
-
-
 @pytest.mark.parametrize("status", ["crash", "wrong_config"])
 def test_a_finalist_that_fails_is_refused(status):
     def landscape(arm):
@@ -83,13 +77,6 @@ def test_all_finalists_together_use_no_more_error_than_one_study_may():
     assert sum(spent) <= CLAIM_ERROR
     assert 0.5 * CLAIM_ERROR < 0.01
     assert spent == sorted(spent, reverse=True)
-
-
-@pytest.mark.parametrize("attempt", [50, 5000])
-def test_the_last_of_very_many_finalists_has_hardly_an_error_to_spend(attempt):
-    assert proof_of(bench_of(adding(0.3), LOUD), alpha=claim_error(attempt)).answer == "futile"
-    lucky = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28]
-    assert planned_interval(lucky, claim_error(attempt), len(lucky)).has_zero
 
 
 # ---- what the proof promises, over many studies --------------------------------------------------
@@ -186,16 +173,6 @@ def test_an_attempt_does_not_count_the_pairs_of_the_attempt_before():
     refused = len(bench.ledger.blocks)
     proof = chained(bench, LONGER)
     assert proof.interval.pairs == len(bench.ledger.blocks) - refused
-
-
-@pytest.mark.slow
-def test_useless_parameters_get_into_few_profiles():
-    """Each addition may err in 2.5 % of studies."""
-    longer = 0
-    for seed in range(30):
-        proof = chained(bench_of(adding(0.15), LOUD, seed=seed, budget_s=60), FINALIST, LONGER)
-        longer += proof.succeeded and proof.arm == LONGER
-    assert longer <= 3  # four or more would happen once in 150 test runs
 
 
 def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less():

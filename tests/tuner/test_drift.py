@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import pytest
 from msgspec import structs
 
 from hztune import allocator, api, cli, profile
-from hztune.cli.verify import FolderAnswer
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats.intervals import Interval
@@ -150,28 +148,6 @@ def test_a_history_that_cannot_be_written_or_read_costs_no_answer(folder):
         assert "holds" in told.out and "this check is not in the history: " in told.err
 
 
-def test_a_check_without_an_interval_is_kept_without_one(tuned):
-    endless = replace(finding("cannot tell"), interval=Interval(0.1, -math.inf, math.inf, 2))
-    history.append(history.rechecked(tuned, (), endless))
-    assert [(one.found, one.pairs) for one in history.read()] == [(None, 2)]
-
-
-def test_the_history_is_told_profile_by_profile_with_what_changed(folder):
-    history.append(check())
-    later = check(NOW + timedelta(days=7), "does not hold", 1.0)
-    history.append(structs.replace(later, here={"kernel": "6.2"}))
-    assert cli.status_of(["history"]) == 0
-    assert folder.capsys.readouterr().out.splitlines() == [
-        "larson T=32: hz thp=on  (0123456789abcdef)",
-        "  claimed           1.140x [1.100, 1.200]",
-        "  2026-03-01 12:00  1.100x [1.080, 1.120], 8 pairs, 1.05x the memory: holds",
-        "  2026-03-08 12:00  1.000x [0.980, 1.020], 8 pairs, 1.05x the memory: does not hold",
-        "      another kernel since 2026-03-01: 6.1.0 then, 6.2 now",
-    ]
-    assert cli.status_of(["history", str(folder.save("one.json"))]) == 0
-    assert "no profile was measured again yet" in folder.capsys.readouterr().out
-
-
 # ---- what is due ---------------------------------------------------------------------------------
 
 MADE = datetime(2026, 1, 31, 12, 0, 0, tzinfo=timezone.utc)
@@ -207,12 +183,6 @@ def test_a_program_that_was_built_again_is_seen(tuned, tmp_path):
     shutil.copy("/bin/false", file)
     now = history.surroundings(of_program, [program])
     assert {name for name in now if now[name] != before[name]} == {"program:program"}
-
-
-@pytest.mark.parametrize("days", [0, -1, 36501])
-def test_a_term_that_no_profile_can_hold_is_refused_before_anything_is_measured(days):
-    with pytest.raises(UsageError, match=f"--term is {days}; legal is a number of days from 1 to"):
-        api.plan(api.request("larson", term_days=days))
 
 
 def test_the_term_travels_in_the_file_only_where_it_is_another(folder):
@@ -334,23 +304,3 @@ def test_a_command_that_others_may_have_put_there_is_not_run(case, folder):
     status, out = folder.check_all()
     assert status == 1 and why in out
     assert history.read() == []
-
-
-def test_a_folder_that_may_not_be_looked_into_is_named(folder, monkeypatch):
-    folder.save("one.json")
-    (folder.path / "closed").mkdir()
-    is_file = Path.is_file
-
-    def refused(path):
-        if path.parent.name == "closed":
-            raise PermissionError(13, "Permission denied")
-        return is_file(path)
-
-    monkeypatch.setattr(Path, "is_file", refused)
-    found = {each.path.parent.name: each.fault for each in api.profiles_in(folder.path)}
-    assert found["all"] == "" and "cannot read" in found["closed"]
-
-
-def test_a_name_that_a_terminal_would_obey_is_shown_in_quotes():
-    found = FolderAnswer(Path("a\x1b[2J\udcff.json"), "holds", "so it was made up")
-    assert found.lines() == ["'a\\x1b[2J\\udcff.json': holds (so it was made up)"]

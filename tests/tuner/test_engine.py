@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -104,21 +103,6 @@ def test_a_recorded_landscape_can_be_searched_for_ever(path, regret):
         assert surface(arm).log_ratio <= surface.best()
 
 
-def test_what_is_recorded_now_can_be_searched_and_refined(
-    script, run, regret, monkeypatch, tmp_path
-):
-    record = script("record")
-    monkeypatch.setattr(record, "by_turns", by_turns)
-    run(record, "larson-4", "--configs", "12", "--passes", "2", "--out", tmp_path)
-    run(record, "larson-4", "--refine-only", "--out", tmp_path)
-    path = tmp_path / "landscape-larson-4.json"
-    assert regret.TUNERS["random search"](regret.Surface.read(path), 1, BUDGET_S)
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps({**found, "defaults": {**found["defaults"], "magazine_cap": 8}}))
-    with pytest.raises(SystemExit, match="other defaults"):
-        run(record, "larson-4", "--refine-only", "--out", tmp_path)
-
-
 LOSS_ROW = re.compile(r"^ *\| (0\.\d+) \| (\d+) \|(( \d+ % \|)+)$", re.MULTILINE)
 LOSS_TABLE = [
     (float(row[1]), int(row[2]), [int(each) / 100 for each in re.findall(r"\d+(?= %)", row[3])])
@@ -134,29 +118,3 @@ def test_what_is_said_of_max_loss_is_what_the_judging_code_shows(deviation, pair
     for said, seen in zip(shares, found, strict=True):
         error = math.sqrt(max(said * (1.0 - said), 0.01) / proofs)
         assert abs(seen - said) <= 3.5 * error + 0.005
-
-
-SERVES = """
-import select, socket, time
-own, other = socket.socketpair()
-events = select.epoll()
-events.register(own, select.EPOLLIN)
-other.send(b"x")
-end = time.process_time() + 0.1
-while time.process_time() < end:
-    events.poll()
-    sum(range(10000))
-"""
-
-
-def test_a_server_is_slowed_as_was_asked(script, compiled, tmp_path):
-    slowed = script("slowed")
-    library = compiled("slowed.so", (ENGINE / "slowed.c").read_text(), "-shared", "-fPIC")
-    variables = {"LD_PRELOAD": str(library), "SLOWED_SHARE": "0.1"}
-    subprocess.run(
-        [sys.executable, "-I", "-S", "-c", SERVES],
-        env={**variables, "SLOWED_ACCOUNT": str(tmp_path / "10")},
-        check=True,
-    )
-    own_ns, spent_ns = slowed.account(tmp_path, 10)
-    assert spent_ns / own_ns == pytest.approx(0.1, rel=0.05)

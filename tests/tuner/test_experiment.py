@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import runpy
-import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +17,6 @@ from lab.findings import NOT_MEASURED, _amount, examine
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 from lab.run import RESULTS, UNFINISHED, run
 
-from hztune import profile
-from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.program import Program
 from hztune.progress import Reporter
@@ -198,37 +195,10 @@ def test_a_definition_that_is_wrong_is_refused(said, folder):
 # ---- programs as rows ----------------------------------------------------------------------------
 
 
-def of_programs(folder):
-    """The same experiment with two programs in place of its workloads."""
-    edited(folder, 'workload = ["lifo", "larson"]\nthreads = [1, 2]', 'program = ["true", "false"]')
-    edited(folder, 'rows = "larson *"', 'rows = "true"')
-    return folder
-
-
 def measured(folder, bench, **programs):
     named = {name: Program(words, name=name) for name, words in programs.items()}
     asked = definition.load(folder)
     return run(asked, Reporter(), resume=True, executors=bench, programs=named)
-
-
-def test_programs_are_measured_one_by_one_until_all_rows_are_there(folder):
-    of_programs(folder)
-    bench = Bench()
-    done = measured(folder, bench, true=("true",))
-    assert (len(done.record.rows), done.rows, done.path) == (1, 2, folder / UNFINISHED)
-    assert not (folder / RESULTS).exists()
-    done = measured(folder, bench, false=("false",))
-    assert (bench.rows, done.path) == (["true", "false"], folder / RESULTS)
-    assert report(folder).problems == ()
-    measured(folder, bench, true=("true",), false=("false",))
-    assert bench.rows == ["true", "false"]
-    measured(folder, bench, true=("true", "more"))
-    assert bench.rows == ["true", "false", "true"], "its words have changed"
-
-
-def test_a_row_that_is_a_program_is_left_to_its_script(folder, script):
-    with pytest.raises(UsageError, match=r"shards/run\.py measures it"):
-        script("run", of_programs(folder))
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -255,25 +225,6 @@ def test_a_run_leaves_results_that_the_report_confirms(folder):
     assert (winner.name, winner.interval) == ("the winner (sharded, the best of 1)", speed.interval)
     assert (refills.text, refills.interval) == ("15 -> 30 refills a flush", None)
     assert absent.text == "-"
-
-
-def test_without_figures_the_first_arm_is_set_against_the_best_of_the_others(folder):
-    cut(folder, "[[figure]]")
-    ran(folder)
-    (lead,) = report(folder).figures
-    assert lead.name == "default / best of the others over 4 rows"
-    assert lead.interval.ratio[0] == pytest.approx(0.8, rel=0.02)
-
-
-def test_an_arm_waits_for_its_profile(folder, make_profile):
-    edited(folder, "params = { shards = 4 }", 'profile = "tuned.json"')
-    assert report(folder).finding == NOT_MEASURED
-    with pytest.raises(UsageError, match=r"'sharded' needs .*tuned\.json"):
-        ran(folder)
-    (folder / "tuned.json").write_text(profile.dumps(make_profile({"shards": 4})))
-    assert definition.load(folder).sides[1].arm == Arm.of("hz", {"shards": 4})
-    ran(folder)
-    assert report(folder).problems == ()
 
 
 def test_a_run_that_was_stopped_keeps_old_results_and_is_resumed(folder):
@@ -361,21 +312,3 @@ def test_a_real_experiment_builds_counts_and_confirms(folder, script):
     (folder / RESULTS).write_text(json.dumps(document))
     (problem,) = report(folder).problems
     assert "callgrind_instructions is" in problem
-
-
-def test_what_one_of_several_lacks_is_said_before_any_is_measured(folder, script, monkeypatch):
-    other = folder.parent / "tuned"
-    shutil.copytree(folder, other)
-    edited(other, "params = { shards = 4 }", 'profile = "tuned.json"')
-    lacking: dict[str, list[str | Path]] = {
-        "tuned.json": [other], "nowhere": [folder.parent / "nowhere"],
-        "NAME=/path": ["--with", "dragon"],
-    }  # fmt: skip
-    for said, words in lacking.items():
-        with pytest.raises(UsageError, match=said):
-            script("run", folder, *words, "--budget", "5s")
-    assert not (folder / UNFINISHED).exists()
-    edited(folder, "pairs = 5", "pairs = 5\ninstructions = true")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match="apt-get install valgrind"):
-        ran(folder)

@@ -106,16 +106,6 @@ def test_a_claim_is_one_sentence_with_its_interval(name, make_profile):
     assert export.provenance(made)[1].removeprefix("result:  ").startswith(said)
 
 
-@pytest.mark.parametrize("name", ["env", "sh", "wrapper", "systemd"])
-def test_what_names_installed_files_says_what_to_do_where(name, profile_of):
-    of_hz, of_jemalloc, of_glibc = (
-        export.render(profile_of(each), name) for each in ("hz", "jemalloc", "glibc")
-    )
-    assert "# elsewhere: LD_PRELOAD names files of the installation" in of_hz
-    assert "RTLD_DEEPBIND" not in of_hz and "# deepbind:  no allocator" in of_jemalloc
-    assert "elsewhere:" not in of_glibc
-
-
 def test_what_cannot_be_exported_is_refused_with_what_fits(make_profile):
     with pytest.raises(UsageError, match="did you mean header"):
         export.render(make_profile(), "heder")

@@ -19,7 +19,6 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import insides
 from hztune.measure.executors import executor_for
-from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId
 from hztune.tuning.request import Task, TuneRequest, understand
@@ -333,16 +332,3 @@ def test_every_export_carries_the_variable_alone(tuned, compiled):
     assert set(line.split('"')[1].split(",")) == {
         "narenas:2", "background_thread:true", "dirty_decay_ms:1000",
     }  # fmt: skip
-
-
-def test_a_long_program_is_not_looked_at_to_its_end(monkeypatch):
-    limits: list[float] = []
-
-    def look(program, names):
-        limits.append(program.timeout_s)
-        return [], Run(None)
-
-    monkeypatch.setattr(insides, "_look", look)
-    insides.of_run(Program(("sleep", "40")), 6.0)
-    insides.of_run(Program(("sleep", "40"), timeout_s=3.0), 6.0)
-    assert limits == [6.0, 3.0]

@@ -263,12 +263,6 @@ def compared():
     return Comparison(SIDES, {"cpu": "Test CPU"}, {"hztune": "0.1.0"}, (made,))
 
 
-def test_a_comparison_with_another_rest_or_container_is_another_one():
-    options = ({}, {"idle_s": 1.0}, {"idle_s": 2.0}, {"rounds": 3}, {"memory": "64M"})
-    programs = [described(server="x {port}", load="y {port}", **each) for each in options]
-    assert len({ProgramSpec.of(each) for each in programs}) == len(options)
-
-
 def test_a_comparison_tells_what_each_contender_keeps(compared, tmp_path):
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")
@@ -308,11 +302,6 @@ def test_a_server_rests_two_seconds_unless_it_is_told_longer():
     assert (server.rest, server.seeks_kept) == (RestPlan(2.0, 1), True)
     shown = described(server="x {port}", load="y {port}", idle_s=5.0)
     assert shown.rest == RestPlan(5.0, 1), "a comparison with --idle-s looks at it, too"
-
-
-def test_rounds_and_rest_make_another_study():
-    one, three = (requested("larson", threads=2, objective="kept", rounds=n) for n in (1, 3))
-    assert understand(one).identity != understand(three).identity
 
 
 # ---- where to search -----------------------------------------------------------------------------

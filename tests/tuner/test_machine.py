@@ -27,14 +27,6 @@ def put(root, files):
     return root
 
 
-def test_this_machine_has_a_record():
-    here = Machine.here()
-    assert here.cpu and here.kernel and here.libc
-    assert here.cores == len(os.sched_getaffinity(0))
-    assert here.page_size % 4096 == 0
-    assert Machine.here() == here
-
-
 THP = "sys/kernel/mm/transparent_hugepage"
 GROUP = "sys/fs/cgroup"
 
@@ -90,14 +82,6 @@ def test_a_record_holds_what_the_system_shows(what, tmp_path):
     assert {name: getattr(record, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("name", ["flags", "Features"])
-def test_the_features_of_the_processor_are_recorded_whatever_their_order(name, tmp_path):
-    def of(features):
-        return Machine.here(put(tmp_path, {"proc/cpuinfo": f"{name}\t: {features}\n"})).cpu_flags
-
-    assert of("fpu sse2 avx2") == of("avx2 fpu sse2") != of("fpu sse2") != ""
-
-
 def test_the_limit_of_another_process_is_told_with_its_use(tmp_path):
     files = {
         "proc/7/cgroup": "0::/a/b\n",
@@ -146,16 +130,6 @@ def test_two_timed_windows_never_overlap(tmp_path):
         holders = [holder(code, stdout=log) for _ in range(2)]
         assert [each.wait() for each in holders] == [0, 0]
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 20
-
-
-def test_a_window_whose_holder_was_killed_is_free_again():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    killed = holder("with timed_window(): print(); input()", **pipes)
-    killed.stdout.readline()
-    killed.kill()
-    killed.communicate()
-    with machine.timed_window():
-        pass
 
 
 def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(monkeypatch):

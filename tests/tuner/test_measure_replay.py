@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from lab.replay import ModelNoise, RecordedNoise, ReplayExecutor, Truth
+from lab.replay import ModelNoise, ReplayExecutor, Truth
 
 from hztune.blocks import Arm
 
@@ -74,15 +74,3 @@ def test_the_model_has_the_variances_that_it_was_given():
     within = differences.var(axis=1, ddof=1).mean()
     assert within == pytest.approx(2 * 0.03**2, rel=0.05)
     assert means.var() == pytest.approx(2 * 0.05**2 + within / 10, rel=0.1)
-
-
-def test_a_recording_gives_back_the_noise_that_it_was_made_of():
-    noise = ModelNoise(within=0.03, between=0.05, common=0.1)
-    recorded = RecordedNoise(aa_blocks(noise, 400, 20))
-    rng = np.random.default_rng(2)
-    drawn = [recorded.draw(rng, 20, 2) for _ in range(2000)]
-    differences = np.array([np.subtract(*block.T) for block in drawn])
-    means = differences.mean(axis=1)
-    assert differences.var(axis=1, ddof=1).mean() == pytest.approx(2 * 0.03**2, rel=0.1)
-    assert means.var() == pytest.approx(2 * 0.05**2 + 2 * 0.03**2 / 20, rel=0.15)
-    assert np.array([block.mean(axis=1).std() for block in drawn]).mean() > 0.08

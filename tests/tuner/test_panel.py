@@ -117,13 +117,6 @@ def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
     assert [seen.state for seen in found.seen] == ["harmed" if told else "safe", "safe"]
 
 
-def test_two_steps_that_harm_different_programs_both_go():
-    landscapes = {"large": slow(-2.0, delay=0), "mstress": slow(-2.0, pages="on")}
-    found, _ = examined(landscapes, seconds=60.0)
-    assert found.steps == WEAK[:1]
-    assert len(found.left_out) in (1, 2)  # the shorter one may be found first
-
-
 def test_what_only_may_not_be_removed_is_told():
     bench = bench_of(flat)
     found = panel(bench, {"large": slow(-3.5, delay=0)})
@@ -163,12 +156,6 @@ def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why():
         ("open", "the default failed on it (oom: the landscape says oom)"),
         ("safe", ""),
     ]
-
-
-def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause():
-    seen, bench = examined({"large": slow(-3.5, delay=0)}, stops=3)
-    assert texts(seen.cautions) == ["on programs like large: 33 times slower"]
-    assert len(bench.ledger.panel) == 5
 
 
 def test_a_process_that_fails_as_often_with_the_default_is_no_harm():
@@ -299,13 +286,6 @@ def test_what_harms_a_strange_workload_leaves_the_winner(ended):
     budget = ended.study.bench.budget
     assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)
     assert budget.elapsed() <= 1.02 * budget.total_s
-
-
-def test_a_resumed_study_does_not_measure_the_panel_again(ended, toy_space):
-    again = told(ended.folder, toy_space)
-    assert ended.panel_blocks and not again.panel_blocks
-    assert again.decision.arm == ended.decision.arm
-    assert again.decision.examined == ended.decision.examined
 
 
 @pytest.mark.parametrize("blocks", [9])

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 from lab.replay import Truth
 
-from hztune import cli, profile, report
+from hztune import profile, report
 from hztune.blocks import Arm
 from hztune.cli.tune import print_result
 from hztune.progress import Reporter
@@ -21,12 +21,10 @@ from hztune.stats.intervals import Interval, planned_interval
 from hztune.stats.question import Looks, Question
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
-from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proof import (
     CLAIM_ERROR,
     MOST_MEMBERS,
-    affordable_members,
     member_error,
     on_front,
     prove_front,
@@ -169,12 +167,6 @@ def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most():
     assert claims <= 2  # 0.8 % a proof: three or more in 25 come once in 900
 
 
-def test_fewer_members_are_proved_where_there_is_little_time():
-    counts = [affordable_members(scattering(flat, budget_s=s), 0.97) for s in (1.0, 10.0, 600.0)]
-    assert counts[0] == 0 and counts[-1] == MOST_MEMBERS
-    assert counts == sorted(counts)
-
-
 # ---- whole studies -------------------------------------------------------------------------------
 
 
@@ -196,26 +188,6 @@ def test_what_only_saves_memory_is_not_sold_as_faster(toy_space):
     assert decision.memory is not None and decision.memory.high < 0.0
     assert all(member.verdict == "less_memory" for member in decision.front)
     assert decision.arm == decision.front[-1].arm
-
-
-def test_a_front_goes_on_with_its_members_and_says_the_same(toy_space):
-    """The plan is made anew from how long blocks took, so that intervals may differ."""
-    whole = scattering(three_ways)
-    before = decided(whole, toy_space)
-    blocks = whole.ledger.blocks
-    fresh = [i for i, block in enumerate(blocks) if block.role == "confirm"]
-    for kept, used in ((blocks[: fresh[5]], 0.6), (blocks, 1.0)):
-        again = scattering(three_ways, ledger=Ledger.of(kept))
-        again.budget.spent_s = used * again.budget.total_s
-        after = decided(again, toy_space)
-        proved_first = {blocks[i].outcomes[1].arm for i in fresh}
-        assert {proof.arm for proof in after.proofs} == proved_first
-        assert all(block.role == "confirm" for block in again.ledger.blocks[fresh[0] :])
-        assert after.front
-    assert again.ledger.blocks == blocks
-    assert [(m.arm, m.interval.estimate, m.memory.estimate) for m in after.front] == [
-        (m.arm, m.interval.estimate, m.memory.estimate) for m in before.front
-    ]
 
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof():
@@ -292,11 +264,3 @@ def test_the_front_may_be_the_default_alone(tuned_on):
     assert "the front is the default alone" in found.account.why
     assert found.folder is not None and not (found.folder / "front").exists()
     assert "No configuration is proved to be on the front" in report.render(found.folder)
-
-
-def test_a_dry_run_says_that_a_front_is_sought(capsys):
-    asked = ["tune", "--workload", "larson", "--pareto", "throughput,rss", "--dry-run"]
-    assert cli.status_of(asked) == 0
-    said = capsys.readouterr().out
-    assert "objectives: throughput,rss (a front)" in said
-    assert "searched by 1:34, all members proved by 2:55" in said

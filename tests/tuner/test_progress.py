@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hztune import machine
 from hztune.blocks import Arm
-from hztune.progress import Live, Plain, StudyStatus, duration, percent, reporter
+from hztune.progress import Plain, StudyStatus, reporter
 
 from .conftest import bench_of, flat
 
@@ -54,12 +54,6 @@ def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end
     assert said == f"finalist 1: lock=spin ?[1m\n{status}"
 
 
-def test_the_display_suits_the_stream():
-    for stream, kind in ((Terminal(), Live), (io.StringIO(), Plain)):
-        with reporter(quiet=False, stream=stream) as shown:
-            assert isinstance(shown, kind)
-
-
 def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeypatch):
     stream = io.StringIO()
     with reporter(quiet=True, stream=stream) as shown:
@@ -73,10 +67,3 @@ def test_that_another_hztune_measures_is_said_once_where_nothing_else_is(monkeyp
             bench.measure([Arm("hz"), Arm("hz")], "aa", 4)
             assert stream.getvalue().count("another hztune measures") == told
     assert "no progress" not in stream.getvalue()
-
-
-def test_a_change_is_given_in_percent_and_time_in_minutes():
-    assert percent(math.log(1.234)) == "+23.4 %"
-    assert percent(math.log(0.9)) == "-10.0 %"
-    told = [duration(seconds) for seconds in (-3.0, 59.4, 65.0, 7265.0)]
-    assert told == ["0 s", "59 s", "1:05", "2:01:05"]

@@ -13,7 +13,6 @@ import pytest
 
 import hztune
 from hztune import api
-from hztune.blocks import Arm
 from hztune.measure.program import called
 from hztune.measure.whole import CallExecutor
 from hztune.tuning import session
@@ -21,14 +20,6 @@ from hztune.tuning import session
 from .measured import CONTROL, FIRST, OpenProof
 
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
-FUNCTIONS = [name for name in hztune.__all__ if inspect.isfunction(getattr(hztune, name))]
-
-
-def test_the_description_fits_on_a_screen_and_names_all_that_is_stable():
-    lines = hztune.__doc__.splitlines()
-    assert len(lines) <= 24 and max(map(len, lines)) <= 100
-    assert [name for name in FUNCTIONS if name not in hztune.__doc__] == []
-    assert set(hztune.__all__) <= set(dir(hztune))
 
 
 def test_functions_stay_functions_whatever_was_imported_before():
@@ -37,14 +28,6 @@ def test_functions_stay_functions_whatever_was_imported_before():
     code += " s.__all__), hztune.__version__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["True", hztune.version()], done.stderr
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_argument_is_spelled_out_and_explained(name):
-    function = getattr(hztune, name)
-    taken = inspect.signature(function).parameters
-    assert not [each for each in taken.values() if each.kind is each.VAR_KEYWORD]
-    assert len(taken) < 4 or all(f"{each}:" in inspect.getdoc(function) for each in taken)
 
 
 def test_a_request_takes_what_tune_takes():
@@ -107,7 +90,9 @@ def test_a_function_that_fails_for_the_control_ends_all_at_once_with_its_own_err
         by_call(lambda environment: 0)
 
 
-def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(tmp_path):
+def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(
+    tmp_path, quiet_machine
+):
     def forks(environment):
         if child := os.fork():
             os.waitpid(child, 0)
@@ -180,22 +165,6 @@ def test_a_figure_that_is_always_the_same_ends_in_no_gain(asked, quiet_machine):
     assert result.profile.claim.verdict == "no_gain"
 
 
-@pytest.mark.slow
-def test_a_study_goes_on_where_the_function_failed(asked, quiet_machine):
-    left = iter(range(40))
-
-    def seconds(environment):
-        if next(left, None) is None:
-            raise OSError("the disk is full")
-        return spin_is_faster(environment)
-
-    with pytest.raises(hztune.HztuneError, match="raised OSError: the disk is full"):
-        hztune.tune(measure=seconds, **asked)
-    left = iter(range(sys.maxsize))
-    result = hztune.tune(measure=seconds, resume=True, **asked)
-    assert result.profile.claim.verdict == "improved"
-
-
 def test_a_comparison_by_a_function_has_its_figures_as_columns(quiet_machine):
     found = hztune.compare(["none", "hz:depot_lock=spin"], measure=spin_is_faster, budget=2)
     assert found.standings[0].of("hz:depot_lock=spin").speed.ratio.low > 1.1
@@ -224,9 +193,3 @@ def test_what_is_not_legal_is_refused_in_one_sentence(what):
     with pytest.raises(hztune.UsageError) as refused:
         REFUSED[what]()
     assert 10 < len(str(refused.value)) < 300
-
-
-def test_what_was_proved_is_frozen():
-    for each in (hztune.Result, hztune.Comparison, hztune.Verification, hztune.Program):
-        assert each.__dataclass_params__.frozen
-    assert hztune.Profile.__struct_config__.frozen and Arm.__dataclass_params__.frozen

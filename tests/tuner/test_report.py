@@ -208,23 +208,6 @@ def test_counters_failures_the_command_and_the_way_back_are_told(page):
     assert "hztune tune --allocator any --workload &#39;a b&#39;" in page
 
 
-def test_each_allocator_with_its_defaults_is_told(found, monkeypatch):
-    changed = replace(found)
-    ran = next(each for each in found.candidates if each.interval)
-    crashed = next(each for each in found.candidates if each.record.failures)
-    bare = [
-        each._replace(record=replace(each.record, arm=Arm(name)))
-        for each, name in ((ran, "glibc"), (crashed, "tbb"))
-    ]
-    vars(changed)["candidates"] = [*found.candidates, *bare]
-    monkeypatch.setattr(figures, "read", lambda folder: changed)
-    text = text_of(Path()).replace("\u00a0", " ")
-    strip = words.interval_words(ran.interval).replace("\u00a0", " ")
-    assert re.search(
-        f"against the default of hz.*Allocators .*glibc {re.escape(strip)}.* tbb crash", text
-    )
-
-
 # ---- what it rests on ----------------------------------------------------------------------------
 
 
@@ -284,14 +267,6 @@ def test_a_finalist_that_was_refused_is_named_so(found):
 
 
 # ---- in words ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ops", "told"),
-    [(0.3, 1), (1.0, 1), (4.9, 2), (7e6, 5_000_000), (999999999.9999998, 1_000_000_000)],
-)
-def test_a_count_of_operations_is_rounded_to_what_reads_well(ops, told):
-    assert words.round_ops(ops) == told
 
 
 @pytest.mark.parametrize(
@@ -399,15 +374,6 @@ def test_a_study_that_ended_before_it_knew_its_noise_tells_none(found, monkeypat
 def test_a_study_that_has_not_ended_has_no_page(make_results):
     with pytest.raises(UsageError, match=r"holds no study that has ended .*--resume"):
         report.render(make_results(spin_wins, stop_at=40.0))
-
-
-def test_the_command_writes_the_page_and_says_where(improved, tmp_path, capsys):
-    assert cli.status_of(["report", str(improved)]) == 0
-    assert capsys.readouterr().out == f"{improved / 'report.html'}\n"
-    assert (improved / "report.html").read_text().startswith("<!doctype html>")
-    assert cli.status_of(["report", str(tmp_path)]) == 2
-    assert "it has no samples.jsonl" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---- the dashboard -------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import resource
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from hztune.machine import Machine
 from hztune.rests import Rested, RestRound
 from hztune.store import Evidence, Plan
 from hztune.store.log import _END_BYTES, SAMPLES, LocalStudy, _ended, packed, recording
-from hztune.store.rows import StudyRow, columns
+from hztune.store.rows import StudyRow
 
 from .conftest import tell
 
@@ -84,28 +83,6 @@ def test_a_block_comes_back_as_it_was_measured(case, tmp_path):
     assert recording(tmp_path).blocks == told
     with pytest.raises(UsageError, match="holds a study already; go on with it"):
         open_study(tmp_path, resume=False)
-
-
-def test_a_column_has_values_of_one_type(tmp_path):
-    arms = (DEFAULT, Arm.of("hz", {"shards": "auto"}), Arm.of("hz", {"shards": 4}))
-    with open_study(tmp_path) as study:
-        tell(study, block(0, arms, rounds=1))
-    turns = columns(recording(tmp_path).lines, "turn")
-    assert sorted(turns["params.shards"], key=str) == ["4", None, "auto"]
-    assert [type(each) for each in turns["ops"]] == [int, int, int]
-    assert columns(recording(tmp_path).lines, "outcome")["counters.refills"] == [7, 7, 7]
-
-
-def test_every_row_says_which_study_machine_and_number_it_has(tmp_path):
-    with open_study(tmp_path) as study:
-        tell(study, block(0))
-    rows = [json.loads(line) for line in (tmp_path / SAMPLES).read_text().splitlines()]
-    assert [row["seq"] for row in rows] == list(range(10))
-    assert {row["study"] for row in rows} == {study.study}
-    assert {row["machine"] for row in rows[1:]} == {MACHINE.fingerprint}
-    turn = next(row for row in rows if row["kind"] == "turn")
-    expected = {"study", "seq", "block", "arm", "params", "role", "pid", "round", "start_ns"}
-    assert turn.keys() > expected | {"counted_ns", "ops", "rss_kb", "disturbed", "machine", "crc"}
 
 
 def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path):
@@ -269,18 +246,6 @@ def link(path):
 def test_what_is_no_file_is_refused_without_waiting(make, tmp_path):
     make(tmp_path / SAMPLES)
     refused(tmp_path, "cannot")
-
-
-@pytest.mark.parametrize("words", [["report"], ["export", "--format", "samples"]])
-def test_a_file_of_a_study_in_place_of_its_directory_is_told_with_the_directory(
-    words, tmp_path, capsys
-):
-    open_study(tmp_path).close()
-    file = tmp_path / SAMPLES
-    assert cli.status_of([*words, str(file)]) == 2
-    said = capsys.readouterr().err
-    assert f"cannot read a study from '{file}': it is not a directory; give the" in said
-    assert said.endswith(f"('{tmp_path}' is one)\n")
 
 
 EXPORTS = [["export", "--format", "csv"], ["export", "--format", "samples"]]

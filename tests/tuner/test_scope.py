@@ -14,16 +14,14 @@ from pathlib import Path
 import pytest
 
 from hztune import api, profile
-from hztune.api import request as requested
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.measure.executors import ProgramExecutor
 from hztune.measure.program import described
 from hztune.measure.scope import entered, freezer, is_out_of_memory
 from hztune.profile import Objective, WorkloadId
-from hztune.quota import Quota, memory_text
+from hztune.quota import Quota
 from hztune.verifying.claim import targets
-from hztune.workload import WorkloadSpec
 
 from .measured import CONTROL, OpenProof
 
@@ -183,16 +181,6 @@ def test_a_program_is_measured_by_runs_each_in_a_container_that_goes_with_it():
 
 
 # ---- what is asked, and what a profile says ------------------------------------------------------
-
-
-def test_a_workload_in_a_container_is_another_study_and_measured_by_runs():
-    asked = requested("larson", threads=2, cpus=1.0, memory="512M")
-    assert asked.workload is not None and not asked.workload.steady
-    assert asked.workload.label.endswith("in 1 CPU and 512M of memory")
-    assert asked.quota == Quota(1.0, 512 << 10)
-    spec = WorkloadSpec.from_text("larson", threads=3)
-    assert spec.within(QUOTA).command(1) == spec.command(1)
-    assert [memory_text(kb) for kb in (512 << 10, 2 << 20, 1000)] == ["512M", "2G", "1000K"]
 
 
 def test_a_profile_says_in_which_container_it_was_proved(make_profile):

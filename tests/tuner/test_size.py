@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 19900, "modules": 147, "functions": 1781, "classes": 275, "docstrings": 3635},
-    "tests": {"code": 18000},
+    "tests": {"code": 16700},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},

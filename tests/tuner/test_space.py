@@ -197,19 +197,6 @@ def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(said, tmp_pat
     assert "\n" not in message
 
 
-def test_a_file_of_another_schema_is_refused(tmp_path):
-    (tmp_path / "space.toml").write_text('schema = 2\nallocator = "hz"')
-    with pytest.raises(UsageError, match="schema is 2; legal is 1"):
-        space.load(tmp_path / "space.toml", (), check=lambda config: None)
-
-
-def test_a_space_that_does_not_exist_is_answered_with_those_that_do():
-    with pytest.raises(UsageError, match=r"no search space 'hzz' \(shipped: .*hz"):
-        space.find("hzz")
-    with pytest.raises(UsageError, match=r"no search space 'none\.toml'"):
-        space.find("none.toml")
-
-
 # ---- expressions ---------------------------------------------------------------------------------
 
 TRUE = [

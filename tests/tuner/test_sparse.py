@@ -24,9 +24,8 @@ from hztune.sparse import (
     SparseSampler,
     model,
     sampler,
-    screening_step,
 )
-from hztune.sparse.grid import FAR, UNCHANGED, Told
+from hztune.sparse.grid import FAR, UNCHANGED
 
 SIZES = [f"size{number}" for number in range(7)]
 SPACE = {
@@ -114,15 +113,6 @@ def test_an_end_that_helps_alone_is_found_beside_cliffs_in_sixty_noisy_trials():
     assert found >= 2
 
 
-def test_without_its_far_parts_the_screening_stays_a_step_from_the_default(monkeypatch):
-    for part in ("ends", "anywhere"):
-        monkeypatch.setattr(SparseSampler, part, 0.0)
-    study = optuna.create_study(direction="maximize")
-    found = SparseSampler(DEFAULTS, seed=1, space=SPACE).suggest(study, 12)
-    step = screening_step(8)
-    assert {3} < {each["size0"] for each in found} <= {3 - step, 3, 3 + step}
-
-
 def test_a_block_holds_nothing_twice_nor_the_defaults_and_is_the_same_for_the_same_seed():
     one, again, other = (studied(huge_pages, 4, seed) for seed in (6, 6, 7))
     blocks = [each.sampler.suggest(each, 6) for each in (one, again, other)]
@@ -208,11 +198,6 @@ def begun(value=0.1, **attributes):
     return study
 
 
-@pytest.mark.parametrize("value", [1, [0.01], [1], 1e-300])
-def test_a_variance_is_a_number_or_one_for_each_objective(value):
-    assert begun(**{VARIANCE: value}).ask(SPACE).params
-
-
 BAD_ATTRIBUTES = {
     VARIANCE: (
         "a number above 0, or one for each objective",
@@ -232,12 +217,6 @@ def test_an_attribute_of_a_wrong_kind_is_refused_with_its_trial(name):
             study.ask(SPACE)
 
 
-@pytest.mark.parametrize("value", [math.inf, 1e300, 123456.0])
-def test_operations_per_second_are_no_log_ratio(value):
-    with pytest.raises(ValueError, match=r"trial 0 has the value .*log ratio to the control"):
-        begun(value).ask(SPACE)
-
-
 BAD_SPACES = {
     "'x' is .*legal are categories and whole numbers": (FloatDistribution(0.0, 1.0), 0.5),
     "at most 64": (IntDistribution(0, 1000), 0),
@@ -255,20 +234,6 @@ def test_a_space_that_is_not_a_grid_with_defaults_is_refused(error):
     study = optuna.create_study(direction="maximize", sampler=SparseSampler({"x": default}))
     with pytest.raises(ValueError, match=error):
         study.ask({error[1] if error.startswith("'y'") else "x": each})
-
-
-@pytest.mark.parametrize(
-    ("made", "error"),
-    [
-        (None, "`legal` refuses the defaults, and all else"),
-        ({"size0": 55}, "`legal` makes {'size0': 55} of .*'size0' is 55; legal is"),
-        (True, "`legal` makes True of"),
-    ],
-)
-def test_a_rule_that_allows_nothing_or_answers_nonsense_is_refused(made, error):
-    own = SparseSampler(DEFAULTS, space=SPACE, legal=lambda params: made)
-    with pytest.raises(ValueError, match=error):
-        optuna.create_study(direction="maximize", sampler=own).ask(SPACE)
 
 
 @pytest.mark.parametrize("directions", [["minimize"], ["maximize", "minimize"], ["maximize"] * 3])
@@ -299,12 +264,6 @@ def test_hundreds_of_failures_do_not_make_the_model_large():
         study.add_trial(optuna.create_trial(params=digits, distributions=wide, **end))
     assert len(known(study).failed) == 299
     assert len(known(study).modelled) == 1 + sampler._MOST_MODELLED
-
-
-def test_a_failure_shares_no_block_with_a_trial_that_names_none():
-    """It did: the control of both seemed to be one."""
-    alone = Told.of(optuna.create_trial(value=0.1), None)
-    assert len({each.block for each in sampler._measurements([(0, alone)], 0, [1])}) == 2
 
 
 # ---- the model -----------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shlex
 import sys
 from dataclasses import replace
@@ -93,27 +91,6 @@ def test_what_was_seen_speaks_for_measurements_each_of_which_is_a_command(what):
     assert len(found) <= 3 and not absent & found.keys()
     assert next(iter(found), "") == first or not first
     assert {name: found.get(name) for name in commands} == commands
-
-
-def test_every_reason_is_one_sentence_without_a_claim():
-    for sight in (SIGHT, replace(SIGHT, inside=("inside:jemalloc",)), replace(SIGHT, unseen="no")):
-        for each in found_of(sight, limit_kb=1 << 20):
-            assert len(each.reason) > 20 and "\n" not in each.reason
-            assert not re.search(r"\b(faster|better|will|gains?)\b", each.reason)
-
-
-@pytest.mark.parametrize(
-    ("sight", "name", "told"),
-    [
-        (JVM, "less memory", "; most of it, the program maps for itself"),
-        (LONG, "speed", "it works 10 % of the time"),
-        (replace(SIGHT, faults=1_000_000), "speed", "page faults in a second"),
-    ],
-)
-def test_a_reason_tells_what_it_rests_on(sight, name, told):
-    (one,) = (each for each in found_of(sight) if each.name == name)
-    assert told in one.reason
-    assert told not in next(each.reason for each in found_of(SIGHT) if each.name == name)
 
 
 def test_of_a_server_only_what_its_load_does_is_counted():
@@ -264,24 +241,3 @@ def test_profiles_of_this_machine_are_offered(tmp_path, make_profile, monkeypatc
     known = [*earlier_profiles(program, tmp_path)]
     assert [line for _, line in known] == [f"hztune verify {tmp_path}/own.json -- sh -c 'ls / > x'"]
     assert known[0][0].startswith("a profile of 2026-01-31: improved, 1.140x, hz ")
-
-
-# ---- the command ---------------------------------------------------------------------------------
-
-
-def test_the_command_prints_what_the_function_found(hztune_here, monkeypatch):
-    seen = look("ls", "/")
-    monkeypatch.setattr(api, "suggest", lambda *_, **more: seen)
-    done = hztune_here("suggest", "--for", "3s", "--", "ls", "/")
-    assert done.returncode == 0, done.stderr
-    assert "worth measuring, the first one most:\n1. " in done.stdout
-    assert done.stdout.rstrip().endswith("nothing was compared, and nothing is claimed.")
-    found = json.loads(hztune_here("suggest", "--json", "--", "ls", "/").stdout)
-    assert found["program"] == "ls" and found["sight"]["allocations"] > 10
-    assert {"name", "command", "reason", "weight", "about"} == found["measurements"][0].keys()
-
-
-def test_a_server_that_does_not_start_is_an_error_with_the_reason():
-    server = api.program(server="sh -c 'echo no >&2; exit 4'", load="true", ready="false")
-    with pytest.raises(HztuneError, match=r"fails by itself.*no"):
-        api.suggest(server)

@@ -10,7 +10,7 @@ import pytest
 from hztune.cli.tune import print_result
 from hztune.profile import Claim
 from hztune.result import Account, Result
-from hztune.result.summary import summary_json, summary_lines
+from hztune.result.summary import summary_lines
 from hztune.study.counters import CounterChange
 
 ACCOUNT = Account(
@@ -80,13 +80,6 @@ def test_a_summary_tells_of_the_search_in_a_line_each(what, make_result):
     plain = summary_lines(made)
     told = summary_lines(replace(made, account=replace(made.account, **changes)))
     assert line in told and (line in plain) == (not changes)
-
-
-def test_the_counters_of_the_json_are_those_of_the_allocator_by_name(make_result):
-    told = summary_json(make_result("improved"))
-    assert told["counters"] == {"spans_made": (1200, 330), "refills": (1000, 1010)}
-    names = [each["counter"] for each in told["changes"]]
-    assert names == ["spans_made", "minor_faults", "refills"]
 
 
 def test_the_last_of_at_most_fifteen_lines_are_commands_that_a_shell_takes_as_they_are(

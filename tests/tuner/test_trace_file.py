@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.bench import traces
 
-from hztune import api, profile, workload
+from hztune import api, workload
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -57,14 +55,6 @@ def test_what_results_call_it_finds_it_in_the_present_folder(path, monkeypatch):
     assert WorkloadSpec.from_text(text) == spec
     with pytest.raises(UsageError, match="is another trace than the one that is asked for"):
         WorkloadSpec.from_text(f"{spec.name}@0123456789ab")
-
-
-def test_a_file_may_have_any_name(path):
-    odd = path.with_name("a b@c.hzt")
-    os.rename(path, odd)
-    spec = spec_of(odd)
-    assert spec.name == "trace:a-b-c.hzt"
-    spec.check()
 
 
 def test_its_threads_are_those_of_the_recording(path):
@@ -138,11 +128,6 @@ def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_m
 def tuned(path, make_profile):
     spec = spec_of(path)
     return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, {}), threads=2)
-
-
-def test_a_profile_keeps_the_name_and_the_content_of_its_trace(tuned, tmp_path):
-    profile.save(tuned, tmp_path / "profile.json")
-    assert profile.load(tmp_path / "profile.json") == tuned
 
 
 def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(tuned, path, tmp_path):

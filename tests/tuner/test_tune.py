@@ -10,16 +10,14 @@ from itertools import product
 import pytest
 from lab.replay import ModelNoise, Truth
 
-from hztune.blocks import Arm, ProofPlan, spent_s
+from hztune.blocks import Arm, spent_s
 from hztune.result import Decision
-from hztune.stats.intervals import Interval
 from hztune.store.log import LocalStudy
 from hztune.study import search as race
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import LEAST_SLOTS, Division, assess, calibrate
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
-from hztune.study.proof import Proof
 from hztune.study.search import SLOTS, FastestGoal, Search
 from hztune.tuning.story import Front, Story, Winner
 
@@ -108,20 +106,6 @@ def test_a_knob_worth_a_fifth_is_found_and_proved(ended):
     assert ended.decision.verdict == "improved"
     assert ended.decision.arm.config["lock"] == "spin"
     assert 0.0 < ended.decision.interval.low < 0.2 < ended.decision.interval.high
-
-
-@pytest.mark.slow
-def test_twice_the_least_gain_that_was_promised_is_found(toy_space):
-    """That equals bring no claim is seen in test_confirm.py and test_studies.py."""
-    found = 0
-    for seed in range(4):
-        probe = bench_of(flat, USUAL, seed=seed, budget_s=60)
-        study = Winner(probe, toy_space, seed, max_trials=1)  # the rest of it tells nothing more
-        study.run()
-        gain = 2.0 * study.calibration.detectable
-        bench = bench_of(spin_wins(gain), USUAL, seed=seed, budget_s=60)
-        found += Winner(bench, toy_space, seed).run().verdict == "improved"
-    assert found >= 2
 
 
 def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
@@ -220,22 +204,6 @@ def test_a_resumed_study_has_the_noise_floor_that_it_had(toy_space, blocks):
     again.executor = Stopped(again.executor, left=0, dearer=1.5)
     decided(again, toy_space)
     assert again.floor == first.floor > 0.0
-
-
-def test_a_session_that_goes_on_keeps_to_the_rounds_of_the_one_before():
-    bench = bench_of(flat)
-    bench.measure([CONTROL] * 2, "aa", 30)
-    assert bench_of(flat, ledger=Ledger.of(bench.ledger.blocks)).least_rounds() == 30
-
-
-def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(toy_space):
-    """A machine that was busy for a while, until the calibration had ended."""
-    bench = bench_of(spin_wins(), QUIET)
-    bench.measure([CONTROL, SPIN], "confirm", 16, plan=ProofPlan(12, 16, floor=0.5))
-    proof = Proof(SPIN, "out_of_time", Interval(0.2, 0.1, 0.3, 12), planned=12)
-    Winner(bench, toy_space, seed=1)._refuse(proof)
-    told = "not confirmed (its gain is below the noise floor of 64.9 %): 1.221x [1.105, 1.350]"
-    assert heard(bench).lines == [f"{told} on 12 pairs"]
 
 
 @pytest.mark.parametrize("first", [[IDLE], [IDLE, SPIN]])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome, Turn
@@ -16,18 +13,6 @@ from hztune.tuning.request import TuneRequest, understand
 from hztune.tuning.session import _story, executor_of
 
 from .conftest import tell
-
-PYTHON = str(Path(sys.executable).resolve())
-GREEDY = [PYTHON, "-I", "-S", "-c", "blocks = [bytearray(4096) for _ in range(4000)]"]
-
-
-def test_the_plan_names_all_allocators_and_how_to_get_the_others(hztune_here):
-    plan = hztune_here("tune", "--dry-run", "--", *GREEDY).stdout
-    assert "allocators: glibc " in plan
-    for name in ("jemalloc", "mimalloc", "tcmalloc", "hz"):
-        assert f"{name} " in plan.split("not installed")[0]
-    assert "rpmalloc (no Debian package)" in plan
-    assert "  jemalloc.dirty_decay_ms: " in plan
 
 
 def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune_here):
