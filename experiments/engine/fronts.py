@@ -71,8 +71,7 @@ def proved(path: Path, seed: int, budget_s: float, truths: dict[Arm, Truth]) -> 
     )
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Reporter())
     calibrate(bench, CONTROL, CALIBRATED_BY)
-    calibration = assess(bench, FRONT_SHARE * budget_s / len(MEMBERS), claim_error(0))
-    bench.calibrated(calibration.floor, calibration.least_pairs)
+    assess(bench, FRONT_SHARE * budget_s / len(MEMBERS), claim_error(0))
     clock.advance(bench.budget.left(SEARCHED_BY))
     return prove_front(bench, CONTROL, MEMBERS, PROVED_BY)
 

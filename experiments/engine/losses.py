@@ -48,7 +48,8 @@ def shares(deviation: float, pairs: int, proofs: int, seed: int = 1) -> list[flo
         aa, fresh = noise(CALIBRATION_PAIRS), noise(pairs)
         record = ArmRecord(Arm("hz"), each=fresh)
         for place, limit in enumerate(limits):
-            ledger = Ledger(max_loss=limit, calibration_each=aa)
+            ledger = Ledger(max_loss=limit)
+            ledger.calibration.each = aa
             kept[place] += limit_answer(ledger, record, claim_error(0), looks, ROUNDS)[1] == "yes"
     return [float(share) for share in kept / proofs]
 

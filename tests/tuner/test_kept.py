@@ -28,7 +28,7 @@ from hztune.progress import Reporter
 from hztune.rests import Rested, RestPlan, RestRound
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
-from hztune.study.ledger import Ledger, Rules
+from hztune.study.ledger import Ledger
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.tuning.request import understand
 from hztune.tuning.session import tune
@@ -145,8 +145,8 @@ def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs():
     (record,) = ledger.searched.values()
     assert record.memory == [pytest.approx(math.log(0.5))]
     assert (record.rss_ratio, record.kept_ratio) == (pytest.approx(2.0), pytest.approx(0.5))
-    rules = Rules(max_loss=LossLimit.of("5%", of_load=True))
-    (pair,) = rules.each(outcome(1e5, speed=1000.0), outcome(5e4, speed=900.0))
+    ledger = Ledger(max_loss=LossLimit.of("5%", of_load=True))
+    (pair,) = ledger.speeds(outcome(1e5, speed=1000.0), outcome(5e4, speed=900.0))
     assert pair.log_ratio == pytest.approx(math.log(0.9))
 
 

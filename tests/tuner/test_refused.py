@@ -111,15 +111,15 @@ tune -- no-such | no program 'no-such'
 tune --objective p99 -- true | --metric-regex
 tune --allocator rpmalloc,hz -- true | rpmalloc is not
 tune --objective kept -- true | --rests REGEX
-tune -w larson,remote --threads 2 --objective kept | of one workload
+tune -w larson,remote --threads 2 --objective kept | commands and --objective kept
 tune -w larson --threads 2 --objective kept --pareto throughput,kept | exclude each other
 tune -w larson --threads 2 --objective kept --max-kept 0.7 | --max-kept '0.7'
 tune -w larson --threads 2 --objective kept --idle-s -1 | --idle-s is -1
 tune -w trace:ls.trace --objective kept | not measured of a trace
 tune -w larson --threads 2 --pareto rss | --pareto 'rss': legal is throughput,rss
 tune -w larson --threads 2 --prove-on -- true | --prove-on is for one trace
-tune -w trace:ls.trace --pareto throughput,rss --prove-on -- true | leave --pareto out
-tune -w trace:ls.trace --max-rss 1.1x --prove-on -- true | leave --max-rss out
+tune -w trace:ls.trace --pareto throughput,rss --prove-on -- true | --prove-on and --pareto exclude
+tune -w trace:ls.trace --max-rss 1.1x --prove-on -- true | --prove-on and --max-rss exclude
 tune -w trace:ls.trace --prove-on -- /nowhere/program | there is no program
 tune -w larson --threads 2 --budget soon | legal is a number with s
 tune -w larson --threads 2 --objective p50 | p50

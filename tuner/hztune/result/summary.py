@@ -33,7 +33,6 @@ def summary_json(result: Result) -> dict[str, Any]:
     for name in ("kept", "waited_s", "seen_within"):  # only what is there
         if not account[name]:
             del account[name]
-    later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
     kept = {step.arm for step in result.account.added}
     account["attempts"] = [_attempt_json(one, kept) for one in result.account.attempts]
     counters = (each for each in result.account.changes if each.counter != FAULTS)
@@ -54,7 +53,6 @@ def summary_json(result: Result) -> dict[str, Any]:
         "counters": {each.counter: (each.default, each.tuned) for each in counters},
         "out": str(result.folder or ""),
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
-        **later,
         "added": [
             {
                 "params": one.changes,

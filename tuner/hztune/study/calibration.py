@@ -29,7 +29,7 @@ from hztune.blocks import MAY_BE_CHANCE, UNCHANGED_PROGRAM, Arm
 from hztune.errors import HztuneError, OutOfTime
 from hztune.progress import percent
 from hztune.stats.intervals import FIRST_LOOK
-from hztune.stats.noise import Noise, detectable_effect, move_together, noise_floor, two_states
+from hztune.stats.noise import detectable_effect, move_together, noise_floor, two_states
 from hztune.study.bench import SHORT_S, Workbench
 
 CALIBRATED_BY = 0.08
@@ -167,8 +167,7 @@ BISTABLE_PAIRS = 20  # fresh pairs that a claim needs where the default itself h
 class Calibration:
     """What a study can see; gains in log units."""
 
-    noise: Noise  # variance components of a pair
-    rounds: int  # that suit them
+    rounds: int  # that suit the noise of a pair
     pairs: int  # fresh ones, in the proof's own part of the budget
     floor: float  # half-width of the interval of an A/A comparison of that size
     # least gain of a finalist that its proof claims with 90 %, by the formula; three simulated
@@ -249,22 +248,23 @@ def _refuse_failing(bench: Workbench) -> None:
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
     """What the study can see with `confirm_s` seconds of confirmation at error `alpha`.
 
-    A study that goes on says again what it said when it had just calibrated, and keeps the noise
-    floor by which it has begun to judge a finalist.
+    The bench is told of it. A study that goes on says again what it said when it had just
+    calibrated, and keeps the noise floor by which it has begun to judge a finalist.
     """
     noise = bench.ledger.as_calibrated().noise()
     rounds = bench.rounds(2, confirm_s / PAIRS, noise)
     pairs = max(2, int(confirm_s / bench.executor.cost(2, rounds)))
     plans = (block.plan for block in bench.ledger.own_blocks())
     begun = next((plan for plan in plans if plan is not None), None)
-    return Calibration(
-        noise=noise,
+    found = Calibration(
         rounds=rounds,
         pairs=pairs,
         floor=begun.floor if begun else noise_floor(noise, rounds, pairs),
         detectable=detectable_effect(noise, rounds, pairs, alpha),
         apart=_apart(bench),
     )
+    bench.calibrated(found.floor, found.least_pairs)
+    return found
 
 
 def warnings_about(bench: Workbench, calibration: Calibration) -> list[str]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean, median
 from typing import TypeVar
 
-from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block, Outcome, ProofPlan, Role
 from hztune.gc_freeze import gc_frozen
 from hztune.rests import MemoryKind
 from hztune.stats.intervals import (
@@ -56,18 +56,6 @@ _LEAST_SCATTER = 0.001
 _Kept = TypeVar("_Kept")
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    limit: MemoryLimit | None = None
-    max_loss: LossLimit | None = None  # None: there is one speed only
-    memory: MemoryKind = "rss"
-
-    def each(self, control: Outcome, outcome: Outcome) -> tuple[PairRatio | None, ...]:
-        if self.max_loss is not None and self.max_loss.of_load:
-            return (load_ratio(control, outcome),)
-        return part_ratios(control, outcome)
-
-
 @dataclass
 class ArmRecord:
     arm: Arm
@@ -79,7 +67,6 @@ class ArmRecord:
     each: list[list[PairRatio]] = field(default_factory=list)  # pairs on each of several workloads
     loss: float = -1.0  # shown below what a workload may lose, log units; -1: nowhere
     failures: list[Outcome] = field(default_factory=list)
-    last: Outcome | None = None  # that was ok
 
     @property
     def log_ratios(self) -> list[float]:
@@ -140,22 +127,6 @@ class ArmRecord:
         bound = NormalDist().inv_cdf(1.0 - 0.025 / among)
         return self.excess + bound * scatter / math.sqrt(len(self.excesses))
 
-    def add(self, block: Block, outcome: Outcome, rules: Rules) -> None:
-        control = block.control
-        if not outcome.ok:
-            self.failures.append(outcome)
-            return
-        self.last = outcome
-        pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome, rules.memory)
-        for known, found in ((self.pairs, pair), (self.savings, saving)):
-            if found is not None:
-                known.append(replace(found, machine=block.machine, block=block.number))
-        _append(self.peaks, log_memory_ratio(control, outcome, "rss"))
-        _append(self.kept, log_memory_ratio(control, outcome, "kept"))
-        if rules.limit is not None:
-            _append(self.excesses, rules.limit.excess_of(control, outcome))
-        _enter(self.each, rules.each(control, outcome), block.machine)
-
 
 @dataclass
 class Ledger:
@@ -166,21 +137,15 @@ class Ledger:
     searched: dict[str, ArmRecord] = field(default_factory=dict)
     # fresh pairs by the arm's key, for the proof alone: of several attempts, the last one's
     fresh_by_arm: dict[str, ArmRecord] = field(default_factory=dict)
-    calibration: list[PairRatio] = field(default_factory=list)  # A/A pairs
-    calibration_each: list[list[PairRatio]] = field(default_factory=list)  # on each workload
-    calibration_memory: list[PairRatio] = field(default_factory=list)
+    # A/A processes two by two: pairs that share a process are not independent
+    calibration: ArmRecord = field(default_factory=lambda: ArmRecord(Arm(UNCHANGED_PROGRAM)))
     panel: list[Block] = field(default_factory=list)  # nothing but the panel looks at them
     on_program: list[Block] = field(default_factory=list)  # where the rest is of its trace
-    void: list[Block] = field(default_factory=list)  # the control failed: they say nothing
     # whose pairs confirm, by what tells it from others; "": there is one. All teach the search.
     machine: str = ""
     memory: MemoryKind = "rss"  # which is looked at beside speed
     _memo: dict[str, tuple[int, object]] = field(default_factory=dict, compare=False)
     _fresh: dict[tuple[Arm, Arm], ArmRecord] = field(default_factory=dict, compare=False)
-    _between: dict[tuple[Arm, Arm, Arm], tuple[int, list[PairRatio]]] = field(
-        default_factory=dict, compare=False
-    )
-    _own_excesses: list[float] = field(default_factory=list, compare=False)  # of the control
     _held: dict[MemoryKind, list[int]] = field(
         default_factory=lambda: {"rss": [], "kept": []}, compare=False
     )  # by the control, in order
@@ -227,10 +192,6 @@ class Ledger:
                 found.append(limit.excess(usual_kb, usual_kb))
         return max(found[1:] or found)
 
-    @property
-    def rules(self) -> Rules:
-        return Rules(self.limit, self.max_loss, self.memory)
-
     def add(self, block: Block) -> None:
         if block.workload or block.role == "panel":
             (self.panel if block.role == "panel" else self.on_program).append(block)
@@ -239,36 +200,49 @@ class Ledger:
         for memory, held in self._held.items():
             if kb := block.control.memory_kb(memory):
                 insort(held, kb)
-        if not block.control.ok:
-            self.void.append(block)
-        elif block.role == "aa":
-            self._calibrate(block)
-        elif block.role == "search":
-            for outcome in block.outcomes[1:]:
-                record = self.searched.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
-                self._record(record, block, outcome)
-        elif block.role == "confirm" and self.is_own(block):
-            for outcome in block.outcomes[1:]:
-                key = block.outcomes[1].arm, outcome.arm
-                record = self._fresh.setdefault(key, ArmRecord(outcome.arm))
-                self._record(record, block, outcome)
-                self.fresh_by_arm[outcome.arm.key] = record
+        for record, control, outcome in self._sorted(block) if block.control.ok else ():
+            self._record(record, block, control, outcome)
 
-    def _record(self, record: ArmRecord, block: Block, outcome: Outcome) -> None:
-        record.add(block, outcome, self.rules)
+    def _sorted(self, block: Block) -> Iterator[tuple[ArmRecord, Outcome, Outcome]]:
+        """Each pair of a block with where it belongs."""
+        first, outcomes = block.control, block.outcomes[1:]
+        if block.role == "aa":
+            for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
+                yield self.calibration, one, other
+        elif block.role == "search":
+            for each in outcomes:
+                yield self.searched.setdefault(each.arm.key, ArmRecord(each.arm)), first, each
+        elif block.role == "confirm" and self.is_own(block):
+            for each in outcomes:
+                record = self._fresh.setdefault((outcomes[0].arm, each.arm), ArmRecord(each.arm))
+                self.fresh_by_arm[each.arm.key] = record
+                yield record, first, each
+
+    def _record(self, record: ArmRecord, block: Block, control: Outcome, outcome: Outcome) -> None:
+        if not outcome.ok:
+            record.failures.append(outcome)
+            return
+        pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome, self.memory)
+        for known, found in ((record.pairs, pair), (record.savings, saving)):
+            if found is not None:
+                known.append(replace(found, machine=block.machine, block=block.number))
+        excess = self.limit.excess_of(control, outcome) if self.limit is not None else None
+        peak, kept = (log_memory_ratio(control, outcome, memory) for memory in self._held)
+        for logs, log in ((record.excesses, excess), (record.peaks, peak), (record.kept, kept)):
+            if log is not None:
+                logs.append(log)
+        speeds = self.speeds(control, outcome)
+        record.each.extend([] for _ in speeds[len(record.each) :])
+        for pairs, speed in zip(record.each, speeds, strict=True):
+            if speed is not None:
+                pairs.append(replace(speed, machine=block.machine))
         record.loss = self._loss(record)
 
-    def _calibrate(self, block: Block) -> None:
-        """A/A processes are taken two by two: pairs that share a process are not independent."""
-        for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
-            pair, saving = pair_ratio(one, other), saving_ratio(one, other, self.memory)
-            if saving is not None:
-                self.calibration_memory.append(replace(saving, machine=block.machine))
-            if self.limit is not None:
-                _append(self._own_excesses, self.limit.excess_of(one, other))
-            if pair is not None:
-                self.calibration.append(replace(pair, machine=block.machine))
-                _enter(self.calibration_each, self.rules.each(one, other), block.machine)
+    def speeds(self, control: Outcome, outcome: Outcome) -> tuple[PairRatio | None, ...]:
+        """What has a limit of its own: the speed of the load, or that on each workload."""
+        if self.seeks_kept:
+            return (load_ratio(control, outcome),)
+        return part_ratios(control, outcome)
 
     def _loss(self, record: ArmRecord) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
@@ -292,15 +266,10 @@ class Ledger:
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
         """What each fresh block of the chain from `first` says of `other` against `one`."""
-        seen, found = self._between.get((one, other, first), (0, []))
-        for block in filter(self.is_own, self.blocks[seen:]):
-            if block.role == "confirm" and block.control.ok and block.outcomes[1].arm == first:
-                by_arm = {outcome.arm: outcome for outcome in block.outcomes}
-                if one in by_arm and other in by_arm:
-                    pair = pair_ratio(by_arm[one], by_arm[other])
-                    found += [pair] if pair is not None else []
-        self._between[one, other, first] = len(self.blocks), found
-        return [*found]
+        blocks = [block for block in self.proof_blocks([first]) if block.control.ok]
+        by_arm = ({outcome.arm: outcome for outcome in block.outcomes} for block in blocks)
+        both = [(each[one], each[other]) for each in by_arm if one in each and other in each]
+        return [pair for each in both if (pair := pair_ratio(*each)) is not None]
 
     def is_own(self, measured: Block | PairRatio) -> bool:
         """Whether the machine that confirms has measured it."""
@@ -312,7 +281,7 @@ class Ledger:
 
     @property
     def own_calibration(self) -> list[PairRatio]:
-        return [pair for pair in self.calibration if self.is_own(pair)]
+        return [pair for pair in self.calibration.pairs if self.is_own(pair)]
 
     @property
     def calm_controls(self) -> list[Outcome]:
@@ -362,7 +331,7 @@ class Ledger:
     # ---- what is estimated -----------------------------------------------------------------------
 
     def noises_on(self, part: int) -> Noise:
-        return estimate_noise(self.calibration_each[part : part + 1]) or _USUAL_NOISE
+        return estimate_noise(self.calibration.each[part : part + 1]) or _USUAL_NOISE
 
     def noise(self) -> Noise:
         return self.noises().on(self.machine)
@@ -376,7 +345,7 @@ class Ledger:
         def estimated() -> Noise:
             records = (*self.searched.values(), *self.fresh_by_arm.values())
             near = [record.pairs for record in records if not record.is_far_behind]
-            found = estimate_noise([self.calibration, *near])
+            found = estimate_noise([self.calibration.pairs, *near])
             return found or estimate_noise([record.pairs for record in records]) or _USUAL_NOISE
 
         return self._once("noises", estimated)
@@ -389,7 +358,7 @@ class Ledger:
 
         def estimated() -> Noise:
             groups = [record.savings for record in self.searched.values()]
-            found = estimate_noise([self.calibration_memory, *groups]) or _USUAL_SCATTER
+            found = estimate_noise([self.calibration.savings, *groups]) or _USUAL_SCATTER
             own = {machine: coarse(noise) for machine, noise in found.own.items()}
             return replace(coarse(found), own=own)
 
@@ -397,7 +366,10 @@ class Ledger:
 
     def excess_scatter(self) -> float:
         """Standard deviation of how far one pair is above the memory limit, in log units."""
-        groups = [self._own_excesses, *(record.excesses for record in self.searched.values())]
+        groups = [
+            self.calibration.excesses,
+            *(record.excesses for record in self.searched.values()),
+        ]
         known = [(fmean(group), group) for group in groups if len(group) > 1]
         squares = sum((each - mean) ** 2 for mean, group in known for each in group)
         df = sum(len(group) - 1 for _, group in known)
@@ -437,15 +409,3 @@ def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     seen = each[part]
     told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
     return f"it may lose more than {limit.text} on {limit.name_of(part)}{told}"
-
-
-def _append(values: list[float], found: float | None) -> None:
-    if found is not None:
-        values.append(found)
-
-
-def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None], machine: str) -> None:
-    each.extend([] for _ in found[len(each) :])
-    for pairs, pair in zip(each, found, strict=True):
-        if pair is not None:
-            pairs.append(replace(pair, machine=machine))

@@ -76,14 +76,12 @@ class Step:
     @property
     def added(self) -> tuple[str, ...]:
         """The parameters that it changes and the one before it does not."""
-        return added_to(self.arm, self.before)
+        return tuple(name for name in self.changes if name in self.arm.config)
 
     @property
     def changes(self) -> dict[str, Value]:
         """The same with their values, and the allocator where that is another one."""
-        is_other = self.arm.allocator != self.before.allocator
-        other: dict[str, Value] = {"allocator": self.arm.allocator} if is_other else {}
-        return {**other, **{name: self.arm.config[name] for name in self.added}}
+        return changed(self.arm, self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,6 @@ class Proof:
     answer: ProofAnswer
     interval: Interval | None  # 95 %, of the log ratio to the default; None: too few pairs
     steps: tuple[Step, ...] = ()  # of the chain, in order; () of a member
-    planned: int = 0  # pairs for which there was time when it began; 0: there was no plan
-    time_is_up: bool = False
     memory: Interval | None = None  # of a member: of its log ratio of memory
     is_faster: bool = False  # of a member: more speed is proved
     is_saving: bool = False  # of a member: less memory is proved
@@ -375,7 +371,7 @@ class _Attempt:
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
-        return Proof(last.arm, last.answer, last.total, steps, self.plan.pairs, is_last)
+        return Proof(last.arm, last.answer, last.total, steps)
 
     def _of_member(self, answer: ProofAnswer, *, is_last: bool) -> Proof:
         speed, saving = self._gains(0, is_last=is_last)
@@ -386,8 +382,6 @@ class _Attempt:
             self.chain[0],
             answer,
             seen,
-            planned=self.plan.pairs,
-            time_is_up=is_last,
             memory=saved and saved.reciprocal,
             is_faster=speed.answer == "yes",
             is_saving=saving.answer == "yes",
@@ -428,14 +422,16 @@ def limit_answer(
 # ---- what is told --------------------------------------------------------------------------------
 
 
-def added_to(arm: Arm, before: Arm) -> tuple[str, ...]:
-    """The parameters that an arm changes and another one does not."""
-    had = before.config if arm.allocator == before.allocator else {}
-    return tuple(name for name, value in arm.params if had.get(name) != value)
+def changed(arm: Arm, before: Arm) -> dict[str, Value]:
+    """The parameters that an arm changes and another one does not; another allocator."""
+    if arm.allocator != before.allocator:
+        return {"allocator": arm.allocator, **arm.config}
+    had = before.config
+    return {name: value for name, value in arm.params if had.get(name) != value}
 
 
 def difference(arm: Arm, before: Arm) -> str:
-    """The same with their values, in words."""
+    """The same in words."""
     if arm.allocator != before.allocator:
         return arm.text
-    return " ".join(f"{name}={arm.config[name]}" for name in added_to(arm, before))
+    return " ".join(f"{name}={value}" for name, value in changed(arm, before).items())

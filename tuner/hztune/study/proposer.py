@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -61,11 +61,6 @@ _DRAWS = 64  # possible landscapes over which a promise is averaged
 _MACHINE, _ROUNDS = "machine", "rounds"
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-class Prediction(NamedTuple):
-    mean: float
-    error: float
 
 
 class Proposer:
@@ -160,14 +155,15 @@ class Proposer:
         self._catch_up()
         return self.sampler.known(self.study)
 
-    def predictions(self, objective: str = SPEED) -> dict[LevelRow, Prediction]:
-        """What is believed of every modelled configuration in an objective, by its row."""
+    def predictions(self, objective: str = SPEED) -> dict[LevelRow, tuple[float, float]]:
+        """Mean and error of what is believed of every modelled configuration, by its row."""
         known = self.known()
         if not known.models:
             return {}
         means, errors = known.models[self._objectives.index(objective)].measured
-        both = zip(means.tolist(), errors.tolist(), strict=True)
-        return dict(zip(known.modelled, map(Prediction._make, both), strict=True))
+        return dict(
+            zip(known.modelled, zip(means.tolist(), errors.tolist(), strict=True), strict=True)
+        )
 
     def model(self, objective: str = SPEED) -> SparseModel | None:
         """The model of an objective; None before anything was measured."""

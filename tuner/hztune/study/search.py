@@ -33,7 +33,7 @@ from hztune.study.bench import Workbench
 from hztune.study.calibration import LEAST_SLOTS
 from hztune.study.finalist import Chain, chain, shortest
 from hztune.study.ledger import ArmRecord, Ledger
-from hztune.study.proposer import MEMORY, SPEED, Prediction, Proposer, sampler_named
+from hztune.study.proposer import MEMORY, SPEED, Proposer, sampler_named
 
 SEARCH_BLOCKS = 50
 """A block of the search takes this part of the budget: many configurations, few turns each, as what
@@ -245,7 +245,7 @@ class Search:
             arm = records[key].arm
             if key not in self._refused and arm.allocator in predictions:
                 known, row = predictions[arm.allocator], self._row(arm)
-                found.append(Ranked(records[key], _estimate(plain, known.get(row), known)))
+                found.append(Ranked(records[key], _estimate(plain, row, known)))
         return found
 
     def _row(self, arm: Arm) -> LevelRow:
@@ -434,13 +434,14 @@ class Search:
 
 
 def _estimate(
-    plain: Estimate, predicted: Prediction | None, known: Mapping[LevelRow, Prediction]
+    plain: Estimate, row: LevelRow, known: Mapping[LevelRow, tuple[float, float]]
 ) -> Estimate:
     """The model's estimate of a configuration; of one that it does not hold, the pooled one.
 
     Such a one is old and hardly raced, and not taken for better than all that are in the model.
     """
-    if predicted is not None:
-        return plain._replace(mean=predicted.mean, error=predicted.error)
-    highest = max((each.mean for each in known.values()), default=plain.mean)
+    if row in known:
+        mean, error = known[row]
+        return plain._replace(mean=mean, error=error)
+    highest = max((mean for mean, _ in known.values()), default=plain.mean)
     return plain._replace(mean=min(plain.mean, highest))

@@ -80,7 +80,6 @@ class LastProof:
         study.reporter.say(f"on {self.label} itself: {found.arm.text}")
         calibrate(bench, control, _CALIBRATED_BY)
         calibration = assess(bench, (_PROVED_BY - _CALIBRATED_BY) * seconds, claim_error(0))
-        bench.calibrated(calibration.floor, calibration.least_pairs)
         study.reporter.say(calibration.line())
         proof = prove(bench, control, (found.arm,), alpha=claim_error(0), until=_PROVED_BY)
         record, interval = ledger.fresh_by_arm.get(found.arm.key), proof.interval

@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from hztune import artifacts, trace_file
@@ -184,7 +183,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
 
         sampler_named(request.sampler, request.seed)
     limit = memory_limit({"max_rss": request.max_rss, "max_kept": request.max_kept})
-    for is_wrong, sentence in chain(_mistakes(request), _mistakes_of_trace(request)):
+    for is_wrong, sentence in _mistakes(request):
         if is_wrong:
             raise UsageError(sentence)
     target, remarks = _target(request, look)
@@ -200,8 +199,37 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     return Task(request, found, limit, remarks, max_loss, judged_s)
 
 
+_SEVERAL = "several workloads or commands"
+_AROUND = "--server, --prepare, --cleanup, --check or --metric-cmd"
+_EXCLUDING = (
+    ("--pareto", "--objective kept"), ("--pareto", "--panel"), (_SEVERAL, "--objective kept"),
+    ("--prove-on", "--pareto"), ("--prove-on", "--max-rss"), ("--prove-on", "--objective p99"),
+    ("--prove-on", "--objective kept"), ("measure", "--max-rss"), ("measure", "--pareto"),
+    ("measure", "--on"), ("--panel", "--on"), ("--prove-on", "--on"), (_SEVERAL, "--on"),
+    (_AROUND, "--on"),
+)  # fmt: skip
+
+
+def _excluding(request: TuneRequest) -> Iterator[tuple[bool, str]]:
+    """What was given and excludes something else that was given."""
+    goal = request.workload.goal if request.workload is not None else "throughput"
+    given = {
+        "--pareto": bool(request.pareto),
+        "--panel": bool(request.panel),
+        "--prove-on": request.prove_on is not None,
+        "--max-rss": bool(request.max_rss),
+        "--on": bool(request.on),
+        "--objective kept": request.seeks_kept,
+        "--objective p99": goal == "p99",
+        "measure": any(each.call for each in request.programs),
+        _SEVERAL: len(request.workloads or request.programs) > 1,
+        _AROUND: any(each.service or each.shell_commands for each in request.programs),
+    }
+    for one, other in _EXCLUDING:
+        yield given[one] and given[other], f"{one} and {other} exclude each other: leave one out"
+
+
 def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
-    targets = request.workloads or request.programs
     yield (
         (request.workload is None) == (request.program is None),
         "give a workload (--workload NAME) or a program (-- PROGRAM), one of them",
@@ -210,19 +238,11 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         request.resume and request.out is None,
         "--resume needs the directory to go on with: give it with --out DIR",
     )
+    yield from _excluding(request)
     yield (
-        request.needs_rest and any(each.rest is None for each in targets),
+        request.needs_rest and not all(each.rest for each in request.workloads or request.programs),
         "--objective kept, --max-kept and --pareto throughput,kept read memory at rest, and "
         "nothing says how long it rests: give idle_s and rounds",
-    )
-    yield (
-        request.seeks_kept and len(targets) > 1,
-        "--objective kept is of one workload or program; tune for each alone",
-    )
-    yield (
-        bool(request.pareto) and request.seeks_kept,
-        f"--pareto {request.pareto!r} and --objective kept exclude each other; a front of "
-        "speed and memory at rest is --pareto throughput,kept",
     )
     goal = request.workload.goal if request.workload is not None else "throughput"
     yield (
@@ -232,47 +252,16 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         "--objective p99)",
     )
     yield (
-        bool(request.panel and request.pareto),
-        "--panel is for one winner, and --pareto proves several; leave one out",
-    )
-    yield (
         bool(request.panel and not request.division.panel_s),
         f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
         f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on",
     )
-    yield (
-        bool(request.max_rss or request.pareto or request.on)
-        and any(each.call for each in request.programs),
-        "max_rss, pareto and on are of programs that hztune starts itself; with measure leave them "
-        "out",
-    )
-    here = {
-        "--panel": request.panel,
-        "--prove-on": request.prove_on,
-        "several workloads or commands": len(targets) > 1,
-        "--server, --prepare, --cleanup, --check or --metric-cmd": any(
-            each.service or each.shell_commands for each in request.programs
-        ),
-    }
-    for name, is_given in here.items():
-        both = bool(request.on and is_given)
-        yield both, f"{name} and --on exclude each other: leave one out"
-
-
-def _mistakes_of_trace(request: TuneRequest) -> Iterator[tuple[bool, str]]:
-    """The same of a trace whose winner is to be proved on its program."""
     program = request.prove_on
     if program is None:
         return
     yield (
         len(request.workloads) != 1 or not trace_file.is_trace(request.workloads[0].name),
         "--prove-on is for one trace: hztune --workload trace:FILE --prove-on -- ./program",
-    )
-    for option, value in (("--pareto", request.pareto), ("--max-rss", request.max_rss)):
-        yield bool(value), f"--prove-on proves the speed of one winner; leave {option} out"
-    yield (
-        request.workloads[0].goal != "throughput",
-        "--prove-on proves the time of a program; leave --objective p99 out",
     )
     yield program.is_open, f"--prove-on: give the program itself, not {OPEN}"
     obstacle = loaded_program.inspect(program.argv[0]).obstacle

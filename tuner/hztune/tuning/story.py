@@ -120,7 +120,6 @@ class Story(ABC):
                 self.last.require_enough(self.control)
             calibrate(bench, self.control, CALIBRATED_BY, require_enough)
             self.calibration = assess(bench, *self.proof_plan())
-            bench.calibrated(self.calibration.floor, self.calibration.least_pairs)
             for line in self._seeing(self.calibration):
                 bench.reporter.say(line)
             require_enough(bench)
@@ -376,11 +375,7 @@ def _seen(proof: Proof) -> str:
     """The interval of a proof in words, or nothing when there is none."""
     if proof.interval is None:
         return ""
-    pairs = f"{proof.interval.pairs} pairs"
-    if proof.interval.pairs < proof.planned:
-        pairs = f"{proof.interval.pairs} of {proof.planned} planned pairs"
-        pairs += ", then the time was up" if proof.time_is_up else ""
-    return f": {proof.interval.text} on {pairs}"
+    return f": {proof.interval.text} on {proof.interval.pairs} pairs"
 
 
 # ---- a front -------------------------------------------------------------------------------------
