@@ -14,7 +14,7 @@ import pytest
 from hztune.blocks import Block, Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import SeveralExecutor, disturbance, launch, watch, whole
+from hztune.measure import SeveralExecutor, disturbance, launch, server, watch, whole
 from hztune.measure.alternate import BY_TURNS, without_strangers
 from hztune.measure.bench_program import bench_program
 from hztune.measure.disturbance import Watch
@@ -70,7 +70,7 @@ def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_ot
         ([""], "ok", ""),  # it was seen in an earlier block
     ):
         runs = (Run(None, wall_s=1.0, library=library) for library in libraries)
-        monkeypatch.setattr(whole, "time_once", lambda unit, runs=runs: next(runs))
+        monkeypatch.setattr(server, "time_once", lambda unit, runs=runs: next(runs))
         found = player.measure([CONTROL], role="aa", rounds=len(libraries), number=0).control
         assert (found.status, found.detail) == (status, detail)
         if status != "ok":
@@ -112,9 +112,9 @@ def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_
 def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch):
     spec, once = (
         WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], 1),
-        whole.time_once,
+        server.time_once,
     )
-    monkeypatch.setattr(whole, "time_once", lambda unit: replace(once(unit), rss_peak_kb=1))
+    monkeypatch.setattr(server, "time_once", lambda unit: replace(once(unit), rss_peak_kb=1))
     outcome = by_runs(bench_program(spec, seconds=0.05)).control
     assert outcome.rss_peak_kb == outcome.facts["rss_idle_kb"]
 
@@ -206,9 +206,9 @@ def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_p
 def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(monkeypatch):
     done = []
     passed = Watch.passed
-    monkeypatch.setattr(whole, "Watch", lambda: done.append("watch") or Watch())
+    monkeypatch.setattr(server, "Watch", lambda: done.append("watch") or Watch())
     monkeypatch.setattr(Watch, "passed", lambda self: done.append("stop") or passed(self))
-    monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
+    monkeypatch.setattr(server, "hook", lambda option, command, environment: done.append(option))
     by_runs(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
 

@@ -20,11 +20,11 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import examine, executors
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading
-from hztune.measure.examine import Finding, Tryout
+from hztune.measure.examine import Finding, Tryout, refuse_fixed_time
 from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, Service, can_have_networks, described
-from hztune.measure.server import refuse_fixed_time, with_port_and_dir
+from hztune.measure.server import with_port_and_dir
 from hztune.measure.whole import RunExecutor
 
 from .measured import CONTROL, PINNED

@@ -102,46 +102,25 @@ def trace_info(path: str | Path) -> dict[str, Any]:
     return told
 
 
-def cut_trace(
-    path: str | Path, output: str | Path, *, from_s: float | None = None, to_s: float | None = None
-) -> list[str]:
-    """Writes a part of a trace; returns what is to be said.
-
-    Blocks that live where the part begins are allocated there.
+def changed_trace(verb: str, path: str | Path, output: str | Path, **options: object) -> list[str]:
+    """Writes another form of a trace; returns what is to be said.
 
     Args:
+        verb: `cut`: a part of it, `from` and `to` so many seconds; blocks that live where the part
+            begins are allocated there. `anonymize`: it without the names of its program and
+            threads; with `round_sizes`, sizes become multiples of so many bytes, a power of two.
+            `convert`: plain text, or a trace, as `to` says.
         path: The trace.
         output: The one that is written.
-        from_s: Seconds at which the part begins; None: with the trace.
-        to_s: At which it ends; None: with the trace.
+        options: None: left out.
 
     Raises:
         UsageError: It is no trace, or cannot be written.
         HztuneError: Nothing is left of it.
     """
-    words = [] if from_s is None else ["--from", repr(from_s)]
-    words += [] if to_s is None else ["--to", repr(to_s)]
-    return _run("cut", path, "--output", str(output), *words)[1]
-
-
-def anonymize_trace(
-    path: str | Path, output: str | Path, *, round_sizes: int | None = None
-) -> list[str]:
-    """Writes a trace without the names of its program and threads; returns what is to be said.
-
-    With `round_sizes`, sizes become multiples of so many bytes, a power of two. UsageError: it is
-    no trace, or cannot be written.
-    """
-    words = [] if round_sizes is None else ["--round-sizes", str(round_sizes)]
-    return _run("anonymize", path, "--output", str(output), *words)[1]
-
-
-def convert_trace(path: str | Path, output: str | Path, *, form: str = "trace") -> list[str]:
-    """Writes a trace as plain text, or makes one; returns what is to be said.
-
-    UsageError: its form, or `form`, is not known. HztuneError: it cannot be written.
-    """
-    return _run("convert", path, "--output", str(output), "--to", form)[1]
+    given = {name.replace("_", "-"): one for name, one in options.items() if one is not None}
+    words = [word for name, one in given.items() for word in (f"--{name}", str(one))]
+    return _run(verb, path, "--output", str(output), *words)[1]
 
 
 def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:

@@ -65,14 +65,7 @@ if TYPE_CHECKING:
     from hztune.measure.program import named as named_programs
     from hztune.profile import dumps as profile_json
     from hztune.profile import load as load_profile
-    from hztune.recordings import (
-        anonymize_trace,
-        convert_trace,
-        cut_trace,
-        recorder_command,
-        trace_info,
-        trace_text,
-    )
+    from hztune.recordings import changed_trace, recorder_command, trace_info, trace_text
     from hztune.report import write as report
     from hztune.report import write_storage as optuna_storage
     from hztune.result.summary import summary_json as summary
@@ -92,10 +85,10 @@ _HOMES = {
 """The imports above, which type checkers carry out at once: name -> module and name there."""
 
 __all__ = [
-    "allocator_names", "allocators", "anonymize_trace", "assigned", "canary",
-    "canary_page", "canary_picture", "change_process", "changes",
+    "allocator_names", "allocators", "assigned", "canary",
+    "canary_page", "canary_picture", "change_process", "changed_trace", "changes",
     "command_of", "compare", "comparison_json", "comparison_text", "contenders",
-    "convert_trace", "cut_trace", "diagnose", "differences", "doctor", "due",
+    "diagnose", "differences", "doctor", "due",
     "environment", "examine", "export", "find_format", "formats", "govern",
     "governed_child", "group_lines", "history", "judge_canary", "load_profile", "machine",
     "metrics_server", "metrics_text", "named_programs", "optuna_storage", "parameters",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,38 +109,30 @@ def info_command(path: Path, as_json: bool) -> None:
     print_answer(as_json, told, api.trace_text(told))
 
 
-@trace_command.command("cut", params=[
-    _FILE, _OUTPUT,
-    option("--from SECONDS", "Where the part begins.", "from_s"),
-    option("--to SECONDS", "Where it ends.", "to_s"),
-])  # fmt: skip
-def cut_command(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
-    """Write a part of a trace.
+def _changing(verb: str, *options: click.Parameter, doc: str) -> None:
+    def command(path: Path, output: Path, **given: Any) -> None:
+        said = api.changed_trace(verb, path, output, **given)
+        print_lines((f"hztune: {line}" for line in said), err=True)
 
-    Blocks that are live where the part begins are allocated at its start.
-    """
-    _say(api.cut_trace(path, output, from_s=from_s, to_s=to_s))
+    params = [_FILE, _OUTPUT, *options]
+    trace_command.command(verb, cls=FilledCommand, params=params, help=doc)(command)
 
 
-@trace_command.command("anonymize", params=[
-    _FILE, _OUTPUT,
+_changing(
+    "cut",
+    option("--from SECONDS", "Where the part begins."),
+    option("--to SECONDS", "Where it ends."),
+    doc="Write a part of a trace.\n\nBlocks that are live where the part begins are allocated at "
+    "its start.",
+)
+_changing(
+    "anonymize",
     option("--round-sizes BYTES", "Round sizes up to multiples of BYTES, a power of two."),
-])  # fmt: skip
-def anonymize_command(path: Path, output: Path, round_sizes: int | None) -> None:
-    """Write a trace without the names of its program and of its threads.
-
-    Sizes, times, and the thread that freed each block stay.
-    """
-    _say(api.anonymize_trace(path, output, round_sizes=round_sizes))
-
-
-@trace_command.command("convert", cls=FilledCommand, params=[
-    _FILE, _OUTPUT, option("--to FORM", "trace or text.", "form", default="trace"),
-])  # fmt: skip
-def convert_command(path: Path, output: Path, form: str) -> None:
-    """Write a trace as plain text, or make one of that or of an interrupted recording."""
-    _say(api.convert_trace(path, output, form=form))
-
-
-def _say(lines: Sequence[str]) -> None:
-    print_lines((f"hztune: {line}" for line in lines), err=True)
+    doc="Write a trace without the names of its program and of its threads.\n\nSizes, times, and "
+    "the thread that freed each block stay.",
+)
+_changing(
+    "convert",
+    option("--to FORM", "trace or text.", default="trace"),
+    doc="Write a trace as plain text, or make one of that or of an interrupted recording.",
+)

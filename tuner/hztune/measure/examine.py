@@ -22,11 +22,12 @@ from statistics import fmean
 
 from hztune import process
 from hztune.blocks import Arm
+from hztune.errors import HztuneError
 from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace, nothing_met
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, placeholders
-from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S, refuse_fixed_time
+from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S
 from hztune.measure.turns import LONGEST_TURN_MS, THREAD_MS
 from hztune.measure.watch import Holdings
 
@@ -68,6 +69,12 @@ _BUSY = 0.9
 _MOST_SERVERS = 8
 """Copies of a server that must fit into memory: as many as a large block has arms. What is compared
 by turns is not what is compared by runs, and a study must not mix them."""
+
+_LONGER = 1.25
+"""How much longer a load takes, at least, where the server stands still half of the time."""
+
+_LESS = 0.75
+"""How much less a server works, at least, in the same time if it stands still for half of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +340,20 @@ def _server_s(runs: Sequence[Run]) -> float:
 def _refuse_fixed_time(alone: Run, copies: Sequence[Run]) -> None:
     alive_s = fmean(copy.alive_s for copy in copies)
     refuse_fixed_time(alone.alive_s, alive_s, _server_s(copies) / _server_s([alone]))
+
+
+def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
+    """Refuses a load whose time says nothing of the server, where only that is measured.
+
+    `longer_s`: its time where the server stood still half of the time; `worked`: the server's CPU
+    time there, as a share. Others may make any time longer, but do no work for the server.
+    """
+    if longer_s < _LONGER * alone_s and worked < _LESS:
+        raise HztuneError(
+            f"--load takes {alone_s:.3g} s, and {longer_s:.3g} s where the server stands still for "
+            "half of the time: its time says nothing of the server; give --metric-regex or "
+            "--metric-cmd for a number that it prints, or a load of a fixed number of requests"
+        )
 
 
 def _idle(runs: Sequence[Run], pace: Pace) -> float:

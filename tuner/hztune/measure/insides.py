@@ -25,9 +25,9 @@ from hztune.allocator import (
 )
 from hztune.allocator.live import ProcessMemory
 from hztune.measure.identity import AllocatorIdentity
-from hztune.measure.launch import Run, Unit, time_once
-from hztune.measure.program import Program, hook
-from hztune.measure.server import LOAD_SPAN_S, serve_once, with_port_and_dir
+from hztune.measure.launch import Run, Unit
+from hztune.measure.program import Program
+from hztune.measure.server import LOAD_SPAN_S, run_once
 from hztune.measure.watch import visiting
 
 _FIRST_S = 0.001
@@ -108,12 +108,9 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     said: dict[str, str] = {}
     for adapter in filter(None, map(inside.adapter_of, names)):
         said |= adapter.saying()
-    with with_port_and_dir(replace(program, span_s=LOAD_SPAN_S)) as here:
-        hook("--prepare", here.prepare, base)
-        with mapped_files() as files:
-            unit = Unit(here, base, said, lambda running: None, here.timeout_s)
-            run = serve_once(unit) if here.service else time_once(unit)
-        hook("--cleanup", here.cleanup, base)
+    program = replace(program, span_s=LOAD_SPAN_S)
+    with mapped_files() as files:
+        run = run_once(Unit(program, base, said, lambda running: None, program.timeout_s))
     return list(files), run
 
 

@@ -16,7 +16,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,7 @@ class Run:
     number: int = 0  # from 0
     position: int = 0  # its place in the first of its rounds
     start_ns: int = 0  # when it began, CLOCK_MONOTONIC nanoseconds
+    passed: Mapping[str, int] = field(default_factory=dict)  # on the machine meanwhile
     alive_s: float = 0.0  # from then to its end, the turns of others included, seconds
     turns: int = 0  # how many it had
     awake: int = 0  # at the end of how many of them a thread ran or wanted to

@@ -30,14 +30,24 @@ from hztune import artifacts, process
 from hztune.allocator import live
 from hztune.errors import HztuneError
 from hztune.files import scratch_folder, text_or_empty
+from hztune.measure.disturbance import Watch
 from hztune.measure.identity import Fault
-from hztune.measure.launch import ENDED_AT_REST, Launch, Run, Unit, launched
+from hztune.measure.launch import (
+    ENDED_AT_REST,
+    Launch,
+    Run,
+    Unit,
+    launched,
+    rest_once,
+    time_once,
+)
 from hztune.measure.program import (
     OUTPUT_BYTES,
     TOO_MUCH,
     Program,
     Service,
     filled,
+    hook,
     placeholders,
 )
 from hztune.measure.watch import MemoryWatch, port_in_words, ports_of, tree_cpu_ns
@@ -58,12 +68,6 @@ LOAD_SPAN_S = 2.0  # how long a load is left alone that goes on until it is told
 _ASK_AGAIN = 4  # times the span is gone: it is told again; Python loses a SIGINT as it starts
 
 LOAD_PATIENCE_S = 20.0  # a load that prints a number and takes longer is told to end, as a trial
-
-_LONGER = 1.25
-"""How much longer a load takes, at least, where the server stands still half of the time."""
-
-_LESS = 0.75
-"""How much less a server works, at least, in the same time if it stands still for half of it."""
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT = 10_000
@@ -106,6 +110,22 @@ def serve_once(
     told = {name: getattr(run, name) for name in OF_SERVER}
     fault = used.fault if status == "interrupted" else ended_by_itself(run)
     return replace(used, fault=fault, cpu_ns=run.cpu_ns, **told)
+
+
+def run_once(unit: Unit, rest: RestPlan | None = None) -> Run:
+    """Runs a program between its hooks, a server with its load, and what passed meanwhile."""
+    with with_port_and_dir(unit.program) as program:
+        unit = replace(unit, program=program)
+        hook("--prepare", program.prepare, unit.base)
+        watch, began_ns = Watch(), time.monotonic_ns()
+        if program.service is not None:
+            run = serve_once(unit, rest=rest)
+        else:
+            run = rest_once(unit) if rest else time_once(unit)
+        alive_s = 1e-9 * (time.monotonic_ns() - began_ns)
+        run = replace(run, start_ns=began_ns, alive_s=alive_s, passed=watch.passed())
+        hook("--cleanup", program.cleanup, unit.base)
+    return run
 
 
 def _used(launch: Launch, unit: Unit, rest: RestPlan | None) -> Run:
@@ -160,20 +180,6 @@ def under_load(server: process.Child, unit: Unit) -> Run:
 def ended_when_told(code: int) -> bool:
     """Whether an exit status, or minus a signal, is that of a load that ended as it was told to."""
     return code in (0, -signal.SIGINT, 128 + signal.SIGINT)
-
-
-def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
-    """Refuses a load whose time says nothing of the server, where only that is measured.
-
-    `longer_s`: its time where the server stood still half of the time; `worked`: the server's CPU
-    time there, as a share. Others may make any time longer, but do no work for the server.
-    """
-    if longer_s < _LONGER * alone_s and worked < _LESS:
-        raise HztuneError(
-            f"--load takes {alone_s:.3g} s, and {longer_s:.3g} s where the server stands still for "
-            "half of the time: its time says nothing of the server; give --metric-regex or "
-            "--metric-cmd for a number that it prints, or a load of a fixed number of requests"
-        )
 
 
 def answers(
@@ -254,29 +260,21 @@ def with_port_and_dir(program: Program) -> Iterator[Program]:
 
 
 def _free_port() -> int:
-    """A port on which nothing listens and which no outgoing connection gets by chance.
+    """A port that a server could take on any address, and no outgoing connection gets by chance.
 
     Drawn at random, so that two processes hardly find the same one; outside the kernel's own
     choices, unless they are nearly all ports.
     """
     first = int((text_or_empty(_EPHEMERAL).split() or ["0"])[0])
     end = first if first >= _FIRST_PORT + _LEAST_PORTS else _LAST_PORT + 1
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     for _ in range(_TRIES):
-        port = _PORTS.randrange(_FIRST_PORT, end)
-        if _is_free(port):
-            return port
+        place = ("", _PORTS.randrange(_FIRST_PORT, end))
+        with contextlib.suppress(OSError):
+            socket.create_server(place, family=family, dualstack_ipv6=both).close()
+            return place[1]
     raise HztuneError(
         f"{_TRIES} ports from {_FIRST_PORT} to {end - 1} were tried for {{port}}, and each is in "
         "use; end what holds them"
     )
-
-
-def _is_free(port: int) -> bool:
-    """Whether a server could take a port, whichever address it binds."""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        with socket.create_server(("", port), family=family, dualstack_ipv6=both):
-            return True
-    except OSError:
-        return False

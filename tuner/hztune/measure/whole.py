@@ -28,9 +28,9 @@ from hztune.machine import timed_window
 from hztune.measure import Accounting, Executor, disturbance
 from hztune.measure.disturbance import Watch, repeats
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
-from hztune.measure.launch import Run, Unit, rest_once, time_once
-from hztune.measure.program import Program, hook
-from hztune.measure.server import serve_once, with_port_and_dir
+from hztune.measure.launch import Run, Unit
+from hztune.measure.program import Program
+from hztune.measure.server import run_once
 from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
@@ -300,7 +300,7 @@ class RunExecutor(BlockExecutor):
         self, index: int, part: Part, place: tuple[int, int], seed: int, rng: random.Random
     ) -> None:
         """Runs an arm; `place` is the round, and the position in it."""
-        began_ns, length_ns, passed, run = self._run(part, seed, rng, counts=True)
+        run = self._run(part, seed, rng, counts=True)
         rate = self._rate(part, run)
         if isinstance(rate, Fault):
             part.fault = rate
@@ -310,36 +310,22 @@ class RunExecutor(BlockExecutor):
             rested = replace(run.rested, speed=run.rested.speed or rate)
             run, memory_kb = replace(run, rested=rested), rested.kept_kb
             rate = 1.0 / rested.kept_kb if self.program.seeks_kept else rested.speed
-        evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=memory_kb, **passed)
+        evidence = Evidence(cpu_ns=run.cpu_ns, rss_kb=memory_kb, **run.passed)
         cores = len(os.sched_getaffinity(0))
         threads = self.program.threads or cores + 1
-        disturbed = disturbance.causes(evidence, length_ns, threads, cores)
-        self._enter(index, part, run, (*place, began_ns), rate, evidence, disturbed)
+        disturbed = disturbance.causes(evidence, round(1e9 * run.alive_s), threads, cores)
+        self._enter(index, part, run, (*place, run.start_ns), rate, evidence, disturbed)
 
-    def _run(
-        self, part: Part, seed: int, rng: random.Random, *, counts: bool = False
-    ) -> tuple[int, int, dict[str, int], Run]:
-        """Runs an arm between its hooks; when, how long (ns), what passed meanwhile, the run."""
-        own = replace(self._own(part), has_network=False)  # one server at a time needs none
-        with with_port_and_dir(own) as program:
-            unit = self._unit(part, program, seed, rng, self.limit_s())
-            rest = program.rest if counts else None
-            hook("--prepare", program.prepare, self.identity.base)
-            watch, began_ns = Watch(), time.monotonic_ns()
-            if program.service is not None:
-                run = serve_once(unit, rest=rest)
-            else:
-                run = rest_once(unit) if rest else time_once(unit)
-            length_ns, passed = max(1, time.monotonic_ns() - began_ns), watch.passed()
-            run = self._noted(part, run)
-            hook("--cleanup", program.cleanup, self.identity.base)
-        return began_ns, length_ns, passed, run
+    def _run(self, part: Part, seed: int, rng: random.Random, *, counts: bool = False) -> Run:
+        program = replace(self._own(part), has_network=False)  # one server at a time needs none
+        unit = self._unit(part, program, seed, rng, self.limit_s())
+        return self._noted(part, run_once(unit, program.rest if counts else None))
 
     def _uncounted(self, parts: list[Part], rng: random.Random) -> Run:
         """Runs the first arm that can run, and enters nothing."""
         for part in parts:
             if part.fault is None:
-                return self._run(part, rng.randrange(SEEDS), rng)[-1]
+                return self._run(part, rng.randrange(SEEDS), rng)
         return Run(parts[0].fault)
 
     def _warm_up(self, parts: list[Part], rng: random.Random) -> float:
@@ -365,18 +351,18 @@ class CallExecutor(RunExecutor):
 
     _raised: BaseException | None = None  # by its last call
 
-    def _run(
-        self, part: Part, seed: int, rng: random.Random, *, counts: bool = False
-    ) -> tuple[int, int, dict[str, int], Run]:
+    def _run(self, part: Part, seed: int, rng: random.Random, *, counts: bool = False) -> Run:
         watch, began_ns = Watch(), time.monotonic_ns()
         value = self._called({**self.identity.base, **self._padded(part, rng)})
-        length_ns, passed = max(1, time.monotonic_ns() - began_ns), watch.passed()
+        took_s, passed = 1e-9 * max(1, time.monotonic_ns() - began_ns), watch.passed()
         fault = value if isinstance(value, Fault) else None
         if fault is not None and part.is_control:  # its block is not kept: a later session has it
             why = "mend it first: without the control nothing can be compared"
             raise HztuneError(f"{fault.detail}; {why}") from self._raised
-        run = Run(fault, os.getpid(), length_ns * 1e-9, stdout=str(value))
-        return began_ns, length_ns, passed, run
+        return Run(
+            fault, os.getpid(), took_s, stdout=str(value), start_ns=began_ns, alive_s=took_s,
+            passed=passed,
+        )  # fmt: skip
 
     def _called(self, environment: dict[str, str]) -> float | Fault:
         """What the function returned, if that is a measurement."""

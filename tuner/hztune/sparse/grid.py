@@ -2,13 +2,11 @@
 
 An *axis* is one parameter with its few levels in order. A configuration is a row of level numbers,
 with UNCHANGED where the parameter has its default. Every axis is a *group* of features, one for
-each level; so is every pair of axes that were changed together. What trials tell, their values and
-attributes, is judged one by one: a refusal names the trial, says what it holds and what is legal.
+each level; so is every pair of axes that were changed together.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -233,8 +231,6 @@ units, where there is one (above 0: it does)."""
 
 FAR = -0.35  # log ratio below which it does not matter how slow a configuration is
 
-MOST_LOG_RATIO = 100.0  # values beyond it, either way, are no log ratios
-
 _USUAL_VARIANCE = 0.04**2
 _LEAST_VARIANCE = 1e-12  # what is measured more finely counts as if it were measured so
 
@@ -252,45 +248,18 @@ class Told(NamedTuple):
 
     @classmethod
     def of(cls, trial: FrozenTrial, variances: Variances | None) -> Told:
-        """Judges a trial; ValueError: it tells what is not legal.
+        """What a trial tells.
 
         `variances`: None: the attribute VARIANCE says them, one for each objective or one for all.
         """
-        block = trial.user_attrs.get(BLOCK, trial.number)
-        if not isinstance(block, int):
-            raise _refused(trial, BLOCK, block, "a whole number")
-        values = [float(each) for each in trial.values]
-        values[0] = max(FAR, values[0])
-        for value, given in zip(values, trial.values, strict=True):
-            if not abs(value) <= MOST_LOG_RATIO:
-                raise ValueError(
-                    f"trial {trial.number} has the value {given!r}; legal is the log ratio to the "
-                    f"control, at most {MOST_LOG_RATIO:g} either way (0: as good as it)"
-                )
-        excess: Any = trial.user_attrs.get(EXCESS)
-        is_one = _is_number(excess) and abs(excess) <= MOST_LOG_RATIO
-        if EXCESS in trial.user_attrs and not is_one:
-            legal = f"the log ratio to the limit, at most {MOST_LOG_RATIO:g} either way"
-            raise _refused(trial, EXCESS, excess, legal)
-        kind = "block" if BLOCK in trial.user_attrs else "alone"
-        return cls(block, (kind, block), values, _variances_of(trial, variances), excess)
-
-
-def _variances_of(trial: FrozenTrial, told: Variances | None) -> list[float]:
-    count = len(trial.values)
-    stated: Any = trial.user_attrs.get(VARIANCE, _USUAL_VARIANCE) if told is None else told(trial)
-    found = [stated] * count if _is_number(stated) else stated
-    is_some = isinstance(found, list | tuple) and len(found) == count
-    if not is_some or not all(_is_number(each) and 0.0 < each < math.inf for each in found):
-        raise _refused(trial, VARIANCE, stated, "a number above 0, or one for each objective")
-    return [max(_LEAST_VARIANCE, each) for each in found]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _refused(trial: FrozenTrial, name: str, value: Any, legal: str) -> ValueError:
-    return ValueError(
-        f"the attribute {name!r} of trial {trial.number} is {value!r}; legal is {legal}"
-    )
+        told = trial.user_attrs
+        block, kind = told.get(BLOCK, trial.number), "block" if BLOCK in told else "alone"
+        stated = told.get(VARIANCE, _USUAL_VARIANCE) if variances is None else variances(trial)
+        each: Any = stated if isinstance(stated, list | tuple) else [stated] * len(trial.values)
+        return cls(
+            block,
+            (kind, block),
+            [max(FAR, trial.values[0]), *trial.values[1:]],
+            [max(_LEAST_VARIANCE, one) for one in each],
+            told.get(EXCESS),
+        )

@@ -24,7 +24,7 @@ from hztune.measure.program import Program, hook
 from hztune.measure.server import answers, serve_once, under_load, with_port_and_dir
 from hztune.measure.watch import MemoryWatch, ports_of, tree_cpu_ns, tree_faults, tree_memory
 from hztune.progress import Reporter
-from hztune.recordings import cut_trace, recorder_command, trace_info
+from hztune.recordings import changed_trace, recorder_command, trace_info
 from hztune.rests import RestPlan
 
 _PAUSE_S = 0.01
@@ -227,7 +227,7 @@ def _record(program: Program, seen: _Look) -> None:
             told = trace_info(trace) if trace.exists() else None
             if told and again.load_ns > told["notes"]["start_ns"]:
                 to_s = 1e-9 * (again.load_ns - told["notes"]["start_ns"])
-                cut_trace(trace, folder / "before", to_s=to_s)
+                changed_trace("cut", trace, folder / "before", to=to_s)
                 before = trace_info(folder / "before")  # what a server called before its load
     except HztuneError as error:
         seen.sight.unseen = str(error)
