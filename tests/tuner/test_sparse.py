@@ -198,31 +198,6 @@ def begun(value=0.1, **attributes):
     return study
 
 
-<<<<<<< HEAD
-BAD_ATTRIBUTES = {
-    VARIANCE: (
-        "a number above 0, or one for each objective",
-        (0.0, -1.0, "0.1", None, [], [0.1, 0.1], {"x": 1}, math.nan),
-    ),
-    BLOCK: ("a whole number", ("one", 1.5, None, [1])),
-    EXCESS: ("the log ratio to the limit", ("much", None, math.nan, math.inf)),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ATTRIBUTES)
-def test_an_attribute_of_a_wrong_kind_is_refused_with_its_trial(name):
-    legal, values = BAD_ATTRIBUTES[name]
-    for value in values:
-        study = begun(**{name: value})
-        with pytest.raises(ValueError, match=f"'{name}' of trial 1 is .*legal is {legal}"):
-            study.ask(SPACE)
-=======
-@pytest.mark.parametrize("value", [1, [0.01], [1], 1e-300])
-def test_a_variance_is_a_number_or_one_for_each_objective(value):
-    assert begun(**{VARIANCE: value}).ask(SPACE).params
->>>>>>> b2ce763e (Run a program between its hooks in one place; let a sampler's trials be what they say)
-
-
 BAD_SPACES = {
     "'x' is .*legal are categories and whole numbers": (FloatDistribution(0.0, 1.0), 0.5),
     "at most 64": (IntDistribution(0, 1000), 0),
