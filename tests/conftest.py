@@ -191,13 +191,19 @@ def core_tests(as_it_stands: Build) -> Path:
 @pytest.fixture
 def hztune(core_build: Path, tmp_path: Path) -> Run:
     """Runs hztune in a process of its own, in an empty directory, on the core as it stands."""
-    return _runner(core_build, tmp_path)
 
+    def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hztune", *map(str, words)],
+            env={**os.environ, "HZTUNE_CORE": str(core_build), "NO_COLOR": "1", **variables},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUN_DEADLINE_S,
+        )
 
-@pytest.fixture(scope="module")
-def hztune_once(core_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same for what a module's tests share."""
-    return _runner(core_build, tmp_path_factory.mktemp("shared"))
+    return run
 
 
 @pytest.fixture
@@ -227,21 +233,6 @@ def hztune_here(
         capfd.readouterr()
         status = status_of([*map(str, words)])
         return subprocess.CompletedProcess(words, status, *capfd.readouterr())
-
-    return run
-
-
-def _runner(core: Path, folder: Path) -> Run:
-    def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hztune", *map(str, words)],
-            env={**os.environ, "HZTUNE_CORE": str(core), "NO_COLOR": "1", **variables},
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=RUN_DEADLINE_S,
-        )
 
     return run
 

@@ -41,7 +41,6 @@ TWO_KNOBS = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.
 
 Simulate = Callable[..., VirtualClock]
 MakeProfile = Callable[..., Profile]
-MakeBench = Callable[..., Workbench]
 
 
 def _proc_files(name: str) -> Iterator[tuple[int, bytes]]:
@@ -272,12 +271,6 @@ def toy_space(toy_params, tmp_path_factory) -> Space:
     path = tmp_path_factory.mktemp("toy") / "toy.toml"
     path.write_text(TOY_SPACE)
     return load(path, toy_params, check=lambda config: None)
-
-
-@pytest.fixture(scope="session")
-def make_bench() -> MakeBench:
-    """Makes a bench that measures a landscape on a virtual clock."""
-    return bench_of
 
 
 class Listener(Reporter):

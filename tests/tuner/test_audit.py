@@ -53,6 +53,7 @@ D1   tuner/test_choice.py         what returns memory is tried first where the d
 D2   tuner/test_processes.py      the agent knows what gives malloc to a program at a fixed
 D3   tuner/test_export.py         a file says what it gains and undoes
 D4   tuner/test_choice.py         the unchanged program in another word is not searched
+D4   tuner/test_choice.py         what the unchanged program is already is not searched
 D5   tuner/test_suggest.py        of a server only what its load does is counted
 D6   -  the command with that budget is gone; a study searches every allocator unless told
 D7   tuner/test_tune.py           a budget is searched with or refused at the start

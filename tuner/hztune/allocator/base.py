@@ -256,6 +256,17 @@ class Adapter:
                     f"{self.name} was asked for {name}={asked} but {answer}; {_LOOK}"
                 )
 
+    def is_left_by(self, environment: Mapping[str, str], installed: Installed) -> bool:
+        """Whether variables say nothing to it, or no more than its defaults."""
+        usual = {each.name: each.default for each in self.knobs(installed)}
+        others = {name.upper() for name in self.disturbing(environment)} & set(self.table.others)
+        try:
+            asked = self.requested(environment, installed)
+            is_known = len(self.requests(environment)) == len(asked)
+        except WrongConfiguration:
+            return False
+        return is_known and not others and all(usual[name] == asked[name] for name in asked)
+
     def is_left(self, name: str, value: Value) -> bool:
         return value == AUTO and name not in self.table.own_auto
 

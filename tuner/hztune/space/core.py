@@ -126,9 +126,9 @@ class Space(_Parts):
         return (self,)
 
     @property
-    def unchanged(self) -> str:
-        """The allocator whose defaults are the control."""
-        return self.allocator
+    def unchanged(self) -> frozenset[str]:
+        """The allocators whose defaults are the control."""
+        return frozenset({self.allocator})
 
     @property
     def control(self) -> Arm:
@@ -248,7 +248,7 @@ class Choice(_Parts):
     """The configurations of several allocators; the unchanged program is their control."""
 
     parts: tuple[Space, ...]  # in the order in which they are first measured
-    unchanged: str = ""  # on which the unchanged program runs with its defaults; "": none of them
+    unchanged: frozenset[str] = frozenset()  # those whose defaults are the unchanged program
 
     @property
     def control(self) -> Arm:
@@ -256,7 +256,7 @@ class Choice(_Parts):
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        defaults = (part.control for part in self.parts if part.allocator != self.unchanged)
+        defaults = (part.control for part in self.parts if part.allocator not in self.unchanged)
         return (*defaults, *_in_turn([part.starts for part in self.parts]))
 
     @property

@@ -124,7 +124,6 @@ class LossLimit:
         ]
 
     def name_of(self, part: int) -> str:
-        """What a workload is called, by its index."""
         return self.workloads[part] if self.workloads else f"workload {part + 1}"
 
 

@@ -142,10 +142,6 @@ class Proposer:
     def allocator(self) -> str:
         return self._space.allocator
 
-    @property
-    def has_dimensions(self) -> bool:
-        return bool(self._space.dimensions)
-
     def outlook(self) -> Floats:
         """What new configurations may come to, see `SparseSampler.outlook`."""
         self._catch_up()

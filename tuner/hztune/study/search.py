@@ -165,7 +165,7 @@ class Search:
                 self.bench.ledger,
                 seed=self.seed,
                 objectives=self.goal.objectives,
-                is_control=part.allocator == self.space.unchanged,
+                is_control=part.allocator in self.space.unchanged,
                 sampler=sampler_named(self.sampler, self.seed),
             )
             for part in self.space.parts
@@ -274,7 +274,7 @@ class Search:
         row, refused = self._shortest(arm, (0.0,))
         if row is None:
             return (arm,)
-        is_control = arm.allocator == self.space.unchanged
+        is_control = arm.allocator in self.space.unchanged
         proposer = self._proposers[arm.allocator]
         return chain(proposer, row, refused, is_control=is_control, most=most)
 
@@ -286,7 +286,7 @@ class Search:
     def _shortest(self, arm: Arm, slack: Sequence[float]) -> tuple[LevelRow | None, set[LevelRow]]:
         """See `finalist.shortest`; and what is out of that allocator."""
         refused = {self._row(each) for each in self._out() if each.allocator == arm.allocator}
-        is_control = arm.allocator == self.space.unchanged
+        is_control = arm.allocator in self.space.unchanged
         proposer = self._proposers[arm.allocator]
         return shortest(proposer, arm, refused, is_control=is_control, slack=slack), refused
 
@@ -400,7 +400,7 @@ class Search:
     def _shared_out(self, count: int) -> dict[str, int]:
         """Slots of a block for each allocator, by what it promises; a leader has one at least."""
         chances = self._chances()
-        names = [name for name in chances if self._proposers[name].has_dimensions]
+        names = [name for name in chances if self.space.part(name).dimensions]
         leaders = [name for name in self.goal.leaders(self) if name not in names]
         if not names or count <= 0:
             return dict.fromkeys(leaders[:count], count)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hztune import allocator, space
 from hztune.allocator import Installed, inside
@@ -60,13 +62,8 @@ class TuneTarget:
     provider: Installed | None = None
     rests: bool = False  # whether memory at rest is judged
     keeping: bool = False  # whether settings are tried with which freed memory is never returned
-    # what the user has set for allocators, which the unchanged program runs with
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
-def asks_inside(wanted: Sequence[str]) -> bool:
-    """Whether what a program brings matters to the choice between these allocators."""
-    return any(name == ANY_ALLOCATOR or name.startswith(inside.ANY) for name in wanted)
+    variables: Mapping[str, str] = field(default_factory=dict)  # that the unchanged program has
+    linked: Collection[Path] = ()  # the libraries that its loader finds for it
 
 
 def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> AllocatorChoice:
@@ -88,10 +85,22 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
     parts = [_space_of(each, "", target) for each in chosen]
-    base = target.provider.name if target.provider is not None else "glibc"
-    is_set = any(name in target.settings for name in allocator.get(base).variables())
-    choice = Choice(tuple(parts), unchanged="" if is_set else base)
-    return AllocatorChoice(chosen, missing, choice, left_out)
+    unchanged = frozenset(each.name for each in chosen if _is_unchanged(each, target))
+    return AllocatorChoice(chosen, missing, Choice(tuple(parts), unchanged), left_out)
+
+
+def _is_unchanged(each: Installed, target: TuneTarget) -> bool:
+    """Whether with its defaults the program loads and is told what it does today."""
+    adapter, library = allocator.get(each.name), {each.preload, os.path.realpath(each.path)}
+    words = target.variables.get("LD_PRELOAD", "").replace(":", " ").split()
+    today = {os.path.realpath(word) if "/" in word else word for word in words}
+    loaded = today.union(map(os.path.realpath, target.linked))
+    return (
+        not (each.preload and library.isdisjoint(loaded))
+        and today <= library.union(adapter.preloads(each))
+        and adapter.is_left_by(target.variables, each)
+        and all(allocator.get(p.name).is_left_by(target.variables, p) for p in target.inside)
+    )
 
 
 def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, str]:

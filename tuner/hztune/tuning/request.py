@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from hztune.rests import DEFAULT_IDLE_S, MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
 from hztune.study.calibration import PANEL_LEAST_S, PANEL_SHARE, Division
 from hztune.study.limits import OF_LOAD, LossLimit, MemoryLimit, memory_limit
-from hztune.tuning.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
+from hztune.tuning.candidates import ANY_ALLOCATOR, AllocatorChoice, TuneTarget, candidates
 from hztune.workload import Goal, WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
@@ -191,7 +192,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         target,
         rests=request.needs_rest,
         keeping=request.allow_keeping,
-        settings=user_settings(),
+        variables=os.environ,
     )
     found = candidates(request.allocators, request.space, target)
     max_loss = _max_loss(request)
@@ -309,7 +310,8 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
     provider = next((each.provider for each, _ in seen if each.provider is not None), None)
     obstacle = next((each.obstacle for each, _ in seen if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in seen for line in lines))
-    return TuneTarget(_MANY_THREADS, parts, obstacle, provider), remarks
+    linked = [path for path in first.linked if all(path in other.linked for other in others)]
+    return TuneTarget(_MANY_THREADS, parts, obstacle, provider, linked=linked), remarks
 
 
 def _program_target(
@@ -326,7 +328,7 @@ def _program_target(
     if found.gains_rights:
         raise UsageError(str(found.obstacle))
     parts: tuple[Installed, ...] = ()
-    if asks_inside(wanted):
+    if any(name == ANY_ALLOCATOR or name.startswith(inside.ANY) for name in wanted):
         parts = insides.of_run(program, look_s) if look_s else insides.of_file(program)
     elif found.obstacle is not None or "glibc" in wanted:
         parts = insides.of_file(program)
@@ -334,7 +336,8 @@ def _program_target(
     if parts:
         remarks = (*found.of_scripts, *map(insides.sentence, parts))
     provider = insides.provider_of(program, parts)
-    return TuneTarget(_MANY_THREADS, parts, found.obstacle, provider), remarks
+    linked = loaded_program.libraries(found.program)
+    return TuneTarget(_MANY_THREADS, parts, found.obstacle, provider, linked=linked), remarks
 
 
 def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
