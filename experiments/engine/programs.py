@@ -31,7 +31,7 @@ from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.examine import Finding, Tryout
-from hztune.measure.executors import program_identity
+from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import Program
 from hztune.measure.whole import RunExecutor
 from hztune.process import Child
@@ -139,7 +139,7 @@ def program_of(case: Case, work: Path) -> Program:
 def executor_of(kind: type[Whole], case: Case, program: Program) -> Whole:
     """What measures a program by turns or by runs."""
     with environment(case):  # the identity holds the variables that all processes get
-        identity = program_identity(program)
+        identity = AllocatorIdentity(program.argv[0])
     memory_mb = int(Machine.here().memory_gib * 1024)
     return kind(program, seed=1, identity=identity, memory_mb=memory_mb)
 

@@ -34,7 +34,6 @@ from hztune.comparing.contenders import COMMAND, FileIdentity
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.examine import Tryout
-from hztune.measure.executors import program_identity
 from hztune.measure.program import OPEN, Program
 
 sys.path.insert(0, str(HERE.parent / "programs"))
@@ -204,7 +203,7 @@ def measure(
     percents = PERCENTS["server" if is_server else "program"]
     arms = [arm_of(percent) for percent in (0, *percents)]
     with environment(case):  # the identity holds the variables that all processes get
-        identity = FileIdentity((), program_identity(program_of(case, work)))
+        identity = FileIdentity((), program_of(case, work).argv[0])
     memory_mb = int(Machine.here().memory_gib * 1024)
     turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     ratios: dict[int, list[float]] = {percent: [] for percent in percents}

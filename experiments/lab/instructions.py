@@ -15,7 +15,7 @@ from typing import Any
 from hztune import process
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
-from hztune.measure.identity import Fault, IdentityCheck
+from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.workload import WorkloadSpec
 from lab.definition import INSTRUCTIONS
 
@@ -26,13 +26,15 @@ _DEADLINE_S = 300.0
 _SEED = 1
 
 
-def count(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck) -> dict[str, int]:
+def count(spec: WorkloadSpec, arm: Arm, proof: AllocatorIdentity) -> dict[str, int]:
     """Returns the counters of INSTRUCTIONS for a workload with one thread under an arm."""
     less, more = (_run(spec, arm, proof, ops) for ops in (OPERATIONS, 2 * OPERATIONS))
     return {INSTRUCTIONS.count: more[1] - less[1], INSTRUCTIONS.per: more[0] - less[0]}
 
 
-def _run(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck, operations: int) -> tuple[int, int]:
+def _run(
+    spec: WorkloadSpec, arm: Arm, proof: AllocatorIdentity, operations: int
+) -> tuple[int, int]:
     """Returns the operations and the instructions of one run."""
     prepared = proof.prepare(arm)
     if isinstance(prepared, Fault):

@@ -25,8 +25,6 @@ from hztune.comparing import comparison
 from hztune.comparing.contenders import COMMAND, FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.executors import program_identity
-from hztune.measure.program import Program
 from hztune.profile import AllocatorId
 from hztune.result import Decision
 from hztune.store.log import recording
@@ -77,7 +75,7 @@ def test_a_profile_of_one_inside_takes_part(make_profile, tmp_path):
     profile.save(make_profile({"narenas": 2}, allocator=identity, cautions=()), path)
     (side,) = api.contenders([str(path)])
     assert (side.name, side.inside) == ("frames", identity.as_installed())
-    prepared = FileIdentity([side], program_identity(Program(("true",)), [identity.as_installed()]))
+    prepared = FileIdentity([side], "true", [identity.as_installed()])
     made = prepared.prepare(side.arm)
     assert isinstance(made, dict) and "narenas:2" in made["_RJEM_MALLOC_CONF"]
 

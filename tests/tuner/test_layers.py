@@ -30,7 +30,7 @@ PYTHON_LEVELS = [frozenset(row.split()) for row in (
     "attach doctor machine_diff measure progress recordings space stats store",
     "sparse",
     "allocator blocks profile workload",
-    "machine params quota rests trace_file",
+    "machine params quota rests",
     "schema",
     "files gc_freeze interrupt process prometheus",
     "arguments artifacts",

@@ -1,27 +1,30 @@
 """The workloads: what hz-bench says it has, and one of them chosen with its parameters.
 
-hz-bench owns every fact (names, parameters, ranges, settings); this file only asks, and refuses
-what it does not know before anything is started.
+hz-bench owns every fact (names, parameters, ranges, settings, what a trace holds); this file only
+asks, and refuses what it does not know before anything is started.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from msgspec import convert
 
-from hztune import artifacts, process, trace_file
+from hztune import artifacts, process
 from hztune.arguments import key_value, listed, split_workload, workload_name
 from hztune.errors import HztuneError, UsageError, did_you_mean
+from hztune.files import sha256_of
 from hztune.params import Param, Value, parse
 from hztune.quota import Quota
 from hztune.rests import RestPlan
-from hztune.trace_file import TraceFile
+from hztune.schema import as_word
 
 Goal = Literal["throughput", "p99", "kept"]
 """What is made better: operations a second, the time that 99 of 100 calls keep to, or the memory
@@ -30,6 +33,11 @@ that stays when the load has ended."""
 METRICS: dict[Goal, str] = {"throughput": "ops_per_s", "p99": "p99_ns", "kept": "kept_kb"}
 """How a profile calls it."""
 
+TRACE = "trace:"  # stands before the file where a trace is named
+
+_WITH_DIGEST = re.compile(r"(?P<path>.+)@(?P<digest>[0-9a-f]{12})")
+_TRACE_DEADLINE_S = 120.0
+_DIGITS = 12
 _LIST_DEADLINE_S = 20.0
 _CHECK_DEADLINE_S = 60.0
 _USAGE_STATUS = 2
@@ -76,6 +84,21 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace that was opened and is whole."""
+
+    path: Path
+    digest: str  # the beginning of its SHA-256
+    threads: int
+    calls: int  # of the allocator in one round
+    timed: bool  # whether it has times, so that a pace can be kept
+
+    @property
+    def name(self) -> str:
+        return as_word(TRACE + self.path.name)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadSpec:
     """A workload with everything chosen that makes its requests what they are, except the seed."""
 
@@ -99,8 +122,8 @@ class WorkloadSpec:
         "KEY=VALUE" for each parameter that shall differ from the setting. `threads`: None: as many
         as this process may use CPUs, or as the workload needs.
         """
-        if trace_file.is_trace(text):
-            return _of_trace(trace_file.find(text), overrides, threads)
+        if is_trace(text):
+            return _of_trace(find_trace(text), overrides, threads)
         name, setting = split_workload(text)
         workload = find(name)
         if workload.file:
@@ -139,7 +162,7 @@ class WorkloadSpec:
 
     def resting(self, plan: RestPlan | None = None) -> WorkloadSpec:
         """The same workload with a rest behind its load; else UsageError."""
-        if self.name.startswith(trace_file.PREFIX):
+        if self.name.startswith(TRACE):
             raise UsageError(f"{self.label}: memory at rest is not measured of a trace")
         return replace(self, rest=plan or RestPlan(), steady=False)
 
@@ -160,7 +183,7 @@ class WorkloadSpec:
     @property
     def _target(self) -> str:
         if self.trace is not None:
-            return trace_file.PREFIX + str(self.trace.path)
+            return TRACE + str(self.trace.path)
         return self.name + (f"@{self.setting}" if self.setting else "")
 
     def span(self, seconds: float) -> list[str]:
@@ -194,6 +217,56 @@ class WorkloadSpec:
             raise UsageError(words[-1].removeprefix("hz-bench: "))
         if not done.ok:
             raise HztuneError(f"workload {self.label} cannot run here: hz-bench {done.describe()}")
+
+
+# ---- traces: known again by name and content, and never by path ----------------------------------
+
+
+def is_trace(text: str) -> bool:
+    return text.startswith(TRACE)
+
+
+def find_trace(text: str) -> TraceFile:
+    """The trace of "trace:FILE", or "trace:FILE@DIGEST" as results have it; else UsageError."""
+    words = text.removeprefix(TRACE)
+    if not words:
+        raise UsageError(f"{TRACE} names no file; write trace:FILE, the file of `hztune record`")
+    path, digest = Path(words), ""
+    match = _WITH_DIGEST.fullmatch(words)
+    if match and not path.exists():
+        path, digest = Path(match["path"]), match["digest"]
+    if digest and not path.exists():
+        raise UsageError(
+            f"the trace {path.name} (SHA-256 {digest}...) is not here: run this in the folder that "
+            "has it; for `hztune verify`, name it with --trace FILE"
+        )
+    if not path.is_file():
+        what = "is no trace: it is no file" if path.exists() else "is not there"
+        raise UsageError(f"{str(path)!r} {what}; name the file of `hztune record`")
+    about = path.stat()
+    found = _opened(path.resolve(), about.st_size, about.st_mtime_ns)
+    if digest not in ("", found.digest):
+        raise UsageError(
+            f"{str(path)!r} is another trace than the one that is asked for: its SHA-256 begins "
+            f"with {found.digest}, and {digest} is asked for"
+        )
+    return found
+
+
+@cache
+def _opened(path: Path, size: int, mtime_ns: int) -> TraceFile:
+    """Lets hz-bench open a file; what was found holds for as long as the file is not written."""
+    command = [str(artifacts.bench()), TRACE + str(path), "--list"]
+    done = process.run(command, deadline_s=_TRACE_DEADLINE_S)
+    if not done.ok:
+        words = done.stderr.strip().splitlines() or ["it gave no reason"]
+        raise UsageError(words[-1].removeprefix("hz-bench: "))
+    (row,) = json.loads(done.stdout)["workloads"]
+    digest = sha256_of(path)[:_DIGITS]
+    return TraceFile(path, digest, row["threads"], row["calls"], row["timed"])
+
+
+# ---- by name -------------------------------------------------------------------------------------
 
 
 _Row = TypeVar("_Row", Param, NamedSetting, Workload)

@@ -38,10 +38,10 @@ from hztune.errors import StoppedByUser, UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
-from hztune.measure.executors import Say, executor_for, program_identity, say_nothing
+from hztune.measure.executors import Say, executor_for, say_nothing
 from hztune.measure.program import Program
 from hztune.progress import Reporter
-from hztune.store import Nowhere, Sink, kept_command
+from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
 from hztune.study.bench import Budget
 from hztune.workload import WorkloadSpec, specs_named
@@ -89,12 +89,12 @@ def executors(
             say(f"{spec.label}: pairs of the earlier session that count: {len(own)}")
         if isinstance(spec, ProgramSpec):
             program = replace((programs or {})[spec], commands=words)
-            identity = FileIdentity(contenders, program_identity(program, inside))
+            identity = FileIdentity(contenders, program.argv[0], inside, seen=program.call is None)
         else:
             program, identity = None, FileIdentity(contenders)
         executor = executor_for(
             [program or spec],  # type: ignore[list-item]
-            WorkloadSink(sink or Nowhere(), spec.label),
+            WorkloadSink(sink or Sink(), spec.label),
             seed=seed,
             machine=machine,
             processes=len(contenders),

@@ -23,7 +23,7 @@ from hztune.blocks import UNCHANGED_PROGRAM, Arm
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
-from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck, confirmation_fault
+from hztune.measure.identity import AllocatorIdentity, Fault, confirmation_fault
 from hztune.measure.program import CALLED, OPEN, Program
 from hztune.params import Value
 from hztune.profile import hash_of_words
@@ -154,18 +154,19 @@ def _of_profile(path: Path) -> Contender:
 # ---- how they are proved -------------------------------------------------------------------------
 
 
-class FileIdentity:
-    """Proves arms whose library is a file; a command runs as it is, others prove the rest."""
+class FileIdentity(AllocatorIdentity):
+    """Proves arms whose library is a file, too; a command runs as it is."""
 
     def __init__(
-        self, contenders: Sequence[Contender], others: IdentityCheck | None = None
+        self,
+        contenders: Sequence[Contender],
+        command: str = "",
+        inside: Sequence[Installed] = (),
+        *,
+        seen: bool = True,
     ) -> None:
+        super().__init__(command, inside, seen=seen)
         self._files = {each.arm: (each.file, each) for each in contenders if each.file is not None}
-        self._others = others or AllocatorIdentity()
-
-    @property
-    def base(self) -> Mapping[str, str]:
-        return self._others.base
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
         if arm in self._files:
@@ -173,23 +174,23 @@ class FileIdentity:
             preload = {} if side.is_program else {"LD_PRELOAD": str(file)}
             return {**dict(side.variables), **preload}
         is_command = arm.allocator.startswith(COMMAND)
-        return self._others.prepare(Arm(UNCHANGED_PROGRAM) if is_command else arm)
+        return super().prepare(Arm(UNCHANGED_PROGRAM) if is_command else arm)
 
     def program(self, arm: Arm) -> Path | None:
         file, side = self._files.get(arm, (None, None))
-        return file if side and side.is_program else self._others.program(arm)
+        return file if side and side.is_program else super().program(arm)
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
         """What is wrong with a running process of an arm that an adapter knows."""
         known = arm not in self._files and not arm.allocator.startswith(COMMAND)
-        return self._others.inspect(arm, running) if known else None
+        return super().inspect(arm, running) if known else None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """What is wrong with a process of the arm; None: it is the one asked for."""
         if arm.allocator.startswith(COMMAND):
             return None
         if arm not in self._files:
-            return self._others.judge(arm, library, stderr)
+            return super().judge(arm, library, stderr)
         asked = os.path.realpath(self._files[arm][0])
         if os.path.realpath(library) != asked:
             why = f"malloc comes from {library or 'nowhere'}, not {asked}"

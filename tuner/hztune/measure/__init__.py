@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
 from hztune.blocks import Arm, Block, Outcome, Role, Turn, joined, times_of
-from hztune.store import Evidence, Nowhere, Plan, Sink
+from hztune.store import Evidence, Plan, Sink
 
 MakePart = Callable[[Sink], "Executor"]  # makes the executor of one workload
 
@@ -144,7 +144,7 @@ class SeveralExecutor(Executor):
     def __init__(self, parts: Sequence[tuple[str, MakePart]], sink: Sink | None = None) -> None:
         self._names = [name for name, _ in parts]
         self._executors = [
-            make(WorkloadSink(sink or Nowhere(), name, index, len(parts)))
+            make(WorkloadSink(sink or Sink(), name, index, len(parts)))
             for index, (name, make) in enumerate(parts)
         ]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from hztune.allocator import Installed
 from hztune.blocks import Arm, Block, Role
@@ -18,7 +16,7 @@ from hztune.measure import Accounting, Executor, SeveralExecutor
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.bench_program import bench_program
 from hztune.measure.examine import Finding, Tryout, fixed_port
-from hztune.measure.identity import AllocatorIdentity, IdentityCheck
+from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import (
     DEFAULT_TIMEOUT_S,
     Program,
@@ -55,7 +53,7 @@ class ProgramExecutor(AlternateExecutor):
         sink: Sink | None = None,
         *,
         seed: int,
-        identity: IdentityCheck | None = None,
+        identity: AllocatorIdentity | None = None,
         memory_mb: int = 0,
         say: Say = say_nothing,
     ) -> None:
@@ -147,7 +145,7 @@ def executor_for(
     seed: int,
     machine: Machine,
     processes: int = 1,
-    identity: IdentityCheck | None = None,
+    identity: AllocatorIdentity | None = None,
     inside: Sequence[Installed] = (),
     say: Say = say_nothing,
     run_s: float = RUN_S,
@@ -171,7 +169,8 @@ def executor_for(
 
     def made(target: Program | WorkloadSpec, sink: Sink | None) -> Executor:
         if isinstance(target, Program):
-            own = identity or program_identity(target, inside)
+            seen = target.call is None
+            own = identity or AllocatorIdentity(target.argv[0], inside, seen=seen)
             if target.call is not None:
                 return CallExecutor(target, sink, seed=seed, identity=own)
             prefix = f"{target.label}: " if len(targets) > 1 else ""
@@ -193,12 +192,6 @@ def executor_for(
     if len(targets) == 1:
         return made(targets[0], sink)
     return SeveralExecutor([(each.label, partial(made, each)) for each in targets], sink)
-
-
-def program_identity(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
-    """The check by the allocators' adapters, whose probes run as the program does."""
-    path = shutil.which(program.argv[0])
-    return AllocatorIdentity(Path(path) if path else None, inside, seen=program.call is None)
 
 
 def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:

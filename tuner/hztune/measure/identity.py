@@ -9,10 +9,10 @@ what it says, or else by the variables that a process of the program was started
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hztune import allocator
 from hztune.allocator import Adapter, Installed, WrongConfiguration, live
@@ -27,29 +27,6 @@ class Fault:
     detail: str
 
 
-class IdentityCheck(Protocol):
-    """Prepares the processes of arms, and judges what they showed."""
-
-    @property
-    def base(self) -> Mapping[str, str]:
-        """The environment of everything that is started, without any allocator's variable."""
-
-    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
-        """The arm's variables beyond `base`, or why it cannot run; UsageError: not installed."""
-
-    def program(self, arm: Arm) -> Path | None:
-        """Returns the arm's own build of the program, for turns; None: the usual."""
-
-    def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """Returns what is wrong with a process of a whole program, as it was found meanwhile."""
-
-    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
-        """Returns what is wrong with a process of the arm; None: it is the one asked for.
-
-        `library`: the file that provides its malloc; "": not seen. `stderr`: from its start.
-        """
-
-
 def user_settings() -> dict[str, str]:
     """The variables of any allocator that the user has set: part of today's state."""
     foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
@@ -57,12 +34,19 @@ def user_settings() -> dict[str, str]:
 
 
 class AllocatorIdentity:
+    """Prepares the processes of arms, and judges what they showed."""
+
     def __init__(
-        self, program: Path | None = None, inside: Iterable[Installed] = (), *, seen: bool = True
+        self, command: str = "", inside: Iterable[Installed] = (), *, seen: bool = True
     ) -> None:
-        """`seen`: whether processes will be looked at; where none is, a probe speaks for them."""
-        self._program, self._is_seen = program, seen
+        """Takes the program that is run, if it is one, and the allocators inside it.
+
+        `seen`: whether processes will be looked at; where none is, a probe speaks for them.
+        """
+        path = shutil.which(command)
+        self._program, self._is_seen = Path(path) if path else None, seen
         self._user = user_settings()
+        # the environment of everything that is started, without any allocator's variable
         self.base: Mapping[str, str] = {
             n: value for n, value in os.environ.items() if n not in self._user
         }
@@ -70,11 +54,13 @@ class AllocatorIdentity:
         self._installed = {each.name: each for each in inside}
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """The arm's variables beyond `base`, or why it cannot run; UsageError: not installed."""
         if arm not in self._prepared:
             self._prepared[arm] = self._prepare(arm)
         return self._prepared[arm]
 
     def program(self, arm: Arm) -> Path | None:
+        """The arm's own build of the program, for turns; None: the usual."""
         return None  # installed allocators are preloaded
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
@@ -108,7 +94,8 @@ class AllocatorIdentity:
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Compares the library, and the configuration if the process confirms one.
 
-        A program that is over before it could be looked at is proved by its confirmation.
+        `library`: the file that provides its malloc; "": not seen. `stderr`: from its start. A
+        program that is over before it could be looked at is proved by its confirmation.
         """
         if arm.allocator == UNCHANGED_PROGRAM:
             return None

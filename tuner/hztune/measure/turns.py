@@ -21,7 +21,7 @@ from hztune.errors import HztuneError
 from hztune.measure import Accounting, disturbance
 from hztune.measure.bench_program import object_in
 from hztune.measure.disturbance import Watch, repeats
-from hztune.measure.identity import Fault, IdentityCheck
+from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.launch import ending_fault
 from hztune.measure.whole import SEEDS, BlockExecutor, Part
 from hztune.process import Child
@@ -80,7 +80,7 @@ class TurnExecutor(BlockExecutor):
         *,
         seed: int,
         tempo: Tempo | None = None,
-        identity: IdentityCheck | None = None,
+        identity: AllocatorIdentity | None = None,
     ) -> None:
         super().__init__(sink, seed=seed, identity=identity)
         self.spec = spec

@@ -27,12 +27,12 @@ from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure import Accounting, Executor, disturbance
 from hztune.measure.disturbance import Watch, repeats
-from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
+from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.launch import Run, Unit
 from hztune.measure.program import Program
 from hztune.measure.server import run_once
 from hztune.rests import Rested
-from hztune.store import Evidence, Nowhere, Plan, Sink
+from hztune.store import Evidence, Plan, Sink
 
 PADDING = "HZTUNE_PADDING"
 PADDING_BYTES = 4096  # each process gets an environment of random size
@@ -73,9 +73,9 @@ class BlockExecutor(Executor):
     """Measures blocks; a class derived from it says in which manner."""
 
     def __init__(
-        self, sink: Sink | None = None, *, seed: int, identity: IdentityCheck | None = None
+        self, sink: Sink | None = None, *, seed: int, identity: AllocatorIdentity | None = None
     ) -> None:
-        self.sink = sink or Nowhere()
+        self.sink = sink or Sink()
         self.identity = identity or AllocatorIdentity()
         self._seed = seed
 
@@ -148,7 +148,7 @@ class RunExecutor(BlockExecutor):
         sink: Sink | None = None,
         *,
         seed: int,
-        identity: IdentityCheck | None = None,
+        identity: AllocatorIdentity | None = None,
         warmups: int | None = None,
         memory_mb: int = 0,
     ) -> None:

@@ -7,14 +7,13 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
 from hztune.result.figures import Figures
 from hztune.stats.intervals import Interval
-from hztune.workload import METRICS
+from hztune.workload import METRICS, is_trace
 
 _FACTOR = 3.0
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -113,7 +112,7 @@ def hyperfine_targets(found: Figures) -> list[str]:
     told = []
     for each, speed in zip(profile.workloads, found.control_speeds, strict=False):
         params = "".join(f" --{name} {value}" for name, value in each.params.items())
-        name = shlex.quote(each.name if trace_file.is_trace(each.name) else each.text)
+        name = shlex.quote(each.name if is_trace(each.name) else each.text)
         target = f"$(hztune paths --bench) {name}{params} --threads {profile.threads}"
         told.append(f"{target} --ops {round_ops(speed)}")
     return told

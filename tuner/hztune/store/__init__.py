@@ -5,6 +5,6 @@ the study that is open for measuring, and what a directory says of its own; `kep
 command of a study.
 """
 
-from hztune.store.rows import Evidence, Nowhere, Plan, Sink, blocks_of
+from hztune.store.rows import Evidence, Plan, Sink, blocks_of
 
-__all__ = ["Evidence", "Nowhere", "Plan", "Sink", "blocks_of"]
+__all__ = ["Evidence", "Plan", "Sink", "blocks_of"]

@@ -53,7 +53,10 @@ class Evidence:
 
 
 class Sink:
-    """Where an executor puts what it measures: `begin`, turns, one outcome for each arm, `end`."""
+    """Where an executor puts what it measures: `begin`, turns, one outcome for each arm, `end`.
+
+    This one keeps nothing.
+    """
 
     def begin(self, plan: Plan) -> None:
         """Takes note that a block begins."""
@@ -66,10 +69,6 @@ class Sink:
 
     def end(self) -> None:
         """Takes note that the block is complete."""
-
-
-class Nowhere(Sink):
-    """The sink of measurements that are not kept."""
 
 
 TURN = Turn.__match_args__

@@ -38,7 +38,7 @@ from hztune.stats.intervals import (
     t_quantile,
 )
 from hztune.stats.ratios import log_memory_ratio, pair_ratio
-from hztune.store import Nowhere, Sink
+from hztune.store import Sink
 from hztune.study.bench import Wanted, Workbench
 from hztune.study.counters import Pair
 from hztune.study.proof import Step
@@ -117,7 +117,7 @@ def make(
             spec = WorkloadSpec.from_text(name, params, count)
             inner = executor_for(
                 [spec],
-                WorkloadSink(sink or Nowhere(), name),
+                WorkloadSink(sink or Sink(), name),
                 seed=seed,
                 machine=machine,
                 processes=2,

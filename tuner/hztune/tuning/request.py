@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from hztune import artifacts, trace_file
+from hztune import artifacts
 from hztune.allocator import Installed, inside, loaded_program
 from hztune.arguments import SPARSE, listed, within
 from hztune.errors import UsageError
@@ -28,7 +28,7 @@ from hztune.space import AnySpace
 from hztune.study.calibration import PANEL_LEAST_S, PANEL_SHARE, Division
 from hztune.study.limits import OF_LOAD, LossLimit, MemoryLimit, memory_limit
 from hztune.tuning.candidates import ANY_ALLOCATOR, AllocatorChoice, TuneTarget, candidates
-from hztune.workload import Goal, WorkloadSpec
+from hztune.workload import Goal, WorkloadSpec, is_trace
 
 DEFAULT_BUDGET_S = 180.0
 DEFAULT_MAX_LOSS = "5%"  # what a proof can show of no loss, see `LossLimit`
@@ -261,7 +261,7 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
     if program is None:
         return
     yield (
-        len(request.workloads) != 1 or not trace_file.is_trace(request.workloads[0].name),
+        len(request.workloads) != 1 or not is_trace(request.workloads[0].name),
         "--prove-on is for one trace: hztune --workload trace:FILE --prove-on -- ./program",
     )
     yield program.is_open, f"--prove-on: give the program itself, not {OPEN}"

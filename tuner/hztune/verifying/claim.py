@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
@@ -34,7 +33,7 @@ from hztune.study.calibration import HEADROOM, PAIRS
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.study.proof import difference
-from hztune.workload import METRICS, WorkloadSpec, goal_of
+from hztune.workload import METRICS, TRACE, WorkloadSpec, find_trace, goal_of, is_trace
 
 VerifyAnswer = Literal["holds", "does not hold", "cannot tell"]
 
@@ -201,22 +200,22 @@ def _as_proved(program: Program, tuned: Profile) -> Program:
 
 def _workloads(tuned: Profile, traces: Sequence[Path]) -> list[WorkloadSpec]:
     """The workloads of a profile; a trace is where it was named, or where its text says."""
-    known = [trace_file.find(f"{trace_file.PREFIX}{path}") for path in traces]
-    wanted = {of.setting for of in tuned.workloads if trace_file.is_trace(of.name)}
+    known = [find_trace(f"{TRACE}{path}") for path in traces]
+    wanted = {of.setting for of in tuned.workloads if is_trace(of.name)}
     if others := [each for each in known if each.digest not in wanted]:
         made_for = " and ".join(of.text for of in tuned.workloads)
         raise UsageError(
             f"--trace {others[0].path.name}: its SHA-256 begins with {others[0].digest}, and the "
             f"profile was made for {made_for}"
         )
-    placed = {each.digest: f"{trace_file.PREFIX}{each.path}" for each in known}
+    placed = {each.digest: f"{TRACE}{each.path}" for each in known}
     goal, rest, quota = (
         goal_of(tuned.objective.metric), tuned.objective.rest, tuned.objective.quota
     )  # fmt: skip
     specs = []
     for of in tuned.workloads:
         text, params = placed.get(of.setting, of.text), [f"{k}={v}" for k, v in of.params.items()]
-        threads = None if trace_file.is_trace(text) else tuned.threads
+        threads = None if is_trace(text) else tuned.threads
         spec = WorkloadSpec.from_text(text, params, threads)
         spec = (spec if rest is None else spec.resting(rest)).by(goal)
         specs.append(spec if quota is None else spec.within(quota))

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from hztune import files, machine_diff, profile, trace_file
+from hztune import files, machine_diff, profile
 from hztune.arguments import printable
 from hztune.blocks import Ratio
 from hztune.errors import HztuneError, UsageError
@@ -31,6 +31,7 @@ from hztune.profile import PROFILE, MachineId, Profile
 from hztune.schema import TIME_FORMAT, Created, Schema, Times, Whole, as_word, time_of
 from hztune.store import kept_command
 from hztune.verifying.claim import Verification, VerifyAnswer
+from hztune.workload import TRACE, is_trace
 
 _SHORT = 12
 _PROGRAM = "program:"
@@ -53,9 +54,9 @@ class Kept:
     def traces(self) -> list[Path]:
         named = self.tuned.workloads if self.tuned else ()
         beside = [
-            self.path.parent / of.name.removeprefix(trace_file.PREFIX)
+            self.path.parent / of.name.removeprefix(TRACE)
             for of in named
-            if of.kind == "bench" and trace_file.is_trace(of.name)
+            if of.kind == "bench" and is_trace(of.name)
         ]
         return [path for path in beside if path.is_file()]
 
