@@ -315,7 +315,7 @@ def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_b
 )
 def test_a_panel_needs_time_or_is_asked_for(changes, seconds):
     request = replace(TuneRequest(LARSON), **changes)
-    assert request.division.panel_s == pytest.approx(seconds)
+    assert request.budget().reserved_s == pytest.approx(seconds)
 
 
 # ---- the whole way -------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def carried_out(core_build, tmp_path, monkeypatch, simulate):
             drawn = ReplayExecutor(keeping_nothing(-2.3), QUIET, seed=1, clock=clock)
             inner = Kept(drawn, WorkloadSink(sink, "large"))
             large = PanelExecutor(inner, "large", "programs with large blocks")
-            return (large,) if request.division.panel_s else ()
+            return (large,) if request.budget().reserved_s else ()
 
         monkeypatch.setattr(session, "panel_of", panel_of)
         space, out = str(tmp_path / "two.toml"), tmp_path / "out"

@@ -15,7 +15,7 @@ from hztune.result import Decision
 from hztune.store.log import LocalStudy
 from hztune.study import search as race
 from hztune.study.bench import Budget, Workbench
-from hztune.study.calibration import LEAST_SLOTS, Division, assess, calibrate
+from hztune.study.calibration import LEAST_SLOTS, assess, calibrate
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.search import SLOTS, FastestGoal, Search
@@ -288,10 +288,8 @@ class Case:
             times = {"turn_ms": run_ms / 8, "warmup_ms": run_ms / 4, "start_ms": run_ms / 4}
         limit = MemoryLimit.of(self.limit) if self.limit else None
         bench = bench_of(landscape, limit=limit, skip_ms=0.0, **times)
-        own = Division.of(self.budget_s, **{"panel": False, "program": False, **self.beside})
-        bench.budget = Budget(
-            bench.budget.clock, own.phases_s, 0.0, own.panel_s, own.program_s, own.part
-        )
+        beside = {"panel": False, "program": False, **self.beside}
+        bench.budget = Budget.divided(bench.budget.clock, self.budget_s, **beside)
         return bench
 
     def told(self, space):

@@ -22,8 +22,7 @@ from hztune.rests import Rested, weighed_memory
 from hztune.result import Result, claimed_interval
 from hztune.result import read as read_result
 from hztune.space import Dimension, Space
-from hztune.stats.intervals import NORMAL_95, Interval
-from hztune.stats.noise import pool_plain
+from hztune.stats.intervals import Interval
 from hztune.stats.ratios import pair_ratio
 from hztune.store import kept_command
 from hztune.store.log import SAMPLES, Recording, recording
@@ -88,7 +87,7 @@ class Figures:
                 at_s = begin + index / (len(others) + 1) * (end - begin)
                 seen.setdefault(outcome.arm.key, at_s)
         return [
-            Candidate(number, record, self._interval(record), seen.get(key, 0.0))
+            Candidate(number, record, self.ledger.interval(record), seen.get(key, 0.0))
             for number, (key, record) in enumerate(self.ledger.searched.items(), start=1)
         ]
 
@@ -210,13 +209,6 @@ class Figures:
             for name, value in config.items()
             if name not in self.params or self.params[name].default != value
         }
-
-    def _interval(self, record: ArmRecord) -> Interval | None:
-        if not record.pairs:
-            return None
-        mean, error = pool_plain(record.pairs, self.ledger.noises())
-        half = NORMAL_95 * error
-        return Interval(mean, mean - half, mean + half, len(record.pairs))
 
 
 def read(folder: Path) -> Figures:

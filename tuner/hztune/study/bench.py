@@ -25,6 +25,12 @@ from hztune.study.ledger import Ledger
 LATE_S = 7.0  # seconds after the end of a budget at which whatever still runs is ended
 
 
+PANEL_SHARE = 0.08  # part of a budget that is reserved for the panel
+
+PANEL_LEAST_S = 5.0  # below, there is hardly time for three pairs on each of two workloads
+
+PROGRAM_SHARE = 0.35  # part of a budget that is kept for the program on whose trace is searched
+
 Clock = Callable[[], float]  # seconds since any fixed moment; never goes back
 
 
@@ -39,8 +45,15 @@ class Budget:
     spent_s: float = 0.0  # what earlier sessions of the same study used of it
     reserved_s: float = 0.0  # what stands beside `total_s` for the panel, until it is released
     kept_s: float = 0.0  # what stands beside both for the proof on the program
-    # what the phases would have of a larger budget, as a part of it; see `Division`
-    part: float = 1.0
+    part: float = 1.0  # what the phases would have of a larger budget, as a part of it
+
+    @classmethod
+    def divided(cls, clock: Clock, seconds: float, *, panel: bool, program: bool) -> Budget:
+        """Divides a budget; the panel is there if its part is long enough."""
+        panel_s, program_s = PANEL_SHARE * seconds * panel, PROGRAM_SHARE * seconds * program
+        part = 1.0 - (panel_s + program_s) / seconds
+        panel_s = panel_s if panel_s >= PANEL_LEAST_S else 0.0
+        return cls(clock, seconds - panel_s - program_s, 0.0, panel_s, program_s, part)
 
     def __post_init__(self) -> None:
         self._started = self.clock()

@@ -42,12 +42,6 @@ NEXT_SEARCH = 0.45  # part of what is left for a further search, where no finali
 
 FRONT_SHARE = PROVED_BY - SEARCHED_BY  # of the phases' time, for the proofs of all members together
 
-PANEL_SHARE = 0.08  # part of a budget that is reserved for the panel
-
-PANEL_LEAST_S = 5.0  # below, there is hardly time for three pairs on each of two workloads
-
-PROGRAM_SHARE = 0.35  # part of a budget that is kept for the program on whose trace is searched
-
 COPIES = 4  # processes in an A/A block: two independent pairs
 
 LEAST_BLOCKS = 2  # A/A blocks without which nothing is known of the noise
@@ -57,24 +51,6 @@ LEAST_SLOTS = 3  # candidates of a search's only block: fewer would hardly be a 
 FIRST_RUN = 1.5  # a first run may take so many times as long as later ones: caches are cold
 
 HEADROOM = 1.2  # of a budget that would do, for blocks that take longer than expected
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """How a budget is divided, seconds; 0: there is no such part."""
-
-    phases_s: float  # what calibration, search and proof share
-    panel_s: float
-    program_s: float  # of the program behind a trace
-    part: float  # what the phases would have of a larger budget, as a part of it
-
-    @classmethod
-    def of(cls, budget_s: float, *, panel: bool, program: bool) -> Division:
-        """Divides a budget; the panel is there if its part is long enough."""
-        panel_s, program_s = PANEL_SHARE * budget_s * panel, PROGRAM_SHARE * budget_s * program
-        part = 1.0 - (panel_s + program_s) / budget_s
-        panel_s = panel_s if panel_s >= PANEL_LEAST_S else 0.0
-        return cls(budget_s - panel_s - program_s, panel_s, program_s, part)
 
 
 def least_blocks(bench: Workbench) -> int:
@@ -91,8 +67,17 @@ def latest_search(bench: Workbench) -> float:
     return PROVED_BY - claim_s(bench) / bench.budget.total_s
 
 
+SHORTER = ", and so would a shorter run"
+
+
 class TooLittleTime(OutOfTime):
     """The budget holds no study; the text says which one would."""
+
+    def __init__(self, parts: str, needed_s: float, left_s: float, enough_s: int, so: str) -> None:
+        super().__init__(
+            f"the budget is too small: {parts} take about {needed_s:.0f} s, and {left_s:.0f} s are "
+            f"left for them; --budget {enough_s}s would do{so}"
+        )
 
 
 def require_enough(bench: Workbench) -> None:
@@ -107,13 +92,11 @@ def require_enough(bench: Workbench) -> None:
         return
     rest = "the rest of the calibration" if calibrated else "a calibration"
     first = f"{rest}, a block" if calibrated < least else "a block"
-    raise TooLittleTime(
-        f"the budget is too small: {first} of {LEAST_SLOTS} candidates and the "
-        f"{bench.least_pairs} fresh pairs of a claim take about {needed_s:.0f} s here, and "
-        f"{left_s:.0f} s are left for them; "
-        f"--budget {enough_s(bench, needed_s)}s would do"
-        + (", and so would a shorter run" if bench.is_whole else "")
+    parts = (
+        f"{first} of {LEAST_SLOTS} candidates and the {bench.least_pairs} fresh pairs of a claim"
     )
+    so = SHORTER if bench.is_whole else ""
+    raise TooLittleTime(parts, needed_s, left_s, enough_s(bench, needed_s), so)
 
 
 def no_time_for_claim(bench: Workbench, subject: str = "a claim") -> str:
@@ -225,24 +208,16 @@ def _refuse_failing(bench: Workbench) -> None:
     bad = [outcome for outcome in outcomes if not outcome.ok]
     if len(bad) < max(2, _TOO_OFTEN * len(outcomes)):
         return
-    last, is_whole = bad[-1], bench.is_whole
-    parts = [part for outcome in outcomes for part in outcome.parts or (outcome,)]
-    failed = sum(not part.ok for part in parts)  # of runs, or of processes
-    runs = failed + sum(len(part.turns) if is_whole else part.ok for part in parts)
-    always, name = failed == runs, last.arm.allocator
-    told = "the unchanged program" if name == UNCHANGED_PROGRAM else name
-    told += " does not run" if always else " does not always run"
-    told += "" if name == UNCHANGED_PROGRAM else " with its defaults"
-    why = f" ({last.status}: {last.detail})"
-    if last.status not in MAY_BE_CHANCE:
-        raise HztuneError(told + why)
-    what = "runs" if is_whole else "processes"
-    count = f"none of {runs} {what} ended" if always else f"{failed} of {runs} {what} did not end"
-    advice = (
-        "; a run counts only if its exit status is 0 and it prints what hztune reads: start the "
-        "program by hand several times to see all that it prints, and mend it first"
-    )
-    raise HztuneError(f"{told}: {count} well{why}{advice if is_whole else ''}")
+    last, name = bad[-1], outcomes[0].arm.allocator
+    told = "the unchanged program" if name == UNCHANGED_PROGRAM else f"{name} with its defaults"
+    often = "does not run" if len(bad) == len(outcomes) else "does not always run"
+    how = f"{len(bad)} of {len(outcomes)} measurements failed ({last.status}: {last.detail})"
+    if bench.is_whole and last.status in MAY_BE_CHANCE:
+        how += (
+            "; a run counts only if its exit status is 0 and it prints what hztune reads: start "
+            "the program by hand several times to see all that it prints, and mend it first"
+        )
+    raise HztuneError(f"{told} {often}: {how}")
 
 
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:

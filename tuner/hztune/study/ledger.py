@@ -252,8 +252,12 @@ class Ledger:
         """
         if self.max_loss is None or not record.each:
             return -1.0
-        found = (pool_plain(pairs, self.noises_on(part)) for part, pairs in enumerate(record.each))
-        return self.max_loss.excess(min(mean + NORMAL_95 * error for mean, error in found))
+        found = (_pooled(pairs, self.noises_on(part)) for part, pairs in enumerate(record.each))
+        return self.max_loss.excess(min(each.high for each in found))
+
+    def interval(self, record: ArmRecord) -> Interval | None:
+        """What the search saw of a configuration, 95 %; None: it never ran."""
+        return _pooled(record.pairs, self.noises()) if record.pairs else None
 
     # ---- what there is ---------------------------------------------------------------------------
 
@@ -391,6 +395,11 @@ class Ledger:
         if kept is None or kept[0] != len(self.blocks):
             kept = self._memo[what] = len(self.blocks), make()
         return kept[1]  # type: ignore[return-value]
+
+
+def _pooled(pairs: Sequence[PairRatio], noise: Noise) -> Interval:
+    mean, error = pool_plain(pairs, noise)
+    return Interval(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error, len(pairs))
 
 
 def interval_of(pairs: Sequence[float]) -> Interval | None:

@@ -90,9 +90,9 @@ class LossLimit:
     of_load: bool = False  # where memory at rest is made less: of the speed of the load
 
     @classmethod
-    def of(cls, text: str, *, of_load: bool = False) -> LossLimit:
+    def of(cls, text: str, workloads: Sequence[str] = (), *, of_load: bool = False) -> LossLimit:
         """The limit that a user wrote; UsageError: it is no percentage from 0 to below 100."""
-        named = ("the speed of its load",) if of_load else ()
+        named = ("the speed of its load",) if of_load else tuple(workloads)
         return cls(text, -math.log1p(-percentage(text, "--max-loss")), named, of_load)
 
     def excess(self, log_ratio: float) -> float:
@@ -137,8 +137,10 @@ def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:
     return found
 
 
-def limits_of(texts: Mapping[str, str]) -> tuple[MemoryLimit | None, LossLimit | None]:
+def limits_of(
+    texts: Mapping[str, str], workloads: Sequence[str] = ()
+) -> tuple[MemoryLimit | None, LossLimit | None]:
     loss, of_load = texts.get("max_loss"), texts.get(OF_LOAD)
     if of_load:
         return memory_limit(texts), LossLimit.of(of_load, of_load=True)
-    return memory_limit(texts), LossLimit.of(loss) if loss else None
+    return memory_limit(texts), LossLimit.of(loss, workloads) if loss else None

@@ -210,7 +210,16 @@ class Proposer:
         trial = self._open.pop(outcome.arm.key, None)
         state = TrialState.COMPLETE if values else TrialState.FAIL
         if trial is None:
-            self.study.add_trial(self._added(outcome.arm, values, attributes, state))
+            # of a block that this study has not asked for
+            self.study.add_trial(
+                optuna.create_trial(
+                    params=self._space.indices(outcome.arm.config),
+                    distributions=self._distributions,
+                    values=values,
+                    user_attrs=attributes,
+                    state=state,
+                )
+            )
             return
         for name, value in attributes.items():
             trial.set_user_attr(name, value)
@@ -232,18 +241,6 @@ class Proposer:
         if excess is not None:
             attributes[EXCESS] = excess
         return [pair.log_ratio for pair in known], attributes
-
-    def _added(
-        self, arm: Arm, values: list[float] | None, attributes: dict[str, Any], state: TrialState
-    ) -> FrozenTrial:
-        """A trial of a block that this study has not asked for."""
-        return optuna.create_trial(
-            params=self._space.indices(arm.config),
-            distributions=self._distributions,
-            values=values,
-            user_attrs=attributes,
-            state=state,
-        )
 
     def _variances(self, trial: FrozenTrial) -> tuple[float, ...]:
         machine, rounds = trial.user_attrs[_MACHINE], trial.user_attrs[_ROUNDS]

@@ -30,8 +30,8 @@ from hztune.rests import MEMORIES, MemoryKind, RestPlan
 from hztune.result import Account, Decision, Result
 from hztune.result.kept import kept_memory
 from hztune.schema import as_text, as_word
-from hztune.stats.intervals import NORMAL_95, fixed_interval
-from hztune.stats.noise import follow_on, pool_plain
+from hztune.stats.intervals import fixed_interval
+from hztune.stats.noise import follow_on
 from hztune.stats.question import REPORTED_ERROR
 from hztune.stats.ratios import log_memory_ratio
 from hztune.study.calibration import Calibration
@@ -73,14 +73,14 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
     found_on, program = None, request.program
     if decision.on_program and request.prove_on is not None:
         program, found_on = request.prove_on, workload
-        workload, metric = _program_id(program), program_metric(program)
+        workload, metric = _program_id(program), "metric" if program.rate else "wall_s"
     return Profile(
         allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
         params=dict(own),
         workload=workload,
         threads=0 if program else request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(metric, dict(task.limits), control, rest, request.quota),
+        objective=Objective(metric, request.limits, control, rest, request.quota),
         claim=_claim(metric, decision, ledger.memory),
         search=SearchInfo(
             sampler=as_word(f"optuna-{request.sampler}"),
@@ -177,11 +177,7 @@ def metric_of(request: TuneRequest) -> str:
         return METRICS[request.workload.goal]
     if request.seeks_kept:
         return METRICS["kept"]
-    return program_metric(request.program) if request.program is not None else "wall_s"
-
-
-def program_metric(program: Program) -> str:
-    return "metric" if program.rate else "wall_s"
+    return "metric" if request.program is not None and request.program.rate else "wall_s"
 
 
 # ---- the account ---------------------------------------------------------------------------------
@@ -241,7 +237,6 @@ def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float
         record = ledger.searched.get(Arm(name).key)
         if record is not None and record.failures:
             seen[name] = record.failures[-1].status
-        elif record is not None and record.pairs:
-            mean, error = pool_plain(record.pairs, ledger.noises())
-            seen[name], within[name] = math.exp(mean), NORMAL_95 * error
+        elif record is not None and (found := ledger.interval(record)) is not None:
+            seen[name], within[name] = found.ratio.estimate, found.half_width
     return seen, within

@@ -18,13 +18,13 @@ from hztune.progress import percent
 from hztune.rests import MEMORIES, MemoryKind
 from hztune.result import REASONS, Decision
 from hztune.stats.intervals import FIRST_LOOK
-from hztune.study.bench import Budget, Workbench
+from hztune.study.bench import PROGRAM_SHARE, Budget, Workbench
 from hztune.study.calibration import (
     COPIES,
     FIRST_RUN,
     HEADROOM,
     LEAST_BLOCKS,
-    PROGRAM_SHARE,
+    SHORTER,
     TooLittleTime,
     assess,
     calibrate,
@@ -52,26 +52,22 @@ class _Beside(Around):
 class LastProof:
     executor: Executor  # what measures the program
     label: str  # what the program is called
-    seconds: float  # for all of it
 
-    def require_enough(self, control: Arm) -> None:
+    def require_enough(self, control: Arm, seconds: float) -> None:
         """Raises TooLittleTime, before anything is searched, with the budget that would do."""
         self.executor.prepare(control)
         needed_s = LEAST_BLOCKS * self.executor.cost(COPIES, 1)
         needed_s += FIRST_LOOK * self.executor.cost(2, 1)
-        if needed_s <= FIRST_RUN * _PROVED_BY * self.seconds:
+        if needed_s <= FIRST_RUN * _PROVED_BY * seconds:
             return
         enough_s = math.ceil(HEADROOM * needed_s / (_PROVED_BY * PROGRAM_SHARE))
-        raise TooLittleTime(
-            f"the budget is too small: a calibration and the {FIRST_LOOK} fresh pairs of a claim "
-            f"on {self.label} itself take about {needed_s:.0f} s, and {self.seconds:.0f} s are "
-            f"kept for them; --budget {enough_s}s would do, and so would a shorter run"
-        )
+        parts = f"a calibration and the {FIRST_LOOK} fresh pairs of a claim on {self.label} itself"
+        raise TooLittleTime(parts, needed_s, seconds, enough_s, SHORTER)
 
     def verdict(self, study: Workbench, control: Arm, found: Decision) -> Decision:
         """Measures fresh pairs of the program, and says what they show of what was found."""
         earlier = [replace(block, workload="") for block in study.ledger.on_program]
-        seconds = self.seconds + max(0.0, study.budget.left())
+        seconds = study.budget.kept_s + max(0.0, study.budget.left())
         budget = Budget(study.budget.clock, seconds, spent_s(earlier))
         ledger = Ledger.of(earlier, machine=study.ledger.machine)
         beside = _Beside(self.executor, study.ledger, self.label)

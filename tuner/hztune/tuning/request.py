@@ -25,8 +25,8 @@ from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
-from hztune.study.calibration import PANEL_LEAST_S, PANEL_SHARE, Division
-from hztune.study.limits import OF_LOAD, LossLimit, MemoryLimit, memory_limit
+from hztune.study.bench import PANEL_LEAST_S, PANEL_SHARE, Budget, Clock
+from hztune.study.limits import OF_LOAD, limits_of
 from hztune.tuning.candidates import ANY_ALLOCATOR, AllocatorChoice, TuneTarget, candidates
 from hztune.workload import Goal, WorkloadSpec, is_trace
 
@@ -92,14 +92,26 @@ class TuneRequest:
         return self.seeks_kept or self.weighed == "kept" or bool(self.max_kept)
 
     @property
+    def targets(self) -> Sequence[WorkloadSpec] | Sequence[Program]:
+        return self.workloads or self.programs
+
+    @property
     def rest(self) -> RestPlan | None:
-        rests = [*(each.rest for each in self.workloads), *(each.rest for each in self.programs)]
-        return rests[0] if rests else None
+        return next((each.rest for each in self.targets), None)
 
     @property
     def quota(self) -> Quota | None:
-        quotas = [*(each.quota for each in self.workloads), *(each.quota for each in self.programs)]
-        return quotas[0] if quotas else None
+        return next((each.quota for each in self.targets), None)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """As the user wrote them, by the names that a profile has for them."""
+        texts = {"max_rss": self.max_rss, "max_kept": self.max_kept}
+        if self.seeks_kept:
+            texts[OF_LOAD] = self.max_loss
+        elif len(self.targets) > 1:
+            texts["max_loss"] = self.max_loss
+        return {name: text for name, text in texts.items() if text}
 
     @property
     def allocators(self) -> tuple[str, ...]:
@@ -107,18 +119,15 @@ class TuneRequest:
 
     @property
     def label(self) -> str:
-        targets = self.workloads or self.programs
-        return ", ".join(target.label for target in targets)
+        return ", ".join(target.label for target in self.targets)
 
-    @property
-    def division(self) -> Division:
+    def budget(self, clock: Clock = lambda: 0.0) -> Budget:
+        """Its time, divided; the clock runs from now on."""
         is_workload = self.workload is not None
         wants_panel = self.panel if self.panel is not None else is_workload and not self.on
-        return Division.of(
-            self.budget_s,
-            panel=wants_panel and not self.pareto,
-            program=self.prove_on is not None,
-        )
+        is_there = wants_panel and not self.pareto
+        of_program = self.prove_on is not None
+        return Budget.divided(clock, self.budget_s, panel=is_there, program=of_program)
 
     @property
     def name(self) -> str:
@@ -134,22 +143,12 @@ class TuneRequest:
 class Task:
     request: TuneRequest
     candidates: AllocatorChoice  # the allocators, and what may be proposed for them
-    limit: MemoryLimit | None
     remarks: tuple[str, ...] = ()  # on the target, for the user, before it is measured
-    max_loss: LossLimit | None = None  # None: there is one workload only
     judged_s: float = 0.0  # that judging a program took, with the run that shows what is inside
 
     @property
     def space(self) -> AnySpace:
         return self.candidates.space
-
-    @property
-    def limits(self) -> tuple[tuple[str, str], ...]:
-        limits = self.limit.all() if self.limit else ()
-        memory = tuple((f"max_{each.memory}", each.text) for each in limits)
-        if self.max_loss is None:
-            return memory
-        return (*memory, (OF_LOAD if self.max_loss.of_load else "max_loss", self.max_loss.text))
 
     @property
     def identity(self) -> dict[str, str]:
@@ -159,7 +158,8 @@ class Task:
             "program": " ".join(sha256_of(path)[:16] for path in _program_files(request)),
             **self.candidates.identity,
             "space": self.space.fingerprint(),
-            "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
+            "limit": ", ".join(f"{name} {text}" for name, text in self.request.limits.items())
+            or "none",
             "seed": str(request.seed),
             **({"proved on": _proved_on(request.prove_on)} if request.prove_on else {}),
             **({"objectives": request.pareto} if request.pareto else {}),
@@ -183,10 +183,11 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         from hztune.study.proposer import sampler_named  # a second, for those who ask for one
 
         sampler_named(request.sampler, request.seed)
-    limit = memory_limit({"max_rss": request.max_rss, "max_kept": request.max_kept})
+    limits_of(request.limits)
     for is_wrong, sentence in _mistakes(request):
         if is_wrong:
             raise UsageError(sentence)
+    refuse_mixture(request.workloads)
     target, remarks = _target(request, look)
     target = replace(
         target,
@@ -195,9 +196,8 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         variables=os.environ,
     )
     found = candidates(request.allocators, request.space, target)
-    max_loss = _max_loss(request)
     judged_s = time.monotonic() - started if request.program is not None else 0.0
-    return Task(request, found, limit, remarks, max_loss, judged_s)
+    return Task(request, found, remarks, judged_s)
 
 
 _SEVERAL = "several workloads or commands"
@@ -223,7 +223,7 @@ def _excluding(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         "--objective kept": request.seeks_kept,
         "--objective p99": goal == "p99",
         "measure": any(each.call for each in request.programs),
-        _SEVERAL: len(request.workloads or request.programs) > 1,
+        _SEVERAL: len(request.targets) > 1,
         _AROUND: any(each.service or each.shell_commands for each in request.programs),
     }
     for one, other in _EXCLUDING:
@@ -241,7 +241,7 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
     )
     yield from _excluding(request)
     yield (
-        request.needs_rest and not all(each.rest for each in request.workloads or request.programs),
+        request.needs_rest and not all(each.rest for each in request.targets),
         "--objective kept, --max-kept and --pareto throughput,kept read memory at rest, and "
         "nothing says how long it rests: give idle_s and rounds",
     )
@@ -253,9 +253,14 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
         "--objective p99)",
     )
     yield (
-        bool(request.panel and not request.division.panel_s),
+        bool(request.panel and not request.budget().reserved_s),
         f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
         f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on",
+    )
+    yield (
+        request.max_loss not in (DEFAULT_MAX_LOSS, *request.limits.values()),
+        f"--max-loss {request.max_loss} is for several workloads or commands, and for "
+        "--objective kept; what is claimed of one alone is a gain, so leave it out",
     )
     program = request.prove_on
     if program is None:
@@ -267,23 +272,6 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
     yield program.is_open, f"--prove-on: give the program itself, not {OPEN}"
     obstacle = loaded_program.inspect(program.argv[0]).obstacle
     yield obstacle is not None, f"--prove-on: {obstacle}"
-
-
-def _max_loss(request: TuneRequest) -> LossLimit | None:
-    """What each of several workloads may lose."""
-    limit = LossLimit.of(request.max_loss, of_load=request.seeks_kept)
-    refuse_mixture(request.workloads)
-    names = tuple(target.label for target in request.workloads or request.programs)
-    if request.seeks_kept:
-        return limit
-    if len(names) > 1:
-        return replace(limit, workloads=names)
-    if request.max_loss != DEFAULT_MAX_LOSS:
-        raise UsageError(
-            f"--max-loss {request.max_loss} is for several workloads or commands, and for "
-            "--objective kept; what is claimed of one alone is a gain, so leave it out"
-        )
-    return None
 
 
 def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ...]]:

@@ -27,9 +27,10 @@ from hztune.result import FRONT, Result, ending, front_file, read
 from hztune.schema import as_word
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, Recording, is_there
-from hztune.study.bench import Budget, Stop, Workbench, system_clock
+from hztune.study.bench import Stop, Workbench, system_clock
 from hztune.study.calibration import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.study.ledger import Ledger
+from hztune.study.limits import limits_of
 from hztune.study.panel import PanelExecutor, make
 from hztune.study.search import SLOTS
 from hztune.tuning.conclusion import result_of
@@ -149,14 +150,14 @@ def plan(task: Task) -> list[str]:
     """What a study would do, in lines for a reader; nothing is measured or written."""
     request, searched = task.request, task.space
     shares = (CALIBRATED_BY, SEARCHED_BY, PROVED_BY)
-    division = request.division
-    ends = [duration(share * division.phases_s) for share in shares]
+    budget = request.budget()
+    ends = [duration(share * budget.total_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     proofs = f"{'all members' if request.pareto else 'each parameter'} proved by {ends[2]}"
-    if division.panel_s:
-        proofs += f", {duration(division.panel_s)} for the panel"
+    if budget.reserved_s:
+        proofs += f", {duration(budget.reserved_s)} for the panel"
     if request.prove_on is not None:
-        proofs += f", {duration(division.program_s)} for {request.prove_on.label} itself"
+        proofs += f", {duration(budget.kept_s)} for {request.prove_on.label} itself"
     lines = [
         f"workload: {request.label}",
         *sought,
@@ -217,16 +218,11 @@ def _story(
     panel: Sequence[PanelExecutor],
     last: LastProof | None = None,
 ) -> Story:
-    asked, own, blocks = task.request, task.request.division, store.replay()
-    budget = Budget(
-        system_clock,
-        own.phases_s,
-        spent_s(blocks) + task.judged_s,
-        own.panel_s,
-        own.program_s,
-        own.part,
-    )
-    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, asked.weighed)
+    asked, blocks = task.request, store.replay()
+    budget = asked.budget(system_clock)
+    budget.spent_s = spent_s(blocks) + task.judged_s
+    limits = limits_of(asked.limits, [each.label for each in asked.targets])
+    ledger = Ledger.of(blocks, *limits, store.machine, asked.weighed)
     executor.recall(ledger.own_blocks())
     return (Front if asked.pareto else Winner)(
         Workbench(executor, ledger, budget, reporter, stop, note=store.note),
@@ -251,13 +247,12 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
         machine=machine,
         say=lambda words: say(f"{program.label}: {words}"),
     )
-    seconds = request.division.program_s
-    return LastProof(executor, as_word(program.label), seconds)
+    return LastProof(executor, as_word(program.label))
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> tuple[PanelExecutor, ...]:
     """The workloads on which the winner is examined."""
-    if not request.division.panel_s:
+    if not request.budget().reserved_s:
         return ()
     tuned = [spec.name for spec in request.workloads]
     return make(sink, seed=request.seed, machine=machine, threads=request.threads, tuned=tuned)

@@ -117,7 +117,7 @@ class Story(ABC):
         try:
             bench.executor.prepare(self.control)  # which finds out what a block costs
             if self.last is not None and not bench.ledger.searched:
-                self.last.require_enough(self.control)
+                self.last.require_enough(self.control, bench.budget.kept_s)
             calibrate(bench, self.control, CALIBRATED_BY, require_enough)
             self.calibration = assess(bench, *self.proof_plan())
             for line in self._seeing(self.calibration):
