@@ -67,17 +67,6 @@ def test_the_order_is_random_and_repeatable(programs):
     assert len({tuple(first[i : i + 3]) for i in range(0, 36, 3)}) > 1
 
 
-def test_further_rounds_can_be_asked_for(programs):
-    done = subprocess.run(
-        [programs.turns_path, *map(str, QUICK), "--ask", "--rounds", "2", "--arm", "a", "--",
-         programs.bench_path, "lifo", "--threads", "1"],
-        input="more 3\n", capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
-    events = [read_event(line) for line in done.stdout.splitlines()]
-    assert [e["done"] for e in of(events, "rounds")] == [2, 5]
-    assert [t["round"] for t in of(events, "turn")] == [0, 1, 2, 3, 4]
-
-
 def test_a_background_thread_rests_in_turns_of_others(programs, preload):
     library = preload("jemalloc")["LD_PRELOAD"]
     background = ("--env", "MALLOC_CONF=background_thread:true", "--env", f"LD_PRELOAD={library}")

@@ -185,15 +185,6 @@ def test_what_returns_memory_is_tried_first_where_the_default_breaks_a_limit(
         assert (decision.verdict, decision.arm) == (verdict, Arm.of("two", {"delay": 0}))
 
 
-@pytest.mark.parametrize("limit", [None, MemoryLimit.of("0.5x")])
-def test_a_study_without_parameters_says_so(choice, limit):
-    bench = bench_of(landscape(), QUIET, limit=limit)
-    decision = Winner(bench, choice, seed=1, max_trials=2).run()
-    assert decision.verdict == "not_enough_data"
-    assert decision.why.startswith("not searched: --trials allowed 2 configurations")
-    assert ("the least is 1.00x of its peak memory" in decision.why) == (limit is not None)
-
-
 def test_the_unchanged_program_in_another_word_is_not_searched(choice):
     bench = bench_of(landscape(one=0.05), QUIET)
     decided(bench, replace(choice, unchanged=frozenset({"one"})))

@@ -185,13 +185,6 @@ def test_a_program_that_was_built_again_is_seen(tuned, tmp_path):
     assert {name for name in now if now[name] != before[name]} == {"program:program"}
 
 
-def test_the_term_travels_in_the_file_only_where_it_is_another(folder):
-    assert "term_days" not in profile.dumps(folder.tuned)
-    found = profile.load(folder.save("one.json", term_days=30))
-    assert found.term_days == 30
-    assert history.due(found, check(), HERE, NOW + timedelta(days=30))
-
-
 # ---- a folder ------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ import runpy
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from lab import definition
@@ -17,7 +16,7 @@ from lab.findings import NOT_MEASURED, _amount, examine
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 from lab.run import RESULTS, UNFINISHED, run
 
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import UsageError
 from hztune.measure.program import Program
 from hztune.progress import Reporter
 
@@ -148,18 +147,6 @@ def edited(folder, old, new, name="experiment.toml"):
 # ---- the definition ------------------------------------------------------------------------------
 
 
-def test_lists_stand_for_every_combination_and_rows_may_be_whole_runs(folder):
-    assert all(row.steady for row in definition.load(folder).rows)
-    edited(folder, "{ shards = 4 }", "{ shards = [2, 4], thp = ['off', 'on'] }")
-    edited(folder, "threads = [1, 2]", "threads = [1, 2]\nwhole_runs = true")
-    cut(folder, "[[figure]]")
-    found = definition.load(folder)
-    varied = [f"sharded shards={n} thp={thp}" for n in (2, 4) for thp in ("off", "on")]
-    assert [side.name for side in found.sides] == ["default", *varied, "snmalloc"]
-    labels = ["lifo T=1", "lifo T=2", "larson T=1", "larson T=2"]
-    assert [row.label for row in found.rows if not row.steady] == labels
-
-
 REFUSED = {  # by what is said, what is changed to what
     "pairs is 1": ("pairs = 5", "pairs = 1"),
     "arm 'default' stands twice": ('name = "sharded"', 'name = "default"'),
@@ -254,39 +241,6 @@ def test_rows_of_other_contenders_are_never_mixed_in(folder):
 
 
 # ---- the report ----------------------------------------------------------------------------------
-
-
-CHANGED = {
-    "other parameters": ("{ shards = 4 }", "{ shards = 8 }"),
-    "2 of 6 rows are not measured": ("[1, 2]", "[1, 2, 4]"),
-    "not a row of it": ("[1, 2]", "[1]"),
-    "glibc is not measured": ("[[row]]", '[[arm]]\nallocator = "glibc"\n[[row]]'),
-    "Finding": ("## Finding", "## Method"),
-}
-
-
-@pytest.mark.parametrize("said", CHANGED)
-def test_results_of_another_definition_are_reported(said, folder):
-    ran(folder)
-    edited(folder, *CHANGED[said], "README.md" if said == "Finding" else "experiment.toml")
-    assert any(said in problem for problem in report(folder).problems)
-
-
-def test_the_commands_print_draw_and_fail_where_a_claim_fails(folder, script, capsys):
-    picture = folder / "shards.svg"
-    with pytest.raises(UsageError, match="nothing to draw"):
-        script("report", folder, "--plot", picture)
-    ran(folder)
-    with pytest.raises(UsageError, match="name it"):
-        script("report", "--plot", picture)
-    told = script("report", folder, "--rows", "--plot", picture)
-    assert "Four shards are 1.25 times as fast." in told and "larson T=2" in told
-    dots = ElementTree.parse(picture).findall("{http://www.w3.org/2000/svg}circle")
-    assert len(dots) == 3 * (4 + 1)  # the best and one arm in speed, that arm in memory; four rows
-    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
-    with pytest.raises(HztuneError, match="are not what they claim: shards"):
-        script("report", folder)
-    assert "WRONG" in capsys.readouterr().out
 
 
 @pytest.mark.slow

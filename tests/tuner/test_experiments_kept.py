@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import runpy
+from math import factorial
 from pathlib import Path
 
+import pytest
 from lab import chart, definition
 from lab.findings import examine
 
@@ -13,6 +16,10 @@ from hztune import params
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STATS = Path(__file__).parents[2] / "core" / "include" / "hz" / "stats.def"
+
+
+MODEL = runpy.run_path(str(EXPERIMENTS / "scale" / "model.py"))
+Station, solved = MODEL["Station"], MODEL["solved"]
 
 
 def committed():
@@ -51,3 +58,15 @@ def test_the_curves_of_servers_are_drawn_from_what_is_kept(monkeypatch):
     again = "python experiments/production/curves.py"
     for each in kept:
         assert drawn(each) + "\n" == each.with_suffix(".svg").read_text(), again
+
+
+@pytest.mark.parametrize("threads", [2, 5, 20])
+def test_one_lock_is_the_machine_repairman(threads):
+    """P(all think) = 1 / sum of N! / (N - n)! (D/Z)^n; the lock is in use otherwise."""
+    demand, think = 10.0, 100.0
+    weights = [
+        factorial(threads) / factorial(threads - n) * (demand / think) ** n
+        for n in range(threads + 1)
+    ]
+    answer = solved([Station("lock", demand)], think, threads)
+    assert dict(answer.used)["lock"] == pytest.approx(1 - 1 / sum(weights))

@@ -12,6 +12,8 @@ from hztune import artifacts
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
+from hztune.quota import Quota
+from hztune.rests import RestPlan
 from hztune.store.log import LocalStudy, recording
 from hztune.tuning.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
@@ -28,6 +30,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "number of threads": {"workload": WorkloadSpec.from_text("larson", threads=3)},
     "objective": {"workload": LARSON.by("p99")},
+    "container": {"workload": LARSON.within(Quota(1.0, None))},
+    "rounds of rest": {"workload": LARSON.resting(RestPlan(2.0, 3))},
     "allocator": {"allocator": "glibc"},
     "search space": {"space": "narrow.toml"},
     "memory limit": {"max_rss": "1.10x"},

@@ -151,13 +151,13 @@ def test_a_profile_carries_every_row_there_and_back(make_profile):
 
 # ---- stations in the tree ------------------------------------------------------------------------
 
-STATIONS: dict[str, tuple[str, str]] = {
-    "core/src": (r"\bhz_cfg\.{0}\b|\bhz_live\({0}\)", "int64_t x = hz_cfg.{0};"),
-    "search_spaces/hz.toml": (r"(?m)^\[parameters\.{0}\]$|^{0} = ", "[parameters.{0}]"),
-    "core/README.md": (r"\| `{0}` \|", "| `{0}` | 4 |"),
-    "tests/core/test_liveness.py": (r"(?m)^{0} [a-z]", "\n{0} sets something"),
+STATIONS = {
+    "core/src": r"\bhz_cfg\.{0}\b|\bhz_live\({0}\)",
+    "search_spaces/hz.toml": r"(?m)^\[parameters\.{0}\]$|^{0} = ",
+    "core/README.md": r"\| `{0}` \|",
+    "tests/core/test_liveness.py": r"(?m)^{0} [a-z]",
 }
-"""Where a row must be found: a file or folder, by which text, and such a text."""
+"""Where a row must be found: a file or folder, by which text."""
 
 
 @pytest.fixture(scope="module")
@@ -168,16 +168,10 @@ def stations(root):
 
 
 def missed(texts, name):
-    return [at for at, text in texts.items() if not re.search(STATIONS[at][0].format(name), text)]
+    return [at for at, text in texts.items() if not re.search(STATIONS[at].format(name), text)]
 
 
 def test_every_row_is_used_searched_documented_and_alive(stations):
     lacking = {row.name: missed(stations, row.name) for row in TABLE}
     assert {name: places for name, places in lacking.items() if places} == {}
-
-
-def test_each_station_is_missed_until_it_is_reached(stations):
     assert missed(stations, NAME) == [*STATIONS]
-    for at, (_, example) in STATIONS.items():
-        reached = {**stations, at: f"{stations[at]}\n{example.format(NAME)}\n"}
-        assert missed(reached, NAME) == [each for each in STATIONS if each != at]

@@ -68,19 +68,6 @@ def test_a_study_goes_on_by_its_directory_alone(asked, hztune_here, tmp_path):
     assert (request.allocator, request.panel) == ("hz,glibc", False)
 
 
-def test_a_comparison_goes_on_by_its_directory_alone(hztune_here, tmp_path, monkeypatch):
-    sides = []
-
-    def contenders(texts, **_):
-        sides.append(texts)
-        raise HztuneError("not carried out")
-
-    monkeypatch.setattr(api, "contenders", contenders)
-    kept_command.write(tmp_path / "comparison.json", ["--pairs", "4", "none", "hz", "--", "true"])
-    hztune_here("compare", "--resume", "--out", tmp_path)
-    assert sides == [("none", "hz")]
-
-
 # ---- names that mean something else from one moment to the next ----------------------------------
 
 

@@ -56,17 +56,6 @@ def test_a_block_shows_the_truth_and_depends_on_seed_and_pair_alone():
     assert len(block.control.turns) == 5
 
 
-def test_virtual_time_passes_as_expected_and_is_all_accounted_for():
-    player = executor()
-    expected = player.cost(2, 10)
-    player.measure([DEFAULT, FASTER], role="search", rounds=10, number=0)
-    spent = player.accounting
-    assert player.clock() == pytest.approx(expected)
-    assert spent.wall_s == pytest.approx(expected)
-    assert spent.measured_s == pytest.approx(20 * 0.018)
-    assert spent.warmup_s == pytest.approx(20 * 0.002 + 2 * 0.1)
-
-
 def test_the_model_has_the_variances_that_it_was_given():
     noise = ModelNoise(within=0.03, between=0.05, common=0.1)
     differences = np.array([np.subtract(*logs(b).T) for b in aa_blocks(noise, 2000, 10)])

@@ -10,17 +10,13 @@ import sys
 import pytest
 from msgspec import structs
 
-from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import disturbance
-from hztune.measure.bench_program import bench_program
 from hztune.measure.program import Metric, Program, Service
 from hztune.measure.watch import MemoryWatch
-from hztune.measure.whole import RunExecutor
 from hztune.rests import RestPlan
 from hztune.store.log import LocalStudy, recording
-from hztune.workload import WorkloadSpec
 
 from .measured import CONTROL, FIRST, by_runs
 
@@ -159,14 +155,3 @@ def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path):
     assert found.slope_kb == pytest.approx(1024, abs=400)
     assert found.kept_kb < outcome.rss_peak_kb - (20 << 10)
     assert found.speed == pytest.approx(2500)  # the mean of its four loads
-
-
-@pytest.mark.parametrize("name", ["remote", "burst-idle"])
-def test_a_workload_rests_with_its_threads_when_everything_is_freed(name):
-    spec = WorkloadSpec.from_text(name, threads=2).resting(RestPlan(0.05, 3)).by("kept")
-    executor = RunExecutor(bench_program(spec, seconds=0.1), seed=1, warmups=0)
-    outcome = executor.measure([Arm("hz")], role="search", rounds=1, number=0).control
-    assert outcome.status == "ok", outcome.detail
-    assert outcome.rested is not None and len(outcome.rested.rounds) == 3
-    assert 0 < outcome.rested.kept_kb <= outcome.rss_peak_kb
-    assert outcome.rested.speed > 1000.0

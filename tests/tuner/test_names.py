@@ -42,8 +42,6 @@ OF_A_WORKLOAD = frozenset({
 })  # fmt: skip
 """What a workload of hz-bench is made of (`hz_workload` in bench.h), and what several do."""
 
-X_MACROS = frozenset({"HZ_ENUM", "HZ_INT", "HZ_STAT", "WORD"})
-"""Macros that read a table: each reader gives them its own meaning."""
 
 FUNCTION = re.compile(
     r"^(?!typedef\b|struct\b|enum\b)[A-Za-z_](?:[^;{}=#\n]|\n(?![\n#]))*?\b(\w+)\([^;{}#]*\)\s*\{",
@@ -132,8 +130,3 @@ def test_no_two_functions_in_c_have_one_name_but_those_that_are_stated():
     assert inside <= LIBC, "the exceptions of workloads and programs do not hold for core/src"
     rooms = {where.rpartition("/")[0] for name, where in found if name in OF_A_WORKLOAD}
     assert rooms == {"bench/workloads"}
-
-
-def test_no_constant_of_the_allocator_is_defined_in_two_files():
-    again = twice(constants()).keys()
-    assert X_MACROS - {"HZ_ENUM", "HZ_INT", "WORD"} <= again <= X_MACROS

@@ -38,9 +38,6 @@ kept = blocks[::100]
 del blocks
 {WAIT}
 """
-FORK = (
-    "import os; child = os.fork()\nif child: print(child, flush=True)\nimport sys; sys.stdin.read()"
-)
 # Shows a name and a key as hz does, and answers the first request with these packets.
 ANSWER = """
 import os, socket, sys
@@ -73,8 +70,7 @@ def start():
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(program)
-        if code != FORK:
-            assert program.stdout.readline() == "ready\n"
+        assert program.stdout.readline() == "ready\n"
         return program
 
     yield run
@@ -148,24 +144,6 @@ def test_a_process_that_takes_no_requests_is_told_how_to_start_it(start, on_hz):
     for variables in ({}, on_hz):
         with pytest.raises(UsageError, match=r"HZ_CONTROL=1, or with LD_PRELOAD=\$\(hztune pa"):
             api.process_statistics(start(WAIT, **variables).pid)
-
-
-def test_of_a_forks_child_the_parent_is_named_while_it_answers(start, on_hz, monkeypatch):
-    program = start(FORK, **on_hz)
-    child = int(program.stdout.readline())
-    api.process_statistics(program.pid)  # it listens by now
-    with monkeypatch.context() as overwritten:
-        overwritten.setattr(channel, "_is_meant_to_listen", lambda pid, **_: False)
-        with pytest.raises(UsageError, match=f"child of a fork: ask its parent, .* {program.pid}$"):
-            api.process_statistics(child)
-    monkeypatch.setattr(channel, "_LISTENS_SOON_S", 0.0)
-    with pytest.raises(UsageError, match=f"ask its parent, process {program.pid}"):
-        api.process_statistics(child)
-    program.kill()
-    program.wait(DEADLINE_S)
-    with pytest.raises(UsageError, match=r"if it is a daemon, start it so that it stays in"):
-        api.process_statistics(child)
-    os.kill(child, signal.SIGKILL)
 
 
 def test_a_process_whose_variables_are_not_there_yet_is_waited_for(monkeypatch):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -74,29 +72,3 @@ def test_hztune_takes_the_options_of_a_case(case, work, hztune_here):
 def test_redis_is_said_to_bring_its_own_allocator():
     (said,) = loaded_program.inspect("redis-server").remarks
     assert "is linked with jemalloc: unchanged, it runs on that, not on glibc" in said
-
-
-SUMMARY = {"verdict": "no_gain", "ratio": None, "rss_ratio": 1.0, "params": {}, "out": "gone"}
-
-
-@pytest.mark.parametrize(("status", "kept"), [(0, True), (3, True), (1, False)])
-def test_a_case_leaves_its_summary_and_no_path_unless_its_study_failed(
-    status, kept, tmp_path, monkeypatch
-):
-    def answer(line, **_):
-        out = Path(line[line.index("--out") + 1])
-        out.mkdir()
-        (out / "profile.json").write_text('{"allocator": {"name": "glibc"}}')
-        return subprocess.CompletedProcess(line, status, json.dumps(SUMMARY))
-
-    results = tmp_path / "results.json"
-    monkeypatch.setattr(RUN, "build", lambda work, cases: None)
-    monkeypatch.setattr(RUN.subprocess, "run", answer)
-    for name in ("xz", "large-buffers"):
-        assert RUN.main(["--only", name, "--results", str(results)]) == int(not kept)
-    assert results.exists() == kept
-    if kept:
-        rows = json.loads(results.read_text())["cases"]
-        assert [row["name"] for row in rows] == ["large-buffers", "xz"], "in the cases' order"
-        assert rows[1]["summary"]["verdict"] == "no_gain" and rows[1]["exit_status"] == status
-        assert str(tmp_path) not in results.read_text() and "gone" not in results.read_text()

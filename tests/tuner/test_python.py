@@ -159,12 +159,6 @@ def test_two_studies_that_begin_in_one_second_have_a_directory_each(
     assert len(list((tmp_path / "hztune-results").iterdir())) == 2
 
 
-def test_a_figure_that_is_always_the_same_ends_in_no_gain(asked, quiet_machine):
-    """Instructions or bytes that are counted do not scatter."""
-    result = hztune.tune(measure=lambda environment: 1.0, **asked)
-    assert result.profile.claim.verdict == "no_gain"
-
-
 def test_a_comparison_by_a_function_has_its_figures_as_columns(quiet_machine):
     found = hztune.compare(["none", "hz:depot_lock=spin"], measure=spin_is_faster, budget=2)
     assert found.standings[0].of("hz:depot_lock=spin").speed.ratio.low > 1.1

@@ -61,6 +61,7 @@ compare none -- true | two contenders
 compare none glibc -w larson -- true | exclude each other
 compare none glibc --command a=true -- true | exclude each
 compare none glibc --threads 2 -- true | --threads and --param
+compare none hz -w larson --threads 2 -p remote=90 | no parameter of larson 'remote'
 tune -- | no program after --
 tune -w larson -- | no program after --
 tune -w larson --by turns | --by is for a program

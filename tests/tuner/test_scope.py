@@ -5,7 +5,6 @@ What this machine's kernel does not show is tested on a stand-in of its tree.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hztune import api, profile
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.measure.executors import ProgramExecutor
@@ -181,15 +179,6 @@ def test_a_program_is_measured_by_runs_each_in_a_container_that_goes_with_it():
 
 
 # ---- what is asked, and what a profile says ------------------------------------------------------
-
-
-def test_a_profile_says_in_which_container_it_was_proved(make_profile):
-    made = make_profile(objective=Objective("ops_per_s", {}, quota=QUOTA))
-    quota = json.loads(profile.dumps(made))["objective"]["quota"]
-    assert quota == {"cpus": 2.0, "memory_kb": 524288}
-    assert profile.parse(profile.dumps(made).encode()) == made
-    assert "within:  a container with 2 CPUs and 512M of memory" in api.profile_lines(made)
-    assert "quota" not in json.loads(profile.dumps(make_profile()))["objective"]
 
 
 def test_a_claim_is_measured_again_in_its_container_and_in_no_other(make_profile):

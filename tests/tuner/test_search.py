@@ -16,12 +16,13 @@ from optuna.samplers import RandomSampler
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, UsageError
+from hztune.sparse.grid import FAR
 from hztune.stats.intervals import LEAST_PLANNED
 from hztune.stats.noise import two_states
 from hztune.stats.question import Looks
 from hztune.study.bench import Workbench
 from hztune.study.calibration import LEAST_SLOTS, assess, calibrate, warnings_about
-from hztune.study.ledger import Ledger
+from hztune.study.ledger import FAR_BEHIND, Ledger
 from hztune.study.limits import MemoryLimit
 from hztune.study.proposer import Proposer, sampler_named
 from hztune.study.search import SLOTS, Search
@@ -114,6 +115,12 @@ def test_where_nothing_is_to_be_proved_a_small_block_is_better_than_none(toy_spa
     assert [len(block) for block in arms(bench, "search")] == [1 + SLOTS, 1 + LEAST_SLOTS]
 
 
+def test_the_number_of_trials_is_kept(toy_space):
+    bench = bench_of(spin_wins(), SIMULATED, budget_s=1000)
+    Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
+    assert bench.ledger.configurations == 9
+
+
 def test_those_that_could_win_are_measured_again_and_losers_are_not(toy_space):
     def landscape(arm):
         return Truth(0.2 if arm.config.get("lock") == "spin" else -0.4)
@@ -135,6 +142,10 @@ def test_seed_and_ledger_alone_say_what_is_searched(spinning, toy_space):
     assert read_back == spinning.ledger
     fresh = Search(bench_of(flat, SIMULATED, ledger=read_back), toy_space, seed=1)
     assert fresh._batch(proposing=True) == search._batch(proposing=True)
+
+
+def test_search_and_model_agree_on_what_is_far_behind():
+    assert FAR_BEHIND == FAR
 
 
 # ---- failures ------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from hztune.measure.executors import executor_for
 from hztune.profile import Share, WorkloadId
 from hztune.progress import Reporter
 from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
-from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit
@@ -89,14 +88,6 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     ledger = Ledger(MemoryLimit.of("1.5x"))
     ledger.add(Block(0, "confirm", (control, spin)))
     assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
-
-
-def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path):
-    with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
-        first, second = several([flat, flat], store), several([flat, flat], store)
-        first._executors[0].measure([CONTROL], role="aa", rounds=2, number=0)
-        block = second.measure([CONTROL], role="aa", rounds=2, number=0)
-        assert store.replay() == (block,)
 
 
 # ---- deciding ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
     "tuner": {"code": 19700, "modules": 146, "functions": 1763, "classes": 270, "docstrings": 3612},
-    "tests": {"code": 16700},
+    "tests": {"code": 16500},
     "experiments": {"code": 5600},
     "core in C": {"code": 19900},
     "tests in C": {"code": 9100},

@@ -197,6 +197,12 @@ def test_a_mistake_is_one_sentence_with_the_file_and_what_is_legal(said, tmp_pat
     assert "\n" not in message
 
 
+def test_a_file_of_another_schema_is_refused(tmp_path):
+    (tmp_path / "space.toml").write_text('schema = 2\nallocator = "hz"')
+    with pytest.raises(UsageError, match="schema is 2; legal is 1"):
+        space.load(tmp_path / "space.toml", (), check=lambda config: None)
+
+
 # ---- expressions ---------------------------------------------------------------------------------
 
 TRUE = [

@@ -44,7 +44,6 @@ NAMED = {
         "speed": "hztune -- ./prog 'a b'",
         "allocators side by side": "hztune compare none hz jemalloc -- ./prog 'a b'",
     }, {"speed, searched on a trace"}),
-    "frees by other threads": (HANDED, PROGRAM, 0, "allocators side by side", {}, set()),
     "much memory in no block": (
         replace(SIGHT, peak_kb=180 * 1024, faults=45_000), PROGRAM, 0, "less memory",
         {"less memory": "hztune --max-rss 0.8x -- ./prog 'a b'"}, set(),
@@ -62,14 +61,7 @@ NAMED = {
         "memory at rest": "hztune --objective kept --idle-s 2 --rounds 3 "
                           "--server './srv --port {port}' --load './load {port}'",
     }, set()),
-    "one of three that is about memory": (BUSY, SERVER, 0, "", {
-        "memory at rest": "hztune --objective kept --idle-s 2 --rounds 3 "
-                          "--server './srv --port {port}' --load './load {port}'",
-    }, set()),
     "nothing that is kept": (replace(BUSY, end_kb=0), SERVER, 0, "", {}, {"memory at rest"}),
-    "a container that is nearly full": (
-        SIGHT, PROGRAM, 128 * 1024, "less memory", {}, set(),
-    ),
     "only what is inside": (STUCK, PROGRAM, 0, "", {
         "its own allocator's settings": "hztune --allocator inside -- ./prog 'a b'",
     }, {"speed", "allocators side by side"}),

@@ -49,17 +49,9 @@ LINES = {
         "noise floor: 5.2 %; a parameter that gains 17.4 % is found and proved nine times in ten; "
         "a larger --budget finds smaller gains",
     ),
-    "what a proof finds": (
-        {"findable": None},
-        "noise floor: 5.2 %; a gain of 11.3 % is proved three times in four",
-    ),
     "allocators with their scatter": (
         {"as_they_come": SEEN, "seen_within": {"glibc": 0.12, "hz": 0.10}},
         "with their defaults, in the search: glibc 1.09x ± 12.7 %, hz 1.31x ± 10.5 %, tbb crash",
-    ),
-    "allocators without it": (
-        {"as_they_come": SEEN},
-        "with their defaults, in the search: glibc 1.09x, hz 1.31x, tbb crash",
     ),
     "an interval that may be too narrow": (
         {"follow_on": 0.62},

@@ -75,6 +75,7 @@ def too_large(arm):
 
 VERDICTS = {
     "nothing helps": (spin_wins(-0.2), QUIET, {"seed": 2}, "no_gain"),
+    "nothing scatters": (flat, ModelNoise(0.0, 0.0, 0.0), {}, ""),
     "everything else fails": (only_the_default_runs, QUIET, {}, "no_gain"),
     "little time": (spin_wins(), USUAL, {"budget_s": 30.0}, ""),
     "much time": (flat, USUAL, {"budget_s": 120.0}, ""),

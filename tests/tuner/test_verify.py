@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from dataclasses import replace
@@ -26,11 +25,8 @@ from hztune.profile import (
     Objective,
     WorkloadId,
 )
-from hztune.stats.question import Looks
-from hztune.stats.ratios import PairRatio
-from hztune.study.ledger import ArmRecord
 from hztune.study.limits import MemoryLimit
-from hztune.verifying.claim import Promise, measure, verification
+from hztune.verifying.claim import Promise, measure
 from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
 
@@ -63,6 +59,7 @@ CLAIMS = [
     # what is claimed within which limits, the true gain, memory and end, what is said, and why
     (CLAIMED, {}, 0.131, 1.0, "ok", "holds", "the gain is there, and as large as was claimed"),
     (CLAIMED, {}, 0.7, 1.0, "ok", "holds", "the gain is there"),
+    (CLAIMED, {}, 0.095, 1.0, "ok", "holds", "above 1.049x, half of the claimed 1.100x"),
     (CLAIMED, {}, 0.03, 1.0, "ok", "does not hold", "smaller than was claimed"),
     (CLAIMED, {}, 0.0, 1.0, "ok", "does not hold", "no such gain"),
     (CLAIMED, {}, -0.3, 1.0, "ok", "does not hold", "slower than the control"),
@@ -87,35 +84,6 @@ def test_a_claim_holds_where_all_of_it_is_true(claim, make_profile):
     finding = measure(promise, bench_of(landscape, QUIET, budget_s=60.0, limit=promise.limit))
     assert finding.answer == answer and why in finding.why, finding
     assert status != "ok" or finding.rss_ratio == pytest.approx(rss)
-
-
-def finding_of(claimed, *logs):
-    """What is said of a claim when time is up after these pairs."""
-    promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
-    record = ArmRecord(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
-    return verification(promise, record, Looks.due(len(logs), 4, len(logs)))
-
-
-@pytest.mark.parametrize(
-    ("logs", "answer", "why"),
-    [
-        (
-            [-0.006, 0.042],  # [1.001, 1.035]
-            "cannot tell",
-            "the gain is there, but 12 pairs do not show that it is as large as was claimed",
-        ),
-        (
-            [0.018, 0.033],
-            "holds",
-            "the gain is there, and as large as was claimed: above 1.015x, half of the claimed "
-            "1.031x",
-        ),
-    ],
-)
-def test_half_of_the_claimed_lower_end_must_be_shown(logs, answer, why):
-    claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
-    finding = finding_of(claimed, *logs * 6)
-    assert (finding.answer, finding.why) == (answer, why)
 
 
 def advised_s(finding):
@@ -251,21 +219,6 @@ def test_what_does_not_fit_the_profile_is_refused(here, tmp_path, hztune_here):
 
 # ---- elsewhere -----------------------------------------------------------------------------------
 
-MACHINE = MachineId("CPU", 4, 2.0, "6.1", "glibc 2.36", 4096, "madvise")
-
-
-def test_each_difference_of_a_machine_is_named():
-    other = structs.replace(MACHINE, cpu="Other", quota=None, thp="always")
-    assert machine_diff.of_machine(MACHINE, MACHINE) == ()
-    assert machine_diff.of_machine(MACHINE, other) == tuple(
-        f"the profile was proved with another {said}"
-        for said in (
-            "CPU model: CPU there, Other here",
-            "CPU quota: 2.0 there, none here",
-            "mode of transparent huge pages: madvise there, always here",
-        )
-    )
-
 
 def test_another_version_or_build_of_the_allocator_is_named(make_profile):
     tuned = make_profile(
@@ -279,28 +232,20 @@ def test_another_version_or_build_of_the_allocator_is_named(make_profile):
     assert "another build of jemalloc 5.3.0: aaaaaaaaaaaa there, bbbbbbbbbbbb here" in build
 
 
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        (["verify", "PROFILE", "--budget", "0.5s", "--quiet"], 1),
-        (["verify", "PROFILE", "--strict"], 5),
-    ],
-)
 def test_a_profile_of_another_place_is_measured_with_a_warning_that_names_it(
-    words, status, here, tmp_path, hztune
+    here, tmp_path, hztune_here, monkeypatch
 ):
+    simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
+    monkeypatch.setattr("hztune.verifying.claim.executor_for", simulated)
     machine = structs.replace(here.machine, cores=4096, thp="elsewhere")
-    foreign = structs.replace(
-        here, machine=machine, allocator=structs.replace(here.allocator, version="0.0.1")
-    )
-    path = saved(foreign, tmp_path)
-    done = hztune(*[path if word == "PROFILE" else word for word in words])
-    assert done.returncode == status
-    named = ["number of CPUs: 4096 there"]
-    if status != 5:
-        named += ["transparent huge pages: elsewhere there", "version of hz: 0.0.1 there"]
+    library = structs.replace(here.allocator, version="0.0.1")
+    path = saved(structs.replace(here, machine=machine, allocator=library), tmp_path)
+    named = ["number of CPUs: 4096 there", "transparent huge pages: elsewhere there"]
+    named += ["version of hz: 0.0.1 there"]
+    done = hztune_here("verify", path, "--quiet")
+    assert (done.returncode, done.stderr.count("\n")) == (4, 3)
     assert all(name in done.stderr for name in named)
-    assert done.stderr.count("\n") == len(named)
+    assert hztune_here("verify", path, "--strict").returncode == 5
 
 
 # ---- a running process ---------------------------------------------------------------------------
