@@ -226,7 +226,9 @@ def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
     The bench is told of it. A study that goes on says again what it said when it had just
     calibrated, and keeps the noise floor by which it has begun to judge a finalist.
     """
-    noise = bench.ledger.as_calibrated().noise()
+    calibration = bench.ledger.own_blocks("aa")
+    known = bench.ledger.until(calibration[-1]) if calibration else bench.ledger
+    noise = known.noise()
     rounds = bench.rounds(2, confirm_s / PAIRS, noise)
     pairs = max(2, int(confirm_s / bench.executor.cost(2, rounds)))
     plans = (block.plan for block in bench.ledger.own_blocks())

@@ -34,22 +34,19 @@ def shortest(
     proposer: Proposer,
     top: Arm,
     refused: Collection[LevelRow],
-    *,
-    is_control: bool,
     slack: Sequence[float] = (0.0,),
 ) -> LevelRow | None:
     """The row that changes least and is within one standard error of `top` in each objective.
 
     The rule of Breiman, Friedman, Olshen & Stone (Classification and Regression Trees, 1984), with
     the standard error of the difference: measured in the same blocks, two are known better beside
-    each other than each by itself. `top`: what promises most, or a member of a front. `is_control`:
-    whether the allocator's defaults are what all is compared with. `slack`: what may be lost of
-    each objective in any case, log units.
+    each other than each by itself. `top`: what promises most, or a member of a front. `slack`:
+    what may be lost of each objective in any case, log units.
     """
     row, known = proposer.level_row(top), proposer.known()
     measured = known.modelled
     rows = [each for each in _parts(row) if _is_legal(proposer, each)]
-    bare = {(UNCHANGED,) * len(row)} if is_control else set()
+    bare = {(UNCHANGED,) * len(row)} if proposer.is_control else set()
     out = {*refused, *known.failed, *bare}
     rows = [each for each in dict.fromkeys([*rows, *measured]) if each not in out]
     if not rows or row not in measured:
@@ -67,18 +64,16 @@ def shortest(
     return rows[best]
 
 
-def chain(
-    proposer: Proposer, row: LevelRow, refused: Collection[LevelRow], *, is_control: bool, most: int
-) -> Chain:
+def chain(proposer: Proposer, row: LevelRow, refused: Collection[LevelRow], *, most: int) -> Chain:
     """The chain that leads to `row`, the strongest parameter first, and what may be added to it.
 
-    `refused`: configurations of which the proof has failed; none stands alone. `is_control`:
-    whether the allocator's defaults are what all is compared with; if not, they come first where
-    they are better. `most`: configurations that there is time for.
+    `refused`: configurations of which the proof has failed; none stands alone. `most`:
+    configurations that there is time for. Defaults that are not what all is compared with come
+    first where they are better.
     """
     model = proposer.model()
     assert model is not None
-    steps = _steps(proposer, model, row, is_control=is_control)
+    steps = _steps(proposer, model, row)
     rows = [each for each in steps if each not in refused]
     rows = [*rows[: most - 1], row] if len(rows) > most else rows
     while len(rows) < most and (more := _addition(proposer, model, rows[-1], refused)) is not None:
@@ -94,9 +89,7 @@ def _parts(row: LevelRow) -> Iterator[LevelRow]:
             yield tuple(UNCHANGED if axis in left_out else v for axis, v in enumerate(row))
 
 
-def _steps(
-    proposer: Proposer, model: SparseModel, row: LevelRow, *, is_control: bool
-) -> list[LevelRow]:
+def _steps(proposer: Proposer, model: SparseModel, row: LevelRow) -> list[LevelRow]:
     """From the first parameter to all of them, by what each is expected to add; `row` is the last.
 
     A step that is not expected to be better is left out: its parameter comes with the next one.
@@ -104,7 +97,7 @@ def _steps(
     left = [axis for axis, level in enumerate(row) if level != UNCHANGED]
     reached: LevelRow = (UNCHANGED,) * len(row)
     best, found = 0.0, list[LevelRow]()
-    if not is_control and (not left or _worth(model, reached) > PRICE):
+    if not proposer.is_control and (not left or _worth(model, reached) > PRICE):
         best, found = _worth(model, reached), [reached]
     while left:
         options = [_with(reached, axis, row[axis]) for axis in left]

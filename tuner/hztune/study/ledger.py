@@ -111,11 +111,6 @@ class ArmRecord:
         """Whether it never failed and keeps the limit on average."""
         return bool(self.pairs) and max(self.violations.values()) <= 0.0
 
-    @property
-    def is_far_behind(self) -> bool:
-        ratios = self.log_ratios
-        return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
-
     def excess_end(self, scatter: float, among: int) -> float:
         """How far above the memory limit it may be, in log units: the 95 % end of its mean.
 
@@ -316,11 +311,6 @@ class Ledger:
         half = fixed_interval(aa, REPORTED_ERROR).half_width
         return Interval(0.0, -half, half, len(aa))
 
-    def as_calibrated(self) -> Ledger:
-        """What it knew when the machine had calibrated; itself where it has not."""
-        calibration = self.own_blocks("aa")
-        return self.until(calibration[-1]) if calibration else self
-
     def has_gone_on(self, last: Block) -> bool:
         """Whether the machine has begun another proof since that block of one, or the panel."""
         first = last.outcomes[1].arm
@@ -348,7 +338,11 @@ class Ledger:
 
         def estimated() -> Noise:
             records = (*self.searched.values(), *self.fresh_by_arm.values())
-            near = [record.pairs for record in records if not record.is_far_behind]
+            near = [
+                record.pairs
+                for record in records
+                if record.pairs and fmean(record.log_ratios) >= FAR_BEHIND
+            ]
             found = estimate_noise([self.calibration.pairs, *near])
             return found or estimate_noise([record.pairs for record in records]) or _USUAL_NOISE
 
@@ -415,6 +409,6 @@ def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     assert limit is not None and each  # or it was not refused for that
     ends = [-math.inf if interval is None else interval.low for interval in each]
     part = ends.index(min(ends))
-    seen = each[part]
+    seen, name = each[part], limit.workloads[part] if limit.workloads else f"workload {part + 1}"
     told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
-    return f"it may lose more than {limit.text} on {limit.name_of(part)}{told}"
+    return f"it may lose more than {limit.text} on {name}{told}"

@@ -123,9 +123,6 @@ class LossLimit:
             for pairs, prior in zip(each, priors, strict=True)
         ]
 
-    def name_of(self, part: int) -> str:
-        return self.workloads[part] if self.workloads else f"workload {part + 1}"
-
 
 def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:
     """The memory limits of a study as one, from their texts by name; None: there are none."""

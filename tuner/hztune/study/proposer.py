@@ -90,7 +90,7 @@ class Proposer:
             is_control=is_control,
             space=self._distributions,
         )
-        self._is_own = sampler is None
+        self.is_control, self._is_own = is_control, sampler is None
         self.study = optuna.create_study(
             directions=["maximize"] * len(objectives), sampler=sampler or self.sampler
         )
@@ -113,7 +113,9 @@ class Proposer:
         number. `out`: not to be measured. `pending`: being measured; what else was asked has ended.
         """
         self._catch_up()
-        self._forget_unmeasured({arm.key for arm in pending})
+        left = {arm.key for arm in pending}
+        for key in [key for key in self._open if key not in left]:  # the user stopped
+            self.study.tell(self._open.pop(key), state=TrialState.PRUNED)
         rows = {self.level_row(arm) for arm in out}
         if self._is_own:
             asks = self.sampler.prepare(self.study, count, fresh=fresh, out=rows)
@@ -137,10 +139,6 @@ class Proposer:
             return None
         self._open[arm.key] = trial
         return arm
-
-    @property
-    def allocator(self) -> str:
-        return self._space.allocator
 
     def outlook(self) -> Floats:
         """What new configurations may come to, see `SparseSampler.outlook`."""
@@ -194,11 +192,6 @@ class Proposer:
                 for outcome in block.outcomes[1:]:
                     if outcome.arm.allocator == self._space.allocator:
                         self._tell(block, outcome)
-
-    def _forget_unmeasured(self, pending: Collection[str]) -> None:
-        """Ends what was asked and not measured: the user stopped."""
-        for key in [key for key in self._open if key not in pending]:
-            self.study.tell(self._open.pop(key), state=TrialState.PRUNED)
 
     def _tell(self, block: Block, outcome: Outcome) -> None:
         if outcome.status == "rejected":

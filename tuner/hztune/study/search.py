@@ -96,7 +96,7 @@ class FastestGoal:
         """What so many new configurations may be expected to add: 1 is what can be claimed."""
         ranked = search.ranked()
         best = max(0.0, -ranked[0].rank) if ranked else 0.0
-        gains = np.maximum(0.0, search.proposer(allocator).outlook()[0] - best).mean(axis=0)
+        gains = np.maximum(0.0, search.proposers[allocator].outlook()[0] - best).mean(axis=0)
         return float(np.sort(gains)[::-1][:count].sum()) / max(search.bench.floor, LEAST_FLOOR)
 
     def is_open(self, search: Search) -> bool:
@@ -159,7 +159,7 @@ class Search:
     def __post_init__(self) -> None:
         self._refused: dict[str, Arm] = {}
         self._ranked: tuple[tuple[int, int], list[Ranked]] | None = None
-        self._proposers = {
+        self.proposers = {
             part.allocator: Proposer(
                 part,
                 self.bench.ledger,
@@ -170,13 +170,6 @@ class Search:
             )
             for part in self.space.parts
         }
-
-    @property
-    def control(self) -> Arm:
-        return self.space.control
-
-    def proposer(self, allocator: str) -> Proposer:
-        return self._proposers[allocator]
 
     def run(self, share: float, latest: float = 0.0) -> None:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
@@ -198,7 +191,7 @@ class Search:
             is_early = bench.budget.elapsed() < proposing_until
             proposing = self._room() > 0 and (is_early or not bench.ledger.searched)
             if batch := self._batch(proposing, slots):
-                bench.search([self.control, *batch], rounds)
+                bench.search([self.space.control, *batch], rounds)
                 has_measured = True
                 best = self.best()
                 known = (best.estimate.mean, NORMAL_95 * best.estimate.error) if best else ()
@@ -239,7 +232,7 @@ class Search:
 
     def _estimated(self) -> list[Ranked]:
         records = self.bench.ledger.searched
-        predictions = {name: each.predictions() for name, each in self._proposers.items()}
+        predictions = {name: each.predictions() for name, each in self.proposers.items()}
         found = []
         for key, plain in self.bench.ledger.estimates().items():
             arm = records[key].arm
@@ -249,7 +242,7 @@ class Search:
         return found
 
     def _row(self, arm: Arm) -> LevelRow:
-        return self._proposers[arm.allocator].level_row(arm)
+        return self.proposers[arm.allocator].level_row(arm)
 
     def best(self) -> Ranked | None:
         """The incumbent: the configuration that promises most; None: none beats the default.
@@ -271,24 +264,18 @@ class Search:
         if self.bench.ledger.default_breaks_limit:
             return (self._surely_within().record.arm,)
         arm = best.record.arm
-        row, refused = self._shortest(arm, (0.0,))
-        if row is None:
-            return (arm,)
-        is_control = arm.allocator in self.space.unchanged
-        proposer = self._proposers[arm.allocator]
-        return chain(proposer, row, refused, is_control=is_control, most=most)
+        proposer, refused = self.proposers[arm.allocator], self._refused_rows(arm.allocator)
+        row = shortest(proposer, arm, refused)
+        return chain(proposer, row, refused, most=most) if row is not None else (arm,)
 
     def shortened(self, arm: Arm, slack: Sequence[float]) -> Arm:
         """The configuration that changes least of those that promise hardly less."""
-        row, _ = self._shortest(arm, slack)
-        return (row and self._proposers[arm.allocator].arm(row)) or arm
+        proposer = self.proposers[arm.allocator]
+        row = shortest(proposer, arm, self._refused_rows(arm.allocator), slack)
+        return (row and proposer.arm(row)) or arm
 
-    def _shortest(self, arm: Arm, slack: Sequence[float]) -> tuple[LevelRow | None, set[LevelRow]]:
-        """See `finalist.shortest`; and what is out of that allocator."""
-        refused = {self._row(each) for each in self._out() if each.allocator == arm.allocator}
-        is_control = arm.allocator in self.space.unchanged
-        proposer = self._proposers[arm.allocator]
-        return shortest(proposer, arm, refused, is_control=is_control, slack=slack), refused
+    def _refused_rows(self, allocator: str) -> set[LevelRow]:
+        return {self._row(each) for each in self._out() if each.allocator == allocator}
 
     def _surely_within(self) -> Ranked:
         """The fastest whose pairs exclude that it breaks the memory limit, or else the surest.
@@ -336,7 +323,7 @@ class Search:
             arms = self._shorter(min(SHORTER_SLOTS, self._room()))
         fresh = room - sum(map(self._is_new, arms))
         for name, count in self._shared_out(slots - len(arms)).items():
-            new = self._proposers[name].suggest(
+            new = self.proposers[name].suggest(
                 count,
                 fresh=max(0, fresh) if self._promises(name, count) else 0,
                 out=[*self._out(), *self.bench.pending, *arms],
@@ -380,7 +367,7 @@ class Search:
             if arm.allocator in hopeful
             and self._is_little_known(arm)
             and not self._is_out(arm)
-            and not self._proposers[arm.allocator].is_refused(arm.config)
+            and not self.proposers[arm.allocator].is_refused(arm.config)
         ][:most]
 
     def _is_little_known(self, arm: Arm) -> bool:
@@ -425,7 +412,7 @@ class Search:
         if best is None or most <= 0:
             return []
         arm = best.record.arm
-        proposer, row = self._proposers[arm.allocator], self._row(arm)
+        proposer, row = self.proposers[arm.allocator], self._row(arm)
         changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
         parts = [(*row[:axis], UNCHANGED, *row[axis + 1 :]) for axis in changed if len(changed) > 1]
         seen = {*proposer.known().rows, *proposer.known().failed}
