@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hztune.prometheus
-from hztune import api
+from hztune import api, schema
 from hztune.canary import sources, vigil
 from hztune.canary.effects import critical, effect_of, levels
 from hztune.canary.groups import FleetUnit
@@ -22,6 +22,7 @@ from hztune.canary.timetable import growth
 from hztune.canary.verdict import log_odds, verdict_of
 from hztune.cli import status_of
 from hztune.errors import HztuneError, UsageError
+from hztune.govern.policy import FigureSource
 
 START = "2026-01-01T00:00:00Z"
 START_S = 1767225600.0
@@ -72,7 +73,7 @@ def test_each_stratum_gives_its_share_and_what_is_no_whole_unit_goes_to_the_next
 
 def test_groups_are_printed_for_pods_inventories_and_shells_and_read_back(tmp_path, capsys):
     path = tmp_path / "units.csv"
-    path.write_text("web-1\nweb-2\n")
+    path.write_text("web-1\nweb-2\n", encoding="utf-8-sig")  # as Excel does
     for form, told in (
         ("kubectl", "kubectl label pod --overwrite hztune-canary=treated web-"),
         ("ansible", "[treated]\nweb-"), ("shell", "TREATED='web-"), ("csv", ",treated,"),
@@ -83,8 +84,8 @@ def test_groups_are_printed_for_pods_inventories_and_shells_and_read_back(tmp_pa
     (tmp_path / "groups.csv").write_text(out)
     (tmp_path / "spec.toml").write_text(
         f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\nfile = "rows.csv"\n'
-        '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
-    )
+        '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n', encoding="utf-8-sig",
+    )  # fmt: skip
     assert {unit.is_treated for unit in api.canary(tmp_path / "spec.toml").units} == {True, False}
 
 
@@ -101,10 +102,17 @@ def test_units_that_no_shell_could_name_or_no_draw_could_part_are_refused(tmp_pa
 
 
 def test_rows_are_read_from_csv_and_from_lines_of_json():
-    text = f"time,unit,metric,value\n{START_S},u1,cpu,2\n\n{START_S},u1,c"
+    text = f"\ufefftime,unit,metric,value\n{START_S},u1,cpu,2\n\n{START_S},u1,c"
     line = json.dumps({"time": START_S, "unit": "u1", "metric": "cpu", "value": 2})
     read = [*parsed_rows(text.encode(), "x"), *parsed_rows(f"{line}\n".encode(), "x")]
     assert read == [FleetRow(START_S, "u1", "cpu", 2.0)] * 2
+
+
+@pytest.mark.parametrize("kind", [CanarySpec, FigureSource])
+def test_a_prometheus_is_asked_over_http_alone(kind):
+    for asked in ("file:///etc", "localhost:9090"):
+        with pytest.raises(UsageError, match=f"prometheus is '{asked}'.*https"):
+            schema.judged({"prometheus": asked}, kind)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +186,13 @@ def test_two_units_a_group_claim_nothing_and_hear_how_many_would():
     assert "a group would tell" in verdict_of(fleet(2, treated=0.98), canary(2)).reasons[0]
 
 
-def test_rows_of_nobody_zeros_and_figures_that_are_none_are_said_and_hold():
-    assert "no row" in verdict_of([], canary()).reasons[0]
+@pytest.mark.parametrize("rows", [[], fleet(before=60, after=0)])
+def test_a_canary_whose_start_lies_ahead_says_when_it_begins(rows):
+    found = verdict_of(rows, canary(step_s=300.0))
+    assert found.passed_s == 0.0 and f"it begins at {START}" in found.reasons[0]
+
+
+def test_zeros_and_figures_that_are_none_are_said_and_hold():
     zeros = [row._replace(value=0.0) for row in fleet()]
     assert "are 0 or less" in verdict_of(zeros, canary()).reasons[0]
     nans = [row._replace(value=math.nan) for row in fleet(count=2)]

@@ -113,11 +113,14 @@ def test_what_cannot_be_exported_is_refused_with_what_fits(make_profile):
         export.render(make_profile(), "c-jemalloc")
 
 
-@pytest.mark.parametrize("allocator", ["none", "glibc"])
-def test_what_sets_nothing_is_json_alone(allocator, make_profile):
-    nothing = make_profile({}, allocator=AllocatorId(allocator, "", "", ""))
+@pytest.mark.parametrize(
+    "allocator, verdict", [("none", "improved"), ("glibc", "improved"), ("hz", "no_gain")]
+)
+def test_what_sets_nothing_is_json_alone(allocator, verdict, make_profile):
+    claim, identity = Claim("", 1.1, 1.1, 1.2, 8, verdict), AllocatorId(allocator, "", "", "")
+    nothing = make_profile({}, allocator=identity, claim=claim)
     assert json.loads(api.export(nothing, "json"))["params"] == {}
-    with pytest.raises(NoGainError, match="start the program as it is"):
+    with pytest.raises(NoGainError, match="start the program as before"):
         api.export(nothing, "env")
 
 

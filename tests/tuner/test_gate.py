@@ -269,10 +269,15 @@ def test_one_row_that_is_worse_makes_the_whole_worse():
         (0.0, 90_000, "no worse", "excludes a loss"),
     ],
 )
-def test_memory_is_one_more_question_and_the_answer_names_what_failed(slower, kib, answer, named):
-    gate = Gate(MARGIN, "5%")
+def test_memory_is_one_more_question_and_the_answer_names_what_failed(
+    slower, kib, answer, named, monkeypatch
+):
+    gate, said = Gate(MARGIN, "5%"), list[str]()
+    monkeypatch.setattr(Reporter, "say", lambda _, line: said.append(line))
     (found,) = compared(landscape(slower, rss_kb=kib), QUIET, gate=gate).answers
     assert (found.answer, named in found.why) == (answer, True), found
+    worse = {line.split()[4] for line in said if line.endswith(": worse")}
+    assert worse == ({"speed" if slower else "rss"} if answer == "worse" else set())
 
 
 @pytest.mark.parametrize("tested", [("rss",), ("rss", "kept"), ("speed", "rss", "kept")])

@@ -13,6 +13,7 @@ import secrets
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,7 +103,7 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
     """The tables of a TOML file; UsageError: it cannot be read, or is no TOML."""
     content = read_small(path, most_bytes)
     try:
-        tables: dict[str, Any] = tomllib.loads(content.decode())
+        tables: dict[str, Any] = tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
     return tables
@@ -160,6 +161,11 @@ def write_whole(path: Path, content: str | Iterable[bytes], *, mode: int = 0o666
 
 def reason_of(error: OSError | ValueError) -> str:
     return str(getattr(error, "strerror", None) or error)
+
+
+def fresh_results(name: str) -> Path:
+    begun = time.strftime("%Y%m%d-%H%M%S")  # also those of others in the same second
+    return Path("hztune-results", f"{name}-{begun}-{secrets.token_hex(2)}")
 
 
 def make_folder(path: Path) -> None:

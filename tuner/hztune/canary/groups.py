@@ -28,7 +28,7 @@ class FleetUnit(NamedTuple):
 
 
 def _lines_of(path: Path) -> list[list[str]]:
-    text = files.read_small(path, _MOST_BYTES).decode(errors="replace")
+    text = files.read_small(path, _MOST_BYTES).decode("utf-8-sig", "replace")
     words = ([word.strip() for word in row] for row in csv.reader(text.splitlines()))
     rows = [row for row in words if row and row[0] not in ("", "unit")]
     names = [row[0] for row in rows]

@@ -59,7 +59,7 @@ def parsed_rows(content: bytes, name: str) -> Iterator[FleetRow]:
 
     UsageError names the source and the line.
     """
-    text = content.decode(errors="replace")
+    text = content.decode("utf-8-sig", "replace")
     lines = text[: text.rfind("\n") + 1].splitlines()
     is_json = text.lstrip().startswith("{")
     for number, line in enumerate(lines, start=1):

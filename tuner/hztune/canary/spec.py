@@ -61,7 +61,7 @@ class CanarySpec(schema.Schema, frozen=True):
     groups: str  # file of lines `unit,group,stratum`, from the spec's folder
     metrics: Annotated[tuple[CanaryMetric, ...], Meta(min_length=1)]
     rails: tuple[GuardRail, ...] = ()
-    prometheus: str = ""  # base URL; or one of the next two
+    prometheus: schema.HttpUrl = ""  # base URL; or one of the next two
     file: str = ""  # CSV, or lines of JSON, with time, unit, metric, value
     command: str = ""  # a shell command that prints the same
     unit: schema.Word = "instance"  # label in Prometheus that names the unit

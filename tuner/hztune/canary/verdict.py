@@ -87,7 +87,8 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     treated = np.array([unit.is_treated for unit in canary.units])
     rails = tuple(_rails(tables, canary, treated))
     effects = tuple(_effect(tables, canary, treated, each) for each in canary.spec.metrics)
-    passed_s = canary.spec.step_s * max(0, int(tables.blocks[-1]) + 1)
+    seen = tables.blocks[tables.seen.any(axis=1)]
+    passed_s = canary.spec.step_s * max(0, int(seen.max(initial=-1)) + 1)
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
@@ -100,6 +101,8 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     if answer == "promote" or are_alike:
         open_ = [f"{name} is better, and no metric is worse by its margin" for name in better]
         open_ = open_ or ["both groups are alike within all margins"]
+    if not passed_s:
+        open_ = [f"it begins at {canary.spec.start}, and no row is of that time or later"]
     unseen = tuple(canary.units[at].name for at in np.flatnonzero(~tables.seen.any(axis=0)))
     is_over = answer != "hold" or are_alike
     return CanaryVerdict(answer, tuple(bad or open_), effects, rails, passed_s, unseen, is_over)

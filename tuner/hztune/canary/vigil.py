@@ -40,7 +40,8 @@ def watched(
         log: A file for all rows, from which a watch that was killed goes on.
         for_s: Seconds.
     """
-    rows = _kept_rows(log)
+    content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
+    rows = {row[:3]: row for row in parsed_rows(content, str(log))}
     if given := [row.metric for row in rows.values() if row.unit == canary.spec.start]:
         found = verdict_of(rows.values(), canary)
         told = ("it was decided before, as the log says",)
@@ -93,11 +94,6 @@ def _tell_once(error: HztuneError, told: set[str], tell: Tell) -> None:
     if str(error) not in told:
         tell(f"{error}; watching goes on")
     told.add(str(error))
-
-
-def _kept_rows(log: Path | None) -> dict[tuple[float, str, str], FleetRow]:
-    content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
-    return {row[:3]: row for row in parsed_rows(content, str(log))}
 
 
 def _newest(canary: Canary, rows: Iterable[FleetRow]) -> list[FleetRow]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,7 @@ from hztune.cli.program import (
     refuse_without_program,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
+from hztune.files import fresh_results
 from hztune.progress import reporter
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def compare_command(
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
     if out is None and not resume:
-        out = Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+        out = fresh_results("compare")
     _refuse_places(out, {"--csv": csv_path, "--junit": junit})
     specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))

@@ -38,7 +38,7 @@ _MORE = "--no-more-memory"
 
 MOST_PAIRS = 100  # of a row
 
-_ANSWERS: dict[Answer, GateAnswer] = {  # each is wrong in at most 2.5 % of cases
+GATE_ANSWERS: dict[Answer, GateAnswer] = {  # each is wrong in at most 2.5 % of cases
     "yes": "no worse",
     "no": "worse",
     "open": "not enough data",
@@ -123,8 +123,8 @@ class Gate:
             answer = "worse" if len(failures) == of else answer
         else:
             parts = tuple(self.judge(self._logs(blocks), horizon))
-            answer = _ANSWERS[all_of(each.answer for each in parts)]
-            decisive = [each for each in parts if _ANSWERS[each.answer] == answer]
+            answer = GATE_ANSWERS[all_of(each.answer for each in parts)]
+            decisive = [each for each in parts if GATE_ANSWERS[each.answer] == answer]
             why = "; ".join(self._why(each, of) for each in decisive)
         return Ruling(label, answer, why, of, horizon.planned, parts)
 

@@ -26,6 +26,7 @@ from operator import attrgetter
 from hztune.blocks import Arm, Block
 from hztune.comparing.contenders import ComparedRow, Contender, amount_of
 from hztune.comparing.gate import (
+    GATE_ANSWERS,
     MOST_PAIRS,
     Gate,
     Horizon,
@@ -239,7 +240,7 @@ class RowRun(Inquiry):
                 ratio, low, high = each.interval.ratio
                 of = f"{found.pairs} of {found.planned} pairs: {each.of}"
                 self.bench.reporter.say(
-                    f"    {of} {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}"
+                    f"    {of} {ratio:.3f} [{low:.3f}, {high:.3f}]: {GATE_ANSWERS[each.answer]}"
                 )
         return found.answer != "not enough data"
 

@@ -5,7 +5,6 @@ One session of a study: from a task, which is a judged request, to a directory w
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -82,12 +81,7 @@ def _fresh_path(task: Task) -> Path:
     if request.workload is not None:
         setting = request.workload.setting
         words += [*([setting] if setting else []), f"T{request.workload.threads}"]
-    path = fresh = Path("hztune-results", "-".join([*words, time.strftime("%Y%m%d-%H%M%S")]))
-    for count in itertools.count(2):
-        if not fresh.exists():
-            break
-        fresh = path.with_name(f"{path.name}-{count}")
-    return fresh
+    return files.fresh_results("-".join(words))
 
 
 def tune(task: Task, reporter: Reporter) -> Result:
