@@ -32,7 +32,7 @@ PYTHON_LEVELS = [frozenset(row.split()) for row in (
     "allocator blocks profile workload",
     "machine params quota rests",
     "schema",
-    "files gc_freeze interrupt process prometheus",
+    "files interrupt process prometheus",
     "arguments artifacts",
     "errors",
 )]  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from hztune.errors import HztuneError, UsageError
 
 _DEADLINE_S = 24 * 3600.0
 _REFUSED = 2
-_THREADS_SHOWN = 12
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _ENDINGS = {
     "cut": "the recorder was ended before the program",
@@ -90,11 +89,13 @@ def trace_info(path: str | Path) -> dict[str, Any]:
 
     UsageError: it is none. HztuneError: what it says of itself is nothing that hztune writes.
     """
+    from jinja2 import UndefinedError
+
     said, _ = _run("info", path)
     try:
         told: dict[str, Any] = json.loads(said)
         trace_text(told)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UndefinedError):
         raise HztuneError(
             f"{str(path)!r} has notes that hztune does not write; `hztune trace anonymize` makes a "
             "trace without them"
@@ -142,7 +143,17 @@ def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
 
 def trace_text(told: Mapping[str, Any]) -> list[str]:
     """What `trace_info` tells, for people, a line each."""
-    return [f"{name:<10}{text}" for rows in (_recorded, _asked) for name, text in rows(told)]
+    from jinja2 import Environment
+
+    made = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)  # for a terminal
+    made.globals |= {"amount": _amount, "at_most": at_most, "counted": _counted}
+    made.globals |= {"endings": _ENDINGS, "missing": _MISSING, "one_line": _one_line}
+    template = made.from_string(Path(__file__).with_name("trace.txt").read_text())
+    return template.render(told=told).splitlines()
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:
@@ -156,43 +167,6 @@ def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:
         if seen >= share * given:
             return most
     return 0
-
-
-def _recorded(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    notes = told["notes"] or {}
-    if notes.get("program"):
-        yield "program", printable(" ".join(" ".join(notes["program"]).split()))
-    time = f" in {told['duration_ns'] * 1e-9:.3f} s" if told["has_time"] else ", without times"
-    yield "calls", f"{told['calls']:,} of {_counted(told['threads'], 'thread')}{time}"
-    each = told["bytes"] / told["calls"] if told["calls"] else 0.0
-    yield "file", f"{_amount(told['bytes'])}, {each:.1f} bytes a call"
-    if told["is_part"]:
-        reason = _ENDINGS.get(str(notes.get("ending")), "")
-        yield "part", "of the program's life" + (f": {reason}" if reason else "")
-    for name, words in _MISSING.items():
-        if notes.get(name):
-            yield "missing", f"{notes[name]:,} {words}"
-
-
-def _asked(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if told["peak_blocks"]:
-        yield "at once", f"{_amount(told['peak_bytes'])} in {told['peak_blocks']:,} blocks at most"
-    if told["ends"]:
-        share = 100.0 * told["ends_by_others"] / told["ends"]
-        yield "frees", f"{told['ends']:,}, {share:.1f} % by another thread than the block's"
-    if sum(count for _, count in told["sizes"]):
-        shares = ((each, _amount(at_most(told["sizes"], each))) for each in (0.5, 0.9, 0.99, 1.0))
-        yield "sizes", ", ".join(f"{100 * each:g} % at most {most}" for each, most in shares)
-    if order := sorted(told["operations"].items(), key=lambda item: (-item[1], item[0])):
-        yield "did", ", ".join(f"{count:,} {name}" for name, count in order)
-    shown = told["threads_shown"][:_THREADS_SHOWN]
-    for number, each in enumerate(shown):
-        name = f" {printable(each['name'])}" if each["name"] else ""
-        span = f", {each['start_ns'] * 1e-9:.3f} to {each['end_ns'] * 1e-9:.3f} s"
-        when = span if told["has_time"] else ""
-        yield "thread", f"{number}{name}: {_counted(each['calls'], 'call')}{when}"
-    if told["threads"] > len(shown):
-        yield "", f"and {told['threads'] - len(shown):,} more"
 
 
 def _counted(count: int, what: str) -> str:

@@ -31,7 +31,6 @@ import msgspec
 from hztune import files
 from hztune.blocks import Block, Outcome, ProofPlan, Turn
 from hztune.errors import HztuneError, UsageError
-from hztune.gc_freeze import gc_frozen
 from hztune.machine import Machine
 from hztune.store import rows
 from hztune.store.rows import AnyRow, Evidence, Plan, Row
@@ -124,7 +123,7 @@ class Recording:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Every complete block, in order."""
-        with gc_frozen():
+        with rows.gc_frozen():
             return tuple(
                 rows.blocks_of(_row(line, self.path, n) for n, line in enumerate(self.lines))
             )

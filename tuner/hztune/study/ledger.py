@@ -16,7 +16,6 @@ from statistics import NormalDist, fmean, median
 from typing import TypeVar
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block, Outcome, ProofPlan, Role
-from hztune.gc_freeze import gc_frozen
 from hztune.rests import MemoryKind
 from hztune.stats.intervals import (
     LEAST_PLANNED,
@@ -35,6 +34,7 @@ from hztune.stats.ratios import (
     part_ratios,
     saving_ratio,
 )
+from hztune.store.rows import gc_frozen
 from hztune.study.limits import LossLimit, MemoryLimit
 
 FAR_BEHIND = -0.35
