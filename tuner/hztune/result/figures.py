@@ -142,11 +142,6 @@ class Figures:
         return found
 
     @property
-    def seeks_front(self) -> bool:
-        """Whether the study had two objectives, speed and memory."""
-        return "objectives" in self.samples.identity
-
-    @property
     def floor(self) -> float:
         """Noise floor, log units; 0 where the study ended before it knew it."""
         return math.log1p(self.result.account.noise_floor or 0.0)

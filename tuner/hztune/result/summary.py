@@ -122,7 +122,7 @@ def _labels(made: Profile) -> list[str]:
 def _attempt_json(one: Proof, kept: Collection[Arm]) -> dict[str, Any]:
     steps = [
         {
-            "arm": _arm_json(step.arm),
+            "arm": {"allocator": step.arm.allocator, "params": step.arm.config},
             "params": step.changes,
             "answer": step.answer,
             "is_kept": step.arm in kept,
@@ -132,11 +132,7 @@ def _attempt_json(one: Proof, kept: Collection[Arm]) -> dict[str, Any]:
         for step in one.steps
     ]
     shown = {"answer": one.answer, **_ratio_json(one.interval), "steps": steps}
-    return {**_arm_json(one.arm), **shown}
-
-
-def _arm_json(arm: Arm) -> dict[str, Any]:
-    return {"allocator": arm.allocator, "params": arm.config}
+    return {"allocator": one.arm.allocator, "params": one.arm.config, **shown}
 
 
 def _ratio_json(shown: Interval | None) -> dict[str, Any]:

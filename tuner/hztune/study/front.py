@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from hztune.blocks import Arm
 from hztune.stats.noise import Estimate, pool
-from hztune.study.ledger import ArmRecord, Ledger
+from hztune.study.ledger import ArmRecord
 from hztune.study.proposer import MEMORY, SPEED
 from hztune.study.search import (
     ENOUGH_PAIRS,
@@ -146,39 +146,22 @@ class FrontGoal(FastestGoal):
 
 
 def compromises(search: Search) -> list[Compromise]:
-    known = savings(search.bench.ledger)
-    return [
-        Compromise(one.record, one.estimate, known[one.record.arm.key])
-        for one in search.ranked()
-        if one.record.arm.key in known
-    ]
+    """What is feasible and not refused, where its memory is known."""
+    ledger, ranked = search.bench.ledger, search.ranked()
+    known = [each for each in ranked if each.record.savings]
+    saved = pool([each.record.savings for each in known], ledger.memory_noises())
+    both = zip(known, saved, strict=True)
+    return [Compromise(each.record, each.estimate, saving) for each, saving in both]
 
 
 def members(search: Search, most: int) -> list[Arm]:
     """The arms to prove: spread along the estimated front, the fastest first, each shortened."""
-    found, slack = _spread(search, compromises(search), most), (search.bench.floor, LEAST_SAVING)
+    floor, breaks_limit = search.bench.floor, search.bench.ledger.default_breaks_limit
+    ahead = unbeaten(compromises(search))
+    promising = [each for each in ahead if breaks_limit or _promises(each.point, floor)]
+    found = spread(promising, most, beyond=() if breaks_limit else (CONTROL,))
+    slack = floor, LEAST_SAVING
     return [*dict.fromkeys(search.shortened(each.record.arm, slack) for each in found)]
-
-
-def savings(ledger: Ledger) -> dict[str, Estimate]:
-    """The pooled log saving of each feasible configuration whose memory is known, by its key."""
-    known = {
-        key: record.savings
-        for key, record in ledger.searched.items()
-        if record.feasible and record.savings
-    }
-    return dict(zip(known, pool([*known.values()], ledger.memory_noises()), strict=True))
-
-
-def _spread(search: Search, found: Sequence[Compromise], most: int) -> list[Compromise]:
-    """Of the unbeaten that promise something, those that cover most of the plane."""
-    breaks_limit = search.bench.ledger.default_breaks_limit
-    promising = [
-        each
-        for each in unbeaten(found)
-        if breaks_limit or _promises(each.point, search.bench.floor)
-    ]
-    return spread(promising, most, beyond=() if breaks_limit else (CONTROL,))
 
 
 def _could_be_on(search: Search, one: Compromise, ahead: Sequence[Compromise]) -> bool:
