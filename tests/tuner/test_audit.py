@@ -33,6 +33,7 @@ B8   core/realloc_large.c         after mlockall what a block has left stays loc
 C1   tuner/test_program_input.py  a file that stdin is redirected from is read
 C2   tuner/test_install.py        the installed command needs nothing else
 C3   tuner/test_machine.py        no budget pays for the time in which another process has
+C3   tuner/test_machine.py        a long wait for the machine is told while it lasts
 C4   tuner/test_gate.py           what was measured before a block was ended is told
 C5   tuner/test_compare.py        what is shown beside a ratio is what the ratio says
 C6   tuner/test_report.py         a study is repeated by its own command or by none

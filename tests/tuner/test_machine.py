@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -122,6 +123,21 @@ def test_what_one_thread_waits_is_taken_from_the_budget_of_no_other():
         time.sleep(0.05)  # it waits
     assert waiting.result() > 0.0
     assert machine.waited_s() == before
+
+
+def test_a_long_wait_for_the_machine_is_told_while_it_lasts(monkeypatch):
+    monkeypatch.setattr(machine, "_LONG_WAIT_S", 0.001)
+    told = Event()
+
+    def other():
+        machine.waiting.tell = told.set
+        with machine.timed_window():
+            assert told.is_set()
+
+    with ThreadPoolExecutor(1) as pool, machine.timed_window():
+        waiting = pool.submit(other)
+        assert told.wait(9.0)
+    waiting.result()
 
 
 def test_two_timed_windows_never_overlap(tmp_path):

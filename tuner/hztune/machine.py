@@ -15,7 +15,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hztune.files import text_or_empty
 _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
+_LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
 _LOCK_FOLDERS = ("run/lock", "run", "tmp")
 WORDS = {  # how sentences name the fields of a record
     "cpu": "CPU model",
@@ -102,16 +103,17 @@ class Machine:
         )
 
 
-class _Waited(threading.local):
+class _Waiting(threading.local):
     seconds = 0.0
+    tell: Callable[[], object] = int  # called while a wait lasts that makes these many
 
 
-_waited = _Waited()
+waiting = _Waiting()
 
 
 def waited_s() -> float:
     """By this thread: another one has a budget of its own."""
-    return _waited.seconds
+    return waiting.seconds
 
 
 @contextlib.contextmanager
@@ -125,8 +127,17 @@ def timed_window() -> Iterator[None]:
     fd = os.open(_lock_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         asked_s = time.monotonic()
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        _waited.seconds += time.monotonic() - asked_s
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            teller = threading.Timer(_LONG_WAIT_S - waiting.seconds, waiting.tell)
+            if waiting.seconds < _LONG_WAIT_S:  # else it was told
+                teller.start()
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            finally:
+                teller.cancel()
+        waiting.seconds += time.monotonic() - asked_s
         yield
     finally:
         os.close(fd)

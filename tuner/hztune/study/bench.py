@@ -105,8 +105,6 @@ _MOST_VOID = 3
 _FREE_START = 0.05
 _LEAST_START_S = 1e-3
 
-_LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
-
 
 Note = Callable[[ProofPlan | None], None]  # told of the proof that the next block belongs to
 
@@ -147,7 +145,11 @@ class Workbench:
 
     def __post_init__(self) -> None:
         self.floor, self._least_pairs = 0.0, FIRST_LOOK
-        self._number, self._told_of_waiting = -1, False
+        self._number = -1
+        machine.waiting.tell = lambda: self.reporter.warn(
+            "another hztune measures here, too (lslocks shows it): the two take turns; waiting is "
+            "no part of a budget"
+        )
 
     @property
     def least_pairs(self) -> int:
@@ -230,12 +232,6 @@ class Workbench:
         block = replace(block, machine=block.machine or self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
-        if not self._told_of_waiting and self.budget.waited_s >= _LONG_WAIT_S:
-            self._told_of_waiting = True
-            self.reporter.warn(
-                "another hztune measures here, too: the two take turns; waiting is no part of a "
-                "budget"
-            )
         return block
 
     def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
