@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hztune import export, params, profile
+from hztune import export, files, params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.profile import Claim, MemoryClaim
 
@@ -103,6 +103,8 @@ def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(make_profi
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "profile.json").symlink_to(victim)
+    with pytest.raises(UsageError, match="--log"):
+        files.append_to(tmp_path / "profile.json", "added", "--log")
     profile.save(make_profile(), tmp_path / "profile.json")
     assert victim.read_text() == "precious"
     assert not (tmp_path / "profile.json").is_symlink()

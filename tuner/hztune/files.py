@@ -110,9 +110,11 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def append_to(path: Path, text: str, option: str) -> None:
-    """Adds text to a file; UsageError: it cannot be written."""
+    """Adds text to a file; UsageError: it cannot be written, or is a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    flags |= os.O_NOFOLLOW * (path.parent != Path("/dev"))  # whose links are the system's
     try:
-        with path.open("a", encoding="utf-8") as file:
+        with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise UsageError(f"{option} {str(path)!r} cannot be written: {reason_of(error)}") from None
