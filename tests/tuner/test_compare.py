@@ -337,8 +337,9 @@ def test_a_library_in_a_file_is_proved_by_the_file(tmp_path):
     proof = FileIdentity([side])
     assert proof.prepare(side.arm) == {"LD_PRELOAD": str(library)}
     assert proof.judge(side.arm, str(library), "") is None
-    wrong = proof.judge(side.arm, "/usr/lib/libc.so.6", "")
-    assert isinstance(wrong, Fault) and wrong.status == "wrong_allocator"
+    for arm in (side.arm, Arm("hz")):  # and what is installed by its adapter
+        wrong = proof.judge(arm, "/usr/lib/libc.so.6", "")
+        assert isinstance(wrong, Fault) and wrong.status == "wrong_allocator"
 
 
 def test_a_parameter_goes_to_the_workloads_that_have_it_and_a_row_is_measured_once():
