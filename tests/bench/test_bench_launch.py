@@ -42,6 +42,15 @@ def test_what_has_stopped_itself_is_not_waited_for(programs):
     assert gone(result["pid"])
 
 
+def test_memory_of_children_counts_towards_the_limit(programs):
+    eater = f"{sys.executable} -c 'x = bytearray(10 ** 8); import time; time.sleep(600)'"
+    returned, result = launch(
+        programs, "--rss-limit-mb", 150, "--", "sh", "-c", f"{eater} & {eater} & wait"
+    )
+    assert (returned, result["status"]) == (137, "oom")
+    assert result["processes"] >= 3
+
+
 def test_one_that_stands_before_its_exec_is_ended_with_its_launcher(programs):
     ours, theirs = socket.socketpair()
     with ours, theirs, subprocess.Popen(
@@ -58,6 +67,15 @@ def test_one_that_stands_before_its_exec_is_ended_with_its_launcher(programs):
 def test_one_whose_children_have_ended_leaves_nothing_behind(programs):
     _, result = launch(programs, "--", "sh", "-c", "true & wait; (true; true)")
     assert result["left"] == 0
+
+
+@pytest.mark.parametrize("parent", ["time.sleep(600)", "time.sleep(0.3); sys.exit(0)"])
+def test_a_daemon_does_not_escape(programs, tmp_path, parent):
+    note = tmp_path / "pid"
+    script = ESCAPEE.format(parent=parent)
+    _, result = launch(programs, "--timeout-ms", 2000, "--", sys.executable, "-c", script, note)
+    assert result["left"] == 1
+    assert gone(int(note.read_text()))
 
 
 def test_nothing_outlives_an_interrupted_launcher(programs, tmp_path):
