@@ -241,9 +241,17 @@ static bool glibc_get(const agent_lever *lever, int64_t *value)
     return is_on_glibc();
 }
 
+static bool glibc_adapts(void)
+{
+    for (size_t i = 0; i < sizeof glibc_values / sizeof glibc_values[0]; i++)
+        if (glibc_values[i].value != AUTO) return false;
+    return true;
+}
+
 static bool glibc_set(const agent_lever *lever, int64_t value)
 {
     int (*option)(int number, int value);
+    if (value == AUTO && glibc_adapts()) return true;
     const int64_t wanted = value == AUTO ? GLIBC_DEFAULT : value;
     *(void **)&option = function_named("mallopt");
     if (option == NULL || option(lever->number, wanted > INT_MAX ? -1 : (int)wanted) == 0)

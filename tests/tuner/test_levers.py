@@ -142,6 +142,9 @@ def test_a_lease_gives_every_lever_back(name, start):
 
 def test_glibc_gets_back_what_it_was_started_with_or_its_defaults(start):
     adapting = dict.fromkeys(("trim_threshold", "top_pad", "mmap_threshold"), "auto")
+    process = Process.of((program := start("glibc")).pid)
+    assert channel.govern(process, TOKEN, 60, adapting).values == adapting
+    assert figures_of(program, "")["mapped"] == 0  # its threshold has grown
     for variables, before, after in (
         ({}, adapting, {"trim_threshold": 131072, "top_pad": 131072}),
         ({"MALLOC_TRIM_THRESHOLD_": "-1"},

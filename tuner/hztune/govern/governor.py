@@ -31,7 +31,7 @@ _SETTLED = 3  # epochs of the best known setting, after which another trial may 
 _SHORTEST = 0.2  # share of an epoch below which a trial waits
 _SHORTENED, _LENGTHENED = 0.75, 1.1  # the epochs of a context, where one was too short, or counted
 _MINUTE_S, _MOST_LOST = 60.0, 100  # epochs that a minute may have
-_RELIEVED = 0.9  # of the limit, below which the leanest setting is left again
+_RELIEVED = 0.9  # of the limit, below which the last arm is left again
 _LEAST_CPUS = 1e-5  # less cannot be told from none
 
 
@@ -51,7 +51,6 @@ class Epoch(NamedTuple):
     seconds: float
     cost: float  # CPUs, with memory at its price; for each request a second where they are counted
     figure: float | None  # more is better
-    mib: float
 
 
 class _Trial(NamedTuple):
@@ -93,7 +92,6 @@ class Governor:
         self._credit_s = 0.0  # a load is watched before anything is tried
         self._most_credit_s = max(policy.explored * _SAVED_S, policy.epoch_s)
         self._lost = deque[tuple[float, float]](maxlen=_MOST_LOST)  # end, log loss times seconds
-        self._leanest: dict[int, float] = {}  # least MiB seen of each arm
         self._is_relieved = False
         self._rested = 0  # epochs of the best known setting since a trial, or the context's begin
 
@@ -106,9 +104,14 @@ class Governor:
         context = self.told_context
         share = _RELIEVED if self._is_relieved else 1.0
         if sight.memory_bytes > share * self._policy.limit_bytes:
-            return self._begin(context, self._relief(), sight)
-        if is_blind:
-            return now.arm if now is not None else 0
+            self._is_relieved = True
+            self._trials.clear()
+            return self._begin(context, len(self._arms) - 1, sight)
+        if is_blind and now is None:
+            return 0
+        settled_s = _SETTLED * self._policy.epoch_s  # of relief: else it would come and go
+        if now and (is_blind or (self._is_relieved and sight.at_s < now.began.at_s + settled_s)):
+            return now.arm
         if now is None or self._is_relieved:
             self._is_relieved = False
             return self._next(context, sight, is_entry=False)
@@ -185,8 +188,6 @@ class Governor:
         is_challenger = trial is not None and now.arm == trial.challenger
         saved_s = (self._policy.explored - is_challenger) * passed_s
         self._credit_s = min(self._credit_s + saved_s, self._most_credit_s)
-        if seen is not None:
-            self._leanest[now.arm] = min(seen.mib, self._leanest.get(now.arm, math.inf))
         if trial is None:
             return
         share = self._shares.get(now.context, 1.0)
@@ -224,7 +225,7 @@ class Governor:
         if known and min(known) > 0.0:
             lower = self._policy.figure.lower_is_better
             figure = fmean(known) ** (-1 if lower else 1)
-        return Epoch(seconds, cost, figure, mib)
+        return Epoch(seconds, cost, figure)
 
     def _judge(self, now: _Open, trial: _Trial) -> None:
         """Enters a pair, and says what was expected and what came."""
@@ -248,13 +249,3 @@ class Governor:
             + f"; [{low:.2f}, {high:.2f}] after {len(compared.costs)} pairs"
         )
         self._note(Action(now.looks[-1].at_s, judged, context, self._arms[arm], told))
-
-    # ---- memory ----------------------------------------------------------------------------------
-
-    def _relief(self) -> int:
-        """The last arm that the policy names until it was seen; then the leanest."""
-        self._is_relieved = True
-        self._trials.clear()
-        tried = {arm: mib for arm, mib in self._leanest.items() if arm}
-        last = len(self._arms) - 1
-        return min(tried, key=tried.__getitem__) if last in tried else last

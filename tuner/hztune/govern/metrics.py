@@ -17,8 +17,6 @@ from hztune.process import cpu_seconds, stat_words
 
 _ASKED_AT_ONCE = 32  # each may take seconds: a stopped one does not answer
 
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 _HELP = {
     "live_bytes": "Bytes that the program has from an allocator.",
     "held_bytes": "Bytes that an allocator has of the system's memory.",
@@ -88,11 +86,13 @@ def _told_by(folder: Path) -> Statistics | None:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 10.0  # of who connects and does not ask
+
     def do_GET(self) -> None:
         body = exposition(all_processes()).encode() if self.path == "/metrics" else b""
         with suppress(ConnectionError):  # whoever asked has gone
             self.send_response(200 if self.path == "/metrics" else 404)
-            self.send_header("Content-Type", _TYPE)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

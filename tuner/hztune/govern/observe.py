@@ -20,7 +20,6 @@ from hztune.prometheus import queried
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STEP_S, _BUSY_CPUS = 0.1, 0.05  # while it rests, as a burst is to be seen at once
-_WAITS = ("memory", "cpu")
 _PRESSURE = re.compile(r"^some avg10=([0-9.]+)", re.M)
 _ANSWERED_S = 2.0  # in which a source of a figure must answer
 _UNREADABLE_S = 10.0  # for which the figure may not be there
@@ -55,13 +54,12 @@ class Watched:
         if stat[0] in "ZX" or stat[19] != self._started:
             raise HztuneError("the process has ended")
         known = self._figure() if self._source.is_given else None
-        counts = self._source.counts_work
         return Observation(
             at_s=time.monotonic(),
             cpu_s=cpu_s - self._trimmed_s,
             memory_bytes=(int(resident) - int(shared)) * _PAGE,
-            work=known if counts else None,
-            figure=None if counts else known,
+            work=known if self._source.counts_work else None,
+            figure=None if self._source.counts_work else known,
             pressure=max(map(_pressure, self._pressures), default=0.0),
         )
 
@@ -102,7 +100,8 @@ class Watched:
                 raise ValueError(f"{found} is no amount")
         except (OSError, ValueError, LookupError, TypeError, HztuneError) as error:
             if time.monotonic() - self._read_at_s > _UNREADABLE_S:
-                raise HztuneError(f"the figure of the policy cannot be read: {error}") from None
+                why = process.last_words(str(error))
+                raise HztuneError(f"the figure of the policy cannot be read: {why}") from None
             return None
         self._read_at_s = time.monotonic()
         return found
@@ -110,7 +109,10 @@ class Watched:
     def _read_figure(self) -> float | None:
         source = self._source
         if source.prometheus:
-            return queried(source.prometheus, source.query, _ANSWERED_S)[0][1][0][1]
+            series = queried(source.prometheus, source.query, _ANSWERED_S)
+            if not series:
+                raise HztuneError(f"Prometheus has no series for {source.query!r}")
+            return series[0][1][0][1]
         if self._regex is not None:
             with files.opened(source.log) as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - _MOST_LOG_BYTES))
@@ -122,13 +124,17 @@ class Watched:
                 raise HztuneError(f"no line at the end of {source.log} matches {source.regex!r}")
             return float(found[-1] if isinstance(found[-1], str) else found[-1][0])
         ended = process.run(["sh", "-c", source.command], deadline_s=_ANSWERED_S)
+        if not ended.ok:
+            raise HztuneError(f"the command {ended.describe()}")
         return float(ended.stdout)
 
 
 def _pressure_files(pid: int) -> tuple[Path, ...]:
     """Where the kernel tells of waiting: of the process's control group, else of the machine."""
     group = files.text_or_empty(Path("/proc", str(pid), "cgroup")).strip().rpartition("::")[2]
-    found = [Path("/sys/fs/cgroup", group.lstrip("/"), f"{each}.pressure") for each in _WAITS]
+    found = [
+        Path("/sys/fs/cgroup", group.lstrip("/"), f"{each}.pressure") for each in ("memory", "cpu")
+    ]
     return tuple(own if own.is_file() else Path("/proc/pressure", own.stem) for own in found)
 
 

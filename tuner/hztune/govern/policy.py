@@ -20,7 +20,7 @@ LOAD_CONTEXTS = ("idle", "steady", "burst")  # the contexts of "load"
 START = "start"  # the name of the arm that changes nothing
 
 _MOST_BYTES = 1 << 16
-_Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
+_Seconds = Annotated[float, Meta(ge=1.0, le=86400.0)]  # shorter epochs have too few looks
 _Above = Annotated[float, Meta(gt=0.0, le=1e6)]
 
 
@@ -69,7 +69,7 @@ class Policy(schema.Schema, frozen=True):
     arms: tuple[PolicyArm, ...]
     minimise: Literal["cost", "cpu"] = "cost"
     gib_per_cpu: _Above = 8.0  # GiB of memory that cost as much as one CPU
-    limit: str = ""  # memory that is not to be passed: there the leanest setting is used
+    limit: str = ""  # memory that is not to be passed: beyond it the last arm is used
     context: str = "load"  # or "module:Class" of the user's, as PYTHONPATH has it
     epoch_s: _Seconds = 10.0  # of one setting, before it is judged
     exploring: str = "10%"  # of the time, for trials of settings that are not the best known
@@ -142,8 +142,7 @@ def policy_of(folder: Path) -> str:
 
     UsageError: the folder holds no profiles, or they change nothing that a living process can.
     """
-    paths = sorted(folder.glob("*.json"))
-    members = [(path, profile.load(path)) for path in paths]
+    members = [(path, profile.load(path)) for path in sorted(folder.glob("*.json"))]
     arms: dict[tuple[tuple[str, Value], ...], tuple[str, Path]] = {}
     for path, member in members:
         knobs = member.adapter.knobs(member.allocator.as_installed())
@@ -159,12 +158,8 @@ def policy_of(folder: Path) -> str:
     lines = ["doc = " + json.dumps(f"What was proved in {folder.resolve().parent.name}"), ""]
     for settings, (allocator, path) in arms.items():
         told = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings)
-        lines += [
-            "[[arms]]",
-            f'name = "member-{path.stem}"',
-            f"settings.{allocator} = {{ {told} }}",
-            "",
-        ]
+        lines += ["[[arms]]", f'name = "member-{path.stem}"']
+        lines += [f"settings.{allocator} = {{ {told} }}", ""]
     return "\n".join(lines)
 
 

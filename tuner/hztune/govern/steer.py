@@ -57,9 +57,12 @@ class Levers:
     def of(cls, pid: int, chosen: policy.Policy) -> Levers:
         """UsageError: it takes no requests, or has not the levers and values of the policy."""
         process, address = Process.of(pid), channel.socket_of(pid)
-        main = next(iter(statistics_of(process).parts), None)
+        found = statistics_of(process)
+        main = next(iter(found.parts), None)
         if main is None:
             raise UsageError(f"{process} has no allocator with levers")
+        if found.is_governed:  # its values now are not those of its start
+            raise UsageError(f"{process} has a governor, or lost one some seconds ago")
         arms = chosen.settings_for(main.allocator)
         names = {name for settings in arms.values() for name in settings}
         if unknown := sorted(names - main.levers.keys()):
@@ -92,12 +95,15 @@ class Levers:
         self.in_effect = arm
         return f"somebody else has changed {', '.join(found.taken)}" if found.taken else ""
 
-    def let_go(self) -> bool:
-        """Ends the lease now; false: the process cannot be asked, but ends it by itself."""
-        with suppress(HztuneError):
-            channel.govern(self.process, self.token, 0, {})
-            return True
-        return False
+    def let_go(self) -> str:
+        """Ends the lease now; returns what becomes of the settings."""
+        try:
+            left = channel.govern(self.process, self.token, 0, {}).values
+        except HztuneError:
+            return f"; what was set ends by itself within {LEASE_S} s, or when the process goes on"
+        kept = [f"{name}={value}" for name, value in left.items() if value != self.start[name]]
+        but = f" but for {', '.join(kept)}" if kept else ""
+        return f"; the process has the settings of its start{but}"
 
 
 def steered(
@@ -127,14 +133,17 @@ def steered(
     levers, watched = Levers.of(pid, chosen), Watched(pid, chosen.figure)
     names, rng, began = [*levers.arms], Random(seed), time.monotonic()
 
+    def tell(words: str, **facts: object) -> None:
+        say(f"{time.strftime('%H:%M:%S')} {words}")
+        if log is not None:
+            entry = {"time": time.time(), "pid": pid, **facts}
+            files.append_to(log, json.dumps(entry) + "\n", "--log")
+
     def note(action: Action) -> None:
         changed = ", ".join(f"{k}={v}" for k, v in levers.arms[action.arm].items())
         told = "" if is_dry else f": {action.told}"
-        say(f"{time.strftime('%H:%M:%S')} {'would be ' * is_dry}{action.what} in {action.context}: "
-            f"{action.arm} ({changed}){told}")  # fmt: skip
-        if log is not None:
-            line = json.dumps({"time": time.time(), **action._asdict()}) + "\n"
-            files.append_to(log, line, "--log")
+        what = f"{'would be ' * is_dry}{action.what} in {action.context}"
+        tell(f"{what}: {action.arm} ({changed}){told}", **action._asdict())
 
     first = {each: names.index(arm.name) for arm in chosen.arms if arm.name in names
              for each in arm.contexts}  # fmt: skip
@@ -145,15 +154,14 @@ def steered(
                     for name, arm in levers.arms.items()))  # fmt: skip
     if log is not None:
         files.append_to(log, "", "--log")
+    end = End("the governor was told to end")
     try:
         end = _followed(levers, watched, made, chosen, is_dry=is_dry, until=began + for_s)
     finally:
-        is_restored = not is_dry and levers.let_go()
+        left = "" if is_dry or not levers.process.exists() else levers.let_go()
         watched.close()
-    restored = "; the process has the settings of its start" * is_restored
-    if restored and levers.allocator == "glibc" and "auto" in levers.start.values():
-        restored += ", but glibc adapts its thresholds no more until it starts anew"
-    say(f"{time.strftime('%H:%M:%S')} let go: {end.why}{restored}")
+        with suppress(HztuneError):  # a log that cannot be written is a reason to end
+            tell(f"let go: {end.why}{left}", what="let go", told=end.why + left)
     return end
 
 
@@ -202,16 +210,12 @@ def governed_child(name: str, environment: Mapping[str, str]) -> dict[str, str]:
         if os.fork() == 0:
             os.setsid()
             if not select.select([ended], [], [], _STARTS_S)[0]:
-                _keep_stderr_alone()
+                # else whoever reads what the program writes would wait for the governor, too
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(2, 1)
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
                 os.execv(command[0], command)
         os._exit(0)
     os.waitpid(between, 0)
     loaded = filter(None, [environment.get("LD_PRELOAD"), str(artifacts.agent())])
     return {**environment, "HZ_CONTROL": "1", "LD_PRELOAD": ":".join(loaded)}
-
-
-def _keep_stderr_alone() -> None:
-    """Else whoever reads what the program writes would wait for the governor, too."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
