@@ -18,6 +18,7 @@ from hztune.measure.executors import executor_for
 from hztune.profile import Share, WorkloadId
 from hztune.progress import Reporter
 from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
+from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit
@@ -91,6 +92,14 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
 
 
 # ---- deciding ------------------------------------------------------------------------------------
+
+
+def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path):
+    with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
+        first, second = several([flat, flat], store), several([flat, flat], store)
+        first._executors[0].measure([CONTROL], role="aa", rounds=2, number=0)
+        block = second.measure([CONTROL], role="aa", rounds=2, number=0)
+        assert store.replay() == (block,)
 
 
 def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space):
