@@ -41,6 +41,7 @@ enum {
     UNCOMMIT_PAGES = 16,     /* a shorter run is not worth a mapping of its own */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
 };
+#define SHORT_LEAST ((size_t)8 << 20)     /* with fewer bytes of short blocks adaptive asks not */
 #define ENTRIES_MIN ((size_t)1 << 16)     /* addresses that share an entry are FAR, see block.h */
 #define ENTRIES_USUAL ((size_t)1 << 17)   /* 2 MiB: mlockall works under a limit of 8 MiB */
 #define ADDRESSES_FEW ((uint64_t)1 << 30) /* if fewer are left, as few entries as possible */
@@ -69,6 +70,8 @@ static struct {
     size_t used_pages;   /* pages are handed to the page pool up to here */
     bool is_doubling;    /* whether entries are being claimed */
     bool is_strict;      /* overcommit_memory=2: writable pages count as used */
+    size_t huge_bytes;   /* for which thp=adaptive has asked for huge pages, */
+    _Atomic size_t huge_from, huge_to; /* and the pages for which it has not declined them since */
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena = {.tables = {
@@ -76,6 +79,8 @@ static struct {
                [INFOS] = {.bytes_per_page = sizeof(hz_page_info)},
                [FREE_BITS] = {.bytes_per_page = (1 << HZ_PAGE_GRANULES_SHIFT) / 8},
            }};
+
+hz_cuts_t hz_cuts;
 
 /* Addresses and lengths for the system are multiples of HZ_PAGE_BYTES, hence of the kernel's pages,
  * which have 4, 16 or 64 KiB. */
@@ -231,6 +236,37 @@ void hz_arena_advise(void *address, size_t bytes)
     }
 }
 
+/* Under thp=adaptive asks for huge pages for new pages of the arena, unless short blocks hold less
+ * than that was asked for already. Short blocks fill pages, so little memory is lost; where long
+ * ones stay untouched, at most about as much again as the short ones hold. */
+static void advise_new(size_t from, size_t to)
+{
+    void *address = hz_page_address(from);
+    const size_t bytes = (to - from) << HZ_PAGE_SHIFT, in_use = hz_atomic_peek(&hz_cuts.of_short);
+    hz_arena_advise(address, bytes);
+    if (hz_cfg.thp != HZ_THP_ADAPTIVE || in_use < SHORT_LEAST || in_use < arena.huge_bytes) return;
+    if (!hz_os_ask_huge_pages(address, bytes)) return;
+    hz_count(HZ_STAT_huge_page_bytes, bytes);
+    arena.huge_bytes += bytes;
+    if (hz_atomic_get(&arena.huge_from) >= hz_atomic_peek(&arena.huge_to))
+        hz_atomic_put(&arena.huge_from, from);
+    hz_atomic_put(&arena.huge_to, to);
+}
+
+/* Where such pages go back, declines huge pages for all of them that are used so far: else the
+ * kernel's khugepaged would fill the gaps again. Huge pages that are there stay. */
+static void advise_purged(size_t first, size_t pages)
+{
+    const size_t from = hz_atomic_get(&arena.huge_from);
+    const size_t used = hz_atomic_get(&hz_map.granules) >> HZ_PAGE_GRANULES_SHIFT;
+    const size_t end = smaller(hz_atomic_get(&arena.huge_to), used);
+    const size_t to = end & -(size_t)HUGE_PAGES, bytes = (to - from) << HZ_PAGE_SHIFT;
+    if (to <= from || first >= to || first + pages <= from) return;
+    if (!hz_os_decline_huge_pages(hz_page_address(from), bytes)) return;
+    hz_count(HZ_STAT_small_page_bytes, bytes);
+    hz_atomic_put(&arena.huge_from, to);
+}
+
 /* Makes the pages [from, to) usable, and their parts of the tables with those for one page more on
  * each side, which neighbours read. */
 static hz_os_claimed make_usable(size_t from, size_t to)
@@ -239,12 +275,11 @@ static hz_os_claimed make_usable(size_t from, size_t to)
     for (size_t i = 0; i < TABLES && claimed == HZ_OS_CLAIMED; i++)
         claimed = table_extend(&arena.tables[i], from > 0 ? from - 1 : 0, to + 1);
     if (claimed != HZ_OS_CLAIMED) return claimed;
-    void *address = hz_page_address(from);
     const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
-    claimed = hz_os_claim(address, bytes, true);
+    claimed = hz_os_claim(hz_page_address(from), bytes, true);
     if (claimed != HZ_OS_CLAIMED) return claimed;
     hz_count(HZ_STAT_committed_bytes, bytes);
-    hz_arena_advise(address, bytes);
+    advise_new(from, to);
     arena.usable_pages = to;
     return claimed;
 }
@@ -315,6 +350,7 @@ bool hz_arena_purge(size_t first, size_t pages)
 {
     void *address = hz_page_address(first);
     const size_t bytes = pages << HZ_PAGE_SHIFT;
+    advise_purged(first, pages);
     if (arena.is_strict && pages >= UNCOMMIT_PAGES && hz_os_uncommit(address, bytes)) return true;
     return hz_os_purge(address, bytes);
 }

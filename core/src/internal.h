@@ -251,6 +251,7 @@ size_t hz_freed_alike_above(size_t page);
 
 /* ---- arena.c: the pages and their tables ---------------------------------------------------- */
 
+extern hz_cuts_t hz_cuts;
 bool hz_arena_make(void);
 /* Makes `pages` more pages usable at the arena's end, from `*first` on; false when the arena is
  * used up or the system refuses. Below them may be a gap, whose pages are in no free run. */

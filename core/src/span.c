@@ -16,18 +16,20 @@ enum {
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     CUT_BYTES = 16 * 1024,    /* are touched ahead at most, */
     KERNEL_PAGE_BYTES = 4096, /* and at first what lies on the kernel's pages of one block */
+    SHORT_BLOCK_BYTES = 2 * KERNEL_PAGE_BYTES, /* of a longer one most pages may be untouched */
 };
 _Static_assert(HZ_PAGE_BYTES / HZ_CACHE_LINE_BYTES > COLOURS, "first blocks start in first pages");
 _Static_assert((COLOURS - 1) % COLOUR_STEP != 0, "a prime step reaches all colours");
 
-/* On a line of its own: every cut writes it, and every slow path reads what would lie beside it. */
-static struct {
-    HZ_ALIGNED_TO_LINE _Atomic size_t bytes; /* of all blocks cut from spans that still exist */
-} cuts;
-
 size_t hz_span_cut_bytes(void)
 {
-    return hz_atomic_peek(&cuts.bytes);
+    return hz_atomic_peek(&hz_cuts.of_short) + hz_atomic_peek(&hz_cuts.of_long);
+}
+
+static void count_cut(uint32_t class_, size_t bytes)
+{
+    const bool is_short = hz_class_bytes[class_] <= SHORT_BLOCK_BYTES;
+    hz_atomic_add(is_short ? &hz_cuts.of_short : &hz_cuts.of_long, bytes);
 }
 
 static hz_bin *bin_of(uint32_t shard, uint32_t class_)
@@ -208,7 +210,7 @@ static void span_destroy(hz_page_info *span, uint32_t class_)
         return;
     }
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
-    hz_atomic_add(&cuts.bytes, -((size_t)span->cut * hz_class_bytes[class_]));
+    count_cut(class_, -((size_t)span->cut * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     if (hz_is_fenced()) hz_harden_span_goes();
     hz_guard_pages_free(span);
@@ -246,7 +248,7 @@ static void note_cut(uint32_t class_, const unsigned char *first, const unsigned
     const size_t page = hz_page_of(first);
     const uint64_t step = hz_class_step(class_, hz_map.infos[page].shard);
     const unsigned char *last = end - hz_class_bytes[class_];
-    hz_atomic_add(&cuts.bytes, (size_t)(end - first));
+    count_cut(class_, (size_t)(end - first));
     for (size_t i = page; i <= hz_page_of(end - 1); i++)
         hz_entry_set(hz_entry_at(hz_page_address(i)), step, last);
 }

@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "check.h"
 
-enum { KIB = 1024, KERNEL_PAGE = 4 * KIB };
+enum { KIB = 1024, KERNEL_PAGE = 4 * KIB, FILLING = 64 * KIB };
 
 CHECK("the first long block of its class that is freed waits without its memory")
 {
@@ -32,6 +33,36 @@ CHECK("the first block of a class touches no more pages than it lies on")
         require(cut <= (2 * bytes + KERNEL_PAGE - 1) / bytes, "%zu blocks of %zu bytes were cut",
                 (size_t)cut, bytes);
     }
+}
+
+/* ---- huge pages ------------------------------------------------------------------------------ */
+
+static void *filling[FILLING];
+
+static size_t faults_so_far(void)
+{
+    struct rusage used;
+    require(getrusage(RUSAGE_SELF, &used) == 0, "no rusage");
+    return (size_t)used.ru_minflt;
+}
+
+PROGRAM("--grow")
+{
+    (void)memset(filling, 1, sizeof filling);
+    const size_t before = resident_bytes(), faults = faults_so_far();
+    for (size_t i = 0; i < FILLING; i++) filling[i] = malloc(KIB);
+    const size_t grown = resident_bytes() - before, taken = faults_so_far() - faults;
+    require(taken < FILLING * KIB / KERNEL_PAGE * 3 / 4, "%zu page faults", taken);
+    require(grown < FILLING * KIB / 7 * 8, "%zu bytes for %d blocks", grown, FILLING);
+    for (size_t i = 0; i < FILLING; i++) free(filling[i]);
+    (void)malloc_trim(0);
+    const size_t left = resident_bytes() - before;
+    require(left < 4 * KIB * KIB, "%zu bytes are still resident", left);
+}
+
+CHECK_IN(60, "thp=adaptive saves page faults at no memory, and memory that is freed returns")
+{
+    require_program("--grow", 0, "HZ_THP=adaptive");
 }
 
 /* ---- a thread that only frees -----------------------------------------------------------------

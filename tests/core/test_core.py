@@ -33,7 +33,7 @@ SPAN_CACHE 2 0
 DECAY_MS 100 0
 REST_MS 1000 1 0
 MAX_DIRTY_BYTES 67108864 0
-THP off on never
+THP off on never adaptive
 PREFAULT off on
 """
 
