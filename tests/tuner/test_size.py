@@ -19,7 +19,7 @@ CEILINGS = {
     "tuner": {"code": 19700, "modules": 145, "functions": 1751, "classes": 270, "docstrings": 3605},
     "tests": {"code": 16500},
     "experiments": {"code": 5600},
-    "core in C": {"code": 19900},
+    "core in C": {"code": 20000},
     "tests in C": {"code": 9100},
     "guides": {"words": 14000},
     "experiments' pages": {"words": 15200},
