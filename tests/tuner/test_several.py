@@ -21,8 +21,9 @@ from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger, loss_words
-from hztune.study.limits import LossLimit, MemoryLimit
+from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.study.proof import prove
+from hztune.tuning.request import TuneRequest
 from hztune.tuning.story import Winner
 from hztune.verifying.claim import Promise, measure
 from hztune.workload import WorkloadSpec
@@ -191,3 +192,11 @@ def test_a_profile_keeps_the_share_of_each_workload(make_profile):
         text = profile.dumps(structs.replace(make_profile(), shares=wrong))
         with pytest.raises(UsageError, match="shares"):
             profile.parse(text.encode())
+
+
+def test_what_may_be_lost_is_a_limit_of_several_workloads_alone():
+    specs = [WorkloadSpec(name, "", (), 2) for name in ("larson", "remote")]
+    both = TuneRequest(specs[0], beside=(specs[1],), max_loss="2%", max_rss="1.1x")
+    assert both.limits == {"max_rss": "1.1x", "max_loss": "2%"}
+    assert limits_of(both.limits, ["a", "b"])[1] == LossLimit.of("2%", ["a", "b"])
+    assert TuneRequest(specs[0]).limits == {}
