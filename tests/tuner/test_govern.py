@@ -184,6 +184,17 @@ def test_a_look_that_could_not_read_the_figure_tells_nothing_of_a_setting():
     assert min(came) > 0.8 and max(came) < 1.25
 
 
+def test_a_trial_ends_though_the_figure_cannot_be_read_any_more():
+    of = chosen(figure=FigureSource(command="x"))
+    learner = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1))
+    made = Governor(of, ARMS, learner, lambda sight: "steady", Random(1), print)
+    arms, figure = [0], 5.0
+    while len(arms) < 400:
+        figure = None if arms[-1] else figure
+        arms.append(made.look(Observation(LOOK_S * len(arms), len(arms), 1 << 20, figure=figure)))
+    assert 0 < sum(arms) <= of.epoch_s / LOOK_S
+
+
 def test_a_trial_whose_epochs_are_never_counted_stays_within_the_share_of_exploring():
     of, actions = chosen(epoch_s=10.0), []
     learner = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1))

@@ -102,20 +102,19 @@ class Governor:
         if not is_blind:
             self.told_context = self._context(sight)
         context = self.told_context
-        share = _RELIEVED if self._is_relieved else 1.0
-        if sight.memory_bytes > share * self._policy.limit_bytes:
+        if sight.memory_bytes > self._policy.limit_bytes * (_RELIEVED if self._is_relieved else 1):
             self._is_relieved = True
             self._trials.clear()
             return self._begin(context, len(self._arms) - 1, sight)
-        if is_blind and now is None:
-            return 0
-        settled_s = _SETTLED * self._policy.epoch_s  # of relief: else it would come and go
-        if now and (is_blind or (self._is_relieved and sight.at_s < now.began.at_s + settled_s)):
-            return now.arm
-        if now is None or self._is_relieved:
-            self._is_relieved = False
-            return self._next(context, sight, is_entry=False)
+        if now is None:
+            return 0 if is_blind else self._next(context, sight, is_entry=False)
         passed_s = sight.at_s - now.began.at_s
+        if passed_s < now.length_s and (is_blind or self._is_relieved):
+            return now.arm
+        self._is_relieved = False
+        if is_blind:
+            self._close(now, passed_s)
+            return self._begin(context, self._learner.favoured(context), sight)
         if passed_s >= _WASHED * now.length_s:
             now.looks.append(sight)
         is_braked = now.trial is not None and sight.pressure > self._policy.brakes.most_pressure
@@ -179,7 +178,8 @@ class Governor:
             elif arm == self._learner.best(context):
                 told = "the best known there"
             self._note(Action(sight.at_s, what, context, self._arms[arm], told))
-        length_s = trial.length_s if trial else self._policy.epoch_s
+        epochs = _SETTLED if self._is_relieved else 1  # else relief would come and go
+        length_s = trial.length_s if trial else epochs * self._policy.epoch_s
         self._open = _Open(context, arm, sight, length_s, trial)
         return arm
 
