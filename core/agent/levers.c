@@ -197,23 +197,24 @@ static bool google_set(const agent_lever *lever, int64_t value)
 
 /* ---- glibc ---------------------------------------------------------------------------------- */
 
+enum { GLIBC_DEFAULT = 128 << 10 }; /* of each, where it does not adapt */
+
 /* glibc does not tell these values: they are what was asked for at the start and set since. One
  * that is set ends the adapting of all, for good. */
 static struct {
     const char *tunable, *variable; /* how it is asked for */
     int64_t value;
 } glibc_values[] = {
-    {"glibc.malloc.trim_threshold=", "MALLOC_TRIM_THRESHOLD_", AUTO},
-    {"glibc.malloc.top_pad=", "MALLOC_TOP_PAD_", AUTO},
-    {"glibc.malloc.mmap_threshold=", "MALLOC_MMAP_THRESHOLD_", AUTO},
-    {"glibc.malloc.mmap_max=", "MALLOC_MMAP_MAX_", AUTO},
+    {"glibc.malloc.trim_threshold=", "MALLOC_TRIM_THRESHOLD_", GLIBC_DEFAULT},
+    {"glibc.malloc.top_pad=", "MALLOC_TOP_PAD_", GLIBC_DEFAULT},
+    {"glibc.malloc.mmap_threshold=", "MALLOC_MMAP_THRESHOLD_", GLIBC_DEFAULT},
+    {"glibc.malloc.mmap_max=", "MALLOC_MMAP_MAX_", GLIBC_DEFAULT},
 };
 
-enum { GLIBC_DEFAULT = 128 << 10 }; /* of each, where it does not adapt */
+static bool glibc_adapts = true;
 
 void agent_levers_begin(void)
 {
-    bool is_asked = false;
     const size_t count = sizeof glibc_values / sizeof glibc_values[0];
     const char *tunables = getenv("GLIBC_TUNABLES");
     for (size_t i = 0; i < count; i++) {
@@ -222,10 +223,8 @@ void agent_levers_begin(void)
         if (found != NULL) text = found + strlen(glibc_values[i].tunable);
         if (text == NULL) continue;
         glibc_values[i].value = strtoll(text, NULL, 0);
-        is_asked = true;
+        glibc_adapts = false;
     }
-    for (size_t i = 0; is_asked && i < count; i++)
-        if (glibc_values[i].value == AUTO) glibc_values[i].value = GLIBC_DEFAULT;
 }
 
 static int64_t *glibc_value(const agent_lever *lever)
@@ -237,26 +236,20 @@ static int64_t *glibc_value(const agent_lever *lever)
 
 static bool glibc_get(const agent_lever *lever, int64_t *value)
 {
-    *value = *glibc_value(lever);
+    *value = glibc_adapts ? AUTO : *glibc_value(lever);
     return is_on_glibc();
-}
-
-static bool glibc_adapts(void)
-{
-    for (size_t i = 0; i < sizeof glibc_values / sizeof glibc_values[0]; i++)
-        if (glibc_values[i].value != AUTO) return false;
-    return true;
 }
 
 static bool glibc_set(const agent_lever *lever, int64_t value)
 {
     int (*option)(int number, int value);
-    if (value == AUTO && glibc_adapts()) return true;
+    if (value == AUTO && glibc_adapts) return true;
     const int64_t wanted = value == AUTO ? GLIBC_DEFAULT : value;
     *(void **)&option = function_named("mallopt");
     if (option == NULL || option(lever->number, wanted > INT_MAX ? -1 : (int)wanted) == 0)
         return false;
     *glibc_value(lever) = wanted;
+    glibc_adapts = false;
     return true;
 }
 
