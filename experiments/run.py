@@ -50,7 +50,7 @@ def main() -> None:
         budget_s = experiment.file.budget_s * share
         ran = run(experiment, reporter, extra=extra, budget_s=budget_s, resume=asked.resume)
         if ran.record.rows:
-            print(api.comparison_text(ran.record))
+            print(api.comparison_text(ran.record.standings, ran.record.answers))
         if ran.stopped:
             raise StoppedByUser(
                 f"interrupted; {len(ran.record.rows)} of {ran.rows} rows are in {ran.path}: "

@@ -63,7 +63,7 @@ class ExperimentReading:
         text += [f"  measured {self.date}"] if self.date else []
         text += [f"  WRONG: {each}" for each in self.problems]
         if rows and self.standings:
-            text += ["", table.plain(self.standings), *self.values()]
+            text += ["", table.text(self.standings), *self.values()]
         return text
 
     def cells(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def markdown_of(readings: Sequence[ExperimentReading], *, rows: bool) -> str:
     text = table.lines(head, [each.cells() for each in readings])
     for each in readings:
         if rows and each.standings:
-            shown = table.as_markdown(each.standings)
+            shown = table.text(each.standings, markdown=True)
             text += ["", f"### {each.name}", "", shown, "", *each.values()]
     return "\n".join(text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import dataclasses
 import inspect
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from lab.replay import Truth
 import hztune
 from hztune import api
 from hztune.cli import status_of
-from hztune.tuning.request import TuneRequest
 
 PACKAGE = Path(api.__file__).parent
 MANY = 4
@@ -41,12 +39,6 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
     taken = list(inspect.signature(function).parameters)
     assert text.split(".")[0].count(" ") >= 3
     assert len(taken) < MANY or all(f"{each}:" in text for each in taken)
-
-
-def test_every_field_of_a_request_can_be_asked_for():
-    fields = {each.name for each in dataclasses.fields(TuneRequest)}
-    made_of_others = {"beside", "more", "budget_s"}
-    assert fields - made_of_others <= inspect.signature(api.request).parameters.keys()
 
 
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'

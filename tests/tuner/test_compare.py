@@ -77,7 +77,7 @@ def test_a_contender_that_fails_keeps_its_place_and_without_the_control_is_no_ra
     (found, _) = measured(failing("c")).standings
     assert found.of("c").speed is None and len(found.of("c").failures) == 6
     assert found.best == "b"
-    assert "crash" in table.plain([found]) and "crash" in table.as_markdown([found])
+    assert "crash" in table.text([found]) and "crash" in table.text([found], markdown=True)
     (found, _) = measured(failing("a")).standings
     assert [each.speed for each in found.all] == [None, None, None]
     assert (found.best, found.lead) == ("", None)
@@ -364,7 +364,7 @@ def test_what_is_shown_beside_a_ratio_is_what_the_ratio_says():
     row = standings("app", ["none", "hz"], blocks, amount="seconds")
     speed = row.all[1].speed
     assert math.exp(speed.estimate) == pytest.approx(2 ** (2 / 3), rel=1e-5)
-    plain = table.plain([row])
+    plain = table.text([row])
     assert "1.000 s" in plain and "629.96 ms" in plain, "the median of hz alone is 500 ms"
     assert plain.endswith("CPU 60.00 ms (0.67 [0.67, 0.67])")
     assert "others" not in plain

@@ -182,7 +182,7 @@ def test_what_was_measured_before_a_block_was_ended_is_told(gate):
     )
     assert not found.stopped
     assert [(len(row.blocks), row.enough_s > 0.0) for row in found.rows] == [(2, True)]
-    assert "[" in table.plain(found.standings) if gate is None else found.answers[0].pairs == 2
+    assert "[" in table.text(found.standings) if gate is None else found.answers[0].pairs == 2
     assert whole(found.answers) == "not enough data"
 
 
@@ -330,11 +330,11 @@ def test_every_form_has_the_answer_of_each_row(loss, noise, child, answer):
     assert told == [(row, *side) for row in labels for side in (("old", ""), ("new", answer))]
     low, ratio, high = (float(lines[1][name]) for name in ("ci_low", "ratio", "ci_high"))
     assert low < ratio < high and (abs(ratio - 1.0 + loss) < 0.02 or noise is not QUIET)
-    page = table.as_markdown(found.standings, found.answers).splitlines()
+    page = table.text(found.standings, found.answers, markdown=True).splitlines()
     assert page[0] == f"### new against old: {answer}"
     assert len({line.count("|") for line in page if line.startswith("|")}) == 1
     assert "larson T=2" in page[-1] and answer in page[-1]
-    assert table.plain(found.standings, found.answers).splitlines()[-1] == answer
+    assert table.text(found.standings, found.answers).splitlines()[-1] == answer
 
 
 def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured():

@@ -263,7 +263,7 @@ def compared():
 
 def test_a_comparison_tells_what_each_contender_keeps(compared, tmp_path):
     spin = r"    spin     0.8\d \[0.\d\d, 0.\d\d\] .*growth per round \+1,0.*it grows, a leak"
-    assert re.search(spin, comparison_table.plain(compared.standings))
+    assert re.search(spin, comparison_table.text(compared.standings))
     (_, spin) = csv.DictReader(io.StringIO(comparison_table.csv_text(compared)))
     assert float(spin["kept_ratio"]) == pytest.approx(0.83, abs=0.05)
     assert float(spin["round_more_kib"]) == pytest.approx(1024, abs=60)

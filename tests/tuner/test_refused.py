@@ -164,7 +164,6 @@ suggest ls | 'ls' is no command of hztune
 suggest -- /no/x | there is no program '/no/x'
 suggest --for soon -- ls | 'soon': legal is a number with s, m or h
 suggest --for 2h -- ls | --for is 7200.0; legal is a number from 0.2
-suggest --profiles /no -- ls | --profiles '/no' is no
 suggest --command a=ls --command b=ls | give one program
 suggest -- {} x | stands for the contenders
 suggest --fro 3s -- ls | No such option

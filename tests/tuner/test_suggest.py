@@ -13,9 +13,6 @@ from hztune import api, artifacts
 from hztune.cli import status_of
 from hztune.cli.verify import programs_in
 from hztune.errors import HztuneError
-from hztune.machine import Machine
-from hztune.profile import MachineId, WorkloadId, dumps, hash_of_words
-from hztune.suggest import earlier_profiles
 from hztune.suggest.ideas import best_of, command, ideas
 from hztune.suggest.look import Sight
 
@@ -215,21 +212,3 @@ def test_a_server_is_looked_at_under_its_load(tmp_path):
     assert found.sight.unseen == "" and 20_000 < found.sight.allocations < 40_000
     assert found.sight.before_kb > 60_000_000 // 1024 and found.sight.faults < 15_000
     assert "memory at rest" in [each.name for each in found.measurements]
-
-
-# ---- what is known already -----------------------------------------------------------------------
-
-
-def test_profiles_of_this_machine_are_offered(tmp_path, make_profile, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    program, here = api.program(("sh", "-c", "ls / > x")), MachineId.of(Machine.here())
-    (tmp_path / "broken.json").write_text("{")
-    for folder in (tmp_path, tmp_path / "missing"):
-        assert [*earlier_profiles(program, folder)] == []
-    own = WorkloadId("program", "sh", "", {}, hash_of_words(program.argv))
-    (tmp_path / "own.json").write_text(dumps(make_profile(workload=own, machine=here)))
-    (tmp_path / "other.json").write_text(dumps(make_profile(machine=here)))
-    (tmp_path / "elsewhere.json").write_text(dumps(make_profile()))
-    known = [*earlier_profiles(program, tmp_path)]
-    assert [line for _, line in known] == [f"hztune verify {tmp_path}/own.json -- sh -c 'ls / > x'"]
-    assert known[0][0].startswith("a profile of 2026-01-31: improved, 1.140x, hz ")

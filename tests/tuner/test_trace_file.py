@@ -132,9 +132,9 @@ def tuned(path, make_profile):
 
 def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(tuned, path, tmp_path):
     with pytest.raises(UsageError, match=r"trace redis.hzt \(SHA-256 .* --trace FILE"):
-        api.verify(tuned, budget_s=0.6)
+        api.verify(tuned, budget=0.6)
     other = traces.write(tmp_path / "other.hzt", [traces.churn(1000)])
     with pytest.raises(UsageError, match=r"--trace other.hzt: .* was made for trace:redis.hzt@"):
-        api.verify(tuned, budget_s=0.6, traces=[other])
+        api.verify(tuned, budget=0.6, traces=[other])
     moved = path.rename(tmp_path / "moved.hzt")
-    assert api.verify(tuned, budget_s=0.6, traces=[moved]).answer == "cannot tell"
+    assert api.verify(tuned, budget=0.6, traces=[moved]).answer == "cannot tell"

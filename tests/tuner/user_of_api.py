@@ -4,7 +4,6 @@ import subprocess
 import time
 
 import hztune
-from hztune import api
 
 
 def seconds(environment: dict[str, str]) -> float:
@@ -38,5 +37,3 @@ left, stopped = found  # type: ignore[misc]
 tuned = hztune.load_profile("profiles/web.json")
 print(hztune.verify(tuned, program=["./web"]).answer == "holds", hztune.environment(tuned)["PATH"])
 hztune.verify(tuned, budgets=3)  # type: ignore[call-arg]
-
-api.request("larson", budgett="60s")  # type: ignore[call-arg]

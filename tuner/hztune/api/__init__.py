@@ -19,20 +19,16 @@ if TYPE_CHECKING:
     from hztune.allocator import names as allocator_names
     from hztune.allocator import states as allocators
     from hztune.api.profiles import (
-        changes,
         differences,
-        due,
         environment,
         export,
         formats,
-        history,
         machine,
         parameters,
         paths,
-        profiles_in,
         spaces,
-        verify,
     )
+    from hztune.api.stable import verify
     from hztune.api.studies import plan, request, sample_columns, samples, tune
     from hztune.attach.diagnosis import (
         change_process,
@@ -72,7 +68,7 @@ if TYPE_CHECKING:
     from hztune.result.summary import summary_lines
     from hztune.store.kept_command import read as command_of
     from hztune.suggest import suggest, suggestion_json, suggestion_text
-    from hztune.verifying.history import unreadable as unreadable_history
+    from hztune.verifying.history import changes, due, history, profiles_in, surroundings
     from hztune.verifying.running import examine
     from hztune.workload import listing as workloads
 
@@ -85,18 +81,16 @@ _HOMES = {
 """The imports above, which type checkers carry out at once: name -> module and name there."""
 
 __all__ = [
-    "allocator_names", "allocators", "assigned", "canary",
-    "canary_page", "canary_picture", "change_process", "changed_trace", "changes",
-    "command_of", "compare", "comparison_json", "comparison_text", "contenders",
-    "diagnose", "differences", "doctor", "due",
-    "environment", "examine", "export", "find_format", "formats", "govern",
-    "governed_child", "group_lines", "history", "judge_canary", "load_profile", "machine",
-    "metrics_server", "metrics_text", "named_programs", "optuna_storage", "parameters",
-    "paths", "plan", "policies", "policy", "policy_of_front", "process_statistics",
-    "profile_json", "profile_lines", "profiles_in", "program", "recorder_command",
-    "report", "request", "rows", "sample_columns", "samples", "spaces", "suggest",
-    "suggestion_json", "suggestion_text", "summary", "summary_lines", "trace_info",
-    "trace_text", "trim_process", "tune", "unreadable_history", "verify", "workloads",
+    "allocator_names", "allocators", "assigned", "canary", "canary_page", "canary_picture",
+    "change_process", "changed_trace", "changes", "command_of", "compare", "comparison_json",
+    "comparison_text", "contenders", "diagnose", "differences", "doctor", "due", "environment",
+    "examine", "export", "find_format", "formats", "govern", "governed_child", "group_lines",
+    "history", "judge_canary", "load_profile", "machine", "metrics_server", "metrics_text",
+    "named_programs", "optuna_storage", "parameters", "paths", "plan", "policies", "policy",
+    "policy_of_front", "process_statistics", "profile_json", "profile_lines", "profiles_in",
+    "program", "recorder_command", "report", "request", "rows", "sample_columns", "samples",
+    "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
+    "surroundings", "trace_info", "trace_text", "trim_process", "tune", "verify", "workloads",
     "write_comparison",
 ]  # fmt: skip
 

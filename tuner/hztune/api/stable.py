@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hztune.api.profiles import environment
-from hztune.api.profiles import verify as _verify
 from hztune.api.studies import asked_programs, request, seconds_of
 from hztune.api.studies import tune as _tune
 from hztune.comparing.comparison import Comparison
@@ -20,6 +19,7 @@ from hztune.profile import Profile
 from hztune.profile import load as load_profile
 from hztune.progress import Reporter
 from hztune.result import Result
+from hztune.verifying import claim, history
 from hztune.verifying.claim import Verification
 from hztune.workload import Goal
 
@@ -209,7 +209,8 @@ def verify(
         maximize: Whether it returns a figure of which more is better.
         budget: Time for it: "90s", or seconds.
         seed: Of every random choice.
-        keep: Whether the answer goes into the history of this user.
+        keep: Whether the answer goes into the history of this user. Where it cannot be written,
+            the reporter is told so.
         traces: Where the traces stand that it was made for, if not in the present folder.
         reporter: Is told how it goes; None: nothing is shown.
 
@@ -220,12 +221,13 @@ def verify(
         UsageError: It makes no claim, or is not for this program or workload.
         HztuneError: The control does not run.
     """
-    return _verify(
-        profile if isinstance(profile, Profile) else load_profile(profile),
-        programs=asked_programs(program, measure, maximize=maximize),
-        budget_s=seconds_of(budget),
-        seed=seed,
-        reporter=reporter,
-        keep=keep,
-        traces=traces,
-    )
+    tuned = profile if isinstance(profile, Profile) else load_profile(profile)
+    programs = asked_programs(program, measure, maximize=maximize)
+    told, places = reporter or Reporter(), [Path(each) for each in traces]
+    finding = claim.verify(tuned, programs, seconds_of(budget), seed, told, places)
+    if keep:
+        try:
+            history.append(history.rechecked(tuned, programs, finding))
+        except HztuneError as error:
+            told.say(f"warning: this check is not in the history: {error}")
+    return finding

@@ -29,43 +29,30 @@ def request(
     objective: Goal = "throughput",
     allocator: str | None = None,
     budget: str | float = "3m",
-    max_rss: str = "",
-    max_kept: str = "",
-    max_loss: str = "5%",
-    pareto: str = "",
-    panel: bool | None = None,
-    prove_on: Program | None = None,
     idle_s: float = 0.0,
     rounds: int | None = None,
     cpus: float | None = None,
     memory: str = "",
-    space: str = "",
-    allow_keeping: bool = False,
-    trials: int | None = None,
-    seed: int = 1,
-    sampler: str = "sparse",
-    on: str = "",
-    term_days: int = 90,
     out: str | Path | None = None,
-    resume: bool = False,
-    command: tuple[str, ...] = (),
+    **fields: Any,
 ) -> TuneRequest:
     """What to tune, for `tune`; it is judged there. `help(hztune.tune)` explains the arguments.
 
     Args:
-        command: The words that ask for it, kept beside the profile.
+        fields: Those of a `TuneRequest` that are taken as they are.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
-    given = dict(locals())
     from hztune.quota import Quota
     from hztune.tuning.request import TuneRequest, resting_plan, resting_program
     from hztune.workload import workloads_named
 
-    fields = TuneRequest.__dataclass_fields__.keys() & given.keys()
-    whole = {name: given[name] for name in fields - {"workload", "program", "allocator"}}
-    whole |= {"budget_s": seconds_of(budget), "out": None if out is None else Path(out)}
+    whole: dict[str, Any] = {
+        **fields,
+        "budget_s": seconds_of(budget),
+        "out": None if out is None else Path(out),
+    }
     asked = asked_programs(program, measure, maximize=maximize)
     if not asked:
         if not workload:
@@ -73,7 +60,7 @@ def request(
                 "--workload is missing; `hztune list workloads` prints them (or give a program of "
                 "your own after --, several with --command, or a --server)"
             )
-        rest, quota = resting_plan(idle_s, rounds, objective, given), Quota.of(cpus, memory)
+        rest, quota = resting_plan(idle_s, rounds, objective, fields), Quota.of(cpus, memory)
         specs = workloads_named(workload, params, threads)
         specs = tuple(spec.resting(rest) for spec in specs) if rest else specs
         specs = tuple(spec.within(quota) for spec in specs) if quota else specs
@@ -91,7 +78,7 @@ def request(
             "--objective p99 is for workloads; a program of yours is judged by its time, or by "
             "what --metric-regex or --metric-cmd finds"
         )
-    one, *more = (resting_program(each, objective, given) for each in asked)
+    one, *more = (resting_program(each, objective, fields) for each in asked)
     return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **whole)
 
 

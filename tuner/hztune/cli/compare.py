@@ -164,7 +164,9 @@ def compare_command(
         if as_json:
             click.echo(api.comparison_json(found), nl=False)
         elif found.standings:
-            text = api.comparison_text(found, markdown=markdown, counters=counters)
+            text = api.comparison_text(
+                found.standings, found.answers, markdown=markdown, counters=counters
+            )
             print_lines(text.split("\n"))
     answer = found.ruling if is_gate else ""
     how = "go on with the same command and" if private else "go on with: hztune compare"

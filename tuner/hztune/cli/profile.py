@@ -155,8 +155,9 @@ def history_command(profile_path: Path | None, as_json: bool) -> None:
 
     Of PROFILE, or of all profiles. Each user's history is in $XDG_STATE_HOME/hztune/history.jsonl.
     """
-    checks = api.history(api.load_profile(profile_path) if profile_path is not None else None)
-    if unreadable := api.unreadable_history():
+    tuned = api.load_profile(profile_path) if profile_path is not None else None
+    checks, unreadable = api.history(tuned)
+    if unreadable:
         lines = "1 line is" if unreadable == 1 else f"{unreadable} lines are"
         click.echo(f"hztune: {lines} left out of the history: no check can be read there", err=True)
     if as_json:
@@ -172,5 +173,5 @@ def history_command(profile_path: Path | None, as_json: bool) -> None:
             click.echo(f"  claimed           {claimed.text}")
         for before, check in zip([None, *own[:-1]], own, strict=True):
             click.echo(f"  {check.words}")
-            for change in api.changes(before, check) if before is not None else ():
+            for change in api.changes(before, check.here) if before is not None else ():
                 click.echo(f"      {change}")

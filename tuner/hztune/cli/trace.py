@@ -22,7 +22,7 @@ from hztune.cli.options import (
     print_answer,
     print_lines,
 )
-from hztune.cli.program import FilledCommand, ProgramCommand, is_given, programs_of
+from hztune.cli.program import FilledCommand, ProgramCommand, programs_of
 from hztune.errors import UsageError
 from hztune.progress import reporter
 
@@ -30,7 +30,7 @@ _SUGGEST = """Name three measurements of a program worth making.
 
 Runs the program twice, unchanged and with its calls recorded, and stops each run after --for.
 A server is observed under its load. Each measurement is a command to paste, with its reason.
-Nothing is compared or claimed. Earlier profiles of this machine are listed, too.
+Nothing is compared or claimed.
 
 \b
 hztune suggest -- ./program its arguments
@@ -40,12 +40,9 @@ hztune suggest --server 'redis-server --port {port}' --load '...'
 
 @click.command("suggest", cls=ProgramCommand, help=_SUGGEST, params=[
     option("--for TIME", "Time for each of the two runs.", "duration", default="5s"),
-    option("--profiles DIR", "Where earlier profiles are.", default="hztune-results"),
     JSON, QUIET, *ABOUT_PROGRAMS,
 ])  # fmt: skip
-def suggest_command(
-    duration: str, profiles: Path, as_json: bool, quiet: bool, **about: Any
-) -> None:
+def suggest_command(duration: str, as_json: bool, quiet: bool, **about: Any) -> None:
     seconds = parse_duration(duration, "--for")
     programs = programs_of(about.pop("words"), about.pop("commands"), about)
     if len(programs) != 1:
@@ -53,10 +50,8 @@ def suggest_command(
             f"{'there is nothing to look at' if not programs else 'give one program'}: "
             "hztune suggest -- ./program, or --server COMMAND --load COMMAND"
         )
-    if is_given("profiles") and not profiles.is_dir():
-        raise UsageError(f"--profiles {str(profiles)!r} is no folder")
     with reporter(quiet=quiet) as display:
-        found = api.suggest(programs[0], seconds=seconds, profiles=profiles, reporter=display)
+        found = api.suggest(programs[0], seconds=seconds, reporter=display)
     print_answer(as_json, api.suggestion_json(found), api.suggestion_text(found))
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hztune.measure.program import Program
     from hztune.profile import Profile
     from hztune.verifying.claim import Verification
-    from hztune.verifying.history import Kept
+    from hztune.verifying.history import Kept, Recheck
 
 _STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}  # the exit status of an answer
 
@@ -130,7 +130,7 @@ def verify_command(
         print_lines((f"hztune: warning: {each}" for each in differences), err=True)
     with reporter(quiet=quiet) as display:
         finding = api.verify(
-            tuned, programs=targets, budget_s=budget_s, seed=seed, reporter=display, traces=traces
+            tuned, program=targets, budget=budget_s, seed=seed, reporter=display, traces=traces
         )
     if as_json:
         click.echo(json.dumps({
@@ -256,23 +256,25 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, *, seed: int, quiet: bo
         return FolderAnswer(kept.path, "no claim", f"its verdict is {tuned.claim.verdict}")
     try:
         programs = programs_in(kept.words)
-        why = api.due(tuned, programs=programs)
+        earlier: list[Recheck] = []
+        with suppress(HztuneError):  # then the check itself says that there is no history
+            earlier, _ = api.history(tuned)
+        last = earlier[-1] if earlier else None
+        why = api.due(tuned, last, api.surroundings(tuned, programs))
         if only_due and not why:
             said = "its term has not passed, and nothing is known to differ"
             return FolderAnswer(kept.path, "not due", said)
         differs = tuple(api.differences(tuned, programs=programs))
-        earlier: tuple[str, ...] = ()
-        with suppress(HztuneError):  # then the check itself says that there is no history
-            earlier = tuple(f"before: {each.words}" for each in api.history(tuned)[-_EARLIER:])
         with reporter(quiet=quiet) as display:
             display.say(f"{kept.path}: {why or 'measured again, as was asked'}")
             finding = api.verify(
-                tuned, programs=programs, budget_s=budget_s, seed=seed, reporter=display,
+                tuned, program=programs, budget=budget_s, seed=seed, reporter=display,
                 traces=kept.traces,
             )  # fmt: skip
     except HztuneError as error:
         return FolderAnswer(kept.path, "not measured", str(error))
-    return FolderAnswer(kept.path, finding.answer, finding.why, finding, differs, earlier)
+    told = tuple(f"before: {each.words}" for each in earlier[-_EARLIER:])
+    return FolderAnswer(kept.path, finding.answer, finding.why, finding, differs, told)
 
 
 def programs_in(words: tuple[str, ...]) -> tuple[Program, ...]:

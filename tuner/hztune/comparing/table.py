@@ -6,9 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from hztune import files
 from hztune.arguments import printable
@@ -18,95 +20,55 @@ from hztune.comparing.gate import Ruling, whole
 from hztune.comparing.standings import Standing, Standings, geometric_mean
 from hztune.stats.intervals import Interval
 
-COLUMNS = (
-    "row", "contender", "allocator", "figure", "unit", "ratio", "ci_low", "ci_high", "pairs",
-    "memory_mib", "memory_ratio", "failures", "answer", "kept_mib", "kept_ratio", "round_more_kib",
-)  # fmt: skip
-
 _NO_FIGURE = "-"
-_FIGURES: dict[Amount, str] = {
-    "ops_per_s": "Mops/s", "seconds": "time", "higher": "metric", "lower": "metric",
-}  # fmt: skip
 
 
-def text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
-    """A comparison for people, or as a table for a Markdown document."""
-    if markdown:
-        return as_markdown(found.standings, found.answers)
-    return plain(found.standings, found.answers, counters=counters)
-
-
-def plain(
-    rows: Sequence[Standings], rulings: Sequence[Ruling] = (), *, counters: bool = False
+def text(
+    rows: Sequence[Standings],
+    rulings: Sequence[Ruling] = (),
+    *,
+    markdown: bool = False,
+    counters: bool = False,
 ) -> str:
-    """The rows for a terminal; with `counters` also what allocators hold and count."""
-    from jinja2 import Environment, StrictUndefined
+    """Rows for people, as a terminal shows them or as a table for a Markdown document.
 
-    made = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    template = made.from_string(Path(__file__).with_name("table.txt").read_text())
+    Args:
+        rows: The `standings` of a comparison.
+        rulings: Its `answers`: under a gate.
+        markdown: A table, without rows empty; under a gate, one of its answers.
+        counters: In a terminal also what allocators hold and count.
+    """
+    template = _templates().get_template("table.markdown" if markdown else "table.txt")
     width = max((len(each.name) for row in rows for each in row.all), default=0)
-    return template.render(
-        rows=rows, rulings=rulings, counters=counters, width=width, means=_means(rows),
-        ratio=interval_text, amount=amount_text, seconds=seconds_text, whole=whole,
-        counted=lambda row: dict.fromkeys(
-            name for each in row.all for name, count in each.counters.items() if count
-        ),
-    ).strip("\n")  # fmt: skip
+    shown = template.render(rows=rows, rulings=rulings, counters=counters, width=width)
+    return shown.strip("\n")
 
 
-def as_markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
-    """The rows as a table, under a gate one of its answers; empty without rows."""
-    if not rows:
-        return ""
-    first, *others = (each.name for each in rows[0].all)
-    if rulings:
-        head = ["row", f"speed, {others[0]} / {first}", "peak memory", "pairs", "answer", "why"]
-        memory = {row.label: row.all[1].memory for row in rows}
-        cells = [
-            [
-                ruling.label,
-                interval_text(ruling.interval("speed"), digits=3),
-                interval_text(memory.get(ruling.label), digits=3),
-                f"{ruling.pairs} of {ruling.planned}" if ruling.planned else f"{ruling.pairs}",
-                ruling.answer,
-                ruling.why,
-            ]
-            for ruling in rulings
-        ]
-        title = f"### {others[0]} against {first}: {whole(rulings)}"
-        return "\n".join([title, "", *lines(head, cells)])
-    head = ["row", f"{first}: {_FIGURES[rows[0].amount]}, MiB"]
-    head += [f"{name} / {first}, MiB" for name in others]
-    head += [f"{first} / best of the others"] if others else []
-    text = [*lines(head, [_cells(row) for row in rows]), ""]
-    kept = [
-        [row.label, each.name, each.keeps.words, interval_text(each.kept), each.keeps.slope_words]
-        for row in rows
-        for each in row.all
-        if each.keeps is not None
-    ]
-    if kept:
-        head = ["row", "contender", "kept memory at rest", "ratio", "growth per round"]
-        text += [*lines(head, kept), ""]
-    return "\n".join([*text, *_means(rows)]).rstrip()
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(("xml",)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.globals |= {"means": _means, "ratio": interval_text, "amount": amount_text}
+    made.globals |= {"seconds": seconds_text, "whole": whole, "counted": _counted}
+    made.filters |= {"cell": lambda told: str(told).replace("|", "\\|"), "printable": printable}
+    return made
 
 
-def _cells(row: Standings) -> list[str]:
-    first, *others = row.all
-    figure = amount_text(first.ops_per_s, row.amount).removesuffix(" Mops/s")
-    cells = [row.label, f"{figure}, {first.rss_mb:.1f}"]
-    for each in others:
-        failed = each.failures[-1] if each.failures else _NO_FIGURE
-        told = f"{interval_text(each.speed)}, {each.rss_mb:.1f}"
-        cells.append(failed if each.speed is None else told)
-    if others:
-        cells.append(interval_text(row.lead) + (f" ({row.best})" if row.best else ""))
-    return cells
+def _counted(row: Standings) -> list[str]:
+    """The counters of a row that some contender has counted in."""
+    counts = [each for side in row.all for each in side.counters.items()]
+    return list(dict.fromkeys(name for name, count in counts if count))
 
 
-def _means(rows: Sequence[Standings]) -> list[str]:
+def _means(rows: Sequence[Standings]) -> str:
+    """The means of several rows, in one line; empty of one."""
     if len(rows) < 2 or len(rows[0].all) < 2:
-        return []
+        return ""
     first, *others = (each.name for each in rows[0].all)
     each = {f"{name} / {first}": [row.of(name).speed for row in rows] for name in others}
     each[f"{first} / best of the others"] = [row.lead for row in rows]
@@ -114,7 +76,7 @@ def _means(rows: Sequence[Standings]) -> list[str]:
         f"{what} {interval_text(geometric_mean([one for one in those if one]), digits=3)}"
         for what, those in each.items()
     ]
-    return [f"geometric means over {len(rows)} rows: " + "; ".join(means)]
+    return f"geometric means over {len(rows)} rows: " + "; ".join(means)
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -156,81 +118,52 @@ def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
 
 
 def csv_text(found: Comparison) -> str:
-    """A line for each row and contender; what is not known is empty.
+    """A line for each row and contender, under the names of its columns."""
+    rows = [_figures(row, standing, found) for row in found.standings for standing in row.all]
+    told = io.StringIO()
+    writer = csv.writer(told, lineterminator="\n")
+    writer.writerow(dict.fromkeys(name for row in rows for name in row))
+    writer.writerows([printable(str(cell)) for cell in row.values()] for row in rows)
+    return told.getvalue()
+
+
+def _figures(row: Standings, standing: Standing, found: Comparison) -> dict[str, object]:
+    """The cells of a line of the CSV by the names of their columns; what is not known is empty.
 
     `figure` is the median, in `unit` (of a metric: higher or lower, whichever is better); `ratio`
     is that of speed to the first contender, above 1 is faster, with its 95 % interval. `kept_mib`
     is what stays at rest, `round_more_kib` what each round of load and rest adds.
     """
-    answers = {each.label: each.answer for each in found.answers}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in found.standings:
-        for number, (standing, side) in enumerate(zip(row.all, found.contenders, strict=True)):
-            cells = {"allocator": side.arm.allocator, **_figures(row, standing)}
-            cells["answer"] = answers.get(row.label, "") if number == 1 else ""
-            writer.writerow({name: printable(str(cell)) for name, cell in cells.items()})
-    return text.getvalue()
-
-
-def _figures(row: Standings, standing: Standing) -> dict[str, object]:
     speed, memory, keeps = standing.speed, standing.memory, standing.keeps
-    rate = row.rate(standing)
+    place, rate = row.all.index(standing), row.rate(standing)
     figure = rate if row.amount in ("ops_per_s", "higher") or not rate else 1.0 / rate
-    cells: dict[str, object] = {
+    ends = [""] * 3
+    if speed is not None and math.isfinite(speed.half_width):
+        ends = [f"{end:.6f}" for end in speed.ratio]
+    answers = {each.label: each.answer for each in found.answers if place == 1}
+    return {
         "row": row.label,
         "contender": standing.name,
+        "allocator": found.contenders[place].arm.allocator,
         "figure": f"{figure:.6g}" if rate else "",
         "unit": row.amount,
+        **dict(zip(("ratio", "ci_low", "ci_high"), ends, strict=True)),
         "pairs": speed.pairs if speed else 0,
         "memory_mib": f"{standing.rss_mb:.3f}" if standing.rss_mb else "",
         "memory_ratio": f"{memory.ratio[0]:.6f}" if memory else "",
         "failures": len(standing.failures),
+        "answer": answers.get(row.label, ""),
         "kept_mib": f"{keeps.kept_kb / 1024:.3f}" if keeps else "",
         "kept_ratio": f"{standing.kept.ratio[0]:.6f}" if standing.kept else "",
         "round_more_kib": f"{keeps.slope_kb[0]:.1f}" if keeps and keeps.slope_kb else "",
     }
-    if speed is not None and math.isfinite(speed.half_width):
-        ends = (f"{end:.6f}" for end in speed.ratio)
-        cells |= zip(("ratio", "ci_low", "ci_high"), ends, strict=True)
-    return cells
 
 
 def junit(found: Comparison) -> str:
     """A test case for each row: worse is a failure; too little data, or none, is a skipped test."""
-    base, new = (each.name for each in found.contenders)
-    assert found.gate is not None  # the command line saw to it
-    suite = printable(f"hztune compare {base} {new} {found.gate.options}")
     times = {
         row.spec.label: 1e-9
         * sum(t.counted_ns for b in row.blocks for o in b.outcomes for t in o.all_turns)
         for row in found.rows
     }
-    answers = [each.answer for each in found.answers]
-    failures, skipped = answers.count("worse"), answers.count("not enough data")
-    counts = {"tests": len(answers), "failures": failures, "errors": 0, "skipped": skipped}
-    told = {name: str(count) for name, count in counts.items()}
-    root = ElementTree.Element("testsuites", told)
-    own = {"name": suite, **told, "time": f"{sum(times.values()):.3f}"}
-    cases = ElementTree.SubElement(root, "testsuite", own)
-    for ruling in found.answers:
-        time = f"{times.get(ruling.label, 0.0):.3f}"
-        about = {"classname": suite, "name": printable(ruling.label), "time": time}
-        case = ElementTree.SubElement(cases, "testcase", about)
-        said = printable(f"{ruling.answer}: {ruling.why}")
-        if ruling.answer == "worse":
-            ElementTree.SubElement(case, "failure", {"type": "worse", "message": said}).text = said
-        elif ruling.answer == "not enough data":
-            ElementTree.SubElement(case, "skipped", {"message": said})
-        seen = [
-            f"{each.of} {interval_text(each.interval, digits=4)}"
-            for each in ruling.parts
-            if each.interval is not None
-        ]
-        if seen:
-            text = f"{', '.join(seen)}, {ruling.pairs} pairs; {said}"
-            ElementTree.SubElement(case, "system-out").text = text
-    ElementTree.indent(root)
-    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
-    return head + ElementTree.tostring(root, encoding="unicode") + "\n"
+    return _templates().get_template("table.xml").render(found=found, times=times)

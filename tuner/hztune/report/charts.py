@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from hztune.blocks import Arm, Role
+from hztune.blocks import Arm
 from hztune.report.words import change, interval_words
 from hztune.rests import Rested
 from hztune.result import claimed_interval, front_file
@@ -27,8 +27,6 @@ _FAR = math.log(4.0)  # an axis that reaches further says factors instead of per
 
 _TIME_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _STEPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000)
-_PHASES = {"aa": "noise", "search": "search", "confirm": "prove"}
-_PHASES |= {"explore": "explore", "panel": "panel"}
 _WORST_SHOWN = 1.5
 """What is further below the default than this times the best is above it stands at the edge."""
 
@@ -124,14 +122,6 @@ def of_strips(rows: Sequence[Strip], floor: float, width: float) -> tuple[PlotSc
     return x, speed_ticks(x.low, x.high, width / 90)
 
 
-def of_trace(found: Figures, width: float) -> tuple[PlotScale, PlotScale, list[Tick]]:
-    speeds = [each.interval.estimate for each in found.candidates if each.interval]
-    speeds += [ratio for _, ratio in found.fresh_pairs]
-    x = PlotScale(0.0, max(1.0, found.phases[-1][2]), _LEFT, width - 8.0)
-    y = PlotScale(*_speed_range(speeds, found.floor), 260.0, 26.0)
-    return x, y, speed_ticks(y.low, y.high, 6)
-
-
 def of_front(
     found: Figures, width: float
 ) -> tuple[PlotScale, PlotScale, list[Tick], list[tuple[Candidate, float]]]:
@@ -189,15 +179,6 @@ def loads(default: Sequence[Rested], x: PlotScale) -> Iterator[tuple[float, floa
     named = "load " if len(rounds) == 1 or narrowest > 48.0 else ""
     for number, (begin, end) in enumerate(ends, start=1):
         yield begin, end, f"{named}{number}" if named or narrowest > 12.0 else ""
-
-
-def bands(
-    phases: Sequence[tuple[Role, float, float]], x: PlotScale
-) -> Iterator[tuple[float, float, str]]:
-    """Begin and end of each phase, and its name where there is room."""
-    for role, begin_s, end_s in phases:
-        begin, end, word = x(begin_s), x(end_s), _PHASES[role]
-        yield begin, end, word if len(word) * CHARACTER < end - begin else ""
 
 
 def speed_ticks(low: float, high: float, most: float) -> list[Tick]:

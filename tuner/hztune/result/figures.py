@@ -1,7 +1,7 @@
 """The figures behind a result: what the blocks of a study show, worked out for a reader.
 
-Nothing is judged again: verdict, noise floor and the intervals of proofs are the result's. Times
-are seconds since the first block began; log ratios are to the default, above 0 is better.
+Nothing is judged again: verdict, noise floor and the intervals of proofs are the result's. Log
+ratios are to the default, above 0 is better.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from hztune.blocks import Arm, Block, Outcome, Role, times_of
+from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE
@@ -23,7 +23,6 @@ from hztune.result import Result, claimed_interval
 from hztune.result import read as read_result
 from hztune.space import Dimension, Space
 from hztune.stats.intervals import Interval
-from hztune.stats.ratios import pair_ratio
 from hztune.store import kept_command
 from hztune.store.log import SAMPLES, Recording, recording
 from hztune.study.counters import fresh_outcomes
@@ -39,7 +38,6 @@ class Candidate(NamedTuple):
     number: int  # in order of first measurement, from 1
     record: ArmRecord
     interval: Interval | None  # 95 %, of its log ratio in the search; None: it never ran
-    at_s: float  # when it was measured first
 
     @property
     def arm(self) -> Arm:
@@ -80,33 +78,10 @@ class Figures:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        seen: dict[str, float] = {}
-        for block, begin, end in self.timed:
-            others = block.outcomes[1:] if block.role == "search" else ()
-            for index, outcome in enumerate(others, start=1):
-                at_s = begin + index / (len(others) + 1) * (end - begin)
-                seen.setdefault(outcome.arm.key, at_s)
         return [
-            Candidate(number, record, self.ledger.interval(record), seen.get(key, 0.0))
-            for number, (key, record) in enumerate(self.ledger.searched.items(), start=1)
+            Candidate(number, record, self.ledger.interval(record))
+            for number, record in enumerate(self.ledger.searched.values(), start=1)
         ]
-
-    @cached_property
-    def timed(self) -> list[tuple[Block, float, float]]:
-        """Each block with when it began and ended; pauses between sessions are left out."""
-        blocks = self.samples.blocks
-        return [(block, *ends) for block, ends in zip(blocks, times_of(blocks), strict=True)]
-
-    @property
-    def phases(self) -> list[tuple[Role, float, float]]:
-        """The study's phases, in order: blocks of one role, with their begin and end."""
-        phases: list[tuple[Role, float, float]] = []
-        for block, begin, end in self.timed:
-            begin = phases[-1][2] if phases else begin
-            if phases and phases[-1][0] == block.role:
-                _, begin, _ = phases.pop()
-            phases.append((block.role, begin, end))
-        return phases
 
     @property
     def shares(self) -> list[tuple[str, list[float], Interval | None]]:
@@ -117,17 +92,6 @@ class Figures:
             ratios = [pair.log_ratio for pair in pairs]
             told.append((share.workload.label, ratios, claimed_interval(share, len(pairs))))
         return told
-
-    @property
-    def fresh_pairs(self) -> list[tuple[float, float]]:
-        """When each fresh pair was measured, and its log ratio."""
-        return [
-            (0.5 * (begin + end), pair.log_ratio)
-            for block, begin, end in self.timed
-            if block.role == "confirm" and self.ledger.is_own(block)
-            for pair in (pair_ratio(block.control, each) for each in block.outcomes[1:])
-            if pair is not None
-        ]
 
     @cached_property
     def judged(self) -> dict[Arm, Interval | None]:

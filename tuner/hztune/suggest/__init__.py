@@ -1,4 +1,4 @@
-"""What is worth measuring of a program: a look at it, three measurements, and earlier profiles.
+"""What is worth measuring of a program: a look at it, and three measurements.
 
 `look` runs the program twice for a few seconds, as it is and recorded: what was seen is a `Sight`.
 `ideas` names each measurement that could be made: when it is worth making, why, and its command.
@@ -8,22 +8,19 @@ Nothing is compared or claimed here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hztune import allocator, machine_diff
+from hztune import allocator
 from hztune.arguments import within
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import OPEN, Program
-from hztune.profile import MachineId, hash_of_words
 from hztune.progress import Reporter, mib
 from hztune.recordings import at_most
-from hztune.suggest.ideas import Suggestion, best_of, command, ideas
+from hztune.suggest.ideas import Suggestion, best_of, ideas
 from hztune.suggest.look import Sight, looked_at
-from hztune.verifying import history
 
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.2, 60.0
 _NOTE = "One look is no measurement: nothing was compared, and nothing is claimed."
@@ -31,23 +28,17 @@ _NOTE = "One look is no measurement: nothing was compared, and nothing is claime
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """What is worth measuring of a program: at most three measurements, the best one first.
-
-    `earlier` are the profiles of its command on this machine, each with the line that measures it
-    again.
-    """
+    """What is worth measuring of a program: at most three measurements, the best one first."""
 
     program: str
     sight: Sight
     measurements: tuple[Suggestion, ...]
-    earlier: tuple[tuple[str, str], ...]
 
 
 def suggest(
     program: Program,
     *,
     seconds: float = 5.0,
-    profiles: str | Path = "hztune-results",
     reporter: Reporter | None = None,
 ) -> Suggested:
     """Looks at a program, and names at most three measurements that are worth making.
@@ -57,7 +48,6 @@ def suggest(
     Args:
         program: A program or a server, from `program`.
         seconds: For each of the two runs; then the program is ended.
-        profiles: A folder with earlier profiles; one that is missing holds none.
         reporter: Is told what begins; None: nothing is shown.
 
     Raises:
@@ -67,7 +57,6 @@ def suggest(
     within("--for", seconds, _LEAST_LOOK_S, _MOST_LOOK_S)
     if program.argv[0] == OPEN:
         raise UsageError(f"{OPEN} stands for the contenders of `hztune compare`; give a program")
-    known = tuple(earlier_profiles(program, Path(profiles)))
     sight = looked_at(program, seconds, reporter or Reporter())
     others = [
         each.name for each in allocator.available() if each.preload and each.name != sight.allocator
@@ -77,24 +66,7 @@ def suggest(
     limits = [kb for kb in (asked, machine.memory_limit_kb) if kb]
     least = min([*limits, machine.memory_gib << 20])
     found = best_of(ideas(program, sight, others, least, is_limited=least in limits))
-    return Suggested(program.label, sight, found, known)
-
-
-def earlier_profiles(program: Program, folder: Path) -> Iterator[tuple[str, str]]:
-    """The profiles in a folder that claim something about this command and machine."""
-    here, words = MachineId.of(Machine.here()), hash_of_words(program.argv)
-    with suppress(UsageError):  # there is no such folder, or no profile in it
-        for each in history.profiles_in(folder):
-            tuned = each.tuned
-            if tuned is None or words not in {of.words_sha256 for of in tuned.workloads}:
-                continue
-            if tuned.makes_a_claim and not machine_diff.of_machine(tuned.machine, here):
-                ratio = f", {tuned.claim.ratio:.3f}x" if tuned.claim.ratio is not None else ""
-                yield (
-                    f"a profile of {tuned.created[:10]}: {tuned.claim.verdict}{ratio}, "
-                    f"{tuned.arm.text}",
-                    command(program, ("verify", str(each.path))),
-                )
+    return Suggested(program.label, sight, found)
 
 
 def suggestion_json(found: Suggested) -> dict[str, Any]:
@@ -109,10 +81,6 @@ def suggestion_text(found: Suggested) -> list[str]:
         told += ["", "worth measuring, the first one most:"]
     for place, one in enumerate(found.measurements, 1):
         told += [f"{place}. {one.name}", f"     {one.command}", f"   {one.reason}"]
-    if found.earlier:
-        told += ["", "known already:"]
-    for what, line in found.earlier:
-        told += [f"- {what}", f"     {line}"]
     return [*told, "", _NOTE]
 
 

@@ -36,7 +36,6 @@ from hztune.workload import TRACE, is_trace
 _SHORT = 12
 _PROGRAM = "program:"
 
-_Above = Annotated[float, Meta(gt=0.0, le=1e9)]
 _Sentence = Annotated[str, Meta(max_length=4000)]
 
 
@@ -61,8 +60,12 @@ class Kept:
         return [path for path in beside if path.is_file()]
 
 
-def profiles_in(folder: Path) -> list[Kept]:
-    """The profiles of a folder and of results directories below it; UsageError: there are none."""
+def profiles_in(folder: str | Path) -> list[Kept]:
+    """The profiles of a folder, and of results directories in it, each with its command.
+
+    UsageError: it cannot be read, or there is none.
+    """
+    folder = Path(folder)
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -104,20 +107,7 @@ def _kept(path: Path) -> Kept:
 # ---- what was found ------------------------------------------------------------------------------
 
 
-class RatioRange(Schema, frozen=True):
-    """A ratio, profile / control, with its 95 % interval; above 1 is better."""
-
-    ratio: _Above
-    ci_low: _Above
-    ci_high: _Above
-
-    @property
-    def text(self) -> str:
-        """In words: "1.051x [1.031, 1.072]"."""
-        return Ratio(self.ratio, self.ci_low, self.ci_high).text
-
-
-class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/1"):
+class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/2"):
     """One verification of a profile."""
 
     at: Created  # when it ended
@@ -126,8 +116,8 @@ class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/1"):
     answer: VerifyAnswer
     why: _Sentence
     pairs: Whole  # fresh pairs of the interval
-    found: RatioRange | None  # None: too few pairs
-    claimed: RatioRange | None  # None: the profile carries no ratio
+    found: Ratio | None  # profile / control, above 1 is better; None: too few pairs
+    claimed: Ratio | None  # None: the profile carries no ratio
     rss_ratio: Times | None  # peak memory, profile / control; None: not measured
     here: dict[str, _Sentence]  # what it was measured on, see `surroundings`
 
@@ -143,9 +133,9 @@ def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification
     claim, interval = tuned.claim, finding.interval
     claimed = found = None
     if claim.ratio is not None and claim.ci_low is not None and claim.ci_high is not None:
-        claimed = RatioRange(claim.ratio, claim.ci_low, claim.ci_high)
+        claimed = Ratio(claim.ratio, claim.ci_low, claim.ci_high)
     if interval is not None and math.isfinite(interval.half_width):
-        found = RatioRange(*interval.ratio)
+        found = interval.ratio
     target = " and ".join(each.label for each in tuned.workloads)
     threads = f" T={tuned.threads}" if tuned.threads else ""
     sets = " ".join(f"{name}={value}" for name, value in tuned.params.items())
@@ -185,7 +175,10 @@ def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
 
 
 def changes(before: Recheck, here: Mapping[str, str]) -> tuple[str, ...]:
-    """What is not as it was when a check was made, a sentence each."""
+    """What is not as it was when a check was made: the machine, a library, a program.
+
+    `here`: see `surroundings`.
+    """
     told = []
     for name, old in before.here.items():
         if name in here and here[name] != old:
@@ -197,11 +190,22 @@ def changes(before: Recheck, here: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(told)
 
 
-def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: datetime) -> str:
+def due(
+    tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: datetime | None = None
+) -> str:
     """Why a profile should be measured again, in one sentence; empty: it need not.
 
-    `last`: the newest check; None: there was none. `here`: see `surroundings`. `now`: UTC.
-    UsageError: the profile was made or measured on a day that does not exist.
+    It should when its term has passed since it was made or last held, when it did not hold, and
+    when the machine, the kernel, a library or a program is not what it was.
+
+    Args:
+        tuned: The profile.
+        last: The newest check of it; None: there was none.
+        here: See `surroundings`.
+        now: UTC; None: this moment.
+
+    Raises:
+        UsageError: It was made or measured on a day that does not exist.
     """
     if last is not None and last.answer != "holds":
         return f"the last time, {last.at[:10]}, the answer was: {last.answer}"
@@ -209,8 +213,9 @@ def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: date
     if changed:
         return changed[0]
     shown = time_of("at", last.at) if last is not None else time_of("created", tuned.created)
-    if now - shown >= timedelta(days=tuned.term_days):
-        return f"{(now - shown).days} days have passed, and its term is {tuned.term_days} days"
+    passed = (now or datetime.now(timezone.utc)) - shown
+    if passed >= timedelta(days=tuned.term_days):
+        return f"{passed.days} days have passed, and its term is {tuned.term_days} days"
     return ""
 
 
@@ -248,14 +253,7 @@ def append(check: Recheck) -> None:
         raise HztuneError(f"cannot write {str(path)!r}: {files.reason_of(error)}") from None
 
 
-def read(tuned: Profile | None = None) -> list[Recheck]:
-    """Every check that can be read, of one profile or of all; none where the file cannot be."""
-    with suppress(HztuneError):
-        return read_whole(tuned)[0]
-    return []
-
-
-def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
+def history(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
     """Every check that can be read, the oldest first, and how many lines of the file hold none.
 
     HztuneError: the file may not be read, or is none.
@@ -276,8 +274,3 @@ def read_whole(tuned: Profile | None = None) -> tuple[list[Recheck], int]:
     wanted = profile_digest(tuned) if tuned is not None else ""
     own = [check for check in found if wanted in ("", check.profile)]
     return sorted(own, key=lambda check: check.at), unreadable
-
-
-def unreadable() -> int:
-    """How many lines of the file hold no check: damaged ones, or those of another version."""
-    return read_whole()[1]
