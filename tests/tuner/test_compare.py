@@ -163,7 +163,7 @@ class Session:
     """Simulated sessions of one comparison; a session ends at one of its blocks."""
 
     def __init__(self, out, monkeypatch):
-        self.out, self.measured, self.ends_at = out, [], -1
+        self.out, self.measured, self.ends_at, self.patched = out, [], -1, monkeypatch
         self.end: Callable[[], object] = killed
         monkeypatch.setattr(conduct, "executor_for", self._executor)
 
@@ -182,11 +182,14 @@ class Session:
     def go_on(self, gate=None, ends_at=-1, **changes):
         """One session; None: it was killed."""
         self.measured, self.ends_at = [], ends_at
-        asked = {"pairs": 4, "budget_s": 60.0, "seed": 1, "no_worse": gate, "rows": SPECS} | changes
+        asked = {"pairs": 4, "budget": 60.0, "seed": 1, "no_worse": gate, "rows": SPECS} | changes
+        rows = asked.pop("rows")
+        self.patched.setattr(conduct, "parse", lambda *_, **how: SIDES[:2])
+        self.patched.setattr(conduct, "specs_of", lambda *_: rows)
         is_there = (self.out / "samples.jsonl").exists()
         with contextlib.suppress(KilledError):
             return conduct.compare(
-                SIDES[:2], **asked, out=self.out, reporter=Reporter(), resume=is_there
+                ["a", "b"], "larson", **asked, out=self.out, reporter=Reporter(), resume=is_there
             )
         return None
 
@@ -219,7 +222,7 @@ def test_a_killed_one_measures_no_pair_twice(session, ends_at, gate):
 CHANGED: dict[str, dict[str, object]] = {
     "seed: 1 there, 2 here": {"seed": 2},
     "gate: nothing there, --no-worse 2% here": {"gate": "2%"},
-    "budget_s: 60 there, 3 here": {"budget_s": 3.0},
+    "budget_s: 60 there, 3 here": {"budget": 3.0},
     "rows: larson T=2, larson T=8 there, larson T=2 here": {"rows": SPECS[:1]},
     "sum of the rows": {"rows": [SPECS[0], replace(SPECS[1], steady=False)]},
 }
@@ -257,11 +260,11 @@ def test_the_time_of_the_blocks_that_are_there_is_spent_and_others_are_measured_
 )
 def test_an_interrupted_comparison_tells_what_is_left_and_kept(session, end, ends_at, left):
     session.end = end
-    found = session.go_on(pairs=6, budget_s=240.0, ends_at=ends_at)
+    found = session.go_on(pairs=6, budget=240.0, ends_at=ends_at)
     assert found.stopped
     assert [*(row.words for row in found.rows if row.is_cut), *found.missing] == left
     kept = len(recording(session.out).blocks)
-    again = session.go_on(pairs=6, budget_s=240.0)
+    again = session.go_on(pairs=6, budget=240.0)
     assert again is not None and [len(row.blocks) for row in again.rows] == [6, 6]
     assert len(session.measured) == 12 - kept
 

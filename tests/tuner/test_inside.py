@@ -186,7 +186,7 @@ def test_what_a_program_is_linked_with_is_no_candidate(compiled, tmp_path):
     asked, out = "glibc:arena_max=1", tmp_path / "out"
     said = f"{asked} cannot be measured under linked: {why}.*preload the C library: GLIBC=/.*libc"
     with pytest.raises(UsageError, match=said):
-        api.compare(api.contenders(["none", asked]), [Program((str(program),))], out=out)
+        api.compare(["none", asked], program=Program((str(program),)), out=out)
     assert not out.exists()
 
 

@@ -45,6 +45,11 @@ def parse_duration(text: str, option: str = "") -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
+def seconds_of(budget: str | float) -> float:
+    """Seconds of a time as people write it, "90s", or as a number."""
+    return parse_duration(budget, "--budget") if isinstance(budget, str) else budget
+
+
 def within(option: str, value: float, low: float, high: float) -> None:
     """Sees to it that the number of an option is legal."""
     if not low <= value <= high:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from hztune.canary.vigil import watched as judge_canary
     from hztune.comparing.comparison import dumps as comparison_json
     from hztune.comparing.conduct import compare
-    from hztune.comparing.conduct import specs_of as rows
     from hztune.comparing.contenders import parse as contenders
     from hztune.comparing.table import text as comparison_text
     from hztune.comparing.table import write as write_comparison
@@ -88,7 +87,7 @@ __all__ = [
     "history", "judge_canary", "load_profile", "machine", "metrics_server", "metrics_text",
     "named_programs", "optuna_storage", "parameters", "paths", "plan", "policies", "policy",
     "policy_of_front", "process_statistics", "profile_json", "profile_lines", "profiles_in",
-    "program", "recorder_command", "report", "request", "rows", "sample_columns", "samples",
+    "program", "recorder_command", "report", "request", "sample_columns", "samples",
     "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
     "surroundings", "trace_info", "trace_text", "trim_process", "tune", "verify", "workloads",
     "write_comparison",

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hztune.api.profiles import environment
-from hztune.api.studies import asked_programs, request, seconds_of
+from hztune.api.studies import request
 from hztune.api.studies import tune as _tune
+from hztune.arguments import seconds_of
 from hztune.comparing.comparison import Comparison
-from hztune.comparing.conduct import compare as _compare
-from hztune.comparing.conduct import specs_of
-from hztune.comparing.contenders import parse
+from hztune.comparing.conduct import compare
 from hztune.errors import HztuneError, UsageError
-from hztune.measure.program import Measure, Program, Programs
+from hztune.measure.program import Measure, Program, Programs, asked_programs
 from hztune.measure.program import described as program
 from hztune.profile import Profile
 from hztune.profile import load as load_profile
@@ -122,70 +121,6 @@ def tune(
     """
     asked = {name: value for name, value in locals().items() if name != "reporter"}
     return _tune(request(**asked), reporter=reporter)
-
-
-def compare(
-    contenders: Sequence[str],
-    workload: str | None = None,
-    *,
-    program: Programs | None = None,
-    measure: Measure | None = None,
-    maximize: bool = False,
-    threads: int | str = "",
-    params: Sequence[str] = (),
-    pairs: int | None = None,
-    budget: str | float = "60s",
-    seed: int = 1,
-    no_worse: str = "",
-    no_more_memory: str = "",
-    out: str | Path | None = None,
-    resume: bool = False,
-    reporter: Reporter | None = None,
-) -> Comparison:
-    """Measures contenders side by side, in fresh processes.
-
-        hztune.compare(["none", "jemalloc", "found/profile.json"], program=["./program"])
-        hztune.compare(["./old", "./new"], program=["{}", "input"], no_worse="2%").ruling
-
-    Args:
-        contenders: As of `hztune compare`: "none", "jemalloc", "hz:thp=on", a profile, a library
-            as "NAME=/path/to/lib.so"; commands where the words of `program` begin with "{}".
-        workload: Built-in workloads, "larson" or "larson,remote@main".
-        program: A program of yours: its words, or what `program` returns, or several of these.
-        measure: A function of yours, see `tune`.
-        maximize: Whether it returns a figure of which more is better.
-        threads: Of the workload, or several counts, "2,8"; "": as many as there are CPUs.
-        params: "KEY=VALUE", parameters of the workload.
-        pairs: Blocks of fresh processes; None: 6, or where something is tested as time allows.
-        budget: Time for all of it: "90s", "5m", or seconds.
-        seed: Of every random choice.
-        no_worse: What the second of two may lose of its speed, "2%"; `ruling` has the answer.
-        no_more_memory: What it may take more of memory.
-        out: A directory for every sample, and the record; None: none.
-        resume: Whether to go on with the comparison in `out`.
-        reporter: Is told how it goes; None: nothing is shown.
-
-    Returns:
-        `.standings` with ratios and intervals, `.ruling`, and `.blocks`.
-
-    Raises:
-        UsageError: Something is not legal; nothing was measured.
-    """
-    programs = asked_programs(program, measure, maximize=maximize)
-    if bool(programs) == bool(workload):
-        raise UsageError("give a workload, a program or measure: one of them")
-    return _compare(
-        parse(contenders, are_commands=any(each.is_open for each in programs)),
-        programs or specs_of(workload or "", str(threads), params),
-        pairs=pairs,
-        budget_s=seconds_of(budget),
-        seed=seed,
-        no_worse=no_worse,
-        no_more_memory=no_more_memory,
-        out=None if out is None else Path(out),
-        resume=resume,
-        reporter=reporter,
-    )
 
 
 def verify(

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hztune.arguments import parse_duration
+from hztune.arguments import seconds_of
 from hztune.errors import UsageError
 from hztune.progress import Reporter
 
 if TYPE_CHECKING:
-    from hztune.measure.program import Measure, Program, Programs
+    from hztune.measure.program import Measure, Programs
     from hztune.progress import Reporter
     from hztune.result import Result
     from hztune.tuning.request import TuneRequest
@@ -44,6 +44,7 @@ def request(
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
+    from hztune.measure.program import asked_programs
     from hztune.quota import Quota
     from hztune.tuning.request import TuneRequest, resting_plan, resting_program
     from hztune.workload import workloads_named
@@ -80,35 +81,6 @@ def request(
         )
     one, *more = (resting_program(each, objective, fields) for each in asked)
     return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **whole)
-
-
-def asked_programs(
-    program: Programs | None, measure: Measure | None = None, *, maximize: bool = False
-) -> list[Program]:
-    """The programs that are asked for; UsageError: one is not legal, or they exclude each other."""
-    from hztune.measure.program import Program, called, described
-
-    if measure is not None:
-        if program:
-            raise UsageError("program and measure exclude each other; give one of them")
-        return [called(measure, maximize=maximize)]
-    if maximize:
-        raise UsageError("maximize is of measure; a program prints its figure: metric_regex")
-    if isinstance(program, Program):
-        return [program]
-    if isinstance(program, str):
-        return [described(program)]  # which refuses it
-    given = [*(program or ())]
-    programs = [each for each in given if isinstance(each, Program)]
-    words = [each for each in given if isinstance(each, str)]
-    if len(given) not in (len(programs), len(words)):
-        raise UsageError(f"program is {given!r:.100}; give its words, each a text, or programs")
-    return [described(words)] if words else programs
-
-
-def seconds_of(budget: str | float) -> float:
-    """Seconds of a time as people write it, "90s", or as a number."""
-    return parse_duration(budget, "--budget") if isinstance(budget, str) else budget
 
 
 def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hztune import api
-from hztune.arguments import parse_duration
 from hztune.cli.options import (
     ABOUT_PROGRAMS,
     PRIVATE,
@@ -37,10 +36,8 @@ from hztune.progress import reporter
 if TYPE_CHECKING:
     from hztune.comparing.comparison import Comparison
     from hztune.measure.program import Program
-    from hztune.workload import WorkloadSpec
 
 _STATUS = {"no worse": 0, "worse": 4, "not enough data": 6}
-_PLACE = "{}"
 _MOST_NAMED = 3  # failing contenders that one sentence names
 
 _HELP = """Measure allocators, configurations or programs side by side.
@@ -142,17 +139,16 @@ def compare_command(
     is_gate = bool(no_worse or no_more_memory)
     if junit is not None and not is_gate:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
-    budget_s = parse_duration(budget, "--budget")
     if out is None and not resume:
         out = fresh_results("compare")
     _refuse_places(out, {"--csv": csv_path, "--junit": junit})
-    specs = _rows(contenders, **measured)
-    sides = api.contenders(contenders, are_commands=_is_open(specs))
+    programs = _programs(contenders, **measured)
     with reporter(quiet=quiet) as display:
         found = api.compare(
-            sides, specs, pairs=pairs, budget_s=budget_s, seed=seed, no_worse=no_worse,
+            contenders, measured["workloads"], program=programs, threads=measured["threads"],
+            params=measured["params"], pairs=pairs, budget=budget, seed=seed, no_worse=no_worse,
             no_more_memory=no_more_memory, out=out, resume=resume,
-            command=() if private else given_words(specs),
+            command=() if private else given_words(programs),
             reporter=display,
         )  # fmt: skip
     try:
@@ -183,7 +179,7 @@ def _refuse_places(out: Path | None, files: dict[str, Path | None]) -> None:
             raise UsageError(f"{name} {str(path)!r} is not a regular file; name another one")
 
 
-def _rows(
+def _programs(
     contenders: tuple[str, ...],
     *,
     workloads: str,
@@ -192,33 +188,21 @@ def _rows(
     commands: tuple[str, ...],
     words: tuple[str, ...],
     **about: Any,
-) -> Sequence[WorkloadSpec | Program]:
+) -> Sequence[Program]:
     programs = programs_of(words, commands, about)
     if programs and workloads:
         raise UsageError("--workload and a program exclude each other; give one of them")
     if programs and (threads or params):
         raise UsageError("--threads and --param are for workloads; a program has its arguments")
-    if programs:
-        return programs
-    if not workloads:
+    if not programs and not workloads:
         api.contenders(contenders)  # one of them may be a program that lacks its dashes
         raise UsageError(
             "there is nothing to measure: give a program after --, --server with --load, --command"
             " NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
         )
-    refuse_without_program()
-    return api.rows(workloads, threads, params)
-
-
-def _is_open(specs: Sequence[WorkloadSpec | Program]) -> bool:
-    """Whether the contenders are commands."""
-    opens = [getattr(spec, "is_open", False) for spec in specs]
-    if any(opens) and not all(opens):
-        raise UsageError(
-            f"{_PLACE} must begin every --command or none: contenders are commands, or they are "
-            "allocators, profiles and libraries"
-        )
-    return any(opens)
+    if not programs:
+        refuse_without_program()
+    return programs
 
 
 def _require_answers(found: Comparison, answer: str, how: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hztune import files
-from hztune.arguments import counts, listed
+from hztune.arguments import counts, listed, seconds_of
 from hztune.blocks import Block
 from hztune.comparing.comparison import Comparison, dumps, load, started
 from hztune.comparing.contenders import (
@@ -22,6 +22,7 @@ from hztune.comparing.contenders import (
     Contender,
     FileIdentity,
     ProgramSpec,
+    parse,
     refuse_glibc,
     require,
 )
@@ -39,7 +40,7 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor, Remembered, WorkloadSink
 from hztune.measure.executors import Say, executor_for, say_nothing
-from hztune.measure.program import Program
+from hztune.measure.program import OPEN, Measure, Program, Programs, asked_programs
 from hztune.progress import Reporter
 from hztune.store import Sink, kept_command
 from hztune.store.log import SAMPLES, LocalStudy, is_there
@@ -107,55 +108,101 @@ def executors(
 
 
 def compare(
-    sides: Sequence[Contender],
-    rows: Sequence[WorkloadSpec | Program],
+    contenders: Sequence[str],
+    workload: str | None = None,
     *,
+    program: Programs | None = None,
+    measure: Measure | None = None,
+    maximize: bool = False,
+    threads: int | str = "",
+    params: Sequence[str] = (),
     pairs: int | None = None,
-    budget_s: float = 60.0,
+    budget: str | float = "60s",
     seed: int = 1,
     no_worse: str = "",
     no_more_memory: str = "",
-    out: Path | None = None,
+    out: str | Path | None = None,
     resume: bool = False,
     command: Sequence[str] = (),
     reporter: Reporter | None = None,
 ) -> Comparison:
-    """Measures contenders side by side.
+    """Measures contenders side by side, in fresh processes.
+
+        hztune.compare(["none", "jemalloc", "found/profile.json"], program=["./program"])
+        hztune.compare(["./old", "./new"], program=["{}", "input"], no_worse="2%").ruling
 
     Args:
-        sides: From `contenders`.
-        rows: From `rows`, or programs from `program`.
-        pairs: Blocks of fresh processes for each row; None: 6, or where something is tested as
-            many as there is time for.
-        budget_s: Seconds for all rows together.
+        contenders: As of `hztune compare`: "none", "jemalloc", "hz:thp=on", a profile, a library
+            as "NAME=/path/to/lib.so"; commands where the words of `program` begin with "{}".
+        workload: Built-in workloads, "larson" or "larson,remote@main".
+        program: A program of yours: its words, or what `program` returns, or several of these.
+        measure: A function of yours, see `tune`.
+        maximize: Whether it returns a figure of which more is better.
+        threads: Of the workload, or several counts, "2,8"; "": as many as there are CPUs.
+        params: "KEY=VALUE", parameters of the workload.
+        pairs: Blocks of fresh processes; None: 6, or where something is tested as time allows.
+        budget: Time for all of it: "90s", "5m", or seconds.
         seed: Of every random choice.
-        no_worse: What the second of two may lose of its speed, "2%"; "": that is not tested.
-            The answer is `ruling` of what is returned.
-        no_more_memory: What it may take more of memory, peak and, where programs rest, kept.
-        out: A directory for every sample, as soon as it exists, and the record; None: none.
-        resume: Whether to go on with the comparison in `out`, which was asked for alike.
+        no_worse: What the second of two may lose of its speed, "2%"; `ruling` has the answer.
+        no_more_memory: What it may take more of memory.
+        out: A directory for every sample, and the record; None: none.
+        resume: Whether to go on with the comparison in `out`.
         command: The words that asked for it, to be kept in `out`; () keeps none.
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
-        What was measured; where Ctrl-C ended it (`stopped`), also the row that it cut.
+        `.standings` with ratios and intervals, `.ruling`, and `.blocks`; where Ctrl-C ended it
+        (`stopped`), also of the row that it cut.
 
     Raises:
         UsageError: Something is not legal; nothing was measured.
     """
     reporter = reporter or Reporter()
+    asked = asked_programs(program, measure, maximize=maximize)
+    if bool(asked) == bool(workload):
+        raise UsageError("give a workload, a program or measure: one of them")
+    sides = parse(contenders, are_commands=_are_open(asked))
+    rows = asked or specs_of(workload or "", str(threads), params)
     if resume and out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     gate = Gate(no_worse, no_more_memory, len(rows)) if no_worse or no_more_memory else None
-    plan, machine = Effort(pairs, budget_s, gate), Machine.here()
-    programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
-    own = [*programs.values()]
-    _refuse(sides, own, len(rows), plan)
-    for line in require(own, sides):
+    plan = Effort(pairs, seconds_of(budget), gate)
+    _refuse(sides, asked, len(rows), plan)
+    for line in require(asked, sides):
         reporter.say(line)
-    asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
-    record = started(sides, machine, asked, gate)
+    choices = {
+        "seed": seed,
+        "budget_s": plan.budget_s,
+        **({} if pairs is None else {"pairs": pairs}),
+    }
+    record = started(sides, Machine.here(), choices, gate)
+    return _go_on(record, rows, plan, None if out is None else Path(out), resume, command, reporter)
+
+
+def _are_open(programs: Sequence[Program]) -> bool:
+    """Whether the contenders are commands."""
+    opens = {program.is_open for program in programs}
+    if len(opens) > 1:
+        raise UsageError(
+            f"{OPEN} must begin every --command or none: contenders are commands, or they are "
+            "allocators, profiles and libraries"
+        )
+    return opens == {True}
+
+
+def _go_on(
+    record: Comparison,
+    rows: Sequence[WorkloadSpec | Program],
+    plan: Effort,
+    out: Path | None,
+    resume: bool,
+    command: Sequence[str],
+    reporter: Reporter,
+) -> Comparison:
+    """Measures a comparison that was begun now, or what an earlier session left of it."""
+    programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
+    machine, seed = Machine.here(), int(record.asked["seed"])
     blocks: Sequence[Block] = ()
     with ExitStack() as opened:
         study = opened.enter_context(_study(out, record, specs, machine, resume)) if out else None
@@ -165,11 +212,11 @@ def compare(
             if resume and (study.folder / RECORD).exists():
                 there = load(study.folder / RECORD).rows
                 record = replace(record, rows=tuple(row for row in there if not row.is_cut))
-        make = executors(sides, machine, seed, programs, study, reporter.say, blocks)
+        make = executors(record.contenders, machine, seed, programs, study, reporter.say, blocks)
         left = specs[len(record.rows) :]
         if resume:
             reporter.say(f"{len(record.rows)} of {len(specs)} rows are there")
-            part_s = max(LEAST_BUDGET_S, budget_s * len(left) / len(specs))
+            part_s = max(LEAST_BUDGET_S, plan.budget_s * len(left) / len(specs))
             plan = replace(plan, budget_s=part_s)
 
         def keep(so_far: Comparison) -> None:

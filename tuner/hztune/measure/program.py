@@ -306,6 +306,28 @@ def called(measure: Measure, *, maximize: bool = False) -> Program:
     return Program((f"{where}:{own}",), rate=rate, call=measure, name=name)
 
 
+def asked_programs(
+    program: Programs | None, measure: Measure | None = None, *, maximize: bool = False
+) -> list[Program]:
+    """The programs that are asked for; UsageError: one is not legal, or they exclude each other."""
+    if measure is not None:
+        if program:
+            raise UsageError("program and measure exclude each other; give one of them")
+        return [called(measure, maximize=maximize)]
+    if maximize:
+        raise UsageError("maximize is of measure; a program prints its figure: metric_regex")
+    if isinstance(program, Program):
+        return [program]
+    if isinstance(program, str):
+        return [described(program)]  # which refuses it
+    given = [*(program or ())]
+    programs = [each for each in given if isinstance(each, Program)]
+    words = [each for each in given if isinstance(each, str)]
+    if len(given) not in (len(programs), len(words)):
+        raise UsageError(f"program is {given!r:.100}; give its words, each a text, or programs")
+    return [described(words)] if words else programs
+
+
 def named(texts: Sequence[str], like: Program | None = None) -> tuple[Program, ...]:
     """The programs that NAME='./program args' describe, for the rest like one with other words.
 
