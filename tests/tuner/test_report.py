@@ -342,7 +342,7 @@ def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(in_vain):
     assert "There is nothing to apply" in text
     assert "hyperfine" not in text, "it would compare two equal commands"
     assert not re.search(r"against itself ([+-]|scattered)", text), "one noise is told"
-    whole_s = max(found.timed[-1][2], found.result.account.wall_s)
+    whole_s = max(found.lasted_s, found.result.account.wall_s)
     assert re.search(rf"time ?{duration(whole_s)}", text)
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from hztune.blocks import Arm, Outcome
+from hztune.blocks import Arm, Outcome, spent_s
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE
@@ -82,6 +82,11 @@ class Figures:
             Candidate(number, record, self.ledger.interval(record))
             for number, record in enumerate(self.ledger.searched.values(), start=1)
         ]
+
+    @property
+    def lasted_s(self) -> float:
+        """How long all blocks took; pauses between sessions are left out."""
+        return spent_s(self.samples.blocks)
 
     @property
     def shares(self) -> list[tuple[str, list[float], Interval | None]]:
