@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         change_process,
         diagnose,
         process_statistics,
+        process_text,
         trim_process,
     )
     from hztune.canary.groups import assigned, group_lines
@@ -86,8 +87,8 @@ __all__ = [
     "examine", "export", "find_format", "formats", "govern", "governed_child", "group_lines",
     "history", "judge_canary", "load_profile", "machine", "metrics_server", "metrics_text",
     "named_programs", "optuna_storage", "parameters", "paths", "plan", "policies", "policy",
-    "policy_of_front", "process_statistics", "profile_json", "profile_lines", "profiles_in",
-    "program", "recorder_command", "report", "request", "sample_columns", "samples",
+    "policy_of_front", "process_statistics", "process_text", "profile_json", "profile_lines",
+    "profiles_in", "program", "recorder_command", "report", "request", "sample_columns", "samples",
     "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
     "surroundings", "trace_info", "trace_text", "trim_process", "tune", "verify", "workloads",
     "write_comparison",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -20,6 +21,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import group_limit
 from hztune.params import Value
 from hztune.progress import mib
+from hztune.templates import rendered
 
 #: An allocator that holds less than both of these beyond what is live is not worth a setting.
 _LITTLE_BYTES, _LITTLE_SHARE = 16 << 20, 0.2
@@ -265,6 +267,31 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
     told = channel.answered(process, answer, _Answer)
     return Changed(process, told.before, told.after)
+
+
+# ---- in words ------------------------------------------------------------------------------------
+
+
+def process_text(
+    what: Literal["statistics", "diagnosis"], found: Statistics | Diagnosis
+) -> list[str]:
+    """What a process holds, or what was found about one, for people, a line each."""
+    template = Path(__file__).with_name("process.txt")
+    return rendered(template, what=what, found=found, resident_parts=_resident_parts)
+
+
+def _resident_parts(found: Diagnosis) -> list[tuple[str, int]]:
+    """Whose the resident memory is, the largest part first."""
+    memory = found.memory
+    held = {part.allocator: part.held_bytes for part in found.parts if part.held_bytes}
+    parts = {
+        "of mapped files": memory.resident_bytes - memory.anonymous_bytes,
+        "of stacks and other mappings" if held else "of heaps and stacks": max(
+            0, memory.anonymous_bytes - sum(held.values())
+        ),
+        **{f"held by {name}": size for name, size in held.items()},
+    }
+    return sorted(parts.items(), key=lambda each: -each[1])
 
 
 # ---- the doctor ----------------------------------------------------------------------------------

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-
 from hztune import report
 from hztune.canary.spec import Canary
 from hztune.canary.verdict import CanaryVerdict, MetricEffect
 from hztune.progress import duration, percent
 from hztune.report.charts import Strip
 from hztune.report.words import interval_words
+from hztune.templates import environment
 
 _WIDTH, _STRIP = 792.0, 44.0
 
@@ -23,8 +22,7 @@ def verdict_line(verdict: CanaryVerdict) -> str:
 
 def verdict_page(verdict: CanaryVerdict, canary: Canary) -> str:
     """A verdict as a page of Markdown."""
-    made = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    template = made.from_string(Path(__file__).with_name("verdict.txt").read_text())
+    template = environment(Path(__file__).parent).get_template("verdict.txt")
     return template.render(
         verdict=verdict, canary=canary, figures=_figures, answer=_answer, clock=duration
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from hztune.errors import UnfitError, UsageError
 from hztune.progress import mib
 
 if TYPE_CHECKING:
-    from hztune.attach.diagnosis import Diagnosis, Holding, Statistics
+    from hztune.attach.diagnosis import Diagnosis, Statistics
     from hztune.doctor import Check
 
 _STARTED = """
@@ -45,7 +44,7 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
         if strict:
             raise UsageError("--strict is about the machine and --pid about a process; give one")
         seen = api.diagnose(pid)
-        print_answer(as_json, _with_ratios(seen), _diagnosed(seen))
+        print_answer(as_json, _with_ratios(seen), api.process_text("diagnosis", seen))
         return
     findings, machine = api.doctor(), api.machine()
     found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
@@ -67,51 +66,6 @@ def require_fit(findings: tuple[Check, ...]) -> None:
         )
 
 
-def _diagnosed(found: Diagnosis) -> Iterator[str]:
-    memory = found.memory
-    yield f"process {found.pid} ({found.name})"
-    source = f"{found.provider} ({found.allocator or 'unknown to hztune'})"
-    yield f"  malloc comes from {source}" if found.provider else "  no file of it shows a malloc"
-    yield f"  {mib(memory.resident_bytes)} resident: {_explained(found)}"
-    for size, what in (
-        (memory.lazy_bytes, "of it returned lazily"),
-        (memory.swapped_bytes, "swapped out"),
-        (memory.huge_bytes, "in huge pages"),
-    ):
-        if size:
-            yield f"  {mib(size)} {what}"
-    if found.limit:
-        most, taken = found.limit
-        yield f"  its control group takes {mib(taken, '')} of {mib(most)}"
-    for part in found.parts:
-        yield from _part_lines(part)
-    changed = [each for each in found.settings if not each.is_default]
-    if changed:
-        yield "settings that differ from the default, or were chosen at the start:"
-    elif found.settings:
-        yield "all settings are the default"
-    for each in changed:
-        how = ["in effect"] * each.is_effective
-        how += ["asked for"] * (each.is_asked or not each.is_effective)
-        yield f"  {each.name}={each.value} ({', '.join(how)})"
-    yield from (f"advice: {sentence}" for sentence in found.advice)
-    yield from (f"not known: {sentence}" for sentence in found.remarks)
-
-
-def _explained(found: Diagnosis) -> str:
-    """Whose the resident memory is, the largest part first."""
-    memory = found.memory
-    held = {part.allocator: part.held_bytes for part in found.parts if part.held_bytes}
-    rest = max(0, memory.anonymous_bytes - sum(held.values()))
-    parts = {
-        "of mapped files": memory.resident_bytes - memory.anonymous_bytes,
-        "of stacks and other mappings" if held else "of heaps and stacks": rest,
-        **{f"held by {name}": size for name, size in held.items()},
-    }
-    ranked = sorted(parts.items(), key=lambda each: -each[1])
-    return ", ".join(f"{mib(size, '')} {what}" for what, size in ranked)
-
-
 # ---- processes that take requests ----------------------------------------------------------------
 
 
@@ -123,7 +77,7 @@ def stats_command(pid: int, as_json: bool, prometheus: bool) -> None:
     if prometheus:
         click.echo(api.metrics_text([found]), nl=False)
         return
-    print_answer(as_json, _with_ratios(found), _table(found))
+    print_answer(as_json, _with_ratios(found), api.process_text("statistics", found))
 
 
 @click.command("set", cls=FilledCommand, params=[
@@ -166,32 +120,3 @@ def _with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:
     """The record of a process for JSON; each allocator has its ratio, too."""
     parts = [{**asdict(part), "ratio": part.ratio} for part in found.parts]
     return {**asdict(found), "parts": parts}
-
-
-def _table(found: Statistics) -> Iterator[str]:
-    memory = found.memory
-    yield f"process {found.pid} ({found.name})"
-    for part in found.parts:
-        yield from _part_lines(part)
-    if not found.parts:
-        yield "the agent does not know its allocator, or what that holds"
-    yield f"  {'anonymous memory':24}{mib(memory.anonymous_bytes):>14}  of the whole process"
-    yield f"  {'swapped out':24}{mib(memory.swapped_bytes):>14}"
-    counts = len(found.threads) + found.threads_left_out, len(found.classes)
-    yield "{} threads have caches, blocks have {} sizes (--json tells of each)".format(*counts)
-    if counted := [f"{name} {value}" for name, value in found.counters.items() if value]:
-        yield "since its start: " + ", ".join(counted)
-
-
-def _part_lines(part: Holding) -> Iterator[str]:
-    ratio = f"  {part.ratio:.2f} times live" if part.ratio is not None else ""
-    yield f"{part.allocator} {part.version}".rstrip()
-    for name, size, more in (
-        ("live", part.live_bytes, "  used by the program"),
-        ("held", part.held_bytes, ratio),
-        ("in caches of threads", part.cached_bytes, ""),
-    ):
-        known = f"{mib(size):>14}{more}" if size is not None else f"{'unknown':>10}"
-        yield f"  {name:24}{known}"
-    if part.levers:
-        yield "  may change: " + ", ".join(f"{name}={value}" for name, value in part.levers.items())

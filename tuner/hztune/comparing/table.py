@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment
 
 from hztune import files
 from hztune.arguments import printable
@@ -19,6 +19,7 @@ from hztune.comparing.contenders import Amount
 from hztune.comparing.gate import Ruling, whole
 from hztune.comparing.standings import Standing, Standings, geometric_mean
 from hztune.stats.intervals import Interval
+from hztune.templates import environment
 
 _NO_FIGURE = "-"
 
@@ -46,13 +47,7 @@ def text(
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=select_autoescape(("xml",)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    made = environment(Path(__file__).parent)
     made.globals |= {"means": _means, "ratio": interval_text, "amount": amount_text}
     made.globals |= {"seconds": seconds_text, "whole": whole, "counted": _counted}
     made.filters |= {"cell": lambda told: str(told).replace("|", "\\|"), "printable": printable}

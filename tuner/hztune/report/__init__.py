@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from hztune import export, files
 from hztune.profile import PROFILE, TOLD_FROM, ratio_text
-from hztune.progress import duration
 from hztune.report import charts, words
 from hztune.report.dashboard import write_storage
 from hztune.rests import MEMORIES, Rested
 from hztune.result import figures
 from hztune.result.kept import slope_words
+from hztune.templates import environment
 
 __all__ = ["PAGE", "memory_chart", "render", "templates", "write", "write_storage"]
 
@@ -63,15 +63,8 @@ def memory_chart(default: Sequence[Rested], tuned: Sequence[Rested], width: floa
 
 @cache
 def templates() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(HERE),
-        extensions=["jinja2.ext.do"],
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals |= {"words": words, "axes": charts, "duration": duration, "memories": MEMORIES}
+    made = environment(HERE)
+    made.globals |= {"words": words, "axes": charts, "memories": MEMORIES}
     made.globals |= {"ratio": ratio_text, "slope_words": slope_words, "told_from": TOLD_FROM}
     made.filters |= {
         "cell": _cell,

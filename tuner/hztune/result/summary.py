@@ -7,17 +7,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 
 from hztune.blocks import Arm
 from hztune.profile import Profile, ratio_text
-from hztune.progress import duration, percent
 from hztune.rests import MEMORIES
 from hztune.result import Result, front_file, stored_form
 from hztune.result.kept import slope_words
 from hztune.stats.intervals import Interval
 from hztune.study.counters import FAULTS
 from hztune.study.proof import Proof
+from hztune.templates import environment
 from hztune.workload import METRICS
 
 _SHOWN = ("ratio", "ci_low", "ci_high")
@@ -96,16 +96,9 @@ def summary_lines(result: Result) -> list[str]:
 
 @cache
 def _template() -> Template:
-    made = Environment(
-        extensions=["jinja2.ext.do"],
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # for a terminal
-    )
-    made.globals |= {"duration": duration, "memories": MEMORIES, "percent": percent}
-    made.globals |= {"ratio": ratio_text, "slope_words": slope_words}
-    return made.from_string(Path(__file__).with_name("summary.txt").read_text())
+    made = environment(Path(__file__).parent)
+    made.globals |= {"memories": MEMORIES, "ratio": ratio_text, "slope_words": slope_words}
+    return made.get_template("summary.txt")
 
 
 def _control(made: Profile) -> str:

@@ -7,7 +7,6 @@ Nothing is compared or claimed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from hztune.arguments import within
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import OPEN, Program
-from hztune.progress import Reporter, mib
+from hztune.progress import Reporter
 from hztune.recordings import at_most
 from hztune.suggest.ideas import Suggestion, best_of, ideas
 from hztune.suggest.look import Sight, looked_at
+from hztune.templates import rendered
 
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.2, 60.0
-_NOTE = "One look is no measurement: nothing was compared, and nothing is claimed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +75,4 @@ def suggestion_json(found: Suggested) -> dict[str, Any]:
 
 def suggestion_text(found: Suggested) -> list[str]:
     """What `suggest` found, for people, a line each."""
-    told = [f"{name:<10} {text}" for name, text in _seen(found.sight) if text]
-    if found.measurements:
-        told += ["", "worth measuring, the first one most:"]
-    for place, one in enumerate(found.measurements, 1):
-        told += [f"{place}. {one.name}", f"     {one.command}", f"   {one.reason}"]
-    return [*told, "", _NOTE]
-
-
-def _seen(sight: Sight) -> Iterator[tuple[str, str]]:
-    """What was seen, by name; a text that is empty is not printed."""
-    served = bool(sight.before_kb)
-    named = sight.allocator or "one that is not known"
-    source = f", from {Path(sight.provider).name}" if sight.provider else ""
-    brought = f"; inside: {', '.join(sight.inside)}" if sight.inside else ""
-    yield "allocator", named + source + brought + (f"; {sight.obstacle}" if sight.obstacle else "")
-    what = "its load took" if served else "it took"
-    took = f"{what} {sight.wall_s:.2f} s" if sight.ended else f"looked at for {sight.wall_s:.2f} s"
-    went_on = "" if sight.ended else "; it went on"
-    processes = f"{sight.processes} process{'es' * (sight.processes != 1)}"
-    yield "time", f"{took}, with {sight.cpus:.2f} CPUs busy, in {processes}{went_on}"
-    if sight.unseen:
-        yield "calls", f"not seen: {sight.unseen}"
-    else:
-        per_s = f"{sight.allocations_per_cpu_s:,.0f} in a second of CPU time"
-        threads = f"{sight.callers} thread{'s' * (sight.callers != 1)}"
-        under = " under its load" if served else ""
-        yield "calls", f"{sight.allocations:,} allocations{under}, {per_s}, by {threads}"
-        most = [f"{at_most(sight.sizes, share):,} bytes" for share in (0.5, 0.9, 1)]
-        yield "sizes", "50 % at most {}, 90 % at most {}, 100 % at most {}".format(*most)
-        share = f"{100 * sight.by_others:.1f} %"
-        yield "frees", f"{sight.frees:,}, {share} by another thread than the block's"
-    again = f", {sight.faults_again:,} of them of memory that it had before"
-    yield "faults", f"{sight.faults:,} pages{again if sight.faults_again else ''}"
-    peak, before, end = (mib(1024 * kb) for kb in (sight.peak_kb, sight.before_kb, sight.end_kb))
-    blocks = "" if sight.unseen else f", blocks {mib(1024 * sight.blocks_kb)} at most"
-    last = f"{before} before its load, {end} after it" if served else f"{end} when it was last seen"
-    yield "memory", f"{peak} at its peak, without files{blocks}; {last}"
-    yield "listens", f"on {', '.join(sight.ports)}" if sight.ports and not served else ""
+    return rendered(Path(__file__).with_name("suggestion.txt"), found=found, at_most=at_most)
