@@ -141,7 +141,7 @@ def test_every_study_that_is_named_can_be_asked_for(program, monkeypatch):
 
 
 def look(*words, seconds=5.0):
-    return api.suggest(api.program(words), seconds=seconds, profiles="none")
+    return api.suggest(api.program(words), seconds=seconds)
 
 
 def test_calls_threads_and_frees_by_other_threads_are_seen():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hztune.allocator import names as allocator_names
     from hztune.allocator import states as allocators
-    from hztune.api.profiles import (
+    from hztune.api.functions import (
         differences,
         environment,
         export,
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
         machine,
         parameters,
         paths,
+        plan,
+        request,
+        sample_columns,
+        samples,
         spaces,
+        tune,
     )
     from hztune.api.stable import verify
-    from hztune.api.studies import plan, request, sample_columns, samples, tune
     from hztune.attach.diagnosis import (
         change_process,
         diagnose,

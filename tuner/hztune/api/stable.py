@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hztune.api.profiles import environment
-from hztune.api.studies import request
-from hztune.api.studies import tune as _tune
+from hztune.api.functions import environment, request
+from hztune.api.functions import tune as _tune
 from hztune.arguments import seconds_of
 from hztune.comparing.comparison import Comparison
 from hztune.comparing.conduct import compare
