@@ -67,7 +67,7 @@ tune -w larson -- | no program after --
 tune -w larson --by turns | --by is for a program
 tune -w larson --metric-regex (x) | --metric-regex is for a program
 tune --server '' | --server is empty
-tune --no-worse 2% -- true | '--no-worse': it belongs to hztune compare (
+tune --no-worse 2% -- true | No such option
 compare none glibc --server 'true {port}' --load ' ' | --load is empty
 compare none glibc --server 'absent {port}' --load 'true {port}' | no program 'absent'
 compare none glibc --server 'true {port}' | --server needs --load
@@ -92,7 +92,7 @@ compare true false --command a={} --command b=true | must begin every --command 
 compare none glibc none --no-worse 2% -- true | there are 3; give the base
 compare none glibc --junit x.xml -- true | --no-worse 2%
 compare none glibc --json --markdown -- true | exclude each other
-compare none glibc --no-worse 2% --pairs 2 -- true | legal is a whole number
+compare none glibc --no-worse 2% --pairs 2 -- true | --pairs is 2; legal is a number from 4 to 100
 compare none glibc --out there -- true | choose another
 compare none glibc --resume --out absent -- true | no comparison to resume in 'absent'
 compare none glibc --resume -- true | give it with --out DIR

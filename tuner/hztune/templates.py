@@ -11,7 +11,7 @@ from hztune.progress import duration, mib, percent
 
 
 @cache
-def environment(folder: Path) -> Environment:
+def templates_in(folder: Path) -> Environment:
     """The templates of a folder; HTML and XML are escaped, and a name that is missing is an error.
 
     Whoever adds to it, adds for all of the folder.
@@ -31,5 +31,5 @@ def environment(folder: Path) -> Environment:
 
 def rendered(template: Path, **facts: object) -> list[str]:
     """The lines of a text, from the template in a file."""
-    text = environment(template.parent).get_template(template.name).render(facts)
+    text = templates_in(template.parent).get_template(template.name).render(facts)
     return text.strip("\n").splitlines()

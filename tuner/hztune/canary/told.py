@@ -10,7 +10,7 @@ from hztune.canary.verdict import CanaryVerdict, MetricEffect
 from hztune.progress import duration, percent
 from hztune.report.charts import Strip
 from hztune.report.words import interval_words
-from hztune.templates import environment
+from hztune.templates import templates_in
 
 _WIDTH, _STRIP = 792.0, 44.0
 
@@ -22,7 +22,7 @@ def verdict_line(verdict: CanaryVerdict) -> str:
 
 def verdict_page(verdict: CanaryVerdict, canary: Canary) -> str:
     """A verdict as a page of Markdown."""
-    template = environment(Path(__file__).parent).get_template("verdict.txt")
+    template = templates_in(Path(__file__).parent).get_template("verdict.txt")
     return template.render(
         verdict=verdict, canary=canary, figures=_figures, answer=_answer, clock=duration
     )

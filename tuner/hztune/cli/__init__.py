@@ -163,11 +163,6 @@ def _failed(sentence: str, status: int) -> int:
 def _sentence(error: click.ClickException) -> str:
     """What click found wrong, on one line, with where the legal ones are listed."""
     text = " ".join(error.format_message().split()).rstrip(".")
-    if isinstance(error, click.NoSuchOption):
-        from hztune.cli.program import commands_with
-
-        if owners := commands_with(error.option_name):
-            text = f"No such option {error.option_name!r}: it belongs to {', '.join(owners)}"
     text = _NO_WHOLE_NUMBER.sub("is no whole number", text)
     ctx = getattr(error, "ctx", None)
     return f"{text} (see `{ctx.command_path} --help`)" if ctx else text

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from hztune import api
 from hztune.arguments import workload_name
-from hztune.cli import COMMANDS, hztune
+from hztune.cli import COMMANDS
 from hztune.cli.options import FILES, PROGRAM_OPTIONS
 from hztune.errors import HztuneError, UsageError
 
@@ -148,16 +148,6 @@ def no_command(word: str, after: str = "tune") -> UsageError:
         f"{word!r} is no command of hztune and no option "
         "(`hztune --help` lists the commands; a program of your own stands after --)"
     )
-
-
-def commands_with(option: str) -> list[str]:
-    ctx = click.Context(hztune)
-    known = {name: hztune.get_command(ctx, name) for name in COMMANDS}
-    return [
-        f"hztune {name}"
-        for name, command in known.items()
-        if command is not None and any(option in each.opts for each in command.params)
-    ]
 
 
 def _meant(word: str) -> str:

@@ -23,6 +23,7 @@ from functools import partial
 from math import inf
 from operator import attrgetter
 
+from hztune.arguments import within
 from hztune.blocks import Arm, Block
 from hztune.comparing.contenders import ComparedRow, Contender, amount_of
 from hztune.comparing.gate import (
@@ -35,7 +36,7 @@ from hztune.comparing.gate import (
     is_settled_by_failure,
 )
 from hztune.comparing.standings import Standings, standings
-from hztune.errors import OutOfTime, StoppedByUser, UsageError
+from hztune.errors import OutOfTime, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, duration
 from hztune.schema import TIME_FORMAT
@@ -76,14 +77,9 @@ class Effort:
     clock: Clock = system_clock  # of the budget
 
     def __post_init__(self) -> None:
-        if self.pairs is not None and not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
-            raise UsageError(
-                f"{self.pairs} pairs: legal is a whole number from {LEAST_PAIRS} to {MOST_PAIRS}"
-            )
-        if not LEAST_BUDGET_S <= self.budget_s <= MOST_BUDGET_S:
-            raise UsageError(
-                f"a budget of {self.budget_s:g} s: legal is from {LEAST_BUDGET_S:g} s to 7 days"
-            )
+        if self.pairs is not None:
+            within("--pairs", self.pairs, LEAST_PAIRS, MOST_PAIRS)
+        within("--budget", self.budget_s, LEAST_BUDGET_S, MOST_BUDGET_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from hztune.comparing.contenders import Amount
 from hztune.comparing.gate import Ruling, whole
 from hztune.comparing.standings import Standing, Standings, geometric_mean
 from hztune.stats.intervals import Interval
-from hztune.templates import environment
+from hztune.templates import templates_in
 
 _NO_FIGURE = "-"
 
@@ -47,7 +47,7 @@ def text(
 
 @cache
 def _templates() -> Environment:
-    made = environment(Path(__file__).parent)
+    made = templates_in(Path(__file__).parent)
     made.globals |= {"means": _means, "ratio": interval_text, "amount": amount_text}
     made.globals |= {"seconds": seconds_text, "whole": whole, "counted": _counted}
     made.filters |= {"cell": lambda told: str(told).replace("|", "\\|"), "printable": printable}

@@ -21,7 +21,7 @@ from hztune.report.dashboard import write_storage
 from hztune.rests import MEMORIES, Rested
 from hztune.result import figures
 from hztune.result.kept import slope_words
-from hztune.templates import environment
+from hztune.templates import templates_in
 
 __all__ = ["PAGE", "memory_chart", "render", "templates", "write", "write_storage"]
 
@@ -63,7 +63,7 @@ def memory_chart(default: Sequence[Rested], tuned: Sequence[Rested], width: floa
 
 @cache
 def templates() -> Environment:
-    made = environment(HERE)
+    made = templates_in(HERE)
     made.globals |= {"words": words, "axes": charts, "memories": MEMORIES}
     made.globals |= {"ratio": ratio_text, "slope_words": slope_words, "told_from": TOLD_FROM}
     made.filters |= {

@@ -17,7 +17,7 @@ from hztune.result.kept import slope_words
 from hztune.stats.intervals import Interval
 from hztune.study.counters import FAULTS
 from hztune.study.proof import Proof
-from hztune.templates import environment
+from hztune.templates import templates_in
 from hztune.workload import METRICS
 
 _SHOWN = ("ratio", "ci_low", "ci_high")
@@ -96,7 +96,7 @@ def summary_lines(result: Result) -> list[str]:
 
 @cache
 def _template() -> Template:
-    made = environment(Path(__file__).parent)
+    made = templates_in(Path(__file__).parent)
     made.globals |= {"memories": MEMORIES, "ratio": ratio_text, "slope_words": slope_words}
     return made.get_template("summary.txt")
 

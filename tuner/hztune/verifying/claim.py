@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from hztune.arguments import within
 from hztune.blocks import Arm
 from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
@@ -130,10 +131,7 @@ def verify(
     traces: Sequence[Path] = (),
 ) -> Verification:
     """Measures the claim of a profile again; see `api.verify`."""
-    if not _LEAST_BUDGET_S <= budget_s <= _MOST_BUDGET_S:
-        raise UsageError(
-            f"--budget is {budget_s:g} s; legal is from {_LEAST_BUDGET_S:g} s to 7 days"
-        )
+    within("--budget", budget_s, _LEAST_BUDGET_S, _MOST_BUDGET_S)
     promise = Promise.of(tuned)
     inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
     executor = executor_for(

@@ -236,14 +236,12 @@ def history_file() -> Path:
 
 def append(check: Recheck) -> None:
     """Adds a check to the history; it is on disk when this returns."""
-    path, line = history_file(), msgspec.json.encode(check) + b"\n"
+    # a writer that was killed within its line has left no end of line
+    path, line = history_file(), b"\n" + msgspec.json.encode(check) + b"\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            # a writer that was killed within its line has left no end of line
-            size = os.fstat(handle).st_size
-            line = b"\n" * (size > 0 and os.pread(handle, 1, size - 1) != b"\n") + line
             while line:
                 line = line[os.write(handle, line) :]
             os.fsync(handle)
