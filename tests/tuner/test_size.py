@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19700, "modules": 145, "functions": 1750, "classes": 270, "docstrings": 3603},
+    "tuner": {"code": 19400, "modules": 145, "functions": 1734, "classes": 269, "docstrings": 3568},
     "tests": {"code": 16500},
     "experiments": {"code": 5600},
     "core in C": {"code": 20000},
