@@ -17,6 +17,13 @@ TARGETS = (
 )  # fmt: skip
 
 
+class _Started(subprocess.Popen[str]):
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, value, traceback)
+
+
 class Recorder:
     """The programs of one build."""
 
@@ -62,8 +69,8 @@ class Recorder:
         return done
 
     def start(self, *words: object, **variables: str) -> subprocess.Popen[str]:
-        """Starts a program in the folder of the test; a test ends it."""
-        return subprocess.Popen(
+        """Starts a program in the folder of the test; a test ends it, or its failure does."""
+        return _Started(
             [str(word) for word in words],
             cwd=self.folder,
             env={**os.environ, **variables},

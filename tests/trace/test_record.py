@@ -201,7 +201,10 @@ def test_no_pool_of_another_user_is_filled(user, images, recorder):
 def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder):
     with sleeping(recorder, "go_on") as (running, _):
         for name in ("first.trace", "second.trace"):
-            recorder.record(name, "--pid", running.pid, "--for", "0.3")
+            with recorder.start(*recorder.words(name, "--pid", running.pid)) as one:
+                await_file(recorder.folder / f"{name}.recording", 4096)
+                one.send_signal(signal.SIGINT)
+                one.communicate(timeout=WAIT_S)
             told = recorder.info(name)
             assert told["is_part"] and told["notes"]["unknown"] <= 3
             assert blocks_of(recorder, name) > 10
