@@ -91,11 +91,12 @@ def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(monkeypatc
     for name, value in (
         ("MALLOC_ARENA_MAX", "1"),
         ("HZ_MAGAZINE_CAP", "64"),
+        ("mimalloc_purge_delay", "7"),
         ("UNRELATED", "kept"),
     ):
         monkeypatch.setenv(name, value)
     proof = AllocatorIdentity()
-    assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & proof.base.keys()
+    assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP", "mimalloc_purge_delay"} & proof.base.keys()
     assert proof.base["UNRELATED"] == "kept"
     unchanged, default = proof.prepare(UNCHANGED), proof.prepare(DEFAULT)
     assert unchanged["MALLOC_ARENA_MAX"] == "1"

@@ -29,7 +29,9 @@ class Fault:
 
 def user_settings() -> dict[str, str]:
     """The variables of any allocator that the user has set: part of today's state."""
-    foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
+    adapters = [allocator.get(each) for each in allocator.names()]
+    foreign = {name for each in adapters
+               for name in (*each.variables(), *each.disturbing(os.environ))}  # fmt: skip
     return {name: value for name, value in os.environ.items() if name in foreign}
 
 
