@@ -59,7 +59,7 @@ def main() -> None:
     shapes += panel(work, tops[1], last_s, "requests a second")
     shapes.append(text(LEFT, tops[2] - 8, "setting of the governed one"))
     actions = [(row["time"] - began, row["arm"]) for row in rows
-               if row.get("what") in ("switched", "relief")]  # fmt: skip
+               if row.get("what") in ("switched", "trying", "relief")]  # fmt: skip
     ends = [at_s for at_s, _ in actions[1:]] + [last_s]
     for (from_s, arm), to_s in zip([(0.0, "start"), *actions], [actions[0][0], *ends], strict=True):
         x, end = (LEFT + (WIDTH - LEFT) * at_s / last_s for at_s in (from_s, to_s))
