@@ -244,6 +244,17 @@ def test_beyond_the_limit_the_last_arm_is_used_until_there_is_room_again():
     assert len(actions) < 60.0 / of.epoch_s
 
 
+def test_a_trial_pays_for_the_relief_that_it_leads_to():
+    of, names = chosen(minimise="cpu", limit="120M", exploring="5%"), ("start", "keep", "lean")
+    learner = Learner(names, error=0.02, most_loss=0.02, rng=Random(1))
+    made = Governor(of, names, learner, lambda sight: "steady", Random(1), [].append)
+    arms = [0]
+    for at in range(7200):
+        mib = 130 if arms[-1] == 1 else 100
+        arms.append(made.look(Observation(LOOK_S * at, LOOK_S * at, mib << 20)))
+    assert 0.01 < 1.0 - arms.count(0) / len(arms) < 0.06
+
+
 def test_beyond_the_limit_the_last_arm_is_used_whatever_was_seen_in_other_contexts():
     of, names = chosen(minimise="cpu", limit="120M"), ("start", "keep", "lean")
     learner = Learner(
@@ -260,6 +271,22 @@ def test_beyond_the_limit_the_last_arm_is_used_whatever_was_seen_in_other_contex
 def test_a_long_epoch_or_a_small_share_of_exploring_only_delays_trials(of):
     actions, _ = governed(of, seconds=7200.0, cost=lambda arm: 1.0 - 0.5 * arm)
     assert "adopted" in [each.what for each in actions]
+
+
+def test_epochs_in_which_the_least_trial_may_lose_too_much_of_the_figure_are_refused():
+    of = chosen(epoch_s=21.0, figure=FigureSource(command="x", counts_work=True))
+    with pytest.raises(UsageError, match=r"epoch_s must be at most 20\.2 under this brakes"):
+        governed(of, seconds=0.0)
+
+
+def test_the_errors_of_all_claims_sum_up_to_that_of_the_policy():
+    learner, total = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1)), 0.0
+    for context_name in map(str, range(60)):
+        for arm in (1, 0) * 8:
+            total += learner.comparison(context_name, arm).error
+            while learner.add(context_name, arm, -0.5, None) != "adopted":
+                continue
+    assert 0.019 < total < 0.02
 
 
 # ---- policies ------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from random import Random
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from hztune.errors import UsageError
 from hztune.govern.context import LASTED_S, Context
-from hztune.govern.learner import Judgement, Learner
+from hztune.govern.learner import SURPRISE, Judgement, Learner
 from hztune.govern.observe import Observation
 from hztune.govern.policy import Policy
 
@@ -48,7 +49,6 @@ class Action(NamedTuple):
 class Epoch(NamedTuple):
     """What a stretch of one setting showed."""
 
-    seconds: float
     cost: float  # CPUs, with memory at its price; for each request a second where they are counted
     figure: float | None  # more is better
 
@@ -69,7 +69,7 @@ class _Open:
     arm: int
     began: Observation
     length_s: float
-    trial: _Trial | None  # that it belongs to
+    trial: _Trial | None  # that it belongs to, or that has led to this relief
     looks: list[Observation] = field(default_factory=list)  # counted ones
 
 
@@ -83,6 +83,10 @@ class Governor:
         rng: Random,
         note: Callable[[Action], None],
     ) -> None:
+        # with a longer one nothing could ever be tried
+        longest_s = policy.most_loss * _MINUTE_S / SURPRISE / _SHORTEST
+        if policy.figure.is_given and policy.epoch_s > longest_s:
+            raise UsageError(f"epoch_s must be at most {longest_s:.3g} under this brakes.most_loss")
         self._policy, self._arms, self._learner = policy, arms, learner
         self._context, self._rng, self._note = context, rng, note
         self.told_context = "steady"  # at the last look that saw the figure
@@ -103,9 +107,11 @@ class Governor:
             self.told_context = self._context(sight)
         context = self.told_context
         if sight.memory_bytes > self._policy.limit_bytes * (_RELIEVED if self._is_relieved else 1):
-            self._is_relieved = True
+            self._is_relieved, self._rested = True, 0
             self._trials.clear()
-            return self._begin(context, len(self._arms) - 1, sight)
+            if now is not None:
+                self._close(now, sight.at_s - now.began.at_s)
+            return self._begin(context, len(self._arms) - 1, sight, now.trial if now else None)
         if now is None:
             return 0 if is_blind else self._next(context, sight, is_entry=False)
         passed_s = sight.at_s - now.began.at_s
@@ -120,10 +126,8 @@ class Governor:
         is_braked = now.trial is not None and sight.pressure > self._policy.brakes.most_pressure
         if context == now.context and passed_s < now.length_s and not is_braked:
             return now.arm
-        if is_braked:
-            now.looks = []
-        elif context != now.context:  # the end of it was seen late
-            now.looks = [each for each in now.looks if each.at_s < sight.at_s - LASTED_S]
+        last_s = sight.at_s - LASTED_S * (context != now.context)  # the end of it was seen late
+        now.looks = [each for each in now.looks if each.at_s <= last_s and not is_braked]
         self._close(now, passed_s)
         return self._next(context, sight, is_entry=context != now.context)
 
@@ -178,24 +182,25 @@ class Governor:
             elif arm == self._learner.best(context):
                 told = "the best known there"
             self._note(Action(sight.at_s, what, context, self._arms[arm], told))
-        epochs = _SETTLED if self._is_relieved else 1  # else relief would come and go
-        length_s = trial.length_s if trial else epochs * self._policy.epoch_s
+        usual_s = trial.length_s if trial else self._policy.epoch_s
+        # relief lasts, as else it would come and go
+        length_s = _SETTLED * self._policy.epoch_s if self._is_relieved else usual_s
         self._open = _Open(context, arm, sight, length_s, trial)
         return arm
 
     def _close(self, now: _Open, passed_s: float) -> None:
         seen, trial = self._epoch_of(now), now.trial
-        is_challenger = trial is not None and now.arm == trial.challenger
-        saved_s = (self._policy.explored - is_challenger) * passed_s
+        is_spent = trial is not None and now.arm != self._learner.best(now.context)
+        saved_s = (self._policy.explored - is_spent) * passed_s
         self._credit_s = min(self._credit_s + saved_s, self._most_credit_s)
-        if trial is None:
-            return
+        if trial is None or self._trials.get((now.context, trial.is_entry)) is not trial:
+            return  # there is none, or relief has ended it
         share = self._shares.get(now.context, 1.0)
         if seen is None:
-            self._trials.pop((now.context, trial.is_entry), None)
+            del self._trials[now.context, trial.is_entry]
             if trial.is_entry:
                 self._shares[now.context] = max(_SHORTEST, _SHORTENED * share)
-            if is_challenger:
+            if is_spent:
                 feared = self._learner.feared(now.context, now.arm)
                 self._lost.append((now.began.at_s + passed_s, feared * passed_s))
             return
@@ -225,7 +230,7 @@ class Governor:
         if known and min(known) > 0.0:
             lower = self._policy.figure.lower_is_better
             figure = fmean(known) ** (-1 if lower else 1)
-        return Epoch(seconds, cost, figure)
+        return Epoch(cost, figure)
 
     def _judge(self, now: _Open, trial: _Trial) -> None:
         """Enters a pair, and says what was expected and what came."""

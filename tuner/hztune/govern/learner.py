@@ -25,7 +25,7 @@ _RECENT = 30  # pairs by which a challenger is chosen
 _PRIOR_SD = 0.15  # log units: how far apart the costs of settings usually are
 _USUAL_SD, _USUAL_DF = 0.1, 2.0  # scatter of a pair before any was seen, and what that is worth
 _WORTH = 0.01  # log units: less is not worth a trial
-_SURPRISE = 0.3  # log units of the figure that a setting may lose which is hardly known
+SURPRISE = 0.3  # log units of the figure that a setting may lose which is hardly known
 _USUAL_LOSS_SD = 0.05  # scatter of a figure's log ratio before any was seen, worth as much
 _SURE = 2.0  # standard errors beyond which a loss is believed
 _LEAST_FAVOURED, _FAVOURED_RISK = 3, 0.01
@@ -114,7 +114,7 @@ class Learner:
         key = context, arm
         if key not in self._running:
             rank = self._ranks.setdefault(context, len(self._ranks))
-            part = self._error / ((rank + 1.0) * (rank + 2.0) * max(1, len(self.arms) - 1))
+            part = self._error / ((rank + 1.0) * (rank + 2.0) * len(self.arms))
             self._running[key] = Contest(part * 0.5 ** (self._begun[key] + 1))
             self._begun[key] += 1
         return self._running[key]
@@ -167,7 +167,7 @@ class Learner:
     def _loss(self, context: str, arm: int) -> tuple[float, float]:
         losses = self.comparison(context, arm).losses
         if len(losses) < 2:
-            return 0.0, _SURPRISE
+            return 0.0, SURPRISE
         seen_df = len(losses) - 1
         spread = _USUAL_DF * _USUAL_LOSS_SD**2 + seen_df * variance(losses)
         return fmean(losses), math.sqrt(spread / (_USUAL_DF + seen_df) / len(losses))

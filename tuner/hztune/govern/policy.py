@@ -102,11 +102,8 @@ class Policy(schema.Schema, frozen=True):
         found = {each.name: each.settings[allocator] for each in self.arms
                  if allocator in each.settings}  # fmt: skip
         if not found:
-            legal = sorted({name for each in self.arms for name in each.settings})
-            raise UsageError(
-                f"the policy has no settings for {allocator}, on which the process runs, but for "
-                f"{', '.join(legal)}"
-            )
+            known = ", ".join(sorted({name for each in self.arms for name in each.settings}))
+            raise UsageError(f"the process is on {allocator}; the policy has settings for {known}")
         return {START: {}, **found}
 
 
