@@ -19,6 +19,7 @@ enum {
     TEXT_BYTES = 32,
     CTL_BYTES = 64,
     LEVERS_MOST = 32,
+    ARENAS_MOST = 4095, /* of jemalloc */
     PERCENT = 100,
     AUTO = -2, /* glibc's thresholds, while they adapt */
 };
@@ -31,7 +32,7 @@ struct agent_lever {
     int64_t least, most; /* what is legal */
     bool is_switch;      /* its values are the words false and true */
     const char *key;     /* what the allocator calls it */
-    int number;          /* the same, or for mimalloc its number, or for mallopt */
+    int number;          /* the same for mimalloc or mallopt; which of jemalloc's two decays */
     int builds;          /* of mimalloc that have it so */
     bool (*get)(const agent_lever *lever, int64_t *value); /* false: this process has none */
     bool (*set)(const agent_lever *lever, int64_t value);  /* false: the allocator refuses */
@@ -56,19 +57,22 @@ static bool jemalloc_set(const agent_lever *lever, int64_t value)
     return jemalloc_write(lever->key, value, lever->is_switch ? sizeof(bool) : sizeof value);
 }
 
-/* For coming arenas, and for those that jemalloc spreads threads over. An arena with a value of its
- * own keeps it, and so does the one behind them, which is for large blocks. */
+/* For coming arenas, and for those that jemalloc spreads threads over. An arena that was ever seen
+ * with a value of its own keeps it, and so does the one behind them, which is for large blocks. */
 static bool jemalloc_set_decay(const agent_lever *lever, int64_t value)
 {
+    static bool has_own[2][ARENAS_MOST];
     int64_t before, own;
     unsigned count = 0;
     char name[CTL_BYTES];
     if (!jemalloc_get(lever, &before) || !jemalloc_set(lever, value)) return false;
     (void)jemalloc_read("opt.narenas", &count, sizeof count);
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count && i < ARENAS_MOST; i++) {
+        bool *is_own = &has_own[lever->number][i];
         snprintf(name, sizeof name, "arena.%u.%s", i, lever->name);
-        if (jemalloc_read(name, &own, sizeof own) && own == before)
-            (void)jemalloc_write(name, value, sizeof value);
+        if (!jemalloc_read(name, &own, sizeof own)) continue;
+        *is_own = *is_own || own != before;
+        if (!*is_own) (void)jemalloc_write(name, value, sizeof value);
     }
     return true;
 }
@@ -265,7 +269,7 @@ static const agent_lever levers[] = {
     {JEMALLOC, .name = "dirty_decay_ms", .key = "arenas.dirty_decay_ms", .set = jemalloc_set_decay,
      .least = -1, .most = 18446744072000},
     {JEMALLOC, .name = "muzzy_decay_ms", .key = "arenas.muzzy_decay_ms", .set = jemalloc_set_decay,
-     .least = -1, .most = 18446744072000},
+     .number = 1, .least = -1, .most = 18446744072000},
     {JEMALLOC, .name = "max_background_threads", .key = "max_background_threads",
      .set = jemalloc_set, .least = 1, .most = 4095},
     {JEMALLOC, .name = "background_thread", .key = "background_thread", .set = jemalloc_set,

@@ -125,14 +125,14 @@ def chosen(epoch_s=4.0, **more):
 
 
 def governed(of, *, seconds, cost=lambda arm: 1.0, work=lambda arm: None, mib=100.0, pressure=0.0,
-             first=None, unread=0.0):  # fmt: skip
+             first=None, unread=0.0, names=ARMS):  # fmt: skip
     """Governs a process whose CPU time is `cost` of the arm in effect now; actions, arms.
 
     `unread`: share of looks in which its work cannot be read.
     """
     rng, actions, arms = Random(1), [], []
-    learner = Learner(ARMS, error=of.error, most_loss=of.most_loss, rng=rng, first=first)
-    made = Governor(of, ARMS, learner, lambda sight: "steady", rng, actions.append)
+    learner = Learner(names, error=of.error, most_loss=of.most_loss, rng=rng, first=first)
+    made = Governor(of, names, learner, lambda sight: "steady", rng, actions.append)
     noise, sight, done = Random(2), Observation(0.0, 0.0, 0, 0.0, pressure=pressure), 0.0
     while sight.at_s < seconds:
         arms.append(made.look(sight))
@@ -246,12 +246,7 @@ def test_beyond_the_limit_the_last_arm_is_used_until_there_is_room_again():
 
 def test_a_trial_pays_for_the_relief_that_it_leads_to():
     of, names = chosen(minimise="cpu", limit="120M", exploring="5%"), ("start", "keep", "lean")
-    learner = Learner(names, error=0.02, most_loss=0.02, rng=Random(1))
-    made = Governor(of, names, learner, lambda sight: "steady", Random(1), [].append)
-    arms = [0]
-    for at in range(7200):
-        mib = 130 if arms[-1] == 1 else 100
-        arms.append(made.look(Observation(LOOK_S * at, LOOK_S * at, mib << 20)))
+    _, arms = governed(of, seconds=3600.0, mib=lambda arm: 100 + 30 * (arm == 1), names=names)
     assert 0.01 < 1.0 - arms.count(0) / len(arms) < 0.06
 
 

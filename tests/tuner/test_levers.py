@@ -26,6 +26,7 @@ LOAD = r"""
 #include <string.h>
 #include <unistd.h>
 enum { COUNT = 8000, BYTES = 4000, LARGE = 1 << 20, THREADS = 4 };
+int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
 static void *fill(void *unused) {
     static __thread void *blocks[COUNT];
     for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(BYTES), 1, BYTES);
@@ -43,6 +44,9 @@ static long told(const char *name) {
 }
 int main(void) {
     char line[100];
+    long own = 0; /* decay of jemalloc's first arena */
+    size_t size = sizeof own;
+    if (getenv("OWN")) mallctl("arena.0.dirty_decay_ms", NULL, NULL, &own, size);
     puts("ready");
     while (fflush(stdout) == 0 && fgets(line, sizeof line, stdin)) {
         pthread_t threads[THREADS];
@@ -57,7 +61,8 @@ int main(void) {
         const size_t mapped = mallinfo2().hblks;
         free(large);
         usleep((useconds_t)atol(line) * 1000);
-        printf("%ld %zu %ld\n", told("RssAnon:"), mapped, told("Threads:"));
+        if (mallctl) mallctl("arena.0.dirty_decay_ms", &own, &size, NULL, 0);
+        printf("%ld %zu %ld %ld\n", told("RssAnon:"), mapped, told("Threads:"), own);
     }
     return 0;
 }
@@ -108,8 +113,8 @@ def start(compiled, core_build):
 def figures_of(program, lever):
     program.stdin.write(f"{RESTS_MS.get(lever, 50)}\n")
     program.stdin.flush()
-    told = zip(("resident", "mapped", "threads"), program.stdout.readline().split(), strict=True)
-    found = {name: int(value) for name, value in told}
+    names = ("resident", "mapped", "threads", "own")
+    found = dict(zip(names, map(int, program.stdout.readline().split()), strict=True))
     return {**found, "cached": api.process_statistics(program.pid).parts[0].cached_bytes}
 
 
@@ -138,6 +143,13 @@ def test_a_lease_gives_every_lever_back(name, start):
     assert (governed.taken, governed.began) == ((), True)
     assert channel.govern(process, TOKEN, 0, {}).values == before
     assert api.process_statistics(process.pid).parts[0].levers == before
+
+
+def test_an_arena_keeps_its_own_value_also_where_a_lease_gives_the_others_the_same(start):
+    process = Process.of((program := start("jemalloc", OWN="")).pid)
+    for seconds, value in ((60, "0"), (60, "5"), (0, "5")):
+        channel.govern(process, TOKEN, seconds, {"dirty_decay_ms": value})
+    assert figures_of(program, "")["own"] == 0
 
 
 def test_glibc_gets_back_what_it_was_started_with_or_its_defaults(start):
