@@ -124,25 +124,24 @@ def chosen(epoch_s=4.0, **more):
     return Policy(doc="", arms=arms, epoch_s=epoch_s, **more)
 
 
-def governed(of, *, seconds, cost=lambda arm: 1.0, work=lambda arm: None, mib=100.0, pressure=0.0,
-             first=None, unread=0.0, names=ARMS):  # fmt: skip
+def governed(of, *, seconds, cost=lambda arm: 1.0, work=lambda arm: None, mib=lambda arm: 100.0,
+             pressure=lambda arm: 0.0, first=None, unread=0.0, names=ARMS,
+             told=lambda sight: "steady"):  # fmt: skip
     """Governs a process whose CPU time is `cost` of the arm in effect now; actions, arms.
 
     `unread`: share of looks in which its work cannot be read.
     """
     rng, actions, arms = Random(1), [], []
     learner = Learner(names, error=of.error, most_loss=of.most_loss, rng=rng, first=first)
-    made = Governor(of, names, learner, lambda sight: "steady", rng, actions.append)
-    noise, sight, done = Random(2), Observation(0.0, 0.0, 0, 0.0, pressure=pressure), 0.0
+    made = Governor(of, names, learner, told, rng, actions.append)
+    noise, sight, done = Random(2), Observation(0.0, 0.0, 0, 0.0), 0.0
     while sight.at_s < seconds:
         arms.append(made.look(sight))
         cpu_s = sight.cpu_s + cost(arms[-1]) * math.exp(noise.gauss(0.0, 0.05)) * LOOK_S
         done += (work(arms[-1]) or 0.0) * LOOK_S
-        told = None if work(arms[-1]) is None or noise.random() < unread else done
-        memory = mib(arms[-1]) if callable(mib) else mib
-        sight = Observation(
-            sight.at_s + LOOK_S, cpu_s, int(memory * 2**20), told, pressure=pressure
-        )
+        read = None if work(arms[-1]) is None or noise.random() < unread else done
+        at_s, now = sight.at_s + LOOK_S, pressure(arms[-1])
+        sight = Observation(at_s, cpu_s, int(mib(arms[-1]) * 2**20), read, pressure=now)
     return actions, arms
 
 
@@ -206,14 +205,10 @@ def test_a_trial_whose_epochs_are_never_counted_stays_within_the_share_of_explor
 
 
 def test_a_context_that_is_always_shorter_than_an_epoch_gets_shorter_trials():
-    of, actions, noise = chosen(epoch_s=10.0), [], Random(2)
-    learner = Learner(ARMS, error=0.02, most_loss=0.02, rng=Random(1))
-    made = Governor(of, ARMS, learner, lambda sight: ("steady", "burst")[int(sight.at_s) // 5 % 2],
-                    Random(1), actions.append)  # fmt: skip
-    cpu_s, arm = 0.0, 0
-    for at in range(7200):
-        arm = made.look(Observation(LOOK_S * at, cpu_s, 1 << 20))
-        cpu_s += (1.0 - 0.5 * arm) * math.exp(noise.gauss(0.0, 0.05)) * LOOK_S
+    actions, _ = governed(
+        chosen(epoch_s=10.0), seconds=3600.0, cost=lambda arm: 1.0 - 0.5 * arm,
+        told=lambda sight: ("steady", "burst")[int(sight.at_s) // 5 % 2],
+    )  # fmt: skip
     assert {each.context for each in actions if each.what == "adopted"} == {"steady", "burst"}
 
 
@@ -225,7 +220,15 @@ def test_two_pairs_that_are_alike_by_chance_bar_no_setting():
 
 def test_under_pressure_nothing_is_tried():
     of = chosen(brakes=Brakes(most_pressure=20.0))
-    assert not any(governed(of, seconds=600.0, cost=lambda arm: 1.0 - 0.5 * arm, pressure=30.0)[1])
+    assert not any(
+        governed(of, seconds=600.0, cost=lambda arm: 1.0 - 0.5 * arm, pressure=lambda arm: 30.0)[1]
+    )
+
+
+def test_pressure_makes_no_trial_shorter():
+    actions, _ = governed(chosen(epoch_s=10.0), seconds=3600.0, pressure=lambda arm: 90.0 * arm,
+                          told=lambda sight: "ab"[int(sight.at_s) // 30 % 2])  # fmt: skip
+    assert {each.told for each in actions if each.what == "trying"} == {"for 10 s"}
 
 
 def test_the_arm_that_a_policy_names_for_a_context_is_left_when_another_is_proved():

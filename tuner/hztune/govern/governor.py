@@ -120,14 +120,16 @@ class Governor:
         self._is_relieved = False
         if is_blind:
             self._close(now, passed_s)
-            return self._begin(context, self._learner.favoured(context), sight)
+            return self._begin(context, self._learner.favoured(context), sight, None)
         if passed_s >= _WASHED * now.length_s:
             now.looks.append(sight)
         is_braked = now.trial is not None and sight.pressure > self._policy.brakes.most_pressure
         if context == now.context and passed_s < now.length_s and not is_braked:
             return now.arm
         last_s = sight.at_s - LASTED_S * (context != now.context)  # the end of it was seen late
-        now.looks = [each for each in now.looks if each.at_s <= last_s and not is_braked]
+        now.looks = [each for each in now.looks if each.at_s <= last_s]
+        if is_braked:
+            self._trials.clear()
         self._close(now, passed_s)
         return self._next(context, sight, is_entry=context != now.context)
 
@@ -141,7 +143,7 @@ class Governor:
             pending = self._trials.get((context, is_entry))
             trial = pending or self._new_trial(context, sight.at_s, is_entry)
         if trial is None:
-            return self._begin(context, self._learner.favoured(context), sight)
+            return self._begin(context, self._learner.favoured(context), sight, None)
         self._rested = 0
         return self._begin(context, trial.left[0], sight, trial)
 
@@ -168,11 +170,8 @@ class Governor:
         feared = self._learner.feared(context, arm)
         return min(most_s, left / feared if feared > 0.0 else math.inf)
 
-    def _begin(
-        self, context: str, arm: int, sight: Observation, trial: _Trial | None = None
-    ) -> int:
-        was = self._open.arm if self._open is not None else 0
-        if arm != was:
+    def _begin(self, context: str, arm: int, sight: Observation, trial: _Trial | None) -> int:
+        if arm != (self._open.arm if self._open is not None else 0):
             what: ActionKind = "switched"
             told = "probably better there; not proved"
             if self._is_relieved:
@@ -193,22 +192,23 @@ class Governor:
         is_spent = trial is not None and now.arm != self._learner.best(now.context)
         saved_s = (self._policy.explored - is_spent) * passed_s
         self._credit_s = min(self._credit_s + saved_s, self._most_credit_s)
-        if trial is None or self._trials.get((now.context, trial.is_entry)) is not trial:
-            return  # there is none, or relief has ended it
+        kept = self._trials.get((now.context, trial.is_entry)) if trial else None
+        if is_spent and (seen is None or kept is None):
+            lost = self._learner.feared(now.context, now.arm) * passed_s
+            self._lost.append((now.began.at_s + passed_s, lost))
+        if kept is None:
+            return  # there is none, or a brake or relief has ended it
         share = self._shares.get(now.context, 1.0)
         if seen is None:
-            del self._trials[now.context, trial.is_entry]
-            if trial.is_entry:
+            del self._trials[now.context, kept.is_entry]
+            if kept.is_entry:
                 self._shares[now.context] = max(_SHORTEST, _SHORTENED * share)
-            if is_spent:
-                feared = self._learner.feared(now.context, now.arm)
-                self._lost.append((now.began.at_s + passed_s, feared * passed_s))
             return
         self._shares[now.context] = min(1.0, _LENGTHENED * share)
-        trial.seen[trial.left.popleft()] = seen
-        if not trial.left:
-            del self._trials[now.context, trial.is_entry]
-            self._judge(now, trial)
+        kept.seen[kept.left.popleft()] = seen
+        if not kept.left:
+            del self._trials[now.context, kept.is_entry]
+            self._judge(now, kept)
 
     def _epoch_of(self, now: _Open) -> Epoch | None:
         """What was counted of an epoch; None: it was too short, or nothing was done."""

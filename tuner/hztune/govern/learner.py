@@ -3,7 +3,7 @@
 Settings are compared in pairs of epochs of one context, the best known one and a challenger, in
 random order. The choice of the challenger may be bold: it only decides where time is spent. Another
 setting becomes the best known one only by `evidence`, whose errors over all contexts, challengers
-and repetitions sum up to that of the policy.
+and repetitions sum up to that of the policy. A brake needs less to go back to the start's.
 """
 
 from __future__ import annotations
