@@ -18,7 +18,7 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CEILINGS = {
     "tuner": {"code": 19400, "modules": 145, "functions": 1734, "classes": 269, "docstrings": 3568},
     "tests": {"code": 16500},
-    "experiments": {"code": 5630},
+    "experiments": {"code": 5700},
     "core in C": {"code": 20000},
     "tests in C": {"code": 9100},
     "guides": {"words": 14000},
