@@ -13,12 +13,12 @@ from collections import Counter
 from statistics import median
 
 TAKES = """
-import random, sys
-kib = 40 * 1024 * (1 + float(sys.argv[1]) / 100) * random.gauss(1, 0.01)
-kept = [bytes(1024 * random.randrange(1, 256)) for _ in range(round(kib / 128))]
-print(sum(map(len, kept)))
+import random, resource, sys
+taken_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+kib = 48 * 1024 * (1 + float(sys.argv[1]) / 100) * random.gauss(1, 0.01) - taken_kib
+kept = [bytes(1024 * random.randrange(1, 17)) for _ in range(round(kib / 9))]
 """
-"""A Python with some 40 MiB in blocks of random sizes: peaks of equals scatter by 1 to 2 %."""
+"""A Python that takes some 48 MiB: the peaks of equals scatter by 1 to 2 %."""
 
 ANSWERS = {0: "no worse", 4: "worse", 6: "not enough data"}
 
