@@ -156,8 +156,11 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
         except ConnectionError:
             packet = b""
     if not packet:
-        if not process.exists() or socket_of(process.pid) != address:
+        if not process.exists():
             raise HztuneError(f"{process} {_ENDED}")
+        if socket_of(process.pid) != address:
+            why = "it is another program now, or a sandbox forbids it to answer"
+            raise HztuneError(f"{process} takes no requests any more: {why}")
         _require_same("user", process.pid, Path("/proc/self"), Path("/proc", str(process.pid)))
         raise HztuneError(f"{process} gave no answer: others are asking it; try again")
     return _opened(packet, process)
