@@ -126,10 +126,11 @@ static bool join_groups(const char *const *doors)
 /*
  * Ties this process to its parent: it is killed when the parent ends, leaves no core file, and is
  * what the kernel ends first, by `oom_score_adj`, when memory runs out. Ends it at once when
- * `parent` is its parent no more.
+ * `parent` is its parent no more. It hears SIGINT, which a shell's `&` has all ignore.
  */
 static void tie_to(int parent, const char *oom_score_adj)
 {
+    (void)signal(SIGINT, SIG_DFL);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(HZ_STATUS_FAILED);
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});

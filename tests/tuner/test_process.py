@@ -85,6 +85,13 @@ def test_an_endless_child_is_ended_at_its_deadline(name, tmp_path):
     assert processes_naming(word) == []
 
 
+def test_a_child_hears_sigint_where_a_shell_has_hztune_ignore_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told = process.run(["grep", "SigIgn", "/proc/self/status"], deadline_s=60.0).stdout
+    signal.signal(signal.SIGINT, before)
+    assert not int(told.split()[1], 16) & 1 << signal.SIGINT - 1
+
+
 def test_no_child_outlives_the_time_of_all(tmp_path):
     word = f"endless-{tmp_path}"
     began = time.monotonic()
