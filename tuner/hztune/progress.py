@@ -49,7 +49,7 @@ class StudyStatus:
 
 
 class Reporter:
-    """What is told how a study goes: a display, a test, or, as it is here, nobody."""
+    """Is told how a study goes: a display, a test, or this one, which shows nothing."""
 
     def say(self, line: str) -> None:
         """Something that should stay on the screen."""

@@ -86,7 +86,7 @@ def _told_by(folder: Path) -> Statistics | None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 10.0  # of who connects and does not ask
+    timeout = 10.0  # seconds after which a connection that asks nothing is closed
 
     def do_GET(self) -> None:
         body = exposition(all_processes()).encode() if self.path == "/metrics" else b""
