@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import pydoc
 import random
 import subprocess
 import sys
@@ -25,10 +26,15 @@ SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 
 def test_functions_stay_functions_whatever_was_imported_before():
     code = "import hztune.comparing.conduct, hztune.api.stable as s, hztune\n"
-    code += "print(all(getattr(hztune, n) is getattr(s, n) for n in hztune.__all__ == s.__all__ and"
-    code += " s.__all__), hztune.__version__)"
+    code += "names = {*dir(hztune)} - {'__version__'}\n"
+    code += "print(all(getattr(hztune, n) is getattr(s, n) for n in names == {*s.__all__} and names)"
+    code += ", hztune.__version__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["True", hztune.version()], done.stderr
+
+
+def test_help_is_the_description_and_the_contents_of_the_package():
+    assert len(pydoc.render_doc(hztune).splitlines()) < 80
 
 
 def test_a_request_takes_what_tune_takes():

@@ -12,12 +12,12 @@ verify        measures the claim of a profile again; load_profile reads one
 environment   the variables of a profile, for subprocess.run(..., env=)
 program       describes a program or a server: what it prints, what stands around it
 
-They return frozen values with named fields, or raise an HztuneError (UsageError: something asked
-for is not legal) whose text is one sentence. A measurement takes seconds to hours. `help` of each
-explains its arguments.
+They return frozen values with named fields (Result, Comparison, Verification, Profile, Program), or
+raise an HztuneError (UsageError: something asked for is not legal) whose text is one sentence. A
+measurement takes seconds to hours. `help` of each explains its arguments.
 
-Stable is what is in `hztune.__all__`: its names, their arguments, and the fields of what they
-return. A later version adds to it; what it takes away, a version before it warns of. All else, also
+Stable is what `dir(hztune)` names: these, their arguments, and the fields of what they return. A
+later version adds to it; what it takes away, a version before it warns of. All else, also
 `hztune.api`, may change with each version.
 """
 
@@ -27,28 +27,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hztune import api as api
-    from hztune.api.stable import (
-        Comparison,
-        HztuneError,
-        Profile,
-        Program,
-        Result,
-        UsageError,
-        Verification,
-        compare,
-        environment,
-        load_profile,
-        program,
-        tune,
-        verify,
-    )
+    from hztune.api.stable import Comparison as Comparison
+    from hztune.api.stable import HztuneError as HztuneError
+    from hztune.api.stable import Profile as Profile
+    from hztune.api.stable import Program as Program
+    from hztune.api.stable import Result as Result
+    from hztune.api.stable import UsageError as UsageError
+    from hztune.api.stable import Verification as Verification
+    from hztune.api.stable import compare as compare
+    from hztune.api.stable import environment as environment
+    from hztune.api.stable import load_profile as load_profile
+    from hztune.api.stable import program as program
+    from hztune.api.stable import tune as tune
+    from hztune.api.stable import verify as verify
 
     __version__: str
 
-__all__ = [
+# no __all__: pydoc would print all of each of them, 800 lines
+_STABLE = (
     "Comparison", "HztuneError", "Profile", "Program", "Result", "UsageError", "Verification",
     "compare", "environment", "load_profile", "program", "tune", "verify",
-]  # fmt: skip
+)  # fmt: skip
 
 
 def version() -> str:
@@ -59,7 +58,7 @@ def version() -> str:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__", *globals()]
+    return [*_STABLE, "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -69,6 +68,6 @@ def __getattr__(name: str) -> object:
 
     if name == "api":
         return import_module("hztune.api")
-    if name not in __all__:
-        raise AttributeError(f"hztune has no {name!r}; it has {', '.join(__all__)}")
+    if name not in _STABLE:
+        raise AttributeError(f"hztune has no {name!r}; it has {', '.join(_STABLE)}")
     return getattr(import_module("hztune.api.stable"), name)
