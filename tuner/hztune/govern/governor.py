@@ -251,6 +251,6 @@ class Governor:
             f"beside {self._arms[best]}: expected {math.exp(expected.mean):.2f}x of its cost, came "
             f"{math.exp(cost):.2f}x"
             + (f", figure {math.exp(-loss):.3f}x" if loss is not None else "")
-            + f"; [{low:.2f}, {high:.2f}] after {len(compared.costs)} pairs"
+            + f"; [{low:.2f}, {high:.2f}] after pair {len(compared.costs)}"
         )
         self._note(Action(now.looks[-1].at_s, judged, context, self._arms[arm], told))
