@@ -27,8 +27,8 @@ SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 def test_functions_stay_functions_whatever_was_imported_before():
     code = "import hztune.comparing.conduct, hztune.api.stable as s, hztune\n"
     code += "names = {*dir(hztune)} - {'__version__'}\n"
-    code += "print(all(getattr(hztune, n) is getattr(s, n) for n in names == {*s.__all__} and names)"
-    code += ", hztune.__version__)"
+    code += "same = all(getattr(hztune, n) is getattr(s, n) for n in names)\n"
+    code += "print(same and names == {*s.__all__}, hztune.__version__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["True", hztune.version()], done.stderr
 
