@@ -228,8 +228,7 @@ class Governor:
             cost /= figure
         known = [each.figure for each in now.looks if each.figure is not None]
         if known and min(known) > 0.0:
-            lower = self._policy.figure.lower_is_better
-            figure = fmean(known) ** (-1 if lower else 1)
+            figure = fmean(known) ** (-1 if self._policy.figure.lower_is_better else 1)
         return Epoch(cost, figure)
 
     def _judge(self, now: _Open, trial: _Trial) -> None:

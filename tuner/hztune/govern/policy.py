@@ -30,7 +30,7 @@ class PolicyArm(schema.Schema, frozen=True):
     name: schema.Word
     settings: dict[schema.Word, dict[schema.Word, schema.Setting]]  # by allocator
     contexts: tuple[schema.Word, ...] = ()
-    trims: bool = False  # when it begins, as `hztune trim` does
+    trims: bool = False  # when it begins and each minute, as `hztune trim` does
 
 
 class FigureSource(schema.Schema, frozen=True):

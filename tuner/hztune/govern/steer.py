@@ -32,6 +32,7 @@ LEASE_S = 10  # after which the process restores its settings if the governor is
 
 _STARTS_S = 0.5  # before which the program has hardly begun
 _RENEWED_S = 3.0
+_TRIMMED_S = 60.0  # what is freed under an arm that trims is returned after so long
 _LOOKS = 12  # of an epoch
 _LEAST_LOOK_S, _MOST_LOOK_S = 0.25, 2.0
 
@@ -141,9 +142,8 @@ def steered(
 
     def note(action: Action) -> None:
         changed = ", ".join(f"{k}={v}" for k, v in levers.arms[action.arm].items())
-        told = "" if is_dry else f": {action.told}"
-        what = f"{'would be ' * is_dry}{action.what} in {action.context}"
-        tell(f"{what}: {action.arm} ({changed}){told}", **action._asdict())
+        what = f"{'would be ' * is_dry}{action.what} in {action.context}: {action.arm} ({changed})"
+        tell(what + f": {action.told}" * (not is_dry), **action._asdict())
 
     first = {each: names.index(arm.name) for arm in chosen.arms if arm.name in names
              for each in arm.contexts}  # fmt: skip
@@ -174,7 +174,7 @@ def _followed(
     is_dry: bool,
     until: float,
 ) -> End:
-    names, held_at = [*levers.arms], -math.inf
+    names, held_at, trimmed_at = [*levers.arms], -math.inf, -math.inf
     trimming = {each.name for each in chosen.arms if each.trims}
     pause_s = min(_MOST_LOOK_S, max(_LEAST_LOOK_S, chosen.epoch_s / _LOOKS))
     try:
@@ -188,8 +188,9 @@ def _followed(
                 if why := levers.hold(arm):
                     return End(why)
                 held_at = sight.at_s
-                if is_new and arm in trimming:
+                if arm in trimming and (is_new or sight.at_s - trimmed_at >= _TRIMMED_S):
                     watched.trim()
+                    trimmed_at = sight.at_s
             watched.rest(pause_s, until_busy=made.told_context == "idle")
     except HztuneError as error:
         is_over = not levers.process.exists()
