@@ -194,7 +194,13 @@ def test_one_that_stops_itself_under_a_freezer_stays_so(programs, freezers):
 
 SERVICE = "import time\nprint('up')\nwhile True: time.sleep(0.01)"
 LOAD = SPIN.format(seconds=0.05)
-SAYS_HOW_IT_IS_SCHEDULED = "import os\nos.write(2, b'policy %d' % os.sched_getscheduler(0))\n"
+SAYS_HOW_IT_IS_SCHEDULED = """import os, time
+os.write(2, b'policy %d' % os.sched_getscheduler(0))
+with open({met!r}, "a") as met:
+    met.write("x")
+while os.path.getsize({met!r}) < 2:  # the other one has not said it yet
+    time.sleep(0.01)
+"""
 
 
 def serve(programs, answer, *options, before=""):
@@ -214,9 +220,10 @@ def test_a_service_is_asked_for_before_its_load_and_rests_behind_it(programs):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_service_and_its_load_share_a_cpu_in_peace(programs, shared):
+def test_a_service_and_its_load_share_a_cpu_in_peace(programs, shared, tmp_path):
     options = ["--cpu", max(os.sched_getaffinity(0))] if shared else []
-    told = serve(programs, "ready", *options, before=SAYS_HOW_IT_IS_SCHEDULED)
+    says = SAYS_HOW_IT_IS_SCHEDULED.format(met=str(tmp_path / "met"))
+    told = serve(programs, "ready", *options, before=says)
     policy = os.SCHED_BATCH if shared else os.SCHED_OTHER
     assert {each["event"]: each["stderr"] for each in told if "stderr" in each} == {
         "run": f"policy {policy}",
