@@ -5,6 +5,7 @@ simulate.py --cpu -2             the change saves 2 % of CPU; --memory -3
 simulate.py --cpu 2 --margin 2   it costs as much as its margin: promoted or reverted falsely?
 simulate.py --series FOLDER      noise from recorded series, such as CloudWatch's
 simulate.py --restarting 0.1     a tenth of the treated units restarts all night
+simulate.py --counters           CPU by counters, for each request that a balancer has counted
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from hztune.canary.groups import FleetUnit
 from hztune.canary.spec import Canary, CanaryMetric, CanarySpec, GuardRail
@@ -48,6 +50,8 @@ def canary_of(asked: argparse.Namespace, random: np.random.Generator) -> Canary:
         CanaryMetric(name=name, margin=f"{asked.margin * times:g}%", target=name != "p99")
         for name, times in zip(METRICS, (1.0, 1.5, 5.0), strict=True)
     )
+    if asked.counters:
+        metrics = (replace(metrics[0], counter=True, per="requests"), *metrics[1:])
     rails = (GuardRail(name="restarts"), GuardRail(name="oom"))
     spec = CanarySpec("simulated", "2026-01-01T00:00:00Z", "-", metrics, rails, file="-",
                       step_s=60.0 * STEP_MIN, settle_s=0.0)  # fmt: skip
@@ -112,13 +116,20 @@ def fleet(asked: argparse.Namespace, random: np.random.Generator, canary: Canary
         means[name] = np.exp(table)
     counts = np.cumsum(restarted, axis=0).astype(float)
     means |= {"restarts": counts, "oom": np.zeros((blocks, units))}
+    if asked.counters:  # that of CPU begins again at a restart, that of requests does not
+        lost, requests = np.isnan(means["cpu"]), np.exp(random.normal(0.0, 0.2, (blocks, units)))
+        cpu = np.cumsum(np.where(lost, 1.0, means["cpu"]) * requests, axis=0)
+        began = np.maximum.accumulate(np.where(restarted, cpu, 0.0), axis=0)
+        means["cpu"] = np.where(lost, math.nan, cpu - began)
+        means["requests"] = np.cumsum(requests, axis=0)
     return FleetTables(-before, means, means)
 
 
 def plain_half(tables: FleetTables, canary: Canary) -> float:
     """Half of the 95 % interval of Student's test on the units' means, once, at the end."""
     treated = np.array([unit.is_treated for unit in canary.units])
-    means = np.nanmean(np.log(tables.means["cpu"][tables.blocks >= 0]), axis=0)
+    cpu = tables.figures(canary.spec.metrics[0])[tables.blocks > 0]
+    means = np.nanmean(np.log(cpu), axis=0)
     groups = means[treated], means[~treated]
     pooled = sum(group.var(ddof=1) * (len(group) - 1) for group in groups) / (len(means) - 2)
     error = math.sqrt(pooled * sum(1.0 / len(group) for group in groups))
@@ -151,6 +162,7 @@ def main() -> None:
         ("noise", 1.0), ("restarts", 0.2), ("restarting", 0.0), ("series", ""),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--counters", action="store_true")
     asked = parser.parse_args()
     with Pool(2) as pool:
         found = pool.map(partial(day_of, asked), range(asked.runs), chunksize=5)

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlparse
 
 import numpy as np
 import pytest
+import tomllib
 
 import hztune.prometheus
 from hztune import api, schema
@@ -20,6 +21,7 @@ from hztune.canary.sources import FleetRow, parsed_rows
 from hztune.canary.spec import Canary, CanaryMetric, CanarySpec, GuardRail
 from hztune.canary.timetable import growth
 from hztune.canary.verdict import log_odds, verdict_of
+from hztune.cli import canary as canary_commands
 from hztune.cli import status_of
 from hztune.errors import HztuneError, UsageError
 from hztune.govern.policy import FigureSource
@@ -39,7 +41,7 @@ def fleet(count=10, before=60, after=120, seed=1, treated=1.0, sd=0.01, change=N
     if change:
         change(table)
     return [
-        FleetRow(START_S + 60.0 * (block - before), f"u{unit}", "cpu", float(value))
+        FleetRow(START_S + 60.0 * (block - before + 1), f"u{unit}", "cpu", float(value))
         for (block, unit), value in np.ndenumerate(table)
         if not math.isnan(value)
     ]
@@ -73,7 +75,7 @@ def test_each_stratum_gives_its_share_and_what_is_no_whole_unit_goes_to_the_next
 
 def test_groups_are_printed_for_pods_inventories_and_shells_and_read_back(tmp_path, capsys):
     path = tmp_path / "units.csv"
-    path.write_text("web-1\nweb-2\n", encoding="utf-8-sig")  # as Excel does
+    path.write_text('unit\nweb-1,"a,b"\nweb-2,"a,b"\n', encoding="utf-8-sig")  # as Excel does
     for form, told in (
         ("kubectl", "kubectl label pod --overwrite hztune-canary=treated web-"),
         ("ansible", "[treated]\nweb-"), ("shell", "TREATED='web-"), ("csv", ",treated,"),
@@ -86,7 +88,9 @@ def test_groups_are_printed_for_pods_inventories_and_shells_and_read_back(tmp_pa
         f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\nfile = "rows.csv"\n'
         '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n', encoding="utf-8-sig",
     )  # fmt: skip
-    assert {unit.is_treated for unit in api.canary(tmp_path / "spec.toml").units} == {True, False}
+    units = api.canary(tmp_path / "spec.toml").units
+    assert {unit.is_treated for unit in units} == {True, False}
+    assert {unit.stratum for unit in units} == {"a,b"}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,13 @@ def test_a_prometheus_is_asked_over_http_alone(kind):
             schema.judged({"prometheus": asked}, kind)
 
 
+def test_the_file_that_help_shows_is_a_canary():
+    shown = canary_commands.judge_command.help.replace("\b", "")
+    text = shown[shown.index("doc =") : shown.index("exit status")]
+    spec = schema.judged(tomllib.loads(text), CanarySpec)
+    assert [each.name for each in (*spec.metrics, *spec.rails)] == ["cpu", "restarts"]
+
+
 @pytest.mark.parametrize(
     "line", ["1,u,cpu", "x,u,cpu,1", "17e11,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"]
 )
@@ -123,9 +134,10 @@ def test_a_row_that_is_none_is_shown_with_its_line(line):
         [*parsed_rows(f"{line}\n".encode(), "x")]
 
 
-def test_a_counter_that_has_fallen_began_again_at_nothing():
-    grown, gaps = growth(np.array([[5.0, 7.0, math.nan, 3.0]]).T)
+def test_a_counter_that_has_fallen_began_again_at_nothing_and_a_sum_lost_a_part():
+    grown, gaps, fell = growth(np.array([[5.0, 7.0, math.nan, 3.0, 2.0]]).T)
     assert grown[[1, 3], 0].tolist() == [2.0, 3.0] and gaps[3, 0] == 2.0
+    assert fell[:, 0].tolist() == [False, False, False, True, True] and math.isnan(grown[4, 0])
 
 
 # ---- effects -------------------------------------------------------------------------------------
@@ -233,7 +245,51 @@ def test_counters_are_compared_by_their_growth_for_each_request():
     assert found.effects[0].interval.estimate == pytest.approx(math.log(0.97), abs=0.003)
 
 
+@pytest.mark.parametrize("lost", ["scrapes", "process"])
+def test_a_counter_that_lost_time_alone_is_not_divided_by_one_that_did_not(lost):
+    """CPU scrapes of treated units that fail, and processes that begin again behind a balancer."""
+    metric = CanaryMetric(name="cpu", margin="2%", target=True, counter=True, per="requests")
+    rows, random = [], np.random.default_rng(3)
+    for unit in range(20):
+        cpu = 100.0 + np.cumsum(np.exp(random.normal(0.0, 0.01, 180)))
+        is_lost = random.random(180) < 0.1 * (unit >= 10)
+        if lost == "process":
+            began = np.maximum.accumulate(np.where(is_lost, cpu - 0.2, 0.0))
+            rows += counts("cpu", f"u{unit}", cpu - began, -60)
+        else:
+            rows += [row for row, is_gone in zip(counts("cpu", f"u{unit}", cpu, -60), is_lost,
+                                                 strict=True) if not is_gone]  # fmt: skip
+        rows += counts("requests", f"u{unit}", np.arange(1.0, 181.0), -60)
+    found = verdict_of(rows, canary(metrics=[metric]))
+    assert found.effects[0].interval.estimate == pytest.approx(0.0, abs=0.006)
+
+
+def test_a_counter_that_seldom_grows_has_no_ratio():
+    rows, often = [], np.random.default_rng(4).poisson(0.3, (120, 20))
+    for unit in range(20):
+        rows += counts("errors", f"u{unit}", np.cumsum(often[:, unit]))
+    metric = CanaryMetric(name="errors", margin="30%", target=True, counter=True)
+    assert "are 0 or less" in verdict_of(rows, canary(metrics=[metric])).reasons[-1]
+
+
+def test_nothing_is_promoted_before_a_quarter_of_the_time_but_it_may_be_reverted():
+    early = [row for row in fleet(treated=0.97) if row.at_s <= START_S + 1200.0]
+    found = verdict_of(early, canary())
+    assert (found.answer, found.is_settled) == ("hold", False) and "30:00" in found.reasons[0]
+    worse = [row for row in fleet(treated=1.05) if row.at_s <= START_S + 1200.0]
+    assert verdict_of(worse, canary()).answer == "revert"
+
+
+def test_nothing_is_promoted_of_which_treated_units_never_came_up():
+    rows = [row for row in fleet(treated=0.97) if row.unit not in ("u10", "u11", "u12")]
+    found = verdict_of(rows, canary())
+    assert found.answer == "hold" and "never seen" in found.reasons[0]
+
+
 # ---- guard rails ---------------------------------------------------------------------------------
+
+
+ALIKE = np.zeros(20, dtype=int)  # strata
 
 
 def test_bets_on_first_events_win_in_no_more_cases_than_their_error():
@@ -241,14 +297,26 @@ def test_bets_on_first_events_win_in_no_more_cases_than_their_error():
     for _ in range(1000):
         treated = random.permutation(np.arange(20) >= 10)
         found = np.eye(20)[:, random.permutation(20)]  # each unit has one, at another time
-        won += any(log_odds(found[:look], treated) >= math.log(50) for look in range(5, 21))
+        won += any(log_odds(found[:look], treated, ALIKE) >= math.log(50) for look in range(5, 21))
     assert won <= 0.02 * 1000
 
 
 def test_a_bet_is_on_the_units_that_are_left():
     treated = np.array([True, True, False, False])
     won = [r * 4 / (2 * r + 2) * r * 3 / (r + 2) for r in (2, 4, 16, 256)]
-    assert log_odds(np.eye(4)[:2], treated) == pytest.approx(math.log(sum(won) / 4))
+    assert log_odds(np.eye(4)[:2], treated, ALIKE[:4]) == pytest.approx(math.log(sum(won) / 4))
+
+
+def test_events_of_one_moment_prove_nothing_in_whatever_order_units_are_listed():
+    for treated in (np.arange(20) < 10, np.arange(20) >= 10):
+        assert log_odds(np.ones((1, 20)), treated, ALIKE) < 0.0
+
+
+def test_a_bet_is_within_a_stratum():
+    treated, strata = np.arange(20) < 10, np.where(np.arange(20) < 9, 1, 0)
+    found = np.eye(20)[:9]  # all of one stratum, which has no control
+    assert log_odds(found, treated, strata) == pytest.approx(0.0)
+    assert log_odds(found, treated, ALIKE) > math.log(50)
 
 
 def test_a_counter_that_begins_with_its_first_event_has_counted_it():
@@ -287,6 +355,32 @@ def test_units_that_fall_silent_are_a_rail_and_a_source_that_does_is_none():
     assert verdict_of(fleet(change=all_pause), canary()).rails[-1].hit == (0, 0)
 
 
+def test_a_kill_in_the_first_block_counts_and_few_alike_counts_do_not_cross():
+    rail = GuardRail(name="oom")
+    kills = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [0, 1])]
+    assert verdict_of(fleet() + kills, canary(rails=[rail])).rails[0].hit == (0, 10)
+    two = [row for unit in (2, 3) for row in counts("oom", f"u{unit}", [0, 1])]
+    found = verdict_of(fleet(2) + two, canary(2, rails=[rail]))
+    assert (found.rails[0].events, found.rails[0].is_crossed) == ((0, 2), False)
+
+
+def test_a_rail_that_is_never_seen_is_said(tmp_path):
+    asked = canary(rails=[GuardRail(name="oom")])
+    assert "| oom | 0 (0) | 0 (0) | no row yet |" in api.canary_page(
+        verdict_of(fleet(), asked), asked
+    )
+
+
+def test_the_death_of_most_of_the_fleet_is_no_silence_of_its_source():
+    def treated_die(table):
+        table[80:, 4:] = math.nan
+
+    asked = canary()
+    asked = asked._replace(units=tuple(unit._replace(is_treated=at >= 4)
+                                       for at, unit in enumerate(asked.units)))  # fmt: skip
+    assert verdict_of(fleet(change=treated_die), asked).answer == "revert"
+
+
 # ---- the watch -----------------------------------------------------------------------------------
 
 
@@ -302,9 +396,10 @@ def clock(monkeypatch):
 
 class _Prometheus(BaseHTTPRequestHandler):
     rows, now, broken, times = [], [START_S], (0.0, 0.0), 1
-    found, most_s = None, math.inf
+    found, most_s, login = None, math.inf, None
 
     def do_GET(self):
+        type(self).login = self.headers["Authorization"]
         asked = {name: values[0] for name, values in parse_qs(urlparse(self.path).query).items()}
         series = {}
         for row in self.rows:
@@ -423,7 +518,7 @@ def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus,
     _Prometheus.rows = fleet()
     clock[0] = START_S + 7200.0
     asked = canary(file="", prometheus=prometheus, baseline_s=3600.0)
-    assert sorted(sources.fetched(asked, START_S - 3600.0, clock[0])) == sorted(
+    assert sorted(sources.fetched(asked, asked.spec.wanted, START_S - 3600.0, clock[0])) == sorted(
         row for row in fleet() if row.at_s <= clock[0]
     )
 
@@ -433,6 +528,69 @@ def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch
     monkeypatch.setattr(_Prometheus, "times", 2)
     with pytest.raises(UsageError, match="two series of 'u0' at once"):
         api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_a_login_in_the_url_is_given(prometheus):
+    asked = canary(file="", prometheus=prometheus.replace("//", "//me:a%40b@"))
+    sources.fetched(asked, ["cpu"], START_S, START_S)
+    assert _Prometheus.login == "Basic bWU6YUBi"  # me:a@b
+
+
+def test_a_point_with_two_series_is_left_out(clock, prometheus):
+    rows = fleet(treated=0.97)
+    _Prometheus.rows = rows + [row for row in rows if row.unit == "u10" and row.at_s > START_S]
+    found = sources.fetched(canary(file="", prometheus=prometheus), ["cpu"], START_S, 1e10)
+    assert {row.unit for row in found if row.at_s > START_S} == {f"u{at}" for at in range(20)} - {
+        "u10"
+    }
+
+
+def test_a_query_that_fails_takes_no_other_with_it(clock, monkeypatch):
+    def fetched(canary, names, since_s, until_s):
+        if names == ["p99"] and until_s > START_S + 600.0:
+            raise HztuneError("too many samples")
+        return [row._replace(metric=names[0]) for row in fleet() if row.at_s <= until_s]
+
+    monkeypatch.setattr(vigil, "fetched", fetched)
+    metrics, told = (CanaryMetric(name="p99", margin="2%"), CPU), []
+    clock[0] += 600.0
+    asked = canary(metrics=metrics, file="", prometheus="http://x")
+    assert api.judge_canary(asked, told.append, for_s=600.0).passed_s == 1200.0
+    assert told.count("too many samples; watching goes on") == 1
+
+
+def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_path, clock):
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=1.05)]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+    hook = "echo x >> tries; test $(wc -l < tries) -ge 12"
+    asked, log, told = canary(folder=tmp_path, hook=hook), tmp_path / "log", []
+    found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+    assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 20)
+    assert "the hook has failed" in found.reasons[-1]
+    for _ in range(2):
+        found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+        assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 24)
+    assert "decided before" in found.reasons[0] and "cpu is worse" in found.reasons[1]
+
+
+def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkeypatch):
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(sd=0.05)]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vigil.time, "sleep", interrupted)
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        api.judge_canary(canary(folder=tmp_path), told.append, for_s=math.inf)
+    assert told[-1].startswith("# Canary: hold")
+
+
+def test_rows_of_other_metrics_than_the_asked_are_told(tmp_path):
+    (tmp_path / "rows.csv").write_text(f"{START_S},u1,cpu_typo,1\n")
+    with pytest.raises(UsageError, match="such as 'cpu'; there is 'cpu_typo'"):
+        api.judge_canary(canary(folder=tmp_path), print)
 
 
 def test_the_operators_own_restart_just_before_the_start_is_no_event():

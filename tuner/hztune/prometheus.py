@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 import urllib.error
 import urllib.parse
@@ -46,13 +47,20 @@ def queried(
 ) -> list[Series]:
     """The series of a query in PromQL: now, or over a span ("start", "end", "step", in seconds).
 
-    HztuneError: it does not answer within `patience_s`, or not with series.
+    `base`: an URL, with user:password@ where one must log in. HztuneError: it does not answer
+    within `patience_s`, or not with series.
     """
     words = urllib.parse.urlencode({"query": query, **(span or {})})
     source = f"Prometheus, asked for {query!r},"
     try:
-        url = f"{base.rstrip('/')}/api/v1/{'query_range' if span else 'query'}?{words}"
-        with urllib.request.urlopen(url, timeout=patience_s) as answer:
+        parts = urllib.parse.urlsplit(base.rstrip("/"))
+        login, _, host = parts.netloc.rpartition("@")
+        url = f"{parts.scheme}://{host}{parts.path}/api/v1/query{'_range' if span else ''}?{words}"
+        request = urllib.request.Request(url)
+        if login:
+            told = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+            request.add_header("Authorization", f"Basic {told}")
+        with urllib.request.urlopen(request, timeout=patience_s) as answer:
             content = _content(answer, patience_s)
         series = []
         for each in msgspec.json.decode(content, type=_Answer).data.result:

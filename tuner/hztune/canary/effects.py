@@ -56,7 +56,7 @@ def levels(table: FloatTable) -> FloatTable:
     for _ in range(_ROUNDS):
         blocks, old = (filled - known * level).sum(axis=1) / of_block, level
         level = (filled - known * blocks[:, None]).sum(axis=0) / np.maximum(count, 1)
-        if np.abs(level - old).max() < _SAME:
+        if np.abs(level - old).max() <= _SAME * np.abs(level).max():
             break
     return np.where(count > 0, level, np.nan)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -30,15 +32,16 @@ class FleetUnit(NamedTuple):
 def _lines_of(path: Path) -> list[list[str]]:
     text = files.read_small(path, _MOST_BYTES).decode("utf-8-sig", "replace")
     words = ([word.strip() for word in row] for row in csv.reader(text.splitlines()))
-    rows = [row for row in words if row and row[0] not in ("", "unit")]
+    rows = [row for at, row in enumerate(words) if row and row[0] and (at or row[0] != "unit")]
     names = [row[0] for row in rows]
     if illegal := [name for name in names if not _UNIT.fullmatch(name)]:
         raise UsageError(
             f"{path}: no unit can be called {illegal[0][:80]!r}; legal are up to 253 letters, "
             "digits and _ . : / @ + -"
         )
-    if again := {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"{path}: the unit {min(again)!r} is there twice")
+    (often, count), *_ = Counter(names).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UsageError(f"{path}: the unit {often!r} is there twice")
     return rows
 
 
@@ -81,7 +84,9 @@ def group_lines(units: Sequence[FleetUnit], form: GroupForm) -> Iterator[str]:
     """The groups as a file for the canary, labels of pods, an inventory, or a shell's variables."""
     if form == "csv":
         yield "unit,group,stratum"
-        yield from (f"{unit.name},{_GROUPS[unit.is_treated]},{unit.stratum}" for unit in units)
+        rows = ((unit.name, _GROUPS[unit.is_treated], unit.stratum) for unit in units)
+        csv.writer(written := io.StringIO(), lineterminator="\n").writerows(rows)
+        yield from written.getvalue().splitlines()
         return
     for group in _GROUPS:
         names = [unit.name for unit in units if unit.is_treated == (group == "treated")]

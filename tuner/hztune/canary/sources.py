@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hztune import files, process
@@ -14,10 +14,11 @@ from hztune.canary.spec import Canary
 from hztune.errors import HztuneError, UsageError
 from hztune.prometheus import Series, queried
 
-_ANSWERED_S = 30.0
+_ANSWERED_S = 120.0  # as Prometheus gives a query
 MOST_ROW_BYTES = 1 << 29
 _LATEST_S = 1e11  # in the year 5138
 _HEAD = ["time", "unit", "metric", "value"]
+_MOST_DOUBLED = 0.5  # of the points that a query finds
 _MOST_POINTS = 10000  # Prometheus refuses to give more than 11,000
 
 
@@ -28,25 +29,30 @@ class FleetRow(NamedTuple):
     value: float
 
 
-def fetched(canary: Canary, since_s: float, until_s: float) -> list[FleetRow]:
-    """Rows of the canary's units in a stretch of time; a file and a command give all they have.
+def fetched(canary: Canary, names: Sequence[str], since_s: float, until_s: float) -> list[FleetRow]:
+    """Rows of the canary's units by these of the names that it wants, in a stretch of time.
 
-    HztuneError: the source does not answer, or not with rows.
+    A file and a command give all rows of these names that they have. HztuneError: the source does
+    not answer, or not with rows.
     """
     spec, own = canary.spec, {unit.name for unit in canary.units}
     if spec.prometheus:
-        return [row for name in spec.wanted for row in _rows_of(canary, name, since_s, until_s)]
+        return [row for name in names for row in _rows_of(canary, name, since_s, until_s)]
     if spec.file:
-        text, name = files.read_small(canary.folder / spec.file, MOST_ROW_BYTES), spec.file
+        text, source = files.read_small(canary.folder / spec.file, MOST_ROW_BYTES), spec.file
     else:
         ended = process.run(["sh", "-c", spec.command], cwd=canary.folder,
                             deadline_s=_ANSWERED_S, output_limit=MOST_ROW_BYTES)  # fmt: skip
-        if not ended.ok:
-            raise HztuneError(f"the command of the canary {ended.describe()}")
-        text, name = ended.stdout.encode(), "what the command prints"
-    rows = list(parsed_rows(text, name))
-    _require_own({row.unit for row in rows}, canary, f"row of {name}", "its units are")
-    return [row for row in rows if row.unit in own and row.metric in spec.wanted]
+        if not ended.ok or ended.truncated:
+            why = "prints too much" if ended.ok else ended.describe()
+            raise HztuneError(f"the command of the canary {why}")
+        text, source = ended.stdout.encode(), "what the command prints"
+    rows = list(parsed_rows(text, source))
+    _require_own({row.unit for row in rows}, own, f"row of {source} is of a unit in the groups")
+    _require_own({row.metric for row in rows}, {*names}, f"row of {source} is of a metric that "
+                 f"is asked for, such as {names[0]!r}")  # fmt: skip
+    return [row for row in rows if row.unit in own and row.metric in names
+            and not math.isnan(row.value)]  # fmt: skip
 
 
 def row_line(row: FleetRow) -> bytes:
@@ -68,7 +74,7 @@ def parsed_rows(content: bytes, name: str) -> Iterator[FleetRow]:
             words = [found[name] for name in _HEAD] if found else next(csv.reader([line]), [])
             if words and words != _HEAD:
                 at, unit, metric, value = words
-                if not float(str(at)) < _LATEST_S:
+                if not abs(float(str(at))) < _LATEST_S:
                     raise ValueError("its time is none, or in milliseconds")
                 yield FleetRow(float(str(at)), str(unit), str(metric), float(str(value)))
         except (ValueError, LookupError, TypeError, RecursionError, csv.Error) as error:
@@ -78,26 +84,34 @@ def parsed_rows(content: bytes, name: str) -> Iterator[FleetRow]:
             ) from None
 
 
-def _require_own(seen: set[str], canary: Canary, what: str, where: str) -> None:
-    if seen and seen.isdisjoint(unit.name for unit in canary.units):
+def _require_own(seen: set[str], own: set[str], what: str) -> None:
+    if seen and seen.isdisjoint(own):
         some = printable(", ".join(sorted(seen)[:3]))
-        raise UsageError(f"no {what} is of a unit in the groups: {where} {some!r}")
+        raise UsageError(f"no {what}; there is {some!r}")
 
 
-def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[FleetRow]:
+def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> list[FleetRow]:
+    """What one query finds, but for points with two series of a unit.
+
+    For a while the old container of one that was restarted is there, too.
+    """
     spec, own, seen = canary.spec, {each.name for each in canary.units}, set[str]()
-    told = set[tuple[str, float]]()
+    found: dict[tuple[float, str], list[float]] = {}
     for labels, values in _stretches(canary, query, since_s, until_s):
         unit = labels.get(spec.unit, "")
         seen.add(unit)
         for at, value in values if unit in own else ():
-            if (unit, at) in told:
-                raise UsageError(f"{query!r} has two series of {unit!r} at once; legal is one, "
-                                 f"as by sum by ({spec.unit}) (...)")  # fmt: skip
-            told.add((unit, at))
-            yield FleetRow(at, unit, query, value)
-    where = f"name another label with `unit`, as the label {spec.unit!r} says"
-    _require_own(seen, canary, f"series of {query!r}", where)
+            found.setdefault((at, unit), []).append(value)
+    _require_own(seen, own, f"series of {query!r} is of a unit in the groups by the label "
+                 f"{spec.unit!r}, which `unit` names")  # fmt: skip
+    doubled = [unit for (_, unit), values in found.items() if len(values) > 1]
+    if len(doubled) > _MOST_DOUBLED * len(found):
+        raise UsageError(
+            f"{query!r} has two series of {doubled[0]!r} at once; legal is one, as by sum by "
+            f"({spec.unit}) (...), of counters of their increase(...[1m]), then without `counter`"
+        )
+    return [FleetRow(at, unit, query, values[0]) for (at, unit), values in found.items()
+            if len(values) == 1 and not math.isnan(values[0])]  # fmt: skip
 
 
 def _stretches(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[Series]:

@@ -14,14 +14,17 @@ from hztune.canary.effects import FloatTable
 from hztune.canary.sources import FleetRow
 from hztune.canary.spec import Canary, CanaryMetric
 
-LEAST_SHARE = 0.25  # of the units that must be seen for a block to count
-SILENT_BLOCKS = 5  # in a row without a figure: an event
+LEAST_SHARE = 0.25  # of the units of a group that must be seen for a block to count
+_SILENT_BLOCKS = 5  # in a row without a figure: an event
+_BEGAN_AGAIN = 0.5  # of what it was, at most, is left of a counter that began again at 0
 
 
 class FleetTables(NamedTuple):
     """All tables have the shape (blocks, units); NaN where there was no row."""
 
-    first: int  # block of the first line; those below 0 are before the start
+    # block of the first line; block 0 is the time from the start, which it is without, to the end
+    # of the first step, which it is with; those below 0 are before it
+    first: int
     means: dict[str, FloatTable]  # of the rows of a block
     lasts: dict[str, FloatTable]  # the last one of them
 
@@ -35,16 +38,21 @@ class FleetTables(NamedTuple):
         return functools.reduce(np.logical_or, map(np.isfinite, self.lasts.values()))
 
     def figures(self, metric: CanaryMetric) -> FloatTable:
-        """What is compared, in logarithms if ratios are; NaN where that is none."""
-        tables = self.lasts if metric.counter else self.means
-        found, over = tables[metric.rows], np.ones(self.seen.shape)
-        if metric.counter:
-            found, over = growth(found)
-        if metric.per:
-            over = growth(tables[metric.per])[0] if metric.counter else tables[metric.per]
+        """What is compared, ratios not yet as logarithms; NaN where nothing is known."""
+        if not metric.counter:
+            over = self.means[metric.per] if metric.per else 1.0
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return self.means[metric.rows] / over
+        found = self.lasts[metric.rows]
+        if not metric.per:
+            grown, gaps, _ = growth(found)
+            return grown / gaps
+        both = np.where(np.isfinite(found), self.lasts[metric.per], np.nan)
+        over, _, over_fell = growth(both)
+        grown, _, fell = growth(np.where(np.isfinite(both), found, np.nan))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.log(found / over) if metric.is_ratio else found / over
-        return np.where(np.isfinite(found), found, np.nan)
+            # where one alone began again, they are of unlike stretches of time
+            return np.where(fell == over_fell, grown / over, np.nan)
 
 
 def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
@@ -57,9 +65,10 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
         if row.metric in names and row.unit in column and not math.isnan(row.value)
     ]  # fmt: skip
     at_s, name, unit, value = np.array(told or [(canary.start_s, 0, 0, math.nan)]).T
-    block = np.floor((at_s - canary.start_s) / spec.step_s)
-    ends = sorted((block[unit == each].max() for each in np.unique(unit)), reverse=True)
-    end = ends[int(LEAST_SHARE * len(ends))]  # later ones are of clocks that are ahead
+    block = np.ceil((at_s - canary.start_s) / spec.step_s) - 1.0
+    last = np.full(len(column), -math.inf)
+    np.maximum.at(last, unit.astype(int), block)
+    end = max(_end(last[treated]) for treated in of_groups(canary))
     known = (block >= -spec.baseline_s / spec.step_s) & (block <= end)
     first = int(min(block[known], default=0))
     cells = tuple(each[known].astype(int) for each in (name, block - first, unit))
@@ -72,15 +81,34 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     return FleetTables(first, *(dict(zip(names, each, strict=True)) for each in (means, lasts)))
 
 
-def growth(counts: FloatTable) -> tuple[FloatTable, FloatTable]:
-    """What counters grew by, and in how many blocks; one that has fallen began again at 0."""
+def of_groups(canary: Canary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which units are treated, and which are control."""
+    treated = np.array([unit.is_treated for unit in canary.units])
+    return treated, ~treated
+
+
+def _end(last: FloatTable) -> float:
+    """The last block of a group by the last ones of its units; later ones are of clocks ahead."""
+    told = np.sort(last[np.isfinite(last)])[::-1]
+    at = max(1, int(LEAST_SHARE * len(told)))
+    return float(told[min(at, len(told) - 1)]) if len(told) else -math.inf
+
+
+def growth(counts: FloatTable) -> tuple[FloatTable, FloatTable, NDArray[np.bool_]]:
+    """What counters grew by, in how many blocks, and whether they fell: began again at 0.
+
+    One that has fallen by less is a sum that has lost a part: its growth is not known.
+    """
     grown, gaps = np.full(counts.shape, np.nan), np.full(counts.shape, np.nan)
+    fell = np.zeros(counts.shape, dtype=bool)
     for unit in range(counts.shape[1]):
         known = np.flatnonzero(np.isfinite(counts[:, unit]))
-        values, more = counts[known, unit], np.diff(counts[known, unit])
-        grown[known[1:], unit] = np.where(more < 0.0, values[1:], more)
+        old, new = counts[known[:-1], unit], counts[known[1:], unit]
+        anew = np.where(new <= _BEGAN_AGAIN * old, new, np.nan)
+        grown[known[1:], unit] = np.where(new < old, anew, new - old)
         gaps[known[1:], unit] = np.diff(known)
-    return grown, gaps
+        fell[known[1:], unit] = new < old
+    return grown, gaps, fell
 
 
 def events(tables: FleetTables, name: str) -> FloatTable:
@@ -92,15 +120,16 @@ def events(tables: FleetTables, name: str) -> FloatTable:
     return np.nan_to_num(growth(counts)[0])
 
 
-def silences(tables: FleetTables) -> FloatTable:
-    """Where a unit that was seen has been silent for SILENT_BLOCKS, shape (blocks, units).
+def silences(tables: FleetTables, canary: Canary) -> FloatTable:
+    """Where a unit that was seen has been silent for _SILENT_BLOCKS, shape (blocks, units).
 
-    Blocks in which less than a quarter of all is seen are no time: the source was silent.
+    Blocks in which less than a quarter of each group is seen are no time: the source was silent.
     """
     seen, found = tables.seen, np.zeros(tables.seen.shape)
-    lines = np.flatnonzero(seen.mean(axis=1) >= LEAST_SHARE)
+    share = np.maximum(*(seen[:, group].mean(axis=1) for group in of_groups(canary)))
+    lines = np.flatnonzero(share >= LEAST_SHARE)
     for unit in range(seen.shape[1]):
         own = np.append(np.flatnonzero(seen[lines, unit]), len(lines))
-        late = own[:-1][np.diff(own) > SILENT_BLOCKS] + SILENT_BLOCKS
+        late = own[:-1][np.diff(own) > _SILENT_BLOCKS] + _SILENT_BLOCKS
         found[lines[late], unit] = 1.0
     return found

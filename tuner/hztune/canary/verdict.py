@@ -1,17 +1,17 @@
 """What the rows of a canary say: promote, hold or revert.
 
 *Promote* needs each metric to be no worse than its margin, and a target to be better. *Revert*
-needs one metric to be worse than its margin, or a guard rail to be crossed. Each is false in at
-most `error` of canaries, whenever one looks: of all metrics being no worse each is tested at the
-full error (Berger, Technometrics 24, 1982); targets share it, and so do the ways to revert.
+needs one metric to be worse than its margin, or a guard rail to be crossed. Of canaries of changes
+that are no better at most `error` are promoted, and of those that are no worse at most as many
+reverted, whenever one looks: targets share the error, and so do the ways to revert.
 
 Events of a rail come in clusters: one broken host restarts all night. So the first event of each
-unit counts. Were the change nothing, the next one would hit a treated unit with the share of those
-that have had none, t / (t + c), as units were drawn at random. A bet that treated ones are r times
-as likely multiplies by r (t + c) / (r t + c) or by (t + c) / (r t + c): a fair bet, whose product
-over all events ever reaches 1 / error with a probability of at most `error` (Ville's inequality;
-the safe logrank test of ter Schure, Perez-Ortiz, Ly and Grunwald). Where most units have had one,
-their counts are compared as a metric is. `most` reverts without a test.
+unit counts. Were the change nothing, the next one in a stratum would hit a treated unit with the
+share of those that have had none, t / (t + c), as units were drawn at random. A bet that treated
+ones are r times as likely multiplies by r (t + c) / (r t + c) or by (t + c) / (r t + c): a fair
+bet, whose product over all events ever reaches 1 / error with a probability of at most `error`
+(Ville's inequality; the safe logrank test of ter Schure, Perez-Ortiz, Ly and Grunwald). Where most
+units have had one, their counts are compared as a metric is. `most` reverts without a test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from numpy.typing import NDArray
 from hztune.canary.effects import LEAST_UNITS, FloatTable, UnitEffects, critical, effect_of, levels
 from hztune.canary.sources import FleetRow
 from hztune.canary.spec import Canary, CanaryMetric, GuardRail
-from hztune.canary.timetable import LEAST_SHARE, FleetTables, events, silences, tabled
+from hztune.canary.timetable import (
+    LEAST_SHARE,
+    FleetTables,
+    events,
+    of_groups,
+    silences,
+    tabled,
+)
+from hztune.progress import duration
 from hztune.stats.intervals import Interval
 
 CanaryAnswer = Literal["promote", "hold", "revert"]
@@ -34,6 +42,7 @@ CanaryAnswer = Literal["promote", "hold", "revert"]
 _TIMES_AS_LIKELY = np.array([2.0, 4.0, 16.0, 256.0])
 _MOST_UNITS = 10_000
 _LEAST_BLOCKS = 5
+_LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
@@ -66,6 +75,7 @@ class RailEvents(NamedTuple):
     events: tuple[int, int]  # of control, treated
     hit: tuple[int, int]  # units with one
     is_crossed: bool
+    is_known: bool  # whether there is any row of it
 
 
 class CanaryVerdict(NamedTuple):
@@ -84,94 +94,113 @@ def verdict_of(rows: Iterable[FleetRow], canary: Canary) -> CanaryVerdict:
 
 
 def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
-    treated = np.array([unit.is_treated for unit in canary.units])
-    rails = tuple(_rails(tables, canary, treated))
-    effects = tuple(_effect(tables, canary, treated, each) for each in canary.spec.metrics)
+    spec = canary.spec
+    rails = tuple(_rails(tables, canary))
+    effects = tuple(_effect(tables, canary, each) for each in spec.metrics)
     seen = tables.blocks[tables.seen.any(axis=1)]
-    passed_s = canary.spec.step_s * max(0, int(seen.max(initial=-1)) + 1)
+    passed_s = spec.step_s * max(0, int(seen.max(initial=-1)) + 1)
+    unseen = np.logical_not(np.asarray(tables.seen.any(axis=0)))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
+    open_ = []
+    if passed_s < _LEAST_TIME * spec.planned_s:
+        open_.append(f"it needs {duration(_LEAST_TIME * spec.planned_s)}, a quarter of planned_s")
+    treated, control = (float(unseen[each].mean()) for each in of_groups(canary))
+    if treated > control:
+        open_.append("more of the treated units than of the control were never seen")
+    is_ripe = not open_
     better = [each.metric.name for each in effects if each.metric.target and each.is_better]
-    is_safe = all(each.is_no_worse for each in effects)
+    is_safe = is_ripe and all(each.is_no_worse for each in effects)
     are_alike = is_safe and all(each.least > -each.metric.worst for each in effects)
     answer: CanaryAnswer = "revert" if bad else "promote" if better and is_safe else "hold"
-    open_ = [f"{each.metric.name}: {each.why}" for each in effects
-             if not each.is_no_worse or (each.metric.target and not better)]  # fmt: skip
+    open_ += [f"{each.metric.name}: {each.why}" for each in effects
+              if not each.is_no_worse or (each.metric.target and not better)]  # fmt: skip
     if answer == "promote" or are_alike:
         open_ = [f"{name} is better, and no metric is worse by its margin" for name in better]
         open_ = open_ or ["both groups are alike within all margins"]
     if not passed_s:
-        open_ = [f"it begins at {canary.spec.start}, and no row is of that time or later"]
-    unseen = tuple(canary.units[at].name for at in np.flatnonzero(~tables.seen.any(axis=0)))
+        open_ = [f"it begins at {spec.start}, and no row is of a later time"]
+    names = tuple(canary.units[at].name for at in np.flatnonzero(unseen))
     is_over = answer != "hold" or are_alike
-    return CanaryVerdict(answer, tuple(bad or open_), effects, rails, passed_s, unseen, is_over)
+    return CanaryVerdict(answer, tuple(bad or open_), effects, rails, passed_s, names, is_over)
 
 
-def _rails(tables: FleetTables, canary: Canary, treated: NDArray[np.bool_]) -> Iterator[RailEvents]:
-    error, unknown = canary.spec.revert_error, np.full(len(treated), math.nan)
+def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
+    (treated, control), strata = of_groups(canary), _strata(canary)
+    risk, unknown = canary.spec.revert_error, np.full(len(treated), math.nan)
     for rail in (*canary.spec.rails, _SILENT):
-        found = silences(tables) if rail is _SILENT else events(tables, rail.rows)
-        found = found[tables.blocks > 0]  # what a counter shows in block 0 may be of before
+        is_silence = rail is _SILENT
+        found = silences(tables, canary) if is_silence else events(tables, rail.rows)
+        found = found[tables.blocks >= 0]
         each = found.sum(axis=0)
-        own, other = each[treated], each[~treated]
+        own, other = each[treated], each[control]
         beyond = own.sum() - other.sum() * len(own) / len(other)
-        is_crossed = log_odds(found, treated) >= -math.log(error)
+        is_crossed = log_odds(found, treated, strata) >= -math.log(risk)
         is_crossed |= rail.most is not None and bool(beyond > rail.most)
-        rate = effect_of(each, unknown, treated, _strata(canary), np.ones(len(each)))
+        rate = effect_of(each, unknown, treated, strata, np.ones(len(each)))
         if rate is not None and each.any():
             passed = len(found) * canary.spec.step_s / canary.spec.planned_s
-            is_crossed |= rate.estimate > critical(passed, error, rate.df) * rate.error
+            # no less than of events that each come by themselves: few are alike by chance
+            least = math.sqrt(own.sum() / len(own) ** 2 + other.sum() / len(other) ** 2)
+            spread = max(rate.error, least)
+            is_crossed |= rate.estimate > critical(passed, risk, rate.df) * spread
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
-        yield RailEvents(rail.name, (int(other.sum()), int(own.sum())), hit, is_crossed)
+        is_known = is_silence or bool(np.isfinite(tables.lasts[rail.rows]).any())
+        counts = int(other.sum()), int(own.sum())
+        yield RailEvents(rail.name, counts, hit, is_crossed, is_known)
 
 
 def _strata(canary: Canary) -> NDArray[np.int_]:
     return np.unique([unit.stratum for unit in canary.units], return_inverse=True)[1]
 
 
-def log_odds(found: FloatTable, treated: NDArray[np.bool_]) -> float:
+def log_odds(found: FloatTable, treated: NDArray[np.bool_], strata: NDArray[np.int_]) -> float:
     """What bets have won that treated units have their first event sooner, log.
 
-    `found`: events, shape (blocks, units).
+    `found`: events, shape (blocks, units). In one block, those of control are taken for the first.
     """
+    clean = {each: np.bincount(treated[strata == each], minlength=2) for each in np.unique(strata)}
     hit = np.flatnonzero((found > 0.0).any(axis=0))
-    clean = [int((~treated).sum()), int(treated.sum())]
+    if not len(hit):
+        return 0.0
+    first = (found[:, hit] > 0.0).argmax(axis=0)
     won = np.zeros(len(_TIMES_AS_LIKELY))
-    for unit in sorted(hit, key=lambda unit: int((found[:, unit] > 0.0).argmax())):
-        own = int(treated[unit])
-        share = sum(clean) / (_TIMES_AS_LIKELY * clean[1] + clean[0])
+    for unit in hit[np.lexsort((treated[hit], first))]:
+        own, left = int(treated[unit]), clean[strata[unit]]
+        share = left.sum() / (_TIMES_AS_LIKELY * left[1] + left[0])
         won += np.log(share * (_TIMES_AS_LIKELY if own else 1.0))
-        clean[own] -= 1
+        left[own] -= 1
     return float(np.logaddexp.reduce(won)) - math.log(len(won))
 
 
-def _effect(
-    tables: FleetTables, canary: Canary, treated: NDArray[np.bool_], metric: CanaryMetric
-) -> MetricEffect:
-    figures = tables.figures(metric)
-    shares = [np.isfinite(figures)[:, each].mean(axis=1) for each in (treated, ~treated)]
-    use = np.minimum(*shares) >= LEAST_SHARE
-    after = figures[use & (tables.blocks >= math.ceil(canary.spec.settle_s / canary.spec.step_s))]
-    before = figures[use & (tables.blocks < 0)]
-    rows = tables.means[metric.rows]
+def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> MetricEffect:
+    figures, rows = tables.figures(metric), tables.means[metric.rows]
     seen, endless = int((~np.isnan(rows)).sum()), int(np.isinf(rows).sum())
-    zeros = int((rows <= 0.0).sum())
+    zeros = int((figures <= 0.0).sum())
     if not seen:
         return MetricEffect(metric, "there is no row of it")
     if endless > _MOST_ZEROS * seen:
         return MetricEffect(metric, f"{endless} of {seen} figures are infinite")
-    if metric.is_ratio and not metric.counter and zeros > _MOST_ZEROS * seen:
-        return MetricEffect(metric, f"{zeros} of {seen} figures are 0 or less, which have no "
-                            "ratio; a number as its margin compares differences")  # fmt: skip
+    if metric.is_ratio and zeros > _MOST_ZEROS * np.isfinite(figures).sum():
+        return MetricEffect(metric, f"{zeros} of {seen} figures are 0 or less, which have no ratio;"
+                            " a number as its margin compares differences")  # fmt: skip
+    with np.errstate(divide="ignore", invalid="ignore"):
+        figures = np.log(figures) if metric.is_ratio else figures
+    figures = np.where(np.isfinite(figures), figures, np.nan)
+    groups, spec = of_groups(canary), canary.spec
+    use = np.minimum(*(np.isfinite(figures)[:, each].mean(axis=1) for each in groups))
+    is_used = use >= LEAST_SHARE
+    after = figures[is_used & (tables.blocks >= math.ceil(spec.settle_s / spec.step_s))]
+    before = figures[is_used & (tables.blocks < 0)]
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
     weights = np.isfinite(after).mean(axis=0)
-    found = effect_of(levels(after), levels(before), treated, _strata(canary), weights)
+    found = effect_of(levels(after), levels(before), groups[0], _strata(canary), weights)
     if found is None:
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
                             "report it, in strata with both groups")  # fmt: skip
-    passed = len(after) * canary.spec.step_s / canary.spec.planned_s
+    passed = len(after) * spec.step_s / spec.planned_s
     return _judged(metric, canary, found, passed)
 
 

@@ -1,11 +1,12 @@
 """Watching a canary until it is decided, through failures of its source and a kill of its own.
 
-The log has all rows so far, and what was decided. A watch that begins anew reads it and decides the
-same again: an answer that is there stays, and its hook is not run twice.
+The log has all rows so far, what was decided, and whether the hook has ended well. A watch that
+begins anew reads it: an answer that is there stays, and a hook that did not end well is run again.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -18,8 +19,9 @@ from hztune.canary.spec import Canary
 from hztune.canary.told import verdict_line, verdict_page
 from hztune.canary.verdict import CanaryAnswer, CanaryVerdict, verdict_of
 from hztune.errors import HztuneError
+from hztune.progress import duration
 
-_HOOK_S = 600.0
+_HOOK_S, _HOOK_TRIES = 600.0, 10
 _AGAIN_BLOCKS = 5  # that are asked for again: rows may come late
 _LINES_APART = 1.3  # times the time that has passed
 
@@ -31,8 +33,9 @@ def watched(
 ) -> CanaryVerdict:
     """Judges a canary at each step, until it is decided or the time is over; 0: once.
 
-    At *revert* the hook is run. HztuneError: the source does not answer, and there is no row yet;
-    later it is asked again.
+    At *revert* the hook is run, by a watch until it ends well, ten times at most. HztuneError: the
+    source does not answer, and there is no row yet; later it is asked again. KeyboardInterrupt: the
+    user wants an end; the page of what is known is told.
 
     Args:
         canary: What `api.canary` read.
@@ -40,72 +43,129 @@ def watched(
         log: A file for all rows, from which a watch that was killed goes on.
         for_s: Seconds.
     """
-    content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
-    rows = {row[:3]: row for row in parsed_rows(content, str(log))}
-    if given := [row.metric for row in rows.values() if row.unit == canary.spec.start]:
-        found = verdict_of(rows.values(), canary)
-        told = ("it was decided before, as the log says",)
-        return found._replace(answer=cast(CanaryAnswer, given[0]), reasons=told)
-    until, told_s, failures = time.monotonic() + for_s, 0.0, set[str]()
-    is_kept = False  # whether the log has all rows of before
-    while True:
-        new = list[FleetRow]()
-        try:
-            new += [row for row in _newest(canary, rows.values()) if rows.get(row[:3]) != row]
-            rows |= {row[:3]: row for row in new}
-        except HztuneError as error:
-            if not rows:
-                raise
-            _tell_once(error, failures, tell)
-        found = verdict_of(rows.values(), canary)
-        rest_s = until - time.monotonic()
-        if found.answer == "revert":
-            _run_hook(canary, found, tell)
-        if found.answer != "hold":
-            last = FleetRow(time.time(), canary.spec.start, found.answer, 1.0)
-            rows[last[:3]] = last
-            new.append(last)
-        missing = new if is_kept else rows.values()
-        is_kept = log is not None and _is_kept(log, missing, failures, tell, whole=not is_kept)
-        if found.is_settled or rest_s <= 0.0:
-            return found
-        if found.passed_s > _LINES_APART * told_s:
-            told_s = found.passed_s
-            tell(verdict_line(found))
-        time.sleep(min(canary.spec.step_s, rest_s))
-
-
-def _is_kept(
-    log: Path, rows: Iterable[FleetRow], told: set[str], tell: Tell, *, whole: bool
-) -> bool:
-    """Writes the whole log, or adds rows to it; false: it may end within a row."""
+    watch, until, told_s = _Watch(canary, tell, log), time.monotonic() + for_s, 0.0
+    found = None
     try:
-        if whole:
-            files.write_whole(log, map(row_line, rows))
-        else:
-            files.append_to(log, b"".join(map(row_line, rows)).decode(), "--log")
-    except HztuneError as error:  # a full disk takes the log, not the watch
-        _tell_once(error, told, tell)
-        return False
-    return True
+        while True:
+            found = watch.look()
+            rest_s = until - time.monotonic()
+            if found.answer == "revert":
+                found = watch.reverted(found, _HOOK_TRIES if rest_s > 0.0 else 1)
+            if found.is_settled or rest_s <= 0.0:
+                return found
+            watch.tell_silence()
+            if found.passed_s > _LINES_APART * told_s:
+                told_s = found.passed_s
+                tell(verdict_line(found))
+            time.sleep(min(canary.spec.step_s, rest_s))
+    except KeyboardInterrupt:
+        if found is not None:
+            tell(verdict_page(found, canary))
+        raise
 
 
-def _tell_once(error: HztuneError, told: set[str], tell: Tell) -> None:
-    if str(error) not in told:
-        tell(f"{error}; watching goes on")
-    told.add(str(error))
+class _Watch:
+    def __init__(self, canary: Canary, tell: Tell, log: Path | None) -> None:
+        self._canary, self._tell, self._log = canary, tell, log
+        content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
+        lines = content.splitlines(keepends=True)
+        is_mark = [line.startswith(b'{"decided"') for line in lines]
+        self._mark: dict[str, str] = {}  # what was decided, and that the hook has ended well
+        for line, is_own in zip(lines, is_mark, strict=True):
+            self._mark |= json.loads(line) if is_own and line.endswith(b"\n") else {}
+        kept = b"".join(line for line, is_own in zip(lines, is_mark, strict=True) if not is_own)
+        self._rows = {row[:3]: row for row in parsed_rows(kept, str(log))}
+        self._asked_s: dict[str, float] = {}  # up to then each name of rows was
+        for row in self._rows.values():
+            self._asked_s[row.metric] = max(row.at_s, self._asked_s.get(row.metric, -math.inf))
+        self._failures: dict[str, str] = {}  # told, and not over
+        self._is_whole = False  # whether the log has all rows
+
+    def look(self) -> CanaryVerdict:
+        """The verdict now; one that was there before stays."""
+        if before := self._mark.get("decided"):
+            found = verdict_of(self._rows.values(), self._canary)
+            told = ("it was decided before, as the log says", *found.reasons)
+            return found._replace(answer=cast(CanaryAnswer, before), reasons=told, is_settled=True)
+        new = [row for row in self._newest() if self._rows.get(row[:3]) != row]
+        self._rows |= {row[:3]: row for row in new}
+        found = verdict_of(self._rows.values(), self._canary)
+        self._keep(map(row_line, new))
+        if found.answer != "hold":
+            self._note({"decided": found.answer})
+        return found
+
+    def reverted(self, found: CanaryVerdict, tries: int) -> CanaryVerdict:
+        """Runs the hook until it has ended well; the verdict says where it never did."""
+        hook, why = self._canary.spec.hook, ""
+        if not hook or self._mark.get("hook"):
+            return found
+        page = verdict_page(found, self._canary).encode()
+        for number in range(tries):
+            if number:
+                time.sleep(self._canary.spec.step_s)
+            ended = process.run(
+                ["sh", "-c", hook], deadline_s=_HOOK_S, cwd=self._canary.folder, stdin=page
+            )
+            if ended.ok:
+                self._note({"decided": "revert", "hook": "done"})
+                self._tell("the hook was run")
+                return found
+            why = f"the hook has failed: it {ended.describe()}"
+            self._tell(why)
+        return found._replace(reasons=(*found.reasons, why))
+
+    def tell_silence(self) -> None:
+        span_s = _AGAIN_BLOCKS * self._canary.spec.step_s
+        newest_s = max((row.at_s for row in self._rows.values()), default=math.inf)
+        is_silent = newest_s < time.time() - span_s
+        self._fails("", f"no row is of the last {duration(span_s)}" if is_silent else "")
+
+    def _newest(self) -> list[FleetRow]:
+        """What is new, with the last blocks again; the times of Prometheus are those of blocks."""
+        spec, new = self._canary.spec, list[FleetRow]()
+        begin_s, now_s = self._canary.start_s - spec.baseline_s, time.time()
+        for names in [[name] for name in spec.wanted] if spec.prometheus else [spec.wanted]:
+            asked_s = self._asked_s.get(names[0], -math.inf)
+            since = max(0.0, (asked_s - begin_s) / spec.step_s - _AGAIN_BLOCKS)
+            since_s = begin_s + math.floor(since) * spec.step_s
+            try:
+                new += fetched(self._canary, names, since_s, now_s)
+            except HztuneError as error:
+                if not self._rows:
+                    raise
+                self._fails(names[0], str(error))
+            else:
+                self._fails(names[0], "")
+                self._asked_s[names[0]] = now_s
+        return new
+
+    def _fails(self, what: str, why: str) -> None:
+        """Tells of a failure when it begins; "": there is none."""
+        if why and self._failures.get(what) != why:
+            self._tell(f"{why}; watching goes on")
+        self._failures[what] = why
+
+    def _note(self, mark: dict[str, str]) -> None:
+        self._mark |= mark
+        self._keep([_line(mark)])
+
+    def _keep(self, lines: Iterable[bytes]) -> None:
+        """Adds lines to the log; writes all where it may end within one."""
+        if self._log is None:
+            return
+        marks = [_line(self._mark)] if self._mark else []
+        try:
+            if self._is_whole:
+                files.append_to(self._log, b"".join(lines).decode(), "--log")
+            else:
+                files.write_whole(self._log, [*map(row_line, self._rows.values()), *marks])
+            self._is_whole = True
+            self._fails("--log", "")
+        except HztuneError as error:  # a full disk takes the log, not the watch
+            self._is_whole = False
+            self._fails("--log", str(error))
 
 
-def _newest(canary: Canary, rows: Iterable[FleetRow]) -> list[FleetRow]:
-    """What is new, with the last blocks again; the times of Prometheus are those of blocks."""
-    begin_s, step_s = canary.start_s - canary.spec.baseline_s, canary.spec.step_s
-    last_s = max((row.at_s for row in rows), default=-math.inf)
-    since = max(0.0, (last_s - begin_s) / step_s - _AGAIN_BLOCKS)
-    return fetched(canary, begin_s + math.floor(since) * step_s, time.time())
-
-
-def _run_hook(canary: Canary, found: CanaryVerdict, tell: Tell) -> None:
-    if canary.spec.hook:
-        ended = process.run(["sh", "-c", canary.spec.hook], deadline_s=_HOOK_S, cwd=canary.folder,
-                            stdin=verdict_page(found, canary).encode())  # fmt: skip
-        tell("the hook was run" if ended.ok else f"the hook has failed: it {ended.describe()}")
+def _line(mark: dict[str, str]) -> bytes:
+    return json.dumps(mark).encode() + b"\n"

@@ -45,7 +45,7 @@ def assign_command(units: Path, share: str, form: Any, seed: int) -> None:
     argument("spec", "SPEC"),
     flag("--watch", "Go on until it is decided."),
     option("--for TIME", "With --watch: end after that time.", "duration"),
-    option("--log FILE", "With --watch: keep rows there; a watch that was killed goes on from it."),
+    option("--log FILE", "Keep rows and answer there; a watch that was killed goes on from it."),
     option("--picture FILE", "Write a picture there, as SVG."),
 ])  # fmt: skip
 def judge_command(
@@ -57,39 +57,45 @@ def judge_command(
 
     \b
     doc = "jemalloc with background threads"
-    start = "2026-11-29T12:00:00Z"       when all treated ones run with it; both groups are as old
-    groups = "groups.csv"                as `hztune canary assign` wrote it
-    prometheus = "http://localhost:9090" or file = "rows.csv", or command = "./rows", which prints
-                                         rows of time,unit,metric,value (or lines of JSON)
-    unit = "pod"                         the label that names the unit  [default: instance]
-    step_s = 60                          blocks of time; baseline_s = 86400 before the start,
-                                         settle_s = 300 after it; planned_s = 86400 to decide in
-    error = 0.02                         of a false promotion, and of a false revert
-    hook = "kubectl rollout undo ..."    run at revert; reads the page on stdin
+    start = "2026-11-29T12:00:00Z"  # all treated ones run with it; both groups are as old
+    groups = "groups.csv"           # as `hztune canary assign` wrote it
+    prometheus = "http://localhost:9090"  # or https://USER:PASSWORD@...; or one of these:
+    # file = "rows.csv"             # rows of time,unit,metric,value, or lines of JSON
+    # command = "./rows"            # prints them
+    unit = "pod"                    # the label that names the unit  [default: instance]
+    step_s = 60                     # of a block of time
+    baseline_s = 86400              # before the start
+    settle_s = 300                  # after it, which is not counted
+    planned_s = 86400               # to decide in; nothing is promoted in its first quarter
+    error = 0.02                    # of a false promotion, and of a false revert
+    # At revert, until it ends well: it may be run twice, and must wait for what it starts. It
+    # reads the page on stdin.
+    hook = "kubectl rollout undo deployment/web --to-revision=7"
 
     \b
-    [[metrics]]                          at least one is a target
+    [[metrics]]                     # at least one is a target
     name = "cpu"
-    query = "process_cpu_seconds_total"  in PromQL  [default: the rows of that name]
-    per = "http_requests_total"          divided by it
-    counter = true                       both count since a start: their growth is meant
-    margin = "2%"                        what it may get worse by; a number such as 0.001 is of a
-                                         difference, for figures that may be 0
-    target = true                        it is to get better; more_is_better = true: by growing
+    query = "process_cpu_seconds_total"  # in PromQL, a series a unit [default: rows so named]
+    per = "http_requests_total"     # divided by it
+    counter = true                  # both count since a start: their growth is meant
+    margin = "2%"                   # what it may get worse by; a number such as 0.001 is of a
+                                    # difference, for figures that may be 0
+    target = true                   # it is to get better; more_is_better = true: by growing
 
     \b
-    [[rails]]                            events that a unit counts; units that fall silent are one
-    name = "oom"
-    query = "container_oom_events_total"
-    most = 3                             more than in a control as large: revert without a test
+    [[rails]]                       # events that a unit counts; units that fall silent are one
+    name = "restarts"
+    query = "sum by (pod) (kube_pod_container_status_restarts_total)"
+    most = 3                        # more than in a control as large: revert without a test
 
     \b
     exit status   0  promote: a target is better, no metric is worse by its margin
                   4  revert: a metric is worse by its margin, or a guard rail is crossed
                   6  hold: not decided; or both are alike
+    A hook is run by each `judge` that answers revert, but for one whose --log says that it was.
     """  # noqa: D301 - click reads the backspace
-    if (duration or log) and not watch:
-        raise UsageError("--for and --log are of a watch; give --watch, too")
+    if duration and not watch:
+        raise UsageError("--for is of a watch; give --watch, too")
     canary = api.canary(spec)
     for_s = parse_duration(duration, "--for") if duration else math.inf
     found = api.judge_canary(

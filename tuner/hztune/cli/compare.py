@@ -90,7 +90,7 @@ _OPTIONS = [
            multiple=True),
     option("--budget TIME", "Time for all rows together.", default="60s"),
     option("--pairs N",
-           "Fresh pairs for each row.  [default: 6; with --no-worse as the time allows]"),
+           "Fresh pairs for each row.  [default: 6; in a gate as the time allows]"),
     SEED,
     option("--no-worse PERCENT", "Test whether the second contender is slower by more than that."),
     option("--no-more-memory PERCENT",
@@ -99,7 +99,7 @@ _OPTIONS = [
     flag("--json", "Print JSON, with every sample and estimate.", "as_json"),
     flag("--markdown", "Print a Markdown table."),
     option("--csv FILE", "Write the figures there, too.", "csv_path"),
-    option("--junit FILE", "Write the answers of --no-worse there as JUnit XML."),
+    option("--junit FILE", "Write the answers of a gate there as JUnit XML."),
     option("--out DIR", "Results directory.  [default: a new one in hztune-results]"),
     flag("--resume", "Go on with the comparison in --out."),
     PRIVATE, QUIET,
@@ -138,7 +138,7 @@ def compare_command(
         raise UsageError("--json and --markdown exclude each other; give one of them")
     is_gate = bool(no_worse or no_more_memory)
     if junit is not None and not is_gate:
-        raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
+        raise UsageError("--junit writes the answers of a gate; give one, too: --no-worse 2%")
     if out is None and not resume:
         out = fresh_results("compare")
     _refuse_places(out, {"--csv": csv_path, "--junit": junit})

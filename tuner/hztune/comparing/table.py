@@ -135,7 +135,8 @@ def _figures(row: Standings, standing: Standing, found: Comparison) -> dict[str,
     ends = [""] * 3
     if speed is not None and math.isfinite(speed.half_width):
         ends = [f"{end:.6f}" for end in speed.ratio]
-    answers = {each.label: each.answer for each in found.answers if place == 1}
+    answers = {each.label: (each.answer, each.why) for each in found.answers if place == 1}
+    answer, why = answers.get(row.label, ("", ""))
     return {
         "row": row.label,
         "contender": standing.name,
@@ -147,7 +148,8 @@ def _figures(row: Standings, standing: Standing, found: Comparison) -> dict[str,
         "memory_mib": f"{standing.rss_mb:.3f}" if standing.rss_mb else "",
         "memory_ratio": f"{memory.ratio[0]:.6f}" if memory else "",
         "failures": len(standing.failures),
-        "answer": answers.get(row.label, ""),
+        "answer": answer,
+        "why": why,
         "kept_mib": f"{keeps.kept_kb / 1024:.3f}" if keeps else "",
         "kept_ratio": f"{standing.kept.ratio[0]:.6f}" if standing.kept else "",
         "round_more_kib": f"{keeps.slope_kb[0]:.1f}" if keeps and keeps.slope_kb else "",
