@@ -96,9 +96,8 @@ def fleet(asked: argparse.Namespace, random: np.random.Generator, canary: Canary
     light = np.sin(2.0 * np.pi * clock / DAY)
     treated = np.array([unit.is_treated for unit in canary.units])
     is_after = (clock >= before) & treated
-    rates = np.full(units, asked.restarts / DAY)
     restarting = is_after & (np.cumsum(treated) <= asked.restarting * treated.sum())
-    restarted = random.random((blocks, units)) < np.where(restarting, 0.05, rates)
+    restarted = random.random((blocks, units)) < np.where(restarting, 0.05, asked.restarts / DAY)
     last = np.maximum.accumulate(np.where(restarted, clock, -DAY), axis=0)
     age = (clock - last) * STEP_MIN
     effects = asked.cpu, asked.memory, asked.p99
@@ -129,7 +128,7 @@ def plain_half(tables: FleetTables, canary: Canary) -> float:
     """Half of the 95 % interval of Student's test on the units' means, once, at the end."""
     treated = np.array([unit.is_treated for unit in canary.units])
     cpu = tables.figures(canary.spec.metrics[0])[tables.blocks > 0]
-    means = np.nanmean(np.log(cpu), axis=0)
+    means = np.nanmean(np.log(np.where(cpu > 0.0, cpu, np.nan)), axis=0)
     groups = means[treated], means[~treated]
     pooled = sum(group.var(ddof=1) * (len(group) - 1) for group in groups) / (len(means) - 2)
     error = math.sqrt(pooled * sum(1.0 / len(group) for group in groups))

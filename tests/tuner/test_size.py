@@ -18,7 +18,7 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CEILINGS = {
     "tuner": {"code": 19500, "modules": 145, "functions": 1741, "classes": 270, "docstrings": 3589},
     "tests": {"code": 16700},
-    "experiments": {"code": 5800},
+    "experiments": {"code": 5700},
     "core in C": {"code": 20000},
     "tests in C": {"code": 9100},
     "guides": {"words": 14000},
