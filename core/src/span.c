@@ -309,13 +309,13 @@ static size_t span_reuse(hz_page_info *span, void **out, size_t want)
     uint64_t *const bits = span_bits(span);
     if (want > span->free_count) want = span->free_count;
     size_t word = span->scan_word;
-    void **const end = out + want;
-    while (out < end) {
+    void **at = out + want;
+    while (at > out) {
         uint64_t left = bits[word];
         unsigned char *const base =
             (unsigned char *)hz_info_address(span) + word * BYTES_PER_WORD;
-        for (; left != 0 && out < end; left &= left - 1)
-            *out++ = base + (size_t)__builtin_ctzll(left) * HZ_GRANULE_BYTES;
+        for (; left != 0 && at > out; left &= left - 1)
+            *--at = base + (size_t)__builtin_ctzll(left) * HZ_GRANULE_BYTES;
         bits[word] = left;
         word += left == 0;
     }
@@ -397,15 +397,23 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 HZ_FAST ptrdiff_t mark_back(uintptr_t first, size_t room, uint64_t *words, void *const *end,
                             ptrdiff_t left, uintptr_t *lowest)
 {
-    *lowest = UINTPTR_MAX;
+    uintptr_t number = (uintptr_t)end[left] / BYTES_PER_WORD;
+    uint64_t marked = words[number]; /* written when another word follows */
+    *lowest = number;
     do {
-        const uintptr_t block = (uintptr_t)end[left], number = block / BYTES_PER_WORD;
+        const uintptr_t block = (uintptr_t)end[left];
         if (block - first >= room) break; /* on another page, or before all blocks */
-        const uint64_t marked = words[number];
-        if (HZ_UNLIKELY((marked >> block / HZ_GRANULE_BYTES % HZ_WORD_BITS & 1) != 0)) break;
-        words[number] = marked | UINT64_C(1) << block / HZ_GRANULE_BYTES % HZ_WORD_BITS;
-        if (number < *lowest) *lowest = number;
+        if (block / BYTES_PER_WORD != number) {
+            words[number] = marked;
+            number = block / BYTES_PER_WORD;
+            marked = words[number];
+            if (number < *lowest) *lowest = number;
+        }
+        const uint64_t bit = UINT64_C(1) << block / HZ_GRANULE_BYTES % HZ_WORD_BITS;
+        if (HZ_UNLIKELY((marked & bit) != 0)) break;
+        marked |= bit;
     } while (++left != 0);
+    words[number] = marked;
     return left;
 }
 
