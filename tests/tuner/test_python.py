@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import os
 import pydoc
-import random
 import subprocess
 import sys
 
@@ -115,11 +115,14 @@ def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(
     assert returned == returned.count("parent") * "child parent "
 
 
+NOISE = itertools.cycle([1.0, 0.99, 1.01, 0.995, 1.005])  # whose mean is 1 in any stretch
+
+
 def spin_is_faster(environment):
     """Seconds as a process of hz might take them, which is not asked to speak on stderr."""
     assert "HZ_CONFIRM" not in environment
     gain = 1.2 if environment.get("HZ_DEPOT_LOCK") == "spin" else 1.0
-    return random.gauss(1.0, 0.01) / gain
+    return next(NOISE) / gain
 
 
 @pytest.fixture
