@@ -132,11 +132,7 @@ class Process:
 
 
 def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
-    """A process's answer to a request of these lines.
-
-    UsageError: it takes no requests, or refuses this one. HztuneError: it did not
-    answer in time, or ended.
-    """
+    """A process's answer; UsageError: it takes no requests, or refuses; HztuneError: none came."""
     try:
         name, key = address = _await_address(process)
     except PermissionError:

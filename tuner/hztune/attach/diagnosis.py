@@ -281,7 +281,6 @@ def process_text(
 
 
 def _resident_parts(found: Diagnosis) -> list[tuple[str, int]]:
-    """Whose the resident memory is, the largest part first."""
     memory = found.memory
     held = {part.allocator: part.held_bytes for part in found.parts if part.held_bytes}
     parts = {
@@ -386,7 +385,6 @@ def advice_for(found: Statistics) -> Iterator[str]:
 
 
 def _of_hz(found: Statistics, main: Holding, beyond: int) -> Iterator[str]:
-    """Where the bytes of hz wait, the largest part first."""
     pages, cached, set_to = found.free_page_bytes, main.cached_bytes or 0, main.settings
     change = f"`hztune set --pid {found.pid}"
     wait = (

@@ -45,10 +45,7 @@ class UnitEffects(NamedTuple):
 
 
 def levels(table: FloatTable) -> FloatTable:
-    """Each unit's level without that of the blocks; NaN: it has none.
-
-    `table`: shape (blocks, units), NaN where nothing is known.
-    """
+    """Each unit's level without the blocks', of a table (blocks, units); NaN: nothing is known."""
     known = np.isfinite(table)
     count = known.sum(axis=0)
     filled, level = np.where(known, table, 0.0), np.zeros(table.shape[1])

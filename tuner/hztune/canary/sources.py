@@ -30,11 +30,7 @@ class FleetRow(NamedTuple):
 
 
 def fetched(canary: Canary, names: Sequence[str], since_s: float, until_s: float) -> list[FleetRow]:
-    """Rows of the canary's units by these of the names that it wants, in a stretch of time.
-
-    A file and a command give all rows of these names that they have. HztuneError: the source does
-    not answer, or not with rows.
-    """
+    """Rows of these names; a file or a command gives those of all times. HztuneError: no rows."""
     spec, own = canary.spec, {unit.name for unit in canary.units}
     if spec.prometheus:
         return [row for name in names for row in _rows_of(canary, name, since_s, until_s)]
@@ -56,15 +52,11 @@ def fetched(canary: Canary, names: Sequence[str], since_s: float, until_s: float
 
 
 def row_line(row: FleetRow) -> bytes:
-    """A row as a line of JSON, which `parsed_rows` reads."""
     return json.dumps(dict(zip(_HEAD, row, strict=True))).encode() + b"\n"
 
 
 def parsed_rows(content: bytes, name: str) -> Iterator[FleetRow]:
-    """Rows of CSV or of lines of JSON; a last line without its end is left for the next time.
-
-    UsageError names the source and the line.
-    """
+    """Rows of CSV or JSON lines; an unended last line waits for more. UsageError names the line."""
     text = content.decode("utf-8-sig", "replace")
     lines = text[: text.rfind("\n") + 1].splitlines()
     is_json = text.lstrip().startswith("{")
@@ -91,10 +83,7 @@ def _require_own(seen: set[str], own: set[str], what: str) -> None:
 
 
 def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> list[FleetRow]:
-    """What one query finds, but for points with two series of a unit.
-
-    For a while the old container of one that was restarted is there, too.
-    """
+    """What a query finds, but for points with two series of a unit: for a while after a restart."""
     spec, own, seen = canary.spec, {each.name for each in canary.units}, set[str]()
     found: dict[tuple[float, str], list[float]] = {}
     for labels, values in _stretches(canary, query, since_s, until_s):
@@ -115,7 +104,6 @@ def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> list
 
 
 def _stretches(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[Series]:
-    """Of as many points as Prometheus gives at once."""
     step_s = canary.spec.step_s
     for point in range(0, math.floor((until_s - since_s) / step_s) + 1, _MOST_POINTS):
         begin_s = since_s + point * step_s

@@ -83,7 +83,6 @@ class CanarySpec(schema.Schema, frozen=True):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The queries, or names of rows, that it speaks of."""
         rows = [each.rows for each in (*self.metrics, *self.rails)]
         return tuple(dict.fromkeys([*rows, *(each.per for each in self.metrics if each.per)]))
 

@@ -34,7 +34,6 @@ class FleetTables(NamedTuple):
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """Where there is any row."""
         return functools.reduce(np.logical_or, map(np.isfinite, self.lasts.values()))
 
     def figures(self, metric: CanaryMetric) -> FloatTable:
@@ -82,7 +81,6 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
 
 
 def of_groups(canary: Canary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which units are treated, and which are control."""
     treated = np.array([unit.is_treated for unit in canary.units])
     return treated, ~treated
 

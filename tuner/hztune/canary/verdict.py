@@ -89,7 +89,6 @@ class CanaryVerdict(NamedTuple):
 
 
 def verdict_of(rows: Iterable[FleetRow], canary: Canary) -> CanaryVerdict:
-    """The verdict on all rows so far, in any order."""
     return decided(tabled(rows, canary), canary)
 
 

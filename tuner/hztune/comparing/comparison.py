@@ -313,7 +313,6 @@ def _standings_json(found: Standings) -> dict[str, Any]:
 
 
 def _standing_json(standing: Standing) -> dict[str, Any]:
-    """The estimates of one contender; what it keeps and what each round adds is KiB."""
     keeps, counters = standing.keeps, standing.counters
     told = {
         "ops_per_s": round(standing.ops_per_s, _DIGITS),

@@ -76,11 +76,7 @@ def executors(
     say: Say = say_nothing,
     blocks: Sequence[Block] = (),
 ) -> MakeExecutor:
-    """Returns what makes an executor for each row.
-
-    `programs`: what is run for the rows that are programs. `sink`: where every turn goes; None:
-    nowhere. `blocks`: those that an earlier session left in the sink.
-    """
+    """Makes the executor of a row; `blocks` are those that an earlier session left in the sink."""
     inside = [each.inside for each in contenders if each.inside is not None]
     words = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
 
@@ -199,7 +195,6 @@ def _go_on(
     command: Sequence[str],
     reporter: Reporter,
 ) -> Comparison:
-    """Measures a comparison that was begun now, or what an earlier session left of it."""
     programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
     machine, seed = Machine.here(), int(record.asked["seed"])
@@ -289,10 +284,7 @@ def carry_out(
     keep: Keep = lambda record: None,
     finish: Finish = lambda row: row,
 ) -> Comparison:
-    """Measures rows and adds them to the record; also one for which the budget was too small.
-
-    Ctrl-C ends it: the row that it cuts is added, too, and the others are `missing`.
-    """
+    """Measures rows and records them, also one that Ctrl-C cuts; the rest are then `missing`."""
     budget, there = Budget(plan.clock, plan.budget_s), len(record.rows)
     with interruptible() as asked, budget.running():
         rows = play(

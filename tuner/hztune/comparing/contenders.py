@@ -181,12 +181,10 @@ class FileIdentity(AllocatorIdentity):
         return file if side and side.is_program else super().program(arm)
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """What is wrong with a running process of an arm that an adapter knows."""
         known = arm not in self._files and not arm.allocator.startswith(COMMAND)
         return super().inspect(arm, running) if known else None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
-        """What is wrong with a process of the arm; None: it is the one asked for."""
         if arm.allocator.startswith(COMMAND):
             return None
         if arm not in self._files:
@@ -236,10 +234,7 @@ def amount_of(row: ComparedRow) -> Amount:
 
 
 def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tuple[str, ...]:
-    """Returns what the user should know of the programs on which all contenders are measured.
-
-    UsageError: two have one name; there is no such program, or no allocator can be put under it.
-    """
+    """Returns remarks; UsageError: two have one name, or one is missing or takes no allocator."""
     labels = [program.label for program in programs]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:

@@ -68,8 +68,6 @@ _WORDS: dict[Tested, tuple[str, str]] = {  # what is tested, and what the second
 
 
 class PartAnswer(NamedTuple):
-    """What the pairs of a row say of one thing that is tested."""
-
     of: Tested
     answer: Answer
     interval: Interval | None  # 95 %, of the log ratio, second to first; None: too few pairs
@@ -102,15 +100,11 @@ class Gate:
 
     @property
     def options(self) -> str:
-        """As on a command line."""
         both = ("--no-worse", self.no_worse), (_MORE, self.no_more_memory)
         return " ".join(f"{option} {text}" for option, text in both if text)
 
     def rule(self, label: str, blocks: Sequence[Block], horizon: Horizon) -> Ruling:
-        """What the blocks of a row show, the base their first outcome, the new one the second.
-
-        `blocks`: in order of time, as many as there were at a look of the plan, or in the end.
-        """
+        """Judges blocks of (base, new) in order of time: those up to a look of the plan, or all."""
         answer: GateAnswer = "not enough data"
         parts: tuple[PartAnswer, ...] = ()
         of = len(blocks)
@@ -145,10 +139,7 @@ class Gate:
     def judge(
         self, tested: Mapping[Tested, Sequence[float]], horizon: Horizon
     ) -> Iterator[PartAnswer]:
-        """What a row's log ratios show, new to base, by time, shape (pairs,) each.
-
-        The error of "worse" is shared by the rows, and a row's share by all that it is asked.
-        """
+        """What a row's log ratios show, new to base, in order of time, shape (pairs,) each."""
         for of, logs in tested.items():
             sign = 1.0 if of == "speed" else -1.0  # so that more is better
             asked = replace(
@@ -167,7 +158,6 @@ class Gate:
         return -math.log1p(margin(self.no_more_memory, _MORE))
 
     def _why(self, found: PartAnswer, pairs: int) -> str:
-        """The reason for an answer, and how many times as many pairs would tell."""
         what, more_than = _WORDS[found.of]
         may, seen = self.no_worse if found.of == "speed" else self.no_more_memory, found.interval
         if seen is None:
@@ -188,7 +178,6 @@ class Gate:
 
 
 def whole(rulings: Sequence[Ruling]) -> GateAnswer:
-    """The answer for all rows together."""
     answers = {each.answer for each in rulings}
     is_open = "worse" not in answers and answers != {"no worse"}
     return "not enough data" if is_open else "worse" if "worse" in answers else "no worse"
@@ -206,7 +195,6 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
 
 
 def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:
-    """How a contender failed, an outcome for each block in which it did."""
     return [b.outcomes[index] for b in blocks if not b.outcomes[index].ok]
 
 

@@ -3,13 +3,9 @@
 A row is one workload with one number of threads, or one program. Every block of it starts fresh
 processes, so that blocks are the independent pairs that an interval needs; turns inside a block
 make each of them precise. The time for a row decides how many turns a block has, never how the
-results look.
-
-Where the time does not hold LEAST_PAIRS, that is said as soon as it is known, which is after the
-first run; then the row has the pairs that it holds.
-
-Under a gate the time decides how many pairs are planned, too, and a row ends at the first look that
-has an answer; see `gate`.
+results look. Under a gate the time decides how many pairs are planned, too, and a row ends at the
+first look that has an answer; see `gate`. Where there is no time for LEAST_PAIRS, that is said
+after the first run; then the row has the pairs for which there is time.
 """
 
 from __future__ import annotations
@@ -95,7 +91,6 @@ class Measured:
 
     @property
     def words(self) -> str:
-        """How many pairs it has, and of what."""
         return f"{len(self.blocks)} pair{'s' * (len(self.blocks) != 1)} of {self.spec.label}"
 
     def standings(self, names: Sequence[str]) -> Standings:
@@ -117,10 +112,7 @@ def play(
     finish: Finish = lambda row: row,
     stop: Stop = lambda: False,
 ) -> Iterator[Measured]:
-    """Measures the rows one after the other, and yields each when it is there.
-
-    KeyboardInterrupt, StoppedByUser: the user wants an end. What the row has by then was yielded.
-    """
+    """Yields each row; raises KeyboardInterrupt or StoppedByUser after the row that a stop cut."""
     budget = Budget(plan.clock, plan.budget_s)
     for number, spec in enumerate(specs):
         reporter.say(f"[{number + 1}/{len(specs)}] {spec.label}")
@@ -165,10 +157,7 @@ class RowRun(Inquiry):
         return self.bench.ledger.blocks[self._tried :]
 
     def measure(self) -> None:
-        """Measures until all pairs are there, a look of the gate has an answer, or time is up.
-
-        StoppedByUser: the user wants an end. OutOfTime: not even the control could be prepared.
-        """
+        """Measures until nothing is wanted; OutOfTime: not even the control could be prepared."""
         bench = self.bench
         bench.executor.prepare(self.arms[0])
         enough_s = self.enough_s = self._needed_s()
@@ -225,7 +214,6 @@ class RowRun(Inquiry):
         return max(LEAST_PAIRS, min(MOST_PAIRS, more + (tried if rounds == 1 else 0)))
 
     def _is_answered(self, gate: Gate, horizon: Horizon) -> bool:
-        """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
         if not all(outcome.ok for block in self.blocks for outcome in block.outcomes):
             return is_settled_by_failure(self.blocks)
         if len(self.blocks) not in planned_looks(horizon.planned):

@@ -53,10 +53,7 @@ class Standings:
         return next(each for each in self.all if each.name == name)
 
     def rate(self, standing: Standing) -> float:
-        """What is shown beside its ratio: the first one's median times that ratio.
-
-        Its own median is of other moments: beside a load it contradicts the ratio of the pairs.
-        """
+        """The first one's median times the ratio: a median of other moments may contradict that."""
         first = self.all[0].ops_per_s
         is_paired = standing.speed is not None and first > 0.0
         return first * math.exp(_estimate(standing.speed)) if is_paired else standing.ops_per_s
@@ -75,11 +72,7 @@ def standings(
     amount: Amount = "ops_per_s",
     horizon: Horizon | None = None,
 ) -> Standings:
-    """What the blocks of a row say.
-
-    `names`: in the order of every block's outcomes. `horizon`: the plan of a gate, whose intervals
-    allow for its looks; None: no ratio decided the number of blocks.
-    """
+    """What the blocks of a row say; under a gate (`horizon`) its intervals allow for the looks."""
     found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
@@ -90,21 +83,14 @@ def standings(
 def between(
     blocks: Sequence[Block], over: int, arm: int, horizon: Horizon | None = None
 ) -> tuple[Interval | None, Interval | None]:
-    """The logs of speed and of peak memory of one contender over another's; None: unknown.
-
-    `over`, `arm`: their indices. `horizon`: the plan of a gate, by which speeds alone are tested.
-    """
+    """Logs of speed and of peak memory, contender `arm` over contender `over`; None: unknown."""
     pairs = [(block.outcomes[over], block.outcomes[arm]) for block in blocks]
     speeds = [ratio.log_ratio if (ratio := pair_ratio(*pair)) else None for pair in pairs]
     return _interval(speeds, horizon), _interval([log_memory_ratio(*pair) for pair in pairs])
 
 
 def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
-    """The mean of independent log ratios with its interval; None when there are none.
-
-    The standard errors add up in squares, the degrees of freedom after Welch and Satterthwaite
-    (Biometrics Bulletin 2, 1946); see `stats.noise.pooled_mean`.
-    """
+    """The mean of independent log ratios (`stats.noise.pooled_mean`); None: there are none."""
     known = [each for each in intervals if math.isfinite(each.half_width)]
     return pooled_mean(known, ALPHA) if known else None
 
@@ -131,7 +117,6 @@ def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon |
 
 
 def _log_cpu_ratio(reference: Outcome, candidate: Outcome) -> float | None:
-    """Log of the CPU time over the first one's; None where one is not known."""
     before, after = ({**o.facts, **o.counters}.get(CPU_TIME, 0) for o in (reference, candidate))
     return math.log(after / before) if reference.ok and candidate.ok and before and after else None
 
@@ -146,5 +131,4 @@ def _interval(values: Sequence[float | None], horizon: Horizon | None = None) ->
 
 
 def _estimate(interval: Interval | None) -> float:
-    """The estimate, below all others when there is none."""
     return interval.estimate if interval is not None else -math.inf

@@ -55,13 +55,11 @@ def _templates() -> Environment:
 
 
 def _counted(row: Standings) -> list[str]:
-    """The counters of a row that some contender has counted in."""
     counts = [each for side in row.all for each in side.counters.items()]
     return list(dict.fromkeys(name for name, count in counts if count))
 
 
 def _means(rows: Sequence[Standings]) -> str:
-    """The means of several rows, in one line; empty of one."""
     if len(rows) < 2 or len(rows[0].all) < 2:
         return ""
     first, *others = (each.name for each in rows[0].all)
@@ -75,7 +73,6 @@ def _means(rows: Sequence[Standings]) -> str:
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table for a Markdown document."""
     told = ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in (head, *rows)]
     return [told[0], "|" + "---|" * len(head), *told[1:]]
 
@@ -113,7 +110,6 @@ def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
 
 
 def csv_text(found: Comparison) -> str:
-    """A line for each row and contender, under the names of its columns."""
     rows = [_figures(row, standing, found) for row in found.standings for standing in row.all]
     told = io.StringIO()
     writer = csv.writer(told, lineterminator="\n")

@@ -58,10 +58,7 @@ class ByLoad:
 
 
 def named(name: str) -> Context:
-    """The context function of a policy: "load", or "module:Class", which is made without arguments.
-
-    UsageError: there is none of that name.
-    """
+    """A policy's context: "load", or "module:Class", called without arguments; else UsageError."""
     if name == "load":
         return ByLoad()
     module, colon, own = name.partition(":")

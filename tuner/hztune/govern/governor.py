@@ -47,8 +47,6 @@ class Action(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What a stretch of one setting showed."""
-
     cost: float  # CPUs, with memory at its price; for each request a second where they are counted
     figure: float | None  # more is better
 
@@ -232,7 +230,6 @@ class Governor:
         return Epoch(cost, figure)
 
     def _judge(self, now: _Open, trial: _Trial) -> None:
-        """Enters a pair, and says what was expected and what came."""
         context, arm = now.context, trial.challenger
         best = self._learner.best(context)
         expected = self._learner.belief(context, arm)

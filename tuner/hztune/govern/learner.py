@@ -68,7 +68,6 @@ class Contest:
     losses: list[float] = field(default_factory=list)  # of the figure, above 0: it is worse
 
     def loses(self, most_loss: float) -> bool:
-        """Whether it seems to lose more of the figure than it may."""
         return bool(self.losses) and median(self.losses) > most_loss
 
     def interval(self) -> tuple[float, float]:
@@ -110,7 +109,6 @@ class Learner:
         return self._best.get(context, AT_START)
 
     def comparison(self, context: str, arm: int) -> Contest:
-        """What has been seen of an arm beside the best known one."""
         key = context, arm
         if key not in self._running:
             rank = self._ranks.setdefault(context, len(self._ranks))
@@ -144,10 +142,7 @@ class Learner:
         return None if chosen is None else others[chosen]
 
     def favoured(self, context: str) -> int:
-        """The arm to use between trials: the best known one, or what is very likely to be better.
-
-        What is not proved is used only as long as it seems so, and nothing is claimed of it.
-        """
+        """The arm to use between trials: the best known, or one likely to be better, not proved."""
         best = self.best(context)
         likely = [
             (belief.mean, arm)

@@ -72,7 +72,6 @@ def _labels(**named: str) -> str:
 
 
 def all_processes() -> Iterator[Statistics]:
-    """What every process of this user tells that takes requests."""
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         yield from filter(None, pool.map(_told_by, Path("/proc").iterdir()))
 

@@ -37,8 +37,6 @@ class Observation:
 
 
 class Watched:
-    """A process, read at each look."""
-
     def __init__(self, pid: int, source: FigureSource) -> None:
         self._pid, self._source = pid, source
         self._trimmed_s = 0.0

@@ -81,10 +81,7 @@ class Levers:
         return cls(process, main.allocator, start, full, address)
 
     def hold(self, arm: str) -> str:
-        """Sets an arm, or only renews its lease; returns why to let go, "" where there is nothing.
-
-        A lease that had ended, as nobody renewed it for so long, begins again.
-        """
+        """Sets an arm or renews its lease, anew if that had ended; returns why to let go, or ""."""
         settings = {} if arm == self.in_effect else self.arms[arm]
         told = {name: str(value) for name, value in settings.items()}
         found = channel.govern(self.process, self.token, LEASE_S, told)

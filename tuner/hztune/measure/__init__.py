@@ -19,8 +19,6 @@ MakePart = Callable[[Sink], "Executor"]  # makes the executor of one workload
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Where the time of a study went."""
-
     measured_s: float = 0.0  # seconds in counted parts of turns or runs, disturbed ones included
     warmup_s: float = 0.0  # Seconds of warm-up, and of the skipped start of each turn
     wall_s: float = 0.0  # seconds inside `measure`, from call to return
@@ -94,8 +92,6 @@ class Executor(Protocol):
 
 @dataclass
 class Around(Executor):
-    """An executor around another one: a class derived from it says what `measure` does."""
-
     inner: Executor
 
     @property
@@ -135,11 +131,7 @@ class Remembered(Around):
 
 
 class SeveralExecutor(Executor):
-    """Measures every block on several workloads, the same arms everywhere.
-
-    What is compared stays what it was, arms measured at the same moment on the same workload; only
-    their ratios are joined afterwards (see `blocks.joined` and `stats.ratios.pair_ratio`).
-    """
+    """Measures a block on several workloads; only ratios are joined (`stats.ratios.pair_ratio`)."""
 
     def __init__(self, parts: Sequence[tuple[str, MakePart]], sink: Sink | None = None) -> None:
         self._names = [name for name, _ in parts]
@@ -174,8 +166,6 @@ class SeveralExecutor(Executor):
 
 @dataclass
 class WorkloadSink(Sink):
-    """A sink that says which of several workloads its blocks are on."""
-
     sink: Sink
     workload: str
     part: int = 0

@@ -83,7 +83,6 @@ Met = Callable[[int, int], "AbstractContextManager[object]"]
 
 
 def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
-    """Lets units begin without looking at them."""
     return nullcontext()
 
 
@@ -92,7 +91,6 @@ class AlternateExecutor(RunExecutor):
     reading = NumberReading()  # how a run's speed is read
 
     def fits(self, arms: int) -> bool:
-        """Whether so many can live at once, as far as the control's memory tells."""
         most_kb = MEMORY_SHARE * self.memory_mb * 1024
         return not self.memory_mb or arms * self.control_kb <= most_kb
 
@@ -130,7 +128,6 @@ class AlternateExecutor(RunExecutor):
         limit_s: float | None = None,
         met: Met = nothing_met,
     ) -> list[tuple[int, Run]]:
-        """Runs each arm that is not at fault between the user's commands."""
         seed, units, found = rng.randrange(SEEDS), dict[int, Unit](), list[tuple[int, Run]]()
         limit_s = limit_s or self.limit_s()
         with ExitStack() as stack:
@@ -266,7 +263,6 @@ def _run(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path | 
 
 
 _AS_TOLD = ("position", "start_ns", "turns", "awake", "beside", "threads")
-"""Fields of a run that hz-alternate tells by the same names."""
 
 
 class _Playing:
@@ -292,16 +288,12 @@ class _Playing:
         return self._watcher
 
     def serve(self) -> str:
-        """Waits until it answers; returns what to tell hz-alternate."""
         self._fault = answers(self.unit.program, self.unit.base, self._has_ended, self._pid)
         self._before = _thread_cpu_ns(self._pid)
         return "drop" if self._fault else "ready"
 
     def rest(self) -> str:
-        """Its loads have ended: notes what its threads worked; returns what to tell hz-alternate.
-
-        Where a load failed, the server may be about to end: that is then what is to be told.
-        """
+        """Notes what its threads worked, once a server whose load failed has had time to end."""
         if any(one.fault is not None and one.fault.status != "hang" for one in self.loads):
             deadline = time.monotonic() + LAST_WORDS_S
             while not self._has_ended(_PAUSE_S) and time.monotonic() < deadline:
@@ -310,10 +302,7 @@ class _Playing:
         return "on"
 
     def runs(self, event: Mapping[str, Any]) -> Iterator[Run]:
-        """Yields the runs of the unit once the server has ended; one, where it never served.
-
-        How long the load's first thread wanted a CPU says nothing: the server had it meanwhile.
-        """
+        """Yields its runs; a load's wait for a CPU says nothing, as the server had it meanwhile."""
         stderr, program = event["stderr"], self.unit.program
         told = report_of(program, (event["result"] or "").encode(), stderr)
         run = run_of(told, self.seen(), "", stderr)

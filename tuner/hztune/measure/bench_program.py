@@ -23,7 +23,6 @@ def bench_program(
     rss_limit_mb: int = 0,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Program:
-    """A built-in workload as a program, for those that turns cannot measure."""
     words = spec.command(seed=0)
     at = words.index("--seed")
     if spec.rest is not None:
@@ -54,7 +53,6 @@ def object_in(text: str | None) -> dict[str, Any]:
 
 
 def _counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The counters of hz-bench, and facts of its counted window and of its rest."""
     result = object_in(stdout)
     facts = {name: result[name] for name in ("ops", "minor_faults")}
     if rest := result.get("rss_idle_kb"):

@@ -1,12 +1,11 @@
 """Blocks that are measured elsewhere: on the workers of a Dask cluster, one at a time on each.
 
-A block needs nothing but its `Job`, can be measured again, and its result is a value. So the engine
-may start it anywhere, and again where a worker was lost; the study itself stays in one process. All
-that proves is measured on workers of one kind of machine, which the profile names; the search may
-use all. A worker needs hztune and the allocators installed; it measures built-in workloads, and a
-program only where it was started with that program's path in HZTUNE_ALLOW (several with colons),
-and without any shell command: who reaches the scheduler could otherwise run anything, as far as
-hztune's own jobs go.
+A block needs nothing but its `Job` and can be measured again, so it may start anywhere, and again
+where a worker was lost. All that proves is measured on workers of one kind of machine, which the
+profile names; the search may use all. A worker needs hztune and the allocators installed. It
+measures built-in workloads, and a program only where it was started with that program's path in
+HZTUNE_ALLOW (several with colons), and without any shell command: jobs of hztune could otherwise
+run anything for whoever reaches the scheduler.
 """
 
 from __future__ import annotations
@@ -136,8 +135,6 @@ def measured(job: Job) -> Answered:
 
 
 class ClusterExecutor(Executor):
-    """Measures a study's blocks on a cluster; what comes back goes to the sink at once."""
-
     def __init__(
         self, client: Client, target: Target, control: Arm, sink: Sink, machine: Machine
     ) -> None:

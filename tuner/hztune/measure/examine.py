@@ -108,10 +108,7 @@ class Tryout:
         self._left, self._run_s = 0, 0.0
 
     def finding(self) -> Finding:
-        """Runs the control alone, then two copies by turns, and judges what they show.
-
-        What a moment's disturbance may have brought about must be seen twice, where there is time.
-        """
+        """Judges a run alone and two copies; what may be chance must show twice, if time allows."""
         found = self._seen_once()
         if found.may_be_chance and self._has_time(_AGAIN_SHARE, self._run_s):
             found = self._seen_once()
@@ -175,7 +172,6 @@ class Tryout:
         return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
     def _once(self) -> tuple[Run | None, Fault | None]:
-        """Runs the control once; returns what it showed, or why it does not count."""
         runs, fault = self.turns.try_out(self.control, 1)
         return (runs[0], None) if runs and fault is None else (None, fault)
 

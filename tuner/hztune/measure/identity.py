@@ -36,15 +36,10 @@ def user_settings() -> dict[str, str]:
 
 
 class AllocatorIdentity:
-    """Prepares the processes of arms, and judges what they showed."""
-
     def __init__(
         self, command: str = "", inside: Iterable[Installed] = (), *, seen: bool = True
     ) -> None:
-        """Takes the program that is run, if it is one, and the allocators inside it.
-
-        `seen`: whether processes will be looked at; where none is, a probe speaks for them.
-        """
+        """`seen`: whether processes will be looked at; where none is, a probe speaks for them."""
         path = shutil.which(command)
         self._program, self._is_seen = Path(path) if path else None, seen
         self._user = user_settings()
@@ -66,10 +61,7 @@ class AllocatorIdentity:
         return None  # installed allocators are preloaded
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
-        """Compares the library and the variables that a process has with what it was given.
-
-        A wrapper may change them on the way to the program, and the program for its children.
-        """
+        """Compares a process's library and variables with those given; wrappers may change them."""
         given = self._prepared.get(arm, self._user)
         if arm.allocator == UNCHANGED_PROGRAM or isinstance(given, Fault):
             return None
@@ -139,7 +131,6 @@ def _same(one: Path | str, other: Path | str) -> bool:
 
 
 def confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:
-    """Returns in what the configuration that a process confirmed is not the one asked for."""
     try:
         answers = adapter.confirmed(stderr)
         if answers is None:

@@ -1,8 +1,7 @@
 """Which allocators are inside a program: those of its file, and of what it loads while it runs.
 
-The second are seen in a run of the unchanged program, in which every one of them is asked to speak:
-so their versions and what the program itself gives them are known, too. That run is as good a
-warm-up as any other.
+The second are seen in a run of the unchanged program, in which each of them is asked to speak: so
+their versions are known, too, and what the program itself gives them. The run is a warm-up, too.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ def of_file(program: Program) -> tuple[Installed, ...]:
 
 
 def of_run(program: Program, most_s: float = math.inf) -> tuple[Installed, ...]:
-    """What is inside a program and answers, each name once; the program is run.
-
-    It is ended after `most_s`, when it has been seen enough: allocators speak when they start, and
-    a server's load is told to end anyway.
-    """
+    """What answers inside a program, run for `most_s` at most: allocators speak at the start."""
     asked = [*_USUAL, *(part.name for part in of_file(program))]
     if program.service is None:
         program = replace(program, timeout_s=min(program.timeout_s, most_s))
@@ -98,7 +93,6 @@ def _file_of(part: Installed) -> elf.Elf:
 
 
 def _files(program: Program) -> tuple[Path, ...]:
-    """The file that is executed, and those that its loader finds for it."""
     file = loaded_program.inspect(program.argv[0]).program
     return (file, *loaded_program.libraries(file))
 

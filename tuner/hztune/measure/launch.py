@@ -62,8 +62,6 @@ _VERSION_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is run, alone or beside others."""
-
     program: Program  # what to run, in its place; its limit of memory is the unit's
     # the environment of hztune's own programs, and of what stands around the program
     base: Mapping[str, str]
@@ -82,7 +80,6 @@ class Unit:
         return [*words, "--", *program.command(self.seed)]
 
     def overtime(self, stderr: str = "") -> Fault:
-        """Why a run that was ended for its length does not count, and whether --timeout helps."""
         why = _with_last_line(f"it did not end within {self.limit_s:.3g} s", stderr)
         more = "; --timeout gives a run more, in a study up to --budget"
         return Fault("hang", why + (more if self.limit_s >= self.program.timeout_s else ""))
@@ -159,11 +156,7 @@ def launched(
     keep_stdout: bool = False,
     takes_lines: bool = False,
 ) -> Iterator[Launch]:
-    """Runs a program for as long as the context lasts, and `more_s` beyond its limit at most.
-
-    `timer` has the words that time a command which stands behind them as one. Without `takes_lines`
-    its stdin is empty.
-    """
+    """Runs a program, `more_s` beyond its limit at most; `timer` takes the command as one word."""
     unit = replace(unit, limit_s=unit.limit_s + more_s)
     own = [Path(timer[0]).resolve()] if timer else []
     report = os.memfd_create("hz-launch")
@@ -194,11 +187,7 @@ def launched(
 
 
 def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) -> Run:
-    """A run from what hz-launch reports of it, what was seen, and what it printed.
-
-    hz-launch does not know in which order symbols are found, but it sees the library of programs
-    that are over before this process has looked.
-    """
+    """A run; where it ended before it was looked at, its library is hz-launch's guess."""
     if (word := told["status"]) in _ENDINGS:
         fault = _ENDINGS[word]
     else:
@@ -325,7 +314,7 @@ def rest_once(unit: Unit) -> Run:
 def _follow(
     child: process.Child, plan: RestPlan, watch: MemoryWatch, stall_s: float
 ) -> tuple[str, Fault | None]:
-    """Reads what a program prints, and lets it rest; returns the rest of it, and what is wrong."""
+    """Lets a program rest whenever it says so; returns what else it printed, and what is wrong."""
     says, printed, size = re.compile(plan.says), list[str](), 0
     try:
         for line in child.lines(stall_s):

@@ -61,11 +61,7 @@ _NETWORK_TRIAL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number that a run prints, as its rate.
-
-    The last one that the expression's first group matches; or what a shell command prints, which
-    reads the run's stdout.
-    """
+    """The rate of a run: the last match of the regex's group, or what the command prints."""
 
     regex: str = ""
     command: str = ""
@@ -296,7 +292,6 @@ _DEFAULTS = {
 
 
 def called(measure: Measure, *, maximize: bool = False) -> Program:
-    """A function of the user's in the place of a program."""
     if not callable(measure):
         raise UsageError(f"measure is {measure!r}; give a function that takes an environment")
     own = getattr(measure, "__qualname__", type(measure).__qualname__)
@@ -356,7 +351,6 @@ def _metric(regex: str, command: str, *, lower: bool) -> Metric | None:
 
 
 def _service(options: Mapping[str, Any]) -> Service | None:
-    """How a server is used, if there is one: server and load meet, and it is seen to answer."""
     server, load, ready = (str(options[name]) for name in ("server", "load", "ready"))
     port, rests = options["ready_port"], options["rests"]
     if port is not None:
@@ -419,7 +413,6 @@ def placeholders(*texts: str) -> set[str]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """A command with the values of one run in it, by name."""
     return _PLACED.sub(lambda found: values[found[1]], text)
 
 

@@ -34,7 +34,6 @@ _serial = itertools.count()
 
 
 def is_out_of_memory(quota: Quota | None, groups: Iterable[Path]) -> bool:
-    """Whether the kernel ended a program in a container for want of memory."""
     if quota is None or quota.memory_kb is None:
         return False
     counts = [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
@@ -43,10 +42,7 @@ def is_out_of_memory(quota: Quota | None, groups: Iterable[Path]) -> bool:
 
 @contextmanager
 def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[tuple[Path, ...]]:
-    """Makes a group in each hierarchy that holds a limit, for as long as the block lasts.
-
-    `root` stands for / in tests. UsageError: there is no right to make one.
-    """
+    """Makes a group in each hierarchy that holds a limit; UsageError: this process may not."""
     groups = () if quota is None else _made(quota, root)
     try:
         yield groups
@@ -57,10 +53,7 @@ def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[tuple[Path,
 
 @contextmanager
 def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
-    """Makes a group whose processes can be frozen, for as long as the block lasts.
-
-    It stands in this process's own group, whose limits hold in it, too. None: not permitted here.
-    """
+    """Makes a group that can be frozen, inside this process's group; None: not permitted here."""
     group, mounts = None, (root / _MOUNT, root / _MOUNT / "unified")
     for mount in mounts:
         own = mount / _own_group(root, "")
@@ -146,7 +139,6 @@ def _own_group(root: Path, controller: str) -> str:
 
 
 def _upwards(mount: Path, group: str) -> Iterator[Path]:
-    """Yields a group's folder and those above it, as far as the hierarchy shows them."""
     own = mount / group
     for folder in (own, *own.parents):
         if folder.is_relative_to(mount) and folder.is_dir():

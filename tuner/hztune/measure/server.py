@@ -4,11 +4,10 @@ The load runs beside the server without the candidate's variables; its time, or 
 the measurement. Whatever ends the run, the load and the whole tree of the server end with it.
 
 By runs one server lives at a time, so that it may always use the same port. Else each copy has a
-free port `{port}` and a scratch directory `{dir}` for itself: so what one leaves behind (files,
-connections that the kernel has not forgotten) is not there for the next one, and two may live at
-once. By turns server and load are one unit, which hz-alternate lets go on and stand
-still; the server's start is not counted, nor is its rest after the load. The load's report comes
-first, the server's when all units are done: only then is known whether a run counts.
+free port `{port}` and a scratch directory `{dir}`: two may live at once, and none finds what the
+one before left behind (files, connections that the kernel has not forgotten). By turns hz-alternate
+lets server and load go on and stand still together; the server's start and its rest after the load
+are not counted. The server's report comes last; without it, no run counts.
 """
 
 from __future__ import annotations
@@ -89,10 +88,7 @@ def serve_once(
     use: Use | None = None,
     most_s: float = 0.0,
 ) -> Run:
-    """Runs a server in its place, and its load, or what is done with it instead (`use`).
-
-    `most_s`: What `use` takes. HztuneError: something answers on the server's port before.
-    """
+    """Runs a server with its load, or `use`, which takes `most_s`; HztuneError: port in use."""
     service = _service(unit.program)
     if service.port and _listens(service.port):
         raise HztuneError(
@@ -113,7 +109,6 @@ def serve_once(
 
 
 def run_once(unit: Unit, rest: RestPlan | None = None) -> Run:
-    """Runs a program between its hooks, a server with its load, and what passed meanwhile."""
     with with_port_and_dir(unit.program) as program:
         unit = replace(unit, program=program)
         hook("--prepare", program.prepare, unit.base)

@@ -50,7 +50,6 @@ class Tempo:
     round_ms: float = 0.0  # a round, about, with which each turn ends; 0: turns end anywhere
 
     def block_s(self, rounds: int) -> float:
-        """The seconds that an arm works in a block, its warm-up included."""
         turn_ms = max(self.turn_ms, self.round_ms)
         return (rounds * turn_ms + max(self.warmup_ms, self.round_ms)) * 1e-3
 
@@ -144,7 +143,6 @@ class TurnExecutor(BlockExecutor):
         return [*words, "--", *self.spec.command(rng.randrange(SEEDS))]
 
     def _end(self, part: Part, event: Mapping[str, Any]) -> None:
-        """Takes what a process said when it ended; without a result, or in one, it may be wrong."""
         result = object_in(event.get("result"))
         known = {"ops": result.get("ops"), "minor_faults": event.get("minor_faults")}
         part.facts = {name: value for name, value in known.items() if value is not None}

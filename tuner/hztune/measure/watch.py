@@ -51,7 +51,6 @@ _READ_FOR_S = 0.25  # most seconds of it
 
 @contextmanager
 def alongside(follow: Callable[[Event], object], name: str) -> Iterator[None]:
-    """Runs a function in a thread until the event is set, when the block has ended."""
     ended = Event()
     thread = Thread(target=follow, args=(ended,), name=name, daemon=True)
     thread.start()
@@ -79,8 +78,6 @@ def visiting(
 
 
 class Watcher:
-    """What was seen of one run."""
-
     def __init__(self, look: Look, helpers: Collection[Path] = ()) -> None:
         """Takes what judges each process but those of hztune's own `helpers` in the tree."""
         self._look, self._helpers = look, {*helpers}
@@ -137,12 +134,10 @@ class Holdings:
         self._of: dict[int, set[Held]] = {}
 
     def shared(self) -> list[str]:
-        """What more than one copy holds, in words."""
         count = Counter(one for held in self._of.values() for one in held)
         return sorted({what for (what, _), copies in count.items() if copies > 1})
 
     def watching(self, copy: int, root: int) -> AbstractContextManager[None]:
-        """Looks at the tree below a process for as long as the block lasts."""
         held = self._of.setdefault(copy, set())
         return visiting(root, lambda pid: held.update(_held(pid)), _HOLDINGS_S, 1.0, _HOLDINGS_S)
 
@@ -157,7 +152,6 @@ def port_in_words(port: int) -> str:
 
 
 def _held(pid: int) -> Iterator[Held]:
-    """Yields what a process holds, as far as it may be looked at."""
     folder, sockets = Path("/proc", str(pid), "fd"), set()
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -220,8 +214,6 @@ def tree_memory(launcher: int) -> tuple[int, int]:
 
 
 class MemoryWatch:
-    """Follows one run: its curve, and its rounds of load and rest."""
-
     def __init__(self, launcher: int, plan: RestPlan) -> None:
         """Begins now; the process has just been started."""
         self._launcher, self._plan = launcher, plan
@@ -270,7 +262,6 @@ class MemoryWatch:
         return Rested(speed, tuple(points), tuple(self.rounds))
 
     def _follow(self, ended: Event) -> None:
-        """Reads again and again; when there are many points, every second one goes."""
         least_s = pause_s = _PAUSE_S
         while not ended.wait(pause_s):
             began_s = time.monotonic()

@@ -70,8 +70,6 @@ TurnPlace = tuple[int, int, int]  # the round of a turn, its position in it, and
 
 
 class BlockExecutor(Executor):
-    """Measures blocks; a class derived from it says in which manner."""
-
     def __init__(
         self, sink: Sink | None = None, *, seed: int, identity: AllocatorIdentity | None = None
     ) -> None:
@@ -176,10 +174,7 @@ class RunExecutor(BlockExecutor):
         return min(self.program.timeout_s, usual_s)
 
     def cost(self, arms: int, rounds: int) -> float:
-        """The wall seconds expected for a block, from what runs have taken, repeated ones included.
-
-        Before the first block an uncounted run tells; without one, it is a second for each.
-        """
+        """From what runs have taken, repeated ones included; at first from an uncounted run."""
         if self.hangs is not None:
             return 0.0
         return arms * rounds * (median(self._planned_s) if self._planned_s else self.first_s)
@@ -248,7 +243,6 @@ class RunExecutor(BlockExecutor):
         self, index: int, part: Part, run: Run, place: TurnPlace, rate: float, evidence: Evidence,
         disturbed: str = "",
     ) -> None:  # fmt: skip
-        """Takes a run that counts, and puts it into the sink."""
         counted_ns = max(1, round(run.wall_s * 1e9))
         turn = Turn(*place, counted_ns, rate * counted_ns * 1e-9, disturbed)
         counts = self.program.counts
@@ -322,7 +316,6 @@ class RunExecutor(BlockExecutor):
         return self._noted(part, run_once(unit, program.rest if counts else None))
 
     def _uncounted(self, parts: list[Part], rng: random.Random) -> Run:
-        """Runs the first arm that can run, and enters nothing."""
         for part in parts:
             if part.fault is None:
                 return self._run(part, rng.randrange(SEEDS), rng)
@@ -365,7 +358,6 @@ class CallExecutor(RunExecutor):
         )  # fmt: skip
 
     def _called(self, environment: dict[str, str]) -> float | Fault:
-        """What the function returned, if that is a measurement."""
         assert self.program.call is not None
         own_pid, self._raised = os.getpid(), None
         try:

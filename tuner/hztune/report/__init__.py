@@ -77,7 +77,6 @@ def templates() -> Environment:
 
 
 def _fitted(text: str, room: float, beside: str | None) -> str:
-    """A label, cut where there is no room for it beside a note."""
     letters = int(room / charts.CHARACTER - (len(beside) + 2 if beside is not None else 0))
     return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 

@@ -1,7 +1,4 @@
-"""The search of a study as an Optuna storage, for optuna-dashboard: also while it is running.
-
-Only what has been measured is read, so that workers are not disturbed.
-"""
+"""The search of a study as an Optuna storage, for optuna-dashboard; it only reads the samples."""
 
 from __future__ import annotations
 

@@ -72,18 +72,15 @@ def factor_words(before: float, after: float) -> str:
 
 
 def memory_words(ratio: float, of: MemoryKind = "rss") -> str:
-    """A ratio of memory in words: "29 % less peak memory"."""
     word = "less" if ratio < 1.0 else "more"
     return f"{100.0 * abs(ratio - 1.0):.0f}\u00a0% {word} {MEMORIES[of]}"
 
 
 def size_words(kb: float) -> str:
-    """An amount of memory: "31.4 MiB"."""
     return f"{kb:.0f}\u00a0KiB" if abs(kb) < 1024 else f"{kb / 1024:.1f}\u00a0MiB"
 
 
 def short_ratio(shown: Interval | None) -> str:
-    """A ratio with its interval to two digits; "-" where there is none."""
     return "-" if shown is None else "{:.2f}x [{:.2f}, {:.2f}]".format(*shown.ratio)
 
 

@@ -61,10 +61,7 @@ class Kept:
 
 
 def profiles_in(folder: str | Path) -> list[Kept]:
-    """The profiles of a folder, and of results directories in it, each with its command.
-
-    UsageError: it cannot be read, or there is none.
-    """
+    """The profiles of a folder, and of results directories in it; UsageError: there is none."""
     folder = Path(folder)
     try:
         names = sorted(os.listdir(folder))
@@ -108,8 +105,6 @@ def _kept(path: Path) -> Kept:
 
 
 class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/2"):
-    """One verification of a profile."""
-
     at: Created  # when it ended
     profile: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # see `profile_digest`
     label: _Sentence  # what the profile is for and what it sets
@@ -123,7 +118,6 @@ class Recheck(Schema, frozen=True, tag_field="schema", tag="hztune-check/2"):
 
     @property
     def words(self) -> str:
-        """In one line: when it ended, the ratio, the memory, the answer."""
         ratio = f"{self.found.text}, {self.pairs} pairs" if self.found else "too few pairs"
         memory = f", {self.rss_ratio:.2f}x the memory" if self.rss_ratio is not None else ""
         return f"{self.at[:10]} {self.at[11:16]}  {ratio}{memory}: {self.answer}"
@@ -175,10 +169,7 @@ def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
 
 
 def changes(before: Recheck, here: Mapping[str, str]) -> tuple[str, ...]:
-    """What is not as it was when a check was made: the machine, a library, a program.
-
-    `here`: see `surroundings`.
-    """
+    """What is not as it was at a check, a sentence each; `here`: see `surroundings`."""
     told = []
     for name, old in before.here.items():
         if name in here and here[name] != old:

@@ -27,7 +27,6 @@ class Reading:
 
     @property
     def evidence(self) -> str:
-        """How it is known: effective, requested or unknown."""
         if self.found is None:
             return "unknown"
         return "effective" if self.is_effective else "requested"
@@ -125,7 +124,6 @@ def _rows(
 
 
 def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, ...]:
-    """Another build of the library, and children that run on something else."""
     others = live.strangers(running.pid, running.provider)
     told = [insides.sentence(found)] if tuned.adapter.is_inside else []
     quota, limit = tuned.objective.quota, group_limit(str(running.pid))
