@@ -103,8 +103,6 @@ def front_file(number: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a study ended."""
-
     arm: Arm  # what the profile carries; the default unless a gain was proved (or interrupted)
     verdict: Verdict
     interval: Interval | None  # 95 %, of its log ratio to the default; None: not measured
@@ -158,5 +156,4 @@ def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
 
 
 def stored_form(value: Any) -> Any:
-    """A value as JSON holds it."""
     return msgspec.to_builtins(value, enc_hook=dict)  # of mappings that nothing can change

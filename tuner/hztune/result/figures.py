@@ -140,7 +140,6 @@ class Figures:
 
     @property
     def importance(self) -> dict[str, float]:
-        """How likely each knob has an effect, by the model of the search; empty: too few ran."""
         return likely_effects(self.ledger, self.result.profile.allocator.name, self.params)
 
     @property
@@ -167,7 +166,6 @@ class Figures:
         return len(turns), sum(bool(turn.disturbed) for turn in turns)
 
     def _reduced(self, config: Mapping[str, Value]) -> dict[str, Value]:
-        """Only what differs from a default."""
         return {
             name: value
             for name, value in config.items()

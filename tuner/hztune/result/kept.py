@@ -35,7 +35,6 @@ class Keeper:
 
     @property
     def words(self) -> str:
-        """What it keeps: "45.9 MiB and 2.0 MiB returned lazily"."""
         lazy = f" and {mib(1024 * self.lazy_kb)} returned lazily" if self.lazy_kb >= 1.0 else ""
         return f"{mib(1024 * self.kept_kb)}{lazy}"
 
@@ -88,7 +87,6 @@ def kept_memory(
 
 
 def keeper(seen: Sequence[Rested | None]) -> Keeper | None:
-    """What the processes of one arm keep; None: there are none."""
     known = [each for each in seen if each is not None]
     if not known:
         return None

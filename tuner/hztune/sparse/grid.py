@@ -128,10 +128,7 @@ Legal = Callable[[Params], Params | None]
 
 
 class Grid:
-    """Parameters with their levels, and what was worked out of their configurations.
-
-    `axes`: the parameters as the model sees them. `bare`: the row that changes nothing.
-    """
+    """Parameters with their levels; `bare` is the row that changes nothing."""
 
     def __init__(
         self,
@@ -141,8 +138,7 @@ class Grid:
     ) -> None:
         """Makes the grid; ValueError: a parameter has too many values, or no default among them.
 
-        `defaults`: the value of each that changes nothing. `legal`: makes of a configuration the
-        one that is meant; None: all are legal.
+        `legal`: makes of a configuration the one that is meant; None: all are legal.
         """
         self.space = dict(space)
         self.axes = tuple(axis_of(name, each, defaults) for name, each in space.items())
@@ -238,8 +234,6 @@ Variances = Callable[[FrozenTrial], Sequence[float]]
 
 
 class Told(NamedTuple):
-    """What a trial tells."""
-
     order: int  # where it stands in the order of blocks; without a block by its own number
     block: tuple[str, int]  # what tells its block from others; without one it stands alone
     values: list[float]  # of each objective; a first one that is slower than FAR is FAR
@@ -248,10 +242,7 @@ class Told(NamedTuple):
 
     @classmethod
     def of(cls, trial: FrozenTrial, variances: Variances | None) -> Told:
-        """What a trial tells.
-
-        `variances`: None: the attribute VARIANCE says them, one for each objective or one for all.
-        """
+        """`variances`: None: the attribute VARIANCE has them, for each objective or one for all."""
         told = trial.user_attrs
         block, kind = told.get(BLOCK, trial.number), "block" if BLOCK in told else "alone"
         stated = told.get(VARIANCE, _USUAL_VARIANCE) if variances is None else variances(trial)

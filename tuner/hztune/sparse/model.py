@@ -81,11 +81,9 @@ class SparseModel:
         *,
         is_control: bool = True,
     ) -> None:
-        """Fits the model.
+        """`levels`: each configuration once, shape (configurations, axes); each has a measurement.
 
-        `levels`: each configuration once, shape (configurations, axes); each has a measurement.
-        `is_control`: whether the configuration that changes nothing is what all are compared with;
-        else its distance to the control is estimated, too.
+        `is_control`: whether what changes nothing is the control; else that distance is estimated.
         """
         _one_thread()
         self.levels = levels
@@ -137,8 +135,7 @@ class SparseModel:
     def lead(self, best: int, others: Levels) -> tuple[Floats, Floats]:
         """How far a measured configuration is ahead of others, with standard errors.
 
-        Two of one block are known better beside each other than beside the control. `best`: its row
-        in `levels`. `others`: measured or not, shape (configurations, axes).
+        Two of one block are known better beside each other. `best`: row in `levels`; `others`: any.
         """
         places = {row: place for place, row in enumerate(map(tuple, self.levels.tolist()))}
         known = [places.get(row, -1) for row in map(tuple, others.tolist())]
@@ -273,8 +270,7 @@ class SparseModel:
 def _one_thread() -> None:
     """Makes numpy's linear algebra use one thread from now on.
 
-    For a hundred rows several are no faster, and where something else is running they wait for each
-    other: an inverse then takes 70 ms instead of 1.
+    Several are no faster for a hundred rows; beside other work an inverse takes 70 ms instead of 1.
     """
     threadpool_limits(limits=1, user_api="blas")
 
@@ -282,8 +278,7 @@ def _one_thread() -> None:
 def _square_root(covariance: Floats) -> Floats:
     """A matrix that times its transpose is the covariance; (size, size).
 
-    In one of thousands of studies LAPACK's eigenvalues of a finite matrix did not converge. Its
-    singular values are found by another way, and of a covariance are the same.
+    `eigh` fails in one study of thousands; the singular values of a covariance are the same.
     """
     try:
         values, vectors = np.linalg.eigh(covariance)

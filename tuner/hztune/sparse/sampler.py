@@ -1,14 +1,12 @@
 """A sampler for Optuna that looks for the few parameters that matter, in noisy blocks.
 
-A trial is one measurement of one configuration, so that a configuration that is measured again is
-another trial with the same parameters. Its value is the log ratio to the control (above 0 is
-better); the attribute BLOCK tells which trials were measured beside each other, with one control in
-common, and VARIANCE how noisy the value is. What to measure next is drawn by top-two Thompson
-sampling (Russo, Operations Research 68, 2020): one possible landscape is drawn from the model, and
-its best configuration is measured, be it new or not.
-
-With two objectives the landscape of each is drawn, and the best is sought in a random direction
-between them (Knowles, ParEGO, IEEE Trans. Evol. Comput. 10, 2006).
+A trial is one measurement of one configuration; measured again, it is another trial with the same
+parameters. Its value is the log ratio to the control (above 0 is better); the attribute BLOCK tells
+which trials were measured beside each other, with one control in common, and VARIANCE how noisy the
+value is. What to measure next is drawn by top-two Thompson sampling (Russo, Operations Research 68,
+2020): one possible landscape is drawn from the model, and its best configuration is measured, be it
+new or not. With two objectives the landscape of each is drawn, and the best is sought in a random
+direction between them (Knowles, ParEGO, IEEE Trans. Evol. Comput. 10, 2006).
 """
 
 from __future__ import annotations
@@ -51,10 +49,9 @@ _EXCESS_PRICE = 10.0  # log speed to promise for each log unit above the limit
 _SCREENED = 16  # changes of every parameter before the model alone decides
 
 _SCREENED_TOGETHER = 5
-"""Parameters that one configuration of the screening changes, but no more than half of all. Each
-measurement then tells of several parameters, and where the next one changes the others, each is
-compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
-"""
+"""Parameters that one configuration of the screening changes, at most half of all: each measurement
+tells of several, and each parameter is compared with as many that leave it alone (a factorial
+design; Box & Hunter, Technometrics 3, 1961)."""
 
 _LOST = -0.05
 """Log ratio below which, a standard error above what is predicted, a level is not screened: it is
@@ -111,13 +108,12 @@ class SparseSampler(BaseSampler):
         is_control: bool = True,
         space: Mapping[str, BaseDistribution] | None = None,
     ) -> None:
-        """Makes the sampler.
+        """`defaults`: the value of each parameter that changes nothing.
 
-        `defaults`: the value of each parameter that changes nothing. `legal`: makes of a proposal
-        the configuration that is meant, or None where it is not legal; None: all are. `variances`:
-        says how noisy the values of a trial are; None: its attribute VARIANCE does. `is_control`:
-        whether the defaults are what all is compared with. `space`: None: the parameters of the
-        study's trials.
+        `legal`: makes of a proposal the configuration that is meant, or None where it is not legal;
+        None: all are. `variances`: says how noisy the values of a trial are; None: its attribute
+        VARIANCE does. `is_control`: whether the defaults are what all is compared with. `space`:
+        None: the parameters of the study's trials.
         """
         self._defaults, self._seed = dict(defaults), seed
         self._legal, self._is_control, self._variances = legal, is_control, variances
@@ -193,9 +189,8 @@ class SparseSampler(BaseSampler):
     def outlook(self, study: Study, draws: int) -> Floats:
         """What new configurations may come to, those that `suggest` would choose from.
 
-        Their value in each of `draws` landscapes from the models, for the first objective less
-        PRICE for each changed parameter; shape (objectives, draws, configurations), without any
-        configuration while nothing was measured.
+        Values in `draws` landscapes, the first objective less PRICE for each changed parameter;
+        shape (objectives, draws, configurations); no configuration while nothing was measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials))
@@ -223,8 +218,7 @@ class SparseSampler(BaseSampler):
     def grid(self, study: Study) -> Grid:
         """The parameters of a study by now, and its configurations as rows.
 
-        ValueError: a parameter has more values than can be told apart, or no default; the study is
-        another one than before, or its objectives cannot be sought.
+        ValueError: as of `Grid`; the study is another one, or its objectives cannot be sought.
         """
         self._bind(study)
         grid, space = self._grid, self._space
@@ -237,7 +231,6 @@ class SparseSampler(BaseSampler):
         return grid
 
     def _bind(self, study: Study) -> None:
-        """Makes sure that all it is asked is about one study, whose objectives it can seek."""
         self._study = self._study or study.study_name
         if study.study_name != self._study:
             raise ValueError(
@@ -320,10 +313,7 @@ class SparseSampler(BaseSampler):
         return found
 
     def _telling(self, axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
-        """One of some levels, none of them the default: near it, at an end, or any; of words any.
-
-        Any of them, too, where none of those that are meant is among them.
-        """
+        """One of some levels, never the default: near it, at an end, or any; of words any."""
         if not levels:
             return UNCHANGED
         if not axis.is_ordered or axis.default is None:
@@ -443,7 +433,6 @@ class SparseSampler(BaseSampler):
         return [*found]
 
     def _random(self, axes: Sequence[Axis], rng: np.random.Generator, count: int) -> list[LevelRow]:
-        """Configurations that change one to _MOST_CHANGED parameters to any level."""
         found = []
         for _ in range(count):
             row = [UNCHANGED] * len(axes)
@@ -475,10 +464,7 @@ def _measurements(
 
 
 def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Floats:
-    """Two objectives as one: the worse one after a random weighting (Tchebycheff).
-
-    One draw in three looks at an end alone.
-    """
+    """Two objectives as one: the worse one after a random weighting (Tchebycheff), or one alone."""
     share = float(rng.choice([0.0, 1.0, *rng.random(4)]))
     spans = [max(1e-3, float(np.quantile(each, 0.98) - np.quantile(each, 0.5))) for each in drawn]
     best = [float(each.max()) for each in drawn]
@@ -489,10 +475,7 @@ def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Flo
 
 
 def _modelled(rows: Sequence[LevelRow]) -> list[LevelRow]:
-    """The configurations of the model, in the order of their first measurement.
-
-    Those that were measured most, and the newest: the best would be the lucky ones.
-    """
+    """Those measured most, and the newest, in order: the best would be the lucky ones."""
     times: dict[LevelRow, int] = {}
     for row in rows:
         times[row] = times.get(row, 0) + 1

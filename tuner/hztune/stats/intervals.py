@@ -87,10 +87,7 @@ def t_tail(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail: float, df: float) -> float:
-    """The t above which Student's t lies with probability `tail`, between 0 and 0.5.
-
-    `df`: at least 1; beyond 2000 the normal distribution stands in.
-    """
+    """The t that Student's t exceeds with probability `tail`, from 0 to 0.5; `df`: at least 1."""
     if df > _NEARLY_NORMAL_DF:
         return -normal_quantile(tail)
     low, high = 0.0, 4.0
@@ -162,7 +159,6 @@ class Interval:
 
     @property
     def has_zero(self) -> bool:
-        """Whether no effect at all is among the values that it holds."""
         return self.low <= 0.0 <= self.high
 
 

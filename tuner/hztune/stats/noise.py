@@ -178,15 +178,9 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
 
     The best of many noisy means is too good to be true; an empirical-Bayes estimate (Efron &
     Morris, J. Am. Stat. Assoc. 70, 1975) with the spread of true effects from the method of moments
-    (DerSimonian & Laird, Controlled Clinical Trials 7, 1986) takes most of that away.
-
-    Where several machines measured, the machine is a random effect: a candidate's gain differs from
-    machine to machine by a variance that `_apart` estimates, and what is estimated is the
-    gain on machines like these. With one machine it is the gain there.
-
-    The candidates of a block share its control: see `_without_control`.
-
-    `candidates`: The pairs of each candidate, at least one each, shape (candidates, pairs).
+    (DerSimonian & Laird, Controlled Clinical Trials 7, 1986) takes most of that away. Where several
+    machines measured, the machine is a random effect: what is estimated is the gain on machines
+    like these. `candidates`: the pairs of each, at least one; shape (candidates, pairs).
     """
     if len(candidates) == 0:
         return ()
@@ -208,9 +202,7 @@ def _apart(machines: Iterable[Sequence[Sequence[PairRatio]]], noise: Noise) -> f
     """Variance of a candidate's gain between machines, squared log units; 0 with one machine.
 
     The moment estimator of DerSimonian & Laird (Controlled Clinical Trials 7, 1986), its sums taken
-    over all candidates that several machines have measured: few machines say little about a single
-    one. The excess of the scatter of machines around each candidate's mean over what noise explains
-    is divided by how much each unit of variance would have added to it.
+    over all candidates that several machines measured: few machines say little about one alone.
     """
     several = [each for each in machines if len(each) > 1]
     if not several:
@@ -311,10 +303,9 @@ def _population(raw: NDArray[np.float64], variance: NDArray[np.float64]) -> tupl
 def pooled_mean(intervals: Sequence[Interval], alpha: float = 0.05) -> Interval:
     """Mean of the log ratios of independent comparisons, that is their geometric mean as a ratio.
 
-    The variance of the mean is the sum of the squared standard errors over the squared count; its
-    degrees of freedom follow Satterthwaite (Biometrics Bulletin 2, 1946). `intervals`: Student's at
-    the same `alpha` (see `fixed_interval`), each from two pairs or more; shape (comparisons,), not
-    empty.
+    The degrees of freedom follow Satterthwaite (Biometrics Bulletin 2, 1946). `intervals`:
+    Student's at the same `alpha` (see `fixed_interval`), each from two pairs or more; shape
+    (comparisons,), not empty.
     """
     df = np.array([one.pairs - 1 for one in intervals])
     critical = np.array([t_quantile(0.5 * alpha, each) for each in df.tolist()])
@@ -351,7 +342,6 @@ def two_states(values: Sequence[float]) -> float | None:
     least = max(2, math.ceil(_LEAST_SHARE * len(ordered)))
 
     def within(cut: int) -> float:
-        """Sum of squares inside the two groups."""
         parts = (ordered[:cut], ordered[cut:])
         return sum(pvariance(part) * len(part) for part in parts)
 

@@ -37,7 +37,6 @@ class Looks:
 
     @classmethod
     def due(cls, pairs: int, least: int, planned: int, *, is_last: bool = False) -> Looks:
-        """The looks that were due when there were so many pairs, none below `least`."""
         counts = [each for each in planned_looks(planned) if least <= each <= pairs]
         if is_last and pairs >= least and pairs not in counts:
             counts.append(pairs)
@@ -124,10 +123,7 @@ class Question:
         return bool(due) and replace(self, values=self.values[: max(due)]).is_futile()
 
     def claimed(self) -> Interval | None:
-        """The newest interval; should it reach zero, what it has in common with the proof's own.
-
-        Both cover at once, so what they have in common covers, too.
-        """
+        """The newest interval; if it holds 0, its overlap with the proof's: both cover at once."""
         newest = self.reported()
         if newest is None or not self.proved_by or newest.low > 0.0:
             return newest
@@ -140,13 +136,11 @@ class Question:
 
 
 def all_of(answers: Iterable[Answer]) -> Answer:
-    """The answer to questions that must all be yes."""
     found = {*answers}
     return "no" if "no" in found else "open" if "open" in found else "yes"
 
 
 def is_precise(interval: Interval) -> bool:
-    """Whether more pairs would hardly tell more of a proved gain."""
     return interval.half_width <= PRECISE * interval.estimate
 
 

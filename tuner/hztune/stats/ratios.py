@@ -85,10 +85,7 @@ def log_memory_ratio(
 def saving_ratio(
     reference: Outcome, candidate: Outcome, of: MemoryKind = "rss"
 ) -> PairRatio | None:
-    """What a pair saves of memory: above 0 the candidate takes less, which is better.
-
-    A process has one peak, and one end: nothing is known of what scatters within a pair.
-    """
+    """What a pair saves of memory, above 0 is better; one peak shows no scatter within a pair."""
     found = log_memory_ratio(reference, candidate, of)
     return None if found is None else PairRatio(-found, math.nan, 1)
 

@@ -27,7 +27,6 @@ def place_of(record: Path) -> Path:
 
 
 def write(record: Path, words: Sequence[str]) -> None:
-    """Keeps the command beside a record; no words at all are not kept."""
     if words:
         files.write_whole(place_of(record), shlex.join(words) + "\n", mode=0o600)
 

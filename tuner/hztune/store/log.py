@@ -145,10 +145,7 @@ def _text(text: str) -> str:
 
 
 class LocalStudy(rows.Sink):
-    """A study in its results directory, open for measuring by this process alone.
-
-    `ending` is what came out of it when it was opened; None: it had not ended.
-    """
+    """A study, open for this process alone; `ending`: what came out of it, None: not ended."""
 
     def __init__(
         self, folder: Path, identity: Mapping[str, str], machine: Machine, *, resume: bool = False
@@ -260,7 +257,6 @@ class LocalStudy(rows.Sink):
         self._sync()
 
     def replay(self) -> tuple[Block, ...]:
-        """Returns every complete block, in order, as it was measured."""
         found = Recording.of(self.path)
         return found.blocks if found else ()
 
@@ -288,7 +284,6 @@ def recording(folder: Path) -> Recording:
 
 
 def is_there(folder: Path) -> bool:
-    """Whether a results directory holds a study."""
     return (folder / SAMPLES).is_file()
 
 

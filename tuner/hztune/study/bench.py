@@ -1,7 +1,4 @@
-"""The workbench: where every phase of a study has its blocks measured, entered and reported.
-
-Its budget, which every phase asks, has a clock that tests can replace.
-"""
+"""The workbench: where every phase of a study has its blocks measured, entered and reported."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ class Budget:
 
     @classmethod
     def divided(cls, clock: Clock, seconds: float, *, panel: bool, program: bool) -> Budget:
-        """Divides a budget; the panel is there if its part is long enough."""
         panel_s, program_s = PANEL_SHARE * seconds * panel, PROGRAM_SHARE * seconds * program
         part = 1.0 - (panel_s + program_s) / seconds
         panel_s = panel_s if panel_s >= PANEL_LEAST_S else 0.0
@@ -84,7 +80,6 @@ class Budget:
         return self.total_s * share - self.elapsed()
 
     def allows(self, seconds: float, share: float = 1.0) -> bool:
-        """Whether something that takes `seconds` ends before `share` of the budget is used."""
         return seconds <= self.left(share)
 
 
@@ -170,8 +165,7 @@ class Workbench:
     ) -> Block:
         """Measures one block and enters it; `arms` begins with the control.
 
-        `executor`: None: that of the study. StoppedByUser: the user asked to stop. HztuneError: the
-        control keeps failing, so that nothing can be compared.
+        StoppedByUser: the user asked to stop. HztuneError: the control keeps failing.
         """
         if self.stop():
             raise StoppedByUser("stopped by the user")
@@ -183,8 +177,7 @@ class Workbench:
     def unanswered(self, inquiries: Sequence[Asked], until_s: float) -> list[Asked]:
         """Measures a block of each in rotation until all are answered, or have no time left.
 
-        `until_s`: second of the budget by which the last block ends. StoppedByUser, HztuneError: as
-        of `measure`.
+        `until_s`: second of the budget by which the last block ends. It raises what `measure` does.
         """
         late: list[Asked] = []
         while True:
@@ -239,7 +232,6 @@ class Workbench:
 
         But enough that warm-up keeps to its share, and above all no more than `most_s` seconds: few
         long blocks would leave the scatter between processes, and with it every interval, unknown.
-        `noise`: of a pair; None: all that is known of it by now.
         """
         if self.is_whole:
             return self.repeats()
@@ -249,7 +241,6 @@ class Workbench:
         return noise.best_rounds(start, each, min(self.least_rounds(), most), most)
 
     def most_rounds(self, arms: int, seconds: float) -> int:
-        """The most that fit into `seconds`; at least LEAST_ROUNDS, or 1 for whole programs."""
         start, each = self.costs()
         least = 1 if self.is_whole else LEAST_ROUNDS
         return max(least, min(MOST_ROUNDS, int((seconds / arms - start) / each)))
@@ -276,7 +267,6 @@ class Workbench:
         return start <= max(_LEAST_START_S, _FREE_START * each)
 
     def repeats(self) -> int:
-        """Runs of a whole program for one measurement: very short ones are taken together."""
         seconds = self.run_s()
         return 1 if seconds is None else max(1, min(_MOST_REPEATS, math.ceil(SHORT_S / seconds)))
 

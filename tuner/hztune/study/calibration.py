@@ -1,11 +1,9 @@
 """Calibration: the default against itself first; and how the time of a study is divided.
 
-A budget is one number of seconds. Some of it stands beside the phases: the panel's part, and that
-of the program behind a trace. The phases share the rest, one after another, and each ends by a
-share of it. What a phase leaves, the next one may use.
-
-Where a block takes long, shares alone would keep time back that nothing can use: so each phase has
-a least, too, and the leasts come before the shares.
+The phases share what the panel, and the program of a trace, leave of a budget. One after another
+ends by its share; what it leaves, the next one may use. Where a block takes long, shares alone
+would keep time back that nothing can use: so each phase has a least, too, and the leasts come
+before the shares.
 
 1. The least is LEAST_BLOCKS blocks of calibration, a block of LEAST_SLOTS candidates, and the fresh
    pairs that a claim needs, all as short as blocks can be. Where the default breaks a memory limit,
@@ -63,7 +61,6 @@ def claim_s(bench: Workbench) -> float:
 
 
 def latest_search(bench: Workbench) -> float:
-    """The share by which a search must end, so that there is time for the pairs of a claim."""
     return PROVED_BY - claim_s(bench) / bench.budget.total_s
 
 
@@ -71,8 +68,6 @@ SHORTER = ", and so would a shorter run"
 
 
 class TooLittleTime(OutOfTime):
-    """The budget holds no study; the text says which one would."""
-
     def __init__(self, parts: str, needed_s: float, left_s: float, enough_s: int, so: str) -> None:
         super().__init__(
             f"the budget is too small: {parts} take about {needed_s:.0f} s, and {left_s:.0f} s are "
@@ -100,7 +95,6 @@ def require_enough(bench: Workbench) -> None:
 
 
 def no_time_for_claim(bench: Workbench, subject: str = "a claim") -> str:
-    """What is told where something has no time left for a proof."""
     return (
         f"no time was left for the {bench.least_pairs} fresh pairs of {subject}; "
         f"--budget {enough_s(bench, claim_s(bench))}s would do"
@@ -118,7 +112,6 @@ def _calibrated(bench: Workbench) -> int:
 
 
 def _needed_s(bench: Workbench, blocks: int) -> float:
-    """Least seconds of what is left of a study with so many blocks of A/A pairs."""
     return (
         max(0, blocks - _calibrated(bench)) * _shortest_s(bench, COPIES)
         + _shortest_s(bench, 1 + LEAST_SLOTS)
@@ -186,8 +179,7 @@ def calibrate(
 ) -> None:
     """Measures the default against itself until `share` of the budget is used.
 
-    At least `least_blocks` are measured. `judge` is asked before each, and may raise. HztuneError:
-    the default does not run, or fails too often.
+    `judge` is asked before each block and may raise. HztuneError: the default fails too often.
     """
     most_s = bench.budget.total_s * share / USUAL_BLOCKS
     rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
@@ -223,8 +215,7 @@ def _refuse_failing(bench: Workbench) -> None:
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
     """What the study can see with `confirm_s` seconds of confirmation at error `alpha`.
 
-    The bench is told of it. A study that goes on says again what it said when it had just
-    calibrated, and keeps the noise floor by which it has begun to judge a finalist.
+    A study that goes on says what it said before, and keeps the noise floor that it judged by.
     """
     calibration = bench.ledger.own_blocks("aa")
     known = bench.ledger.until(calibration[-1]) if calibration else bench.ledger
@@ -245,7 +236,6 @@ def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
 
 
 def warnings_about(bench: Workbench, calibration: Calibration) -> list[str]:
-    """What to tell the user after the calibration, a sentence each; empty: nothing."""
     said = []
     seconds = bench.run_s() if bench.is_whole else None
     if seconds is not None and seconds < SHORT_S:

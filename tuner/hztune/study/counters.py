@@ -1,10 +1,8 @@
 """What an allocator did differently, counted: the default beside the tuned, pair by pair.
 
 Counters cover a whole process, and the faster process does more work in its time: so what happens
-again and again is told per operation, wherever the operations are known. Looked at are the pairs
-that claims rest on, on the machine that confirms: the default with itself, and the fresh pairs of
-each finalist. Elsewhere too few show what is usual. Pairs far from the others are told of, and
-counted all the same.
+again and again is told per operation, wherever the operations are known. Only pairs of the machine
+that confirms are looked at: elsewhere too few show what is usual.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ class CounterChange:
 
     @property
     def unit(self) -> str:
-        """To what its figures refer: "bytes per 1000 operations"."""
         of = "per process" if self.default_rate is None else "per 1000 operations"
         return f"bytes {of}" if self.counter.endswith("_bytes") else of
 

@@ -1,8 +1,7 @@
 """From what the search knows to what is proved: the shortest configuration, parameter by parameter.
 
 A finalist is a *chain*: configurations each of which adds one parameter to the one before it (or
-several, where one alone is of no use). The proof measures all of them side by side, and a profile
-ends at the last one that is proved to add something.
+several, where one alone is of no use). A profile ends at the last one proved to add something.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ def shortest(
     """The row that changes least and is within one standard error of `top` in each objective.
 
     The rule of Breiman, Friedman, Olshen & Stone (Classification and Regression Trees, 1984), with
-    the standard error of the difference: measured in the same blocks, two are known better beside
-    each other than each by itself. `top`: what promises most, or a member of a front. `slack`:
-    what may be lost of each objective in any case, log units.
+    the standard error of the difference, see `SparseModel.lead`. `slack`: what may be lost of each
+    objective in any case, log units.
     """
     row, known = proposer.level_row(top), proposer.known()
     measured = known.modelled
@@ -67,9 +65,8 @@ def shortest(
 def chain(proposer: Proposer, row: LevelRow, refused: Collection[LevelRow], *, most: int) -> Chain:
     """The chain that leads to `row`, the strongest parameter first, and what may be added to it.
 
-    `refused`: configurations of which the proof has failed; none stands alone. `most`:
-    configurations that there is time for. Defaults that are not what all is compared with come
-    first where they are better.
+    `refused`: configurations whose proof has failed; none stands alone. Defaults that are not what
+    all is compared with come first where they are better.
     """
     model = proposer.model()
     assert model is not None

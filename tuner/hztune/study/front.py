@@ -1,11 +1,7 @@
 """The plane of speed and memory: what is beaten in both, what covers most of it, what stands apart.
 
-A point is (log speed, log saving of peak memory) against the control, both better the greater; the
-control is at (0, 0). The search uses the plane on estimates, the confirmation on proofs.
-
-The search for a front: the same blocks, the same studies, with memory as a second objective. Blocks
-are longer: of memory no neighbour says anything, and one peak is as good as many. Proved at the end
-are configurations spread along the front as it is estimated.
+The search uses the plane on estimates, the confirmation on proofs. Blocks of the search for a front
+are longer: of memory no neighbour says anything, and one peak is as good as many.
 """
 
 from __future__ import annotations
@@ -49,7 +45,6 @@ P = TypeVar("P", bound=HasPoint)
 
 
 def dominates(one: Point, other: Point) -> bool:
-    """Whether `one` is nowhere worse than `other`, and somewhere better."""
     return one != other and one[0] >= other[0] and one[1] >= other[1]
 
 
@@ -72,8 +67,7 @@ def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CON
     Greedy hypervolume subset selection (Guerreiro, Fonseca & Paquete, Evol. Comput. 24, 2016) with
     the reference point a quarter of the range below the worst, so that five evenly spaced points
     weigh the same, the ends too (Ishibuchi, Imada, Setoguchi & Nojima, Evol. Comput. 26, 2018).
-    There are fewer than `most` where one more would add next to nothing. What `beyond` covers,
-    which is had anyway, does not count.
+    What `beyond` covers is had anyway, and does not count.
     """
     if not candidates:
         return []
@@ -146,7 +140,6 @@ class FrontGoal(FastestGoal):
 
 
 def compromises(search: Search) -> list[Compromise]:
-    """What is feasible and not refused, where its memory is known."""
     ledger, ranked = search.bench.ledger, search.ranked()
     known = [each for each in ranked if each.record.savings]
     saved = pool([each.record.savings for each in known], ledger.memory_noises())

@@ -83,7 +83,6 @@ class ArmRecord:
         return tuple(interval_of([pair.log_ratio for pair in pairs]) for pairs in self.each)
 
     def ratio_of(self, memory: MemoryKind) -> float | None:
-        """Its memory to the default's, the mean of all pairs; None: not known."""
         logs = self.peaks if memory == "rss" else self.kept
         return math.exp(sum(logs) / len(logs)) if logs else None
 
@@ -108,7 +107,6 @@ class ArmRecord:
 
     @property
     def feasible(self) -> bool:
-        """Whether it never failed and keeps the limit on average."""
         return bool(self.pairs) and max(self.violations.values()) <= 0.0
 
     def excess_end(self, scatter: float, among: int) -> float:
@@ -175,7 +173,6 @@ class Ledger:
 
     @property
     def seeks_kept(self) -> bool:
-        """Whether memory at rest is what is made less."""
         return self.max_loss is not None and self.max_loss.of_load
 
     def control_excess(self) -> float:
@@ -199,7 +196,6 @@ class Ledger:
             self._record(record, block, control, outcome)
 
     def _sorted(self, block: Block) -> Iterator[tuple[ArmRecord, Outcome, Outcome]]:
-        """Each pair of a block with where it belongs."""
         first, outcomes = block.control, block.outcomes[1:]
         if block.role == "aa":
             for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
@@ -240,10 +236,9 @@ class Ledger:
         return part_ratios(control, outcome)
 
     def _loss(self, record: ArmRecord) -> float:
-        """How far the worst workload is below what it may lose, even if it was lucky to seem so.
+        """How far the worst workload is below what it may lose, log units.
 
-        A configuration leaves the search for what it is shown to lose, not for one bad turn: so the
-        upper end of its 95 % interval counts.
+        The upper end of its 95 % interval counts: one bad turn takes no configuration out.
         """
         if self.max_loss is None or not record.each:
             return -1.0
@@ -275,7 +270,6 @@ class Ledger:
         return not self.machine or measured.machine == self.machine
 
     def own_blocks(self, role: Role | None = None) -> list[Block]:
-        """Every block of that machine, or those of one role, in order of time."""
         return [b for b in self.blocks if self.is_own(b) and (role is None or b.role == role)]
 
     @property
@@ -374,8 +368,6 @@ class Ledger:
         return max(_LEAST_SCATTER, math.sqrt(squares / df)) if df else _USUAL_SCATTER_SD
 
     def estimates(self) -> dict[str, Estimate]:
-        """The pooled estimate of every feasible configuration of the search, by the arm's key."""
-
         def pooled() -> dict[str, Estimate]:
             keys = [key for key, record in self.searched.items() if record.feasible]
             found = pool([self.searched[key].pairs for key in keys], self.noises())
@@ -404,7 +396,6 @@ def interval_of(pairs: Sequence[float]) -> Interval | None:
 
 
 def loss_words(ledger: Ledger, record: ArmRecord) -> str:
-    """Why an arm is refused for what it may lose: names the workload on which most is possible."""
     limit, each = ledger.max_loss, record.shares
     assert limit is not None and each  # or it was not refused for that
     ends = [-math.inf if interval is None else interval.low for interval in each]

@@ -1,7 +1,4 @@
-"""What a configuration must not exceed, written `1.10x` (of the default's) or `512M`.
-
-Peak memory and memory that is kept at rest may both have a limit, and speed what may be lost of it.
-"""
+"""What a configuration must not exceed of memory, as `1.10x` or `512M`, nor lose of speed."""
 
 from __future__ import annotations
 
@@ -125,7 +122,6 @@ class LossLimit:
 
 
 def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:
-    """The memory limits of a study as one, from their texts by name; None: there are none."""
     found: MemoryLimit | None = None
     memories: tuple[MemoryKind, ...] = ("kept", "rss")
     for memory in memories:

@@ -1,17 +1,15 @@
 """The panel: what a winner does to programs that it was not tuned for, and which step does it.
 
-Harm is found by pairs of the winner and the control. The test is one of non-inferiority: a loss
-within a margin is none. Harm is claimed only where the estimate is beyond the margin and the 95 %
-interval excludes "no difference"; a workload is safe where the interval excludes more than the
-margin; else nothing is said. A warning that might be noise teaches users to ignore all warnings.
-The intervals hold at every scheduled look together, see `stats.intervals`; what one look has shown
-stays shown.
+Pairs of the winner and the control are tested for non-inferiority: a loss within a margin is no
+harm. Harm is claimed only where the estimate is beyond the margin and the 95 % interval excludes
+"no difference"; a workload is safe where the interval excludes more than the margin; else nothing
+is said. A warning that might be noise teaches users to ignore all warnings. The intervals hold at
+every scheduled look together, see `stats.intervals`; what one look has shown stays shown.
 
 On a workload with harm, the shorter configurations of the proved chain are measured side by side:
 the step behind the longest one that does less than half of the harm is its cause. What the profile
 emits ends before that step, which is a proved gain by itself, unless the step is worth its place,
-or is the first; then it stays, and a line says what it does. All of it is a function of the ledger,
-so that an examination that was interrupted goes on with its next block.
+or is the first; then it stays, and a line says what it does.
 """
 
 from __future__ import annotations
@@ -92,11 +90,7 @@ class PanelExecutor(Around):
     rounds: int = _TURNS  # turns or runs of each process
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block; see `Executor.measure`.
-
-        Where the measuring itself fails, the block says so of every arm: the winner is proved, and
-        a strange workload that cannot be measured must not cost the study its answer.
-        """
+        """Where measuring itself fails, all arms count as failed: the study keeps its answer."""
         try:
             block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         except StoppedByUser:
@@ -181,7 +175,6 @@ def seen_in(
 
 
 def _pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
-    """The control and a configuration in each block that has both, if the control ran well."""
     ran = [block for block in blocks if block.control.ok]
     return [
         (block.control, outcome)
@@ -332,7 +325,6 @@ class Panel:
             left = left[: left.index(step)]
 
     def _seen(self, executor: PanelExecutor, steps: Sequence[Step], *, is_last: bool) -> Seen:
-        """What the last of some steps does on a workload, and which of them does it."""
         blocks, arm = self._blocks(executor), steps[-1].arm
         seen = seen_in(blocks, arm, executor.workload, executor.phrase, is_last=is_last)
         causes = [(harm, cause_of(harm, steps, blocks)) for harm in seen.harms]

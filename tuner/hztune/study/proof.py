@@ -1,12 +1,11 @@
 """The proof: fresh blocks of the default and a chain of configurations that no selection has seen.
 
-Every configuration of the chain adds something to the one before it. All are measured side by side.
-That the first one is better than the default is the claim of a study: its error is split over the
-finalists, the first may use half of it, the second a quarter, and so on, so that all attempts
-together claim a gain that is none in at most 0.8 % of studies (each claim is one-sided, the
-interval two-sided). Each further configuration is compared with the one before it, in the order in
-which they were chosen, up to the first that is not proved to add something: tests in a fixed
-sequence need no correction (Maurer, Hothorn & Lehmacher, 1995).
+All are measured side by side. That the first configuration is better than the default is the claim
+of a study: its error is split over the finalists, the first may use half of it, the second a
+quarter, and so on, so that all attempts together claim a gain that is none in at most 0.8 % of
+studies (each claim is one-sided, the interval two-sided). Each further configuration is compared
+with the one before it, in the order in which they were chosen, up to the first that is not proved
+to add something: tests in a fixed sequence need no correction (Maurer, Hothorn & Lehmacher, 1995).
 
 The members of a front are proved in the same way, each by itself, a block each by turns: beside
 several others a process would wait longer for its turns, and memory that ages meanwhile would make
@@ -80,7 +79,6 @@ class Step:
 
     @property
     def changes(self) -> dict[str, Value]:
-        """The same with their values, and the allocator where that is another one."""
         return changed(self.arm, self.before)
 
 
@@ -98,7 +96,6 @@ class Proof:
 
     @property
     def point(self) -> Point:
-        """Speed and saving of memory, as estimated; of a member that has both."""
         assert self.interval is not None and self.memory is not None
         return self.interval.estimate, -self.memory.estimate
 
@@ -108,7 +105,6 @@ class Proof:
 
     @property
     def proved_steps(self) -> tuple[Step, ...]:
-        """The steps up to `arm`; none where nothing is shown."""
         return tuple(step for step in self.steps if step.succeeded)
 
     @property
@@ -134,9 +130,8 @@ def prove(
 ) -> Proof:
     """Measures fresh blocks until the chain is decided, or `until` of the budget is used.
 
-    How many pairs there will be is known beforehand, from the time. Before that a proof succeeds
-    only at a scheduled look. It may be given up at other times: when a process fails, or when
-    nothing can be proved any more. `alpha`: two-sided error of the claim.
+    A proof succeeds only at scheduled looks. It may be given up at other times: when a process
+    fails, or when nothing can be proved any more. `alpha`: two-sided error of the claim.
     """
     attempt = _Attempt.of(bench, control, chain, alpha, until)
     if (ended := attempt.ended()) is not None:
@@ -153,10 +148,7 @@ def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: flo
 
 
 def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: float) -> list[Proof]:
-    """Measures fresh pairs until every member is settled or time is up; one proof for each.
-
-    Of the proved ones, those are "dominated" that another one dominates, see `front.unbeaten`.
-    """
+    """Measures fresh pairs until every member is settled or time is up; one proof for each."""
     plan = bench.ledger.plan_of(arms)
     if plan is None:
         rounds = _front_rounds(bench, len(arms))
@@ -178,7 +170,6 @@ def prove_front(bench: Workbench, control: Arm, arms: Sequence[Arm], until: floa
 
 
 def on_front(proofs: Sequence[Proof]) -> list[Proof]:
-    """The members that are proved and that none beats, the fastest first."""
     return unbeaten([proof for proof in proofs if proof.answer == "proved"])
 
 
@@ -186,18 +177,15 @@ def on_front(proofs: Sequence[Proof]) -> list[Proof]:
 
 
 def chain_rounds(bench: Workbench, arms: int) -> int:
-    """Rounds of each process of a proof: its time must hold PAIRS blocks."""
     return bench.rounds(1 + arms, bench.budget.total_s * PROOF_SHARE / PAIRS)
 
 
 def affordable_pairs(bench: Workbench, arms: int, until: float) -> int:
-    """Fresh blocks of the default and so many configurations for which there is time."""
     left_s = bench.budget.left(until)
     return max(0, int(left_s / bench.executor.cost(1 + arms, chain_rounds(bench, arms))))
 
 
 def _front_rounds(bench: Workbench, members: int) -> int:
-    """Rounds of each pair: the time of a front must hold PAIRS of every member."""
     return bench.rounds(2, bench.budget.total_s * FRONT_SHARE / (members * PAIRS))
 
 
@@ -343,14 +331,12 @@ class _Attempt:
         return [gain, Question(savings, looks, self.alpha, least=LEAST_SAVING)]
 
     def _against_control(self, arm: Arm, *, is_last: bool) -> Question:
-        """Whether an arm is better than the default, at the error of what is reported."""
         pairs = self._fresh(arm).log_ratios
         looks = Looks.due(len(pairs), self.bench.least_pairs, self.plan.pairs, is_last=is_last)
         prior = self.ledger.noise().spread(self.plan.rounds)
         return Question(pairs, looks, REPORTED_ERROR, prior=prior)
 
     def _fresh(self, arm: Arm) -> ArmRecord:
-        """What the blocks of this attempt say of one of its configurations."""
         return self.ledger.fresh(arm, self.chain[0])
 
     def proof(self, *, is_last: bool) -> Proof:
@@ -431,7 +417,6 @@ def changed(arm: Arm, before: Arm) -> dict[str, Value]:
 
 
 def difference(arm: Arm, before: Arm) -> str:
-    """The same in words."""
     if arm.allocator != before.allocator:
         return arm.text
     return " ".join(f"{name}={value}" for name, value in changed(arm, before).items())

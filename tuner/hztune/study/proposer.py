@@ -1,7 +1,5 @@
 """Proposing: every measurement of the search is a trial of an Optuna study, one an allocator.
 
-Samplers by name: the sparse one of hztune, Optuna's own, and the user's.
-
 A configuration that is measured again is another trial: so a trial never has to change, and the
 study of a search that goes on is made by telling it the blocks of its ledger. The parameters of a
 trial are the indices of its configuration: one for each dimension of the space.
@@ -74,11 +72,9 @@ class Proposer:
         is_control: bool = True,
         sampler: BaseSampler | None = None,
     ) -> None:
-        """Makes a study that knows nothing yet.
+        """`is_control`: whether the allocator's defaults are what all is compared with.
 
-        `objectives`: with MEMORY where a front is sought. `is_control`: whether the allocator's
-        defaults are what all is compared with. `sampler`: proposes what is new; None: the sparse
-        one, whose model judges in any case.
+        `sampler`: proposes what is new; None: the sparse one, whose model judges in any case.
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}
@@ -141,7 +137,6 @@ class Proposer:
         return arm
 
     def outlook(self) -> Floats:
-        """What new configurations may come to, see `SparseSampler.outlook`."""
         self._catch_up()
         return self.sampler.outlook(self.study, _DRAWS)
 
@@ -160,7 +155,6 @@ class Proposer:
         )
 
     def model(self, objective: str = SPEED) -> SparseModel | None:
-        """The model of an objective; None before anything was measured."""
         models = self.known().models
         return models[self._objectives.index(objective)] if models else None
 
@@ -172,7 +166,6 @@ class Proposer:
         return self._level_rows[arm.key]
 
     def arm(self, row: LevelRow) -> Arm | None:
-        """The arm of a row; None where it is not legal."""
         config = self._space.at(self.sampler.grid(self.study).params(row))
         return None if self.is_refused(config) else self._space.arm(config)
 
@@ -219,7 +212,6 @@ class Proposer:
         self.study.tell(trial, values, state=state)
 
     def _values(self, block: Block, outcome: Outcome) -> tuple[list[float] | None, dict[str, Any]]:
-        """What a trial is told; no values where the outcome has none."""
         if not outcome.ok:
             return None, {}
         speed = pair_ratio(block.control, outcome)
@@ -250,7 +242,6 @@ class Proposer:
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
-    """The indices of a dimension: whole numbers where neighbours are alike, else categories."""
     count = len(dimension.values)
     if dimension.is_ordered:
         return IntDistribution(0, count - 1)

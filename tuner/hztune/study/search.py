@@ -116,10 +116,7 @@ class FastestGoal:
 def prospects(
     space: AnySpace, ledger: Ledger, ranked: Sequence[Ranked], floor: float
 ) -> dict[str, float]:
-    """What each allocator in which a winner may still lie promises, log units above 0.
-
-    `ranked`: what may win, the most promising first. Less than `floor` is left out, or all of it.
-    """
+    """What each allocator that may still win promises, log units; `ranked`: the best first."""
     known = defaultdict(list)
     for one in ranked:
         known[one.record.arm.allocator].append(one.estimate)
@@ -174,9 +171,8 @@ class Search:
     def run(self, share: float, latest: float = 0.0) -> None:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
 
-        After LEAST_TRIALS, nothing new is tried where a block of proposals is not expected to add
-        the noise floor to the best. `latest`: the part by which the study's first block must end
-        where it does not by `share`; then it holds as many candidates as there is time for.
+        `latest`: the part by which the study's first block must end where it does not by `share`;
+        then it holds as many candidates as there is time for.
         """
         bench, has_measured = self.bench, False
         began, until = bench.budget.elapsed(), bench.budget.total_s * share
@@ -245,10 +241,7 @@ class Search:
         return self.proposers[arm.allocator].level_row(arm)
 
     def best(self) -> Ranked | None:
-        """The incumbent: the configuration that promises most; None: none beats the default.
-
-        Where the default itself breaks the memory limit, whatever keeps it beats it.
-        """
+        """The incumbent; None: none beats the default, or keeps a limit that the default breaks."""
         ranked = self.ranked()
         may_win = self.bench.ledger.default_breaks_limit
         return ranked[0] if ranked and (may_win or ranked[0].estimate.mean > 0.0) else None
@@ -269,7 +262,6 @@ class Search:
         return chain(proposer, row, refused, most=most) if row is not None else (arm,)
 
     def shortened(self, arm: Arm, slack: Sequence[float]) -> Arm:
-        """The configuration that changes least of those that promise hardly less."""
         proposer = self.proposers[arm.allocator]
         row = shortest(proposer, arm, self._refused_rows(arm.allocator), slack)
         return (row and proposer.arm(row)) or arm
@@ -280,8 +272,7 @@ class Search:
     def _surely_within(self) -> Ranked:
         """The fastest whose pairs exclude that it breaks the memory limit, or else the surest.
 
-        Of many that break it by little some seem to keep it by chance: the proof would refuse one
-        after the other.
+        Of many that break it by little some seem to keep it by chance: the proof would refuse them.
         """
         scatter, ranked = self.bench.ledger.excess_scatter(), self.ranked()
         ends = [(one, one.record.excess_end(scatter, len(ranked))) for one in ranked]
@@ -312,7 +303,6 @@ class Search:
         return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
     def _batch(self, proposing: bool, slots: int = SLOTS) -> list[Arm]:
-        """The arms of the next block; none where nothing more is worth a block."""
         room = self._room() if proposing else 0
         if arms := self._unknown()[: min(room, slots)]:
             return arms
@@ -334,7 +324,6 @@ class Search:
         return arms if any(map(self._is_new, arms)) or self.goal.is_open(self) else []
 
     def _out(self) -> list[Arm]:
-        """What is not measured again: it was refused, or breaks a limit."""
         broken = [r.arm for r in self.bench.ledger.searched.values() if r.pairs and not r.feasible]
         return [*self._refused.values(), *broken]
 
@@ -356,10 +345,7 @@ class Search:
         return self.space.returning if seeks_less or MEMORY in self.goal.objectives else ()
 
     def _presets(self, most: int) -> list[Arm]:
-        """Presets, each measured twice, unless the first measurement shows it to be behind.
-
-        It is likelier to help than others, and one measurement may err by more than it gains.
-        """
+        """Presets, twice each unless behind: the error of one measurement may hide the gain."""
         hopeful = self._chances()
         return [
             arm
@@ -398,10 +384,7 @@ class Search:
         return dict(drawn)
 
     def _promises(self, name: str, count: int) -> bool:
-        """Whether new configurations of an allocator are worth their part of a block.
-
-        They are while too little of it was measured to say that nothing is to win.
-        """
+        """Whether new configurations of an allocator are worth their part of a block."""
         records = self.bench.ledger.searched.values()
         tried = sum(record.arm.allocator == name for record in records)
         return tried < LEAST_TRIALS or self.goal.promise(self, name, count) > count / SLOTS

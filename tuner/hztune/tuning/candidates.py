@@ -52,8 +52,6 @@ class AllocatorChoice:
 
 @dataclass(frozen=True, slots=True)
 class TuneTarget:
-    """What decides which allocators can be candidates."""
-
     threads: int  # of the target; ranges are narrowed by them
     inside: tuple[Installed, ...] = ()  # the allocators that the program brings
     # why no other one can be put under it, in a sentence; None: one can
@@ -67,10 +65,9 @@ class TuneTarget:
 
 
 def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> AllocatorChoice:
-    """Finds the allocators of a study.
+    """`searched`: the space of one allocator, by name or path; "" for their own.
 
-    `searched`: the space of one allocator, by name or path; "" for their own. UsageError: one does
-    not exist, is not installed, has no parameters, or cannot be put under the target.
+    UsageError: one does not exist, is not installed, has no parameters, or does not fit the target.
     """
     if is_any := tuple(wanted) == (ANY_ALLOCATOR,):
         installed, missing = _all(target)
@@ -104,10 +101,7 @@ def _is_unchanged(each: Installed, target: TuneTarget) -> bool:
 
 
 def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, str]:
-    """Those that would not be measured alone, each with the reason.
-
-    The variables of a preloaded one may reach a build of it that is inside, as well.
-    """
+    """Those that would not be measured alone, each with the reason."""
     brought = {name for part in target.inside for name in allocator.get(part.name).variables()}
     reasons = {}
     for each in installed:
@@ -120,10 +114,7 @@ def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> dict[str, s
 
 
 def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
-    """What the program brings and all that is installed, and what is missing.
-
-    A library that the program brings is not preloaded as well: it would be the same.
-    """
+    """What the program brings, what else is installed, and what is missing."""
     if target.obstacle is not None:
         if not target.inside:
             raise UsageError(target.obstacle)
@@ -139,7 +130,6 @@ def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
 
 
 def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
-    """Those that were named; `inside` is all that the program brings."""
     found: list[Installed] = []
     for name in names:
         if name.startswith(inside.ANY):

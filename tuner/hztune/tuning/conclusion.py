@@ -114,7 +114,6 @@ def _claim(metric: str, decision: Decision, weighed: MemoryKind) -> Claim:
 
 
 def _memory(pairs: Sequence[tuple[Outcome, Outcome]]) -> Iterator[MemoryClaim]:
-    """What was taken of each memory on pairs of processes of the control and the configuration."""
     for kind in MEMORIES:
         ratios = (log_memory_ratio(*pair, kind) for pair in pairs)
         if len(logs := [ratio for ratio in ratios if ratio is not None]) >= _LEAST_PAIRS:
@@ -160,7 +159,6 @@ def _identities(request: TuneRequest) -> list[WorkloadId]:
 
 
 def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
-    """What each of several workloads has of it; nothing where there is one only."""
     identities = _identities(request)
     if len(identities) == 1:
         return ()
@@ -227,7 +225,6 @@ def _findable(story: Story, calibration: Calibration | None) -> float | None:
 
 
 def _as_they_come(story: Story) -> tuple[dict[str, float | str], dict[str, float]]:
-    """What the search saw of each allocator with its defaults; nothing where there is one only."""
     seen: dict[str, float | str] = {}
     within: dict[str, float] = {}
     if story.space.holds(story.control):

@@ -1,8 +1,7 @@
 """The last proof of a study that searched on a trace: fresh pairs of the program itself.
 
-It is the proof of every study, on a bench of its own: the default against itself first, which shows
-how the program scatters, and then pairs of the default and the one configuration that the trace has
-left. Its blocks stand beside those of the trace, and no other decision looks at them.
+On a bench of its own the default is measured against itself first, then beside the one
+configuration that the trace has left. No other decision looks at these blocks.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class LastProof:
         raise TooLittleTime(parts, needed_s, seconds, enough_s, SHORTER)
 
     def verdict(self, study: Workbench, control: Arm, found: Decision) -> Decision:
-        """Measures fresh pairs of the program, and says what they show of what was found."""
         earlier = [replace(block, workload="") for block in study.ledger.on_program]
         seconds = study.budget.kept_s + max(0.0, study.budget.left())
         budget = Budget(study.budget.clock, seconds, spent_s(earlier))

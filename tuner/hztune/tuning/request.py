@@ -88,7 +88,6 @@ class TuneRequest:
 
     @property
     def needs_rest(self) -> bool:
-        """Whether something that was asked needs memory at rest."""
         return self.seeks_kept or self.weighed == "kept" or bool(self.max_kept)
 
     @property
@@ -212,7 +211,6 @@ _EXCLUDING = (
 
 
 def _excluding(request: TuneRequest) -> Iterator[tuple[bool, str]]:
-    """What was given and excludes something else that was given."""
     goal = request.workload.goal if request.workload is not None else "throughput"
     given = {
         "--pareto": bool(request.pareto),
@@ -275,7 +273,6 @@ def _mistakes(request: TuneRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ...]]:
-    """What is known of the target, and what is to be said of it."""
     if request.workload is not None:
         if inside.ANY in request.allocator:
             raise UsageError(
@@ -305,7 +302,6 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
 def _program_target(
     program: Program, wanted: Sequence[str], look_s: float
 ) -> tuple[TuneTarget, tuple[str, ...]]:
-    """The same of one program, of which those allocators are wanted."""
     if program.is_open:
         raise UsageError(
             f"{OPEN} stands for the contenders of `hztune compare`; give the program itself"
@@ -329,7 +325,6 @@ def _program_target(
 
 
 def needs_rest(objective: Goal, others: Mapping[str, object]) -> bool:
-    """Whether an objective, a limit or a front needs memory at rest."""
     weighed = weighed_memory(str(others.get("pareto", "")))
     return objective == "kept" or weighed == "kept" or bool(others.get("max_kept"))
 
@@ -362,7 +357,6 @@ def _target_identity(request: TuneRequest) -> str:
 
 
 def _proved_on(program: Program) -> str:
-    """The same of the program on which the trace's winner is proved, with its file."""
     path = shutil.which(program.argv[0])
     return f"{program.label} {_hashed(_told(program))} {sha256_of(Path(path))[:16] if path else ''}"
 
@@ -387,5 +381,4 @@ def _program_files(request: TuneRequest) -> list[Path]:
 
 
 def _hashed(told: object) -> str:
-    """A short hash of values that JSON can hold."""
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

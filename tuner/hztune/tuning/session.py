@@ -1,7 +1,4 @@
-"""The results directory: samples while they are made, then the profile and what is made from it.
-
-One session of a study: from a task, which is a judged request, to a directory with a verdict.
-"""
+"""One session of a study: from a task, which is a judged request, to a directory with a verdict."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ def directory(task: Task) -> Iterator[Path]:
 
 
 def write(result: Result) -> None:
-    """Writes the profile, what follows from it and a front, if there is a directory."""
     if (folder := result.folder) is None:
         return
     profile.save(result.profile, folder / PROFILE)
@@ -186,7 +182,6 @@ def executor_of(
     inside: Sequence[Installed] = (),
     say: Say = say_nothing,
 ) -> Executor:
-    """What measures: turns where they tell the truth, whole runs for everything else."""
     # a run that takes longer than the whole study is of no use to it
     programs = [
         replace(program, timeout_s=min(program.timeout_s, request.budget_s))
@@ -230,7 +225,6 @@ def _story(
 
 
 def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) -> LastProof | None:
-    """What proves the winner of a trace on its program; None: that was not asked."""
     program = request.prove_on
     if program is None:
         return None
@@ -245,7 +239,6 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> tuple[PanelExecutor, ...]:
-    """The workloads on which the winner is examined."""
     if not request.budget().reserved_s:
         return ()
     tuned = [spec.name for spec in request.workloads]

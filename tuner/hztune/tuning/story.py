@@ -67,8 +67,7 @@ from hztune.tuning.on_program import LastProof, price_words
 class Story(ABC):
     """A study that can be run, stopped and run again; what it is to prove is told below.
 
-    `proofs`: proved or refused so far, in order. `examined`: what the panel saw of the winner;
-    None: it has not looked. `calibration`: None: not calibrated yet.
+    `proofs`: proved or refused so far, in order. `examined`, `calibration`: None until it is done.
     """
 
     bench: Workbench  # where blocks are measured; its ledger may hold blocks of an earlier session
@@ -178,7 +177,6 @@ class Story(ABC):
     def _examine(
         self, steps: tuple[Step, ...], until_s: float, *, may_remove: bool
     ) -> tuple[Step, ...]:
-        """What the panel leaves of a winner's chain."""
         panel = Panel(self.bench, self.control, steps, self.panel, until_s, may_remove)
         self.examined = panel.examine()
         return self.examined.steps
@@ -208,7 +206,6 @@ class Story(ABC):
 
 
 def _least_memory(ledger: Ledger) -> str:
-    """Why the memory limit cannot be kept: the least that was found."""
     assert ledger.limit is not None  # or there was nothing to keep
     why = f"nothing was shown to keep {ledger.limit.words}, and the default does not"
     records = [*ledger.searched.values(), *ledger.fresh_by_arm.values()]
@@ -274,14 +271,12 @@ class Winner(Story):
         return [arms for first, arms in chains.items() if first not in judged]
 
     def _searched_by(self, is_further: bool) -> float:
-        """The share of the budget by which the next search must end."""
         if not self.proofs and not is_further:
             return SEARCHED_BY
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
         return now + NEXT_SEARCH * max(0.0, PROVED_BY - now)
 
     def _most_steps(self) -> int:
-        """Configurations of a chain for which the time left holds the pairs of a proof."""
         bench, counts = self.bench, range(MOST_STEPS, 1, -1)
         pairs = max(PAIRS, bench.least_pairs)
         return next((n for n in counts if affordable_pairs(bench, n, PROVED_BY) >= pairs), 1)
@@ -347,7 +342,6 @@ class Winner(Story):
         return self.last.verdict(bench, self.control, found) if self.last else found
 
     def _gain_words(self, estimate: float) -> str:
-        """A gain as a sentence tells it: of memory at rest, how much less it is."""
         if self.bench.ledger.seeks_kept:
             return f"{percent(-estimate)} kept memory"
         return percent(estimate)
@@ -372,7 +366,6 @@ class Winner(Story):
 
 
 def _seen(proof: Proof) -> str:
-    """The interval of a proof in words, or nothing when there is none."""
     if proof.interval is None:
         return ""
     return f": {proof.interval.text} on {proof.interval.pairs} pairs"
@@ -391,7 +384,6 @@ class Front(Story):
     goal = FrontGoal()
 
     def proof_plan(self) -> tuple[float, float]:
-        """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
         return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS)
 
@@ -427,7 +419,6 @@ class Front(Story):
         return [*arms][: max(most, len(begun))]
 
     def _begun(self) -> Counter[Arm]:
-        """The arms that have fresh pairs of this machine, with how many."""
         fresh = self.bench.ledger.own_blocks("confirm")
         return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
 
