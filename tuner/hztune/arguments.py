@@ -1,8 +1,7 @@
 """The values of options as text, each form in one function: a time, a list, NAME=VALUE, a command.
 
-What comes out is typed; what is not legal is a UsageError that says what was got and what is legal.
-`option` is what the text was given with, "" where the caller does not know it. What a name *means*
-is judged where it is known: the workloads, the allocators, the parameters have tables of their own.
+UsageError says what was got and what is legal. `option` is what the text was given with, "" where
+the caller does not know it. What a name *means* is judged in its own table.
 """
 
 from __future__ import annotations
@@ -46,12 +45,10 @@ def parse_duration(text: str, option: str = "") -> float:
 
 
 def seconds_of(budget: str | float) -> float:
-    """Seconds of a time as people write it, "90s", or as a number."""
     return parse_duration(budget, "--budget") if isinstance(budget, str) else budget
 
 
 def within(option: str, value: float, low: float, high: float) -> None:
-    """Sees to it that the number of an option is legal."""
     if not low <= value <= high:
         raise UsageError(f"{option} is {value}; legal is a number from {low:g} to {high:g}")
 
@@ -76,7 +73,6 @@ def percentage(text: str, option: str = "") -> float:
 
 
 def margin(text: str, option: str = "") -> float:
-    """The same of a loss that a test is to exclude, which is never nothing."""
     part = percentage(text, option)
     if part <= 0.0:
         legal = "a percentage above 0 (0.5%, 2%); that two are exactly equal cannot be shown"
@@ -85,7 +81,6 @@ def margin(text: str, option: str = "") -> float:
 
 
 def counts(text: str, option: str = "") -> tuple[int, ...]:
-    """The whole numbers in "2,8,32"; else UsageError."""
     texts = text.split(",")
     if not all(_COUNT.fullmatch(each) for each in texts):
         raise _illegal(option, text, "whole numbers with commas between them (2,8,32)")
@@ -124,7 +119,6 @@ def require_name(text: str, of: str) -> None:
 
 
 def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
-    """The name and the words of NAME='./program its arguments'."""
     found = split_named(text)
     if found is None:
         raise _illegal(option, text, f"NAME='./program its arguments', the name of {_NAME}")
@@ -153,10 +147,7 @@ FOR_SHELL = ("&", "&&", "|", "||", ">", ">>", "<", "2>", "&>", "2>&1")
 
 
 def expression(text: str, option: str) -> re.Pattern[str]:
-    """The regular expression of a text, in which "^" and "$" are of each line.
-
-    UsageError: it is none, or has no group, which is what is sought.
-    """
+    """In it, ^ and $ are of each line; UsageError: it is no regular expression, or has no group."""
     try:
         compiled = re.compile(text, re.MULTILINE)
     except (re.error, RecursionError, OverflowError) as error:
@@ -167,7 +158,6 @@ def expression(text: str, option: str) -> re.Pattern[str]:
 
 
 def split_workload(text: str) -> tuple[str, str | None]:
-    """Name and setting of "remote@main"; the setting is None where there is no "@"."""
     name, at, setting = text.partition("@")
     return name, setting if at else None
 

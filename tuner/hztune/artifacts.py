@@ -50,7 +50,6 @@ alternate = _finder("hz-alternate", *_PROGRAM)  # runs whole programs by turns
 
 
 def include_dir() -> Path:
-    """The directory to give a compiler, which holds hz/hz.h."""
     folders, cache = [root() / "include"], root() / "CMakeCache.txt"
     if cache.is_file():  # a build directory: the headers stand in its source
         source = re.search(r"^hz_SOURCE_DIR:STATIC=(.*)$", cache.read_text("utf-8"), re.M)

@@ -35,15 +35,12 @@ Status = Literal[
 
 
 class Ratio(NamedTuple):
-    """A ratio with the ends of its interval."""
-
     estimate: float
     low: float
     high: float
 
     @property
     def text(self) -> str:
-        """In words: "1.051x [1.031, 1.072]"."""
         return f"{self.estimate:.3f}x [{self.low:.3f}, {self.high:.3f}]"
 
 
@@ -54,8 +51,7 @@ MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
 """What the next run may not repeat; other statuses come from the setting, or take as long again."""
 
 CPU_TIME = "cpu_us"
-"""The fact of an outcome that tells the CPU time of a program's runs, their mean, microseconds; of
-a server what it took under its load."""
+"""A fact: CPU time in microseconds, the mean of a program's runs, or a server's under its load."""
 
 UNCHANGED_PROGRAM = "none"
 """Stands for an allocator where there is none: the program as its user starts it today."""
@@ -73,8 +69,6 @@ def fixed(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One configuration of one allocator; no parameters at all: its defaults."""
-
     allocator: str  # name of the adapter ("hz", "jemalloc", ...); "none" is the unchanged program
     # (name, value) in order of name; what was asked for. One that restates a default makes
     # another arm than one that leaves it out.
@@ -90,7 +84,6 @@ class Arm:
 
     @property
     def text(self) -> str:
-        """In words: "hz thp=on span_cache=64"."""
         params = [f"{name}={value}" for name, value in self.params] or ["with its defaults"]
         return " ".join([self.allocator, *params])
 
@@ -111,8 +104,6 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One timed stretch of one process (built-in workloads), or one run of a whole program."""
-
     round: int  # the round it belongs to, from 0; every arm of a block has one turn a round
     position: int  # its place in the order of that round, from 0
     start_ns: int  # when the counted part began, CLOCK_MONOTONIC nanoseconds
@@ -138,8 +129,6 @@ def overall_rate(turns: Sequence[Turn]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that one arm showed in one block."""
-
     arm: Arm  # whose it is
     status: Status  # "ok", or how it failed; only an "ok" outcome may enter an estimate of speed
     # one sentence about a failure (signal, exit status, last line of stderr); "" when ok
@@ -179,7 +168,6 @@ class Outcome:
 
     @property
     def all_turns(self) -> tuple[Turn, ...]:
-        """Its turns on every workload."""
         return self.turns or tuple(turn for part in self.parts for turn in part.turns)
 
     @property
@@ -199,8 +187,6 @@ class ProofPlan:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Arms measured at the same moment, in fresh processes."""
-
     number: int  # of the block in its study, from 0
     role: Role  # what it was measured for
     # one for each arm that was asked, in that order; the first is the control

@@ -56,8 +56,7 @@ def examine(root: Path = Path("/")) -> tuple[Check, ...]:
 def remarks(root: Path = Path("/")) -> list[str]:
     """What a study is told of the machine before it measures: the worst, a sentence each.
 
-    It reads a few files, starts nothing and takes a fifth of a second at most. The load of a study
-    that is over is not told. `root` stands for / in tests.
+    Starts nothing, takes 0.2 s at most, and leaves out the load of a study that is over.
     """
     found = [*_checks(root)]
     serious = [each for worst in ("unfit", "warn") for each in found if each.verdict == worst]
@@ -92,7 +91,6 @@ def _judged(name: str, found: str, level: int, mend: str) -> Check:
 
 
 def _settings(root: Path, machine: Machine) -> Iterator[_Row]:
-    """Settings of the kernel and of the CPU, each with the command for what is wanted."""
     # It should not change its speed with the load.
     yield (
         "frequency governor", machine.governor, machine.governor != "performance",
@@ -144,7 +142,6 @@ def _shared(root: Path, machine: Machine) -> Iterator[_Row]:
 
 
 def _of_processes(root: Path) -> Iterator[_Row]:
-    """What other programs, or settings for all programs, do to those that are measured."""
     # A study beside this one, or a daemon that changes frequencies.
     names = {text_or_empty(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
     own, tuning = (sorted(them & names.keys()) for them in (_OWN_PROGRAMS, _FREQUENCY_TUNERS))

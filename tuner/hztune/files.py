@@ -1,7 +1,4 @@
-"""Files that are whole or absent: small ones read with a cap, all of them written atomically.
-
-And temporary directories, which no other user reads.
-"""
+"""Files, read with a cap and written atomically; temporary directories no other user can read."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ def read_small(path: Path, most_bytes: int) -> bytes:
 
 
 def text_or_empty(path: Path) -> str:
-    """The text of a small file without the last newline; "" when it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -85,7 +81,6 @@ def text_or_empty(path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file's content, in hexadecimal; the file may be of any size."""
     made = hashlib.sha256()
     with opened(path) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -121,10 +116,9 @@ def append_to(path: Path, text: str, option: str) -> None:
 
 
 def require_replaceable(path: Path) -> None:
-    """Raises HztuneError at a place that no file may take: something else than a file is there.
+    """HztuneError: something else than a file is at this place.
 
-    A user's link to a file may be replaced. A link of the system (/dev/stdout) leads to a file
-    where its output goes to one, and is none.
+    A user's link to a file may be replaced, a link of the system (/dev/stdout) never.
     """
     is_systems = path.is_symlink() and os.readlink(path).startswith(("/dev/", "/proc/"))
     if is_systems or (path.exists() and not path.is_file()):
@@ -182,7 +176,6 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Makes a temporary directory, and removes it in the end; HztuneError: none can be made."""
     place = tempfile.gettempdir()
     try:
         made = tempfile.TemporaryDirectory(prefix="hztune-", ignore_cleanup_errors=True)

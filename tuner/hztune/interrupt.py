@@ -1,7 +1,4 @@
-"""Signals: the first one ends what is done in good order, the second one at once.
-
-The first process of a container has duties of its own: orphans become its children.
-"""
+"""Signals: the first one ends what is done in good order, the second one at once."""
 
 from __future__ import annotations
 
@@ -21,9 +18,8 @@ _BY_SIGNAL = 128  # a shell adds it to the number of the signal that ended a pro
 def end_in_order() -> None:
     """Makes the first SIGTERM or SIGHUP a KeyboardInterrupt, as SIGINT is one already.
 
-    Else temporary folders and control groups would be left. One that the caller ignores stays
-    ignored. A second signal ends the process at once, but not SIGHUP: a terminal that is closed may
-    send it twice.
+    Else temporary folders and control groups would be left. What the caller ignores stays ignored.
+    A second signal ends the process at once, except SIGHUP: a closing terminal may send it twice.
     """
     ends = [
         one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL

@@ -1,7 +1,4 @@
-"""The machine that measures: its record, and the lock on its timed windows.
-
-Everything is read from /proc and /sys; what this machine or container does not show is empty.
-"""
+"""The machine that measures: its record, and the lock on its timed windows."""
 
 from __future__ import annotations
 
@@ -61,7 +58,6 @@ class Machine:
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
-        """The record of this machine; `root` stands for / in tests."""
         cpuinfo, cpu = text_or_empty(root / "proc/cpuinfo"), root / "sys/devices/system/cpu"
         boost = "/".join(
             text_or_empty(cpu / name) for name in ("cpufreq/boost", "intel_pstate/no_turbo")
@@ -85,16 +81,13 @@ class Machine:
 
     @property
     def fingerprint(self) -> str:
-        """A short name of the record; equal records have equal names."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def described(self) -> tuple[tuple[str, str], ...]:
-        """Every field in words: ("kernel", "6.1.0")."""
         return tuple((WORDS[f.name], shown(getattr(self, f.name))) for f in fields(self))
 
     def differences(self, other: Machine) -> tuple[str, ...]:
-        """What differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
         here, there = asdict(self), asdict(other)
         return tuple(
             f"{word}: {shown(there[name])} there, {shown(here[name])} here"
@@ -144,15 +137,11 @@ def timed_window() -> Iterator[None]:
 
 
 def _lock_folder(root: Path = Path("/")) -> Path:
-    """The one directory that every user of this machine locks, whatever his environment.
-
-    The first ones are in memory and the machine's own, which a root over a network is not.
-    """
+    """The same for every user, whatever the environment, and not shared over a network."""
     return next(filter(_all_may_read, (root / name for name in _LOCK_FOLDERS)), root)
 
 
 def _all_may_read(folder: Path) -> bool:
-    """Whether its mode lets every user read a directory, not only this one."""
     try:
         mode = folder.stat().st_mode
     except OSError:
@@ -202,7 +191,6 @@ def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] 
 
 
 def _after(name: str, text: str) -> str:
-    """What follows a name and its colon in a file of /proc; "": it is not there."""
     found = re.search(rf"^(?:{name})\s*:\s*(.+)$", text, re.M)
     return found[1].strip() if found else ""
 

@@ -1,7 +1,4 @@
-"""In what this machine is not the one that a profile was proved on.
-
-Each difference is named: the claim is about one machine, one library and one kernel.
-"""
+"""In what this machine is not the one that a profile was proved on."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ _DIGITS = 12
 
 
 def from_proved(tuned: Profile) -> tuple[str, ...]:
-    """What differs here, one sentence each; nothing where the claim is about this very place.
-
-    A library that is inside a program is seen only in a process.
-    """
+    """One sentence each. A library that is inside a program is seen only in a process."""
     found = of_machine(tuned.machine, MachineId.of(Machine.here()))
     if tuned.adapter.is_inside:
         return found
@@ -34,7 +28,6 @@ def of_machine(there: MachineId, here: MachineId) -> tuple[str, ...]:
 
 
 def of_library(tuned: Profile, found: Installed) -> tuple[str, ...]:
-    """In what the installed library is not the one of the profile; the version speaks first."""
     there = tuned.allocator
     if found.version != there.version:
         return (_sentence(f"version of {there.name}", there.version, found.version),)

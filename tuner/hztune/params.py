@@ -29,8 +29,6 @@ _MESSAGE_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One row: what it is called, what is legal, how a search should step through it."""
-
     name: str
     default: Value
     doc: str
@@ -50,7 +48,6 @@ class Param:
         return "enum" if self.choices else "int"
 
     def legal(self) -> str:
-        """What is legal, in words: "a power of two from 8 to 1024 (blocks)"."""
         if self.kind == "enum":
             return "one of: " + " ".join(self.choices)
         kind = "a power of two" if self.scale == "pow2" else "a whole number"
@@ -72,7 +69,6 @@ def schema() -> int:
 
 
 def find(name: str) -> Param:
-    """The row called `name`; UsageError: there is none."""
     rows = {param.name: param for param in table()}
     if name in rows:
         return rows[name]
@@ -85,7 +81,6 @@ def defaults() -> dict[str, Value]:
 
 
 def complete(config: Mapping[str, Value]) -> dict[str, Value]:
-    """`config` with the default of every row that it leaves out, in the order of the table."""
     return {param.name: config.get(param.name, param.default) for param in table()}
 
 

@@ -84,7 +84,6 @@ class Finished:
         return self.code == 0 and not self.timed_out
 
     def describe(self) -> str:
-        """How it ended and its last words, in one line."""
         by = f"was ended by {signal_name(-self.code)}"
         end = f"ended with exit status {self.code}" if self.code >= 0 else by
         end = f"did not end within {self.wall_s:.1f} s" if self.timed_out else end
@@ -99,7 +98,6 @@ def last_words(text: str) -> str:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal: "SIGSEGV" for 11; of a number without one "signal 99"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -107,7 +105,6 @@ def signal_name(number: int) -> str:
 
 
 def run(argv: Sequence[str], *, deadline_s: float, **options: Any) -> Finished:
-    """Runs a program to its end, or to its deadline; `options` are those of `Child`."""
     with Child(argv, **options) as child:
         return child.finish(deadline_s)
 
@@ -209,10 +206,7 @@ class Child:
         return True
 
     def finish(self, deadline_s: float) -> Finished:
-        """Reads until the child ends, kills it at the deadline, and tells how it ended.
-
-        HztuneError: something else in this process has waited for it.
-        """
+        """Kills the child at the deadline. HztuneError: this process waited for it elsewhere."""
         timed_out = not self.wait(deadline_s)
         wall_s = time.monotonic() - self._started
         self.kill()
@@ -226,7 +220,6 @@ class Child:
         )
 
     def stop(self, grace_s: float) -> Finished:
-        """Asks the child to end (SIGTERM), kills it when it has not after `grace_s` seconds."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
         return self.finish(grace_s)
@@ -283,7 +276,6 @@ class Child:
         return chunks.get(id(self._output), b"")
 
     def _read(self, key: selectors.SelectorKey) -> bytes:
-        """Reads once; stops watching a stream at its end."""
         try:
             chunk = os.read(key.fd, _READ_BYTES)
         except BlockingIOError:
@@ -431,10 +423,7 @@ def stat_words(pid: int) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process by the clock of clock_getcpuclockid(3); ticks of /proc are too coarse.
-
-    OSError: it is gone.
-    """
+    """By clock_getcpuclockid(3), as ticks of /proc are too coarse; OSError: the process is gone."""
     return time.clock_gettime(~pid << 3 | 2)
 
 

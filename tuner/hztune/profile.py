@@ -72,8 +72,6 @@ _Limit = Annotated[str, Meta(pattern=rf"\A({LIMIT.pattern})\Z")]
 
 
 class AllocatorId(Schema, frozen=True):
-    """Which library the parameters are for."""
-
     name: Word  # the adapter: hz, glibc, jemalloc, ...; `none` is the unchanged program
     version: VersionText  # as the library says it
     soname: WordOrNone  # file name of the library, never a path; "": nothing is preloaded
@@ -92,8 +90,6 @@ class AllocatorId(Schema, frozen=True):
 
 
 class WorkloadId(Schema, frozen=True):
-    """What was measured: a workload of hz-bench, or a program of the user's."""
-
     kind: Literal["bench", "program"]
     name: Word  # of the workload, or of the program's file
     setting: WordOrNone  # a named setting of the workload ("main"); "": its defaults
@@ -108,13 +104,10 @@ class WorkloadId(Schema, frozen=True):
 
     @property
     def label(self) -> str:
-        """The same with its parameters: "remote@main remote=90"."""
         return " ".join([self.text, *[f"{key}={value}" for key, value in self.params.items()]])
 
 
 class MachineId(Schema, frozen=True):
-    """Where it was measured."""
-
     cpu: Text
     cores: Annotated[int, Meta(ge=1, le=65536)]  # that may be used
     quota: Annotated[float, Meta(ge=0, le=65536)] | None  # CPUs of its control group; None: all
@@ -132,8 +125,6 @@ class MachineId(Schema, frozen=True):
 
 
 class Objective(Schema, frozen=True):
-    """What was sought, under which limits."""
-
     metric: _Metric  # what was made better: ops_per_s, wall_s, ...
     limits: dict[Word, _Limit]  # max_rss -> "1.10x" (of the control) or "512M"
     # what the ratio is to: the defaults of this allocator; "": those of the profile's own
@@ -147,10 +138,7 @@ class Objective(Schema, frozen=True):
 
 
 class MemoryClaim(Schema, frozen=True, omit_defaults=False):
-    """What a configuration was seen to take, on the pairs of its claim.
-
-    The ratio is tuned to default, below 1 is less, with its 95 % interval.
-    """
+    """Memory, tuned / default, on the pairs of the claim: below 1 is less; with a 95 % interval."""
 
     ratio: Times
     ci_low: Times
@@ -281,7 +269,6 @@ class Profile(Schema, frozen=True):
 
 
 def ratio_text(of: Claim | MemoryClaim | Share) -> str:
-    """A ratio with its interval, where it was measured: "1.051x [1.031, 1.072]"."""
     assert of.ratio is not None and of.ci_low is not None and of.ci_high is not None
     return Ratio(of.ratio, of.ci_low, of.ci_high).text
 
@@ -358,7 +345,6 @@ def _judge(profile: Profile) -> None:
 
 
 def _judge_claim(claim: Claim) -> None:
-    """The relations inside it: an interval holds its ratio, a promise has its interval."""
     ends = (claim.ci_low, claim.ratio, claim.ci_high)
     known = [each for each in ends if each is not None]
     if len(known) < 3 and (known or claim.verdict in ("improved", "less_memory")):

@@ -62,10 +62,9 @@ class Reporter:
 
 
 class Plain(Reporter):
-    """Lines for a log: every `say`, and a status every few seconds of the study."""
+    """Lines for a log: every `say`, and a status at most every `every_s` seconds of budget."""
 
     def __init__(self, stream: TextIO, every_s: float = 10.0) -> None:
-        """Writes to `stream`, a status at most every `every_s` seconds of budget."""
         self._stream = stream
         self._every_s = every_s
         self._shown_at: float | None = None
@@ -126,13 +125,11 @@ def reporter(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Reporter]
 
 
 def percent(log_ratio: float, *, sign: bool = True) -> str:
-    """A log ratio as a change in percent: "+12.3 %"."""
     change = 100.0 * expm1(log_ratio)
     return f"{change:+.1f} %" if sign else f"{change:.1f} %"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for a reader: "12 s", "1:05", or "2:00:00"."""
     whole = max(0, round(seconds))
     if whole >= 3600:
         return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

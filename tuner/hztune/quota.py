@@ -63,12 +63,10 @@ class Quota(Schema, frozen=True, omit_defaults=False):
 
 
 def cpus_text(cpus: float) -> str:
-    """In words: "1 CPU", "1.5 CPUs"."""
     return f"{cpus:g} CPU{'s' * (cpus != 1)}"
 
 
 def memory_text(kb: int) -> str:
-    """KiB as an option takes it: "512M"."""
     if kb % (1 << 20) == 0:
         return f"{kb >> 20}G"
     return f"{kb >> 10}M" if kb % 1024 == 0 else f"{kb}K"

@@ -1,7 +1,6 @@
 """Traces: recorded by hz-record, read and changed by hz-trace; this starts both.
 
-What cannot be recorded is refused with the reason before anything starts. The errors of hz-trace
-are those of hztune.
+What cannot be recorded is refused with the reason before anything starts.
 """
 
 from __future__ import annotations

@@ -31,8 +31,6 @@ LEAST_SLOPE_ROUNDS = 3
 
 
 class RestPlan(Schema, frozen=True):
-    """How often a program is loaded and rests, and how its rest is known."""
-
     idle_s: float = DEFAULT_IDLE_S  # seconds from the end of a load until its memory is read
     rounds: int = 1  # loads, each with a rest behind it
     # regular expression of the line on stdout by which a program says that it rests; "" of a
@@ -57,10 +55,7 @@ class RestPlan(Schema, frozen=True):
 
 
 class RestRound(Struct, frozen=True, array_like=True):
-    """One load and the rest behind it; times are milliseconds since the start of the process.
-
-    `kept_kb` is the memory at the end of the rest without what was given back lazily (`lazy_kb`).
-    """
+    """One load and the rest behind it; times are milliseconds since the start of the process."""
 
     load_ms: int
     rest_ms: int
@@ -71,8 +66,6 @@ class RestRound(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """What one run of rounds showed."""
-
     speed: float  # of its loads, as the program is judged: more is better
     # (milliseconds since the start, resident KiB, KiB of it given back lazily)
     points: tuple[tuple[int, int, int], ...]

@@ -49,17 +49,14 @@ class Schema(
 
 
 def as_text(text: str) -> str:
-    """`text` as Text allows it: other characters become '-', and it is cut at 128."""
     return re.sub(f"(?!{_TEXT}).", "-", text, flags=re.DOTALL)[:128]
 
 
 def as_word(text: str) -> str:
-    """`text` as WordOrNone allows it: other characters become '-', and it is cut at 64."""
     return re.sub(f"(?!{_WORD}).", "-", text, flags=re.DOTALL)[:64]
 
 
 def time_of(key: str, text: str) -> datetime:
-    """The time that a text like Created means; UsageError: there is no such day or hour."""
     try:
         return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -69,7 +66,6 @@ def time_of(key: str, text: str) -> datetime:
 
 
 def parse(content: bytes | str) -> Any:
-    """The value that JSON text holds; else UsageError."""
     try:
         return msgspec.json.decode(content)
     except RecursionError:
@@ -89,7 +85,6 @@ def judged(value: object, kind: type[_T]) -> _T:
 
 
 def text_of(value: object) -> str:
-    """`value` as JSON text, one line per value."""
     return json.dumps(msgspec.to_builtins(value), indent=2, allow_nan=False) + "\n"
 
 

@@ -12,10 +12,7 @@ from hztune.progress import duration, mib, percent
 
 @cache
 def templates_in(folder: Path) -> Environment:
-    """The templates of a folder; HTML and XML are escaped, and a name that is missing is an error.
-
-    Whoever adds to it, adds for all of the folder.
-    """
+    """HTML and XML are escaped. It is cached: what is added to it is there for the whole folder."""
     made = Environment(
         loader=FileSystemLoader(folder),
         extensions=["jinja2.ext.do"],
@@ -30,6 +27,5 @@ def templates_in(folder: Path) -> Environment:
 
 
 def rendered(template: Path, **facts: object) -> list[str]:
-    """The lines of a text, from the template in a file."""
     text = templates_in(template.parent).get_template(template.name).render(facts)
     return text.strip("\n").splitlines()

@@ -141,7 +141,6 @@ class WorkloadSpec:
 
     @property
     def label(self) -> str:
-        """How it is written in reports: "remote@main remote=90 T=32"."""
         setting = f"@{self.setting}" if self.setting else ""
         words = [self.name + setting, *(f"{key}={value}" for key, value in self.params)]
         goal = [f"by {self.goal}"] if self.goal != "throughput" else []
@@ -152,8 +151,7 @@ class WorkloadSpec:
     def by(self, goal: Goal) -> WorkloadSpec:
         """The same workload with something else of METRICS measured; else UsageError.
 
-        Latencies are of whole runs: they take a clock at every call, and come when a run ends. So
-        is what stays at rest.
+        Latencies take a clock at each call; they and memory at rest are known only when a run ends.
         """
         if goal not in tuple(METRICS):
             raise UsageError(f"there is no objective {goal!r} (legal: {' '.join(METRICS)})")
@@ -161,7 +159,6 @@ class WorkloadSpec:
         return made.resting(self.rest) if goal == "kept" else made
 
     def resting(self, plan: RestPlan | None = None) -> WorkloadSpec:
-        """The same workload with a rest behind its load; else UsageError."""
         if self.name.startswith(TRACE):
             raise UsageError(f"{self.label}: memory at rest is not measured of a trace")
         return replace(self, rest=plan or RestPlan(), steady=False)
@@ -304,10 +301,7 @@ def workloads_named(
 def specs_named(
     names: Sequence[str], overrides: Sequence[str], threads: int | None
 ) -> tuple[WorkloadSpec, ...]:
-    """The workloads of ("larson", "remote@main"), each with the overrides that it takes.
-
-    UsageError: one is not legal, or none of them takes one of the overrides.
-    """
+    """Each with the overrides that it takes; UsageError: no workload takes one of them."""
     for override in overrides:
         if not any(takes(name, override) for name in names):
             WorkloadSpec.from_text(names[0], [override])  # says what it has instead
@@ -318,7 +312,6 @@ def specs_named(
 
 
 def goal_of(metric: str) -> Goal:
-    """What a profile's metric was the measure of; else UsageError."""
     for goal, name in METRICS.items():
         if name == metric:
             return goal
@@ -339,7 +332,6 @@ def _override(workload: Workload, text: str) -> tuple[str, Value]:
 
 
 def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -> WorkloadSpec:
-    """The specification of a trace, whose threads are those that were recorded."""
     if threads not in (None, trace.threads):
         counted = f"{trace.threads} thread{'s' * (trace.threads != 1)}"
         told = f"--threads {threads}: {trace.path.name} has {counted}, and each is replayed by "
@@ -367,7 +359,6 @@ def _plain(name: str) -> str:
 
 
 def _one(rows: Sequence[_Row], name: str, what: str) -> _Row:
-    """The row of a name; else UsageError, with the nearest and all legal ones."""
     for row in rows:
         if _plain(row.name) == _plain(name):
             return row

@@ -1,7 +1,6 @@
 """The allocators that hztune can put under a program: a table each, one interface (base.py).
 
-`none` is the unchanged program. hztune/README.md says what an allocator needs ("To add an
-allocator"). One that is inside a program has a name as well, made by inside.py.
+`none` is the unchanged program. hztune/README.md ("To add an allocator") says what one needs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ def pattern() -> re.Pattern[str]:
 
 
 def get(name: str) -> Adapter:
-    """The adapter called `name`; UsageError: there is none."""
     if name in _adapters():
         return _adapters()[name]
     if (brought := inside.adapter_of(name)) is not None:
@@ -58,5 +56,4 @@ def states() -> dict[str, Installed | HztuneError]:
 
 
 def available() -> tuple[Installed, ...]:
-    """Every allocator that can be used here, each as it was found."""
     return tuple(state for state in states().values() if isinstance(state, Installed))

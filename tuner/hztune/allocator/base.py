@@ -139,7 +139,6 @@ class Adapter:
         return {option: environment[name] for option, name in own.items() if name in environment}
 
     def value_of(self, row: KnobRow, text: str) -> Value:
-        """The value that a text means to the library."""
         return row.value(text)
 
     def read_back(
@@ -187,10 +186,7 @@ class Adapter:
     def environment(
         self, config: Config, installed: Installed, *, preload: bool = True
     ) -> Environment:
-        """The variables that give a process this allocator and this configuration.
-
-        Knobs that are left out, or `auto`, are not mentioned at all. UsageError: it is not legal.
-        """
+        """Knobs left out, or `auto`, are not mentioned at all. UsageError: it is not legal."""
         self.check(config, installed)
         environment = self.settings(config, installed)
         if preload and installed.preload:

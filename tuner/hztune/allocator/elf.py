@@ -92,7 +92,6 @@ def address_of(path: Path, symbol: str) -> int | None:
 
 
 def contained(path: Path, texts: Collection[bytes]) -> set[bytes]:
-    """Those of `texts` that stand somewhere in the file."""
     found: set[bytes] = set()
     for block in _blocks(path):
         found |= {text for text in texts if text not in found and text in block}
@@ -144,7 +143,6 @@ class _Content:
         return os.pread(self._file.fileno(), size, offset)
 
     def rows(self, layout: str, start: int, size: int, count: int) -> list[tuple[Any, ...]]:
-        """The rows of a table whose rows take `size` bytes each."""
         needed = struct.calcsize(layout)
         parts = (self.part(start + index * size, needed) for index in range(count))
         return [struct.unpack(layout, part) for part in parts]

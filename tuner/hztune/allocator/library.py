@@ -72,10 +72,7 @@ class Library(Adapter):
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
-        """What a process tells or code of the table finds there; it must have the library.
-
-        Of what is inside a program: what its variables ask for.
-        """
+        """What a process tells, or code of the table finds there; it must have the library."""
         if self.is_inside:
             return self.requested(environment, installed)
         with_it = {"LD_PRELOAD": ":".join(self.preloads(installed)), **environment}
@@ -111,7 +108,6 @@ class Jemalloc(Library):
         return {self.variable: _SAY}
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
-        """`environment` with bad pairs fatal from the first on, and good ones said."""
         pairs = [_STRICT, _SAY, *filter(None, [environment.get(self.variable, "")])]
         return {**environment, self.variable: ",".join(pairs)}
 
@@ -121,10 +117,7 @@ class Jemalloc(Library):
 
 
 class Hz(Library):
-    """hz, preloaded from where this hztune was installed."""
-
     def installed(self) -> Installed:
-        """The libhz.so of this installation, after it has run once."""
         path = artifacts.library()
         preload = artifacts.preloadable(path)
         said = self._said(probe.run_true({"LD_PRELOAD": preload, "HZ_CONFIRM": "1"}).stderr)
@@ -214,7 +207,6 @@ class Glibc(Adapter):
     """
 
     def installed(self) -> Installed:
-        """The C library that a process of this system maps."""
         answer = probe.ask(
             "this.gnu_get_libc_version.restype = ctypes.c_char_p\n"
             "files = [file for file in mapped() if '/libc.so.6' in file]\n"
@@ -225,7 +217,6 @@ class Glibc(Adapter):
         return Installed(self.name, answer["version"], "", path, sha256_of(path), package)
 
     def check(self, config: Config, installed: Installed) -> None:
-        """Refuses, beside what is out of range, half of the two thresholds that adapt together."""
         super().check(config, installed)
         given = [name for name in _ADAPTING if config.get(name, AUTO) != AUTO]
         if len(given) == 1:

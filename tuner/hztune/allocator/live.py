@@ -157,7 +157,6 @@ class ProcessMemory:
         return int(_WORD.unpack(held)[0]) if held else 0
 
     def _read(self, address: int, size: int) -> bytes | None:
-        """Returns bytes of its memory; None where there is none, or none that we may read."""
         try:
             with Path("/proc", str(self.pid), "mem").open("rb", buffering=0) as memory:
                 memory.seek(address)
@@ -235,7 +234,6 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
 
 
 def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables of `environment` that the process was not started with as they are."""
     if running.environment is None:
         raise UsageError(f"process {running.pid} has overwritten the variables it was started with")
     given = running.environment
@@ -249,7 +247,6 @@ def _has_malloc(process: ProcessMemory, path: Path) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """The living processes that a process started, and those that these started."""
     found = [pid]
     for parent in islice(found, _MOST_ENTRIES):  # which grows
         tasks = Path("/proc", str(parent), "task")

@@ -135,7 +135,6 @@ def _found(program: str | Path) -> Path:
 
 
 def _meant(program: str) -> str:
-    """What was probably meant by a name of no program; "": nothing is known."""
     first, _, rest = program.partition(" ")
     if rest and any(word in FOR_SHELL for word in rest.split()):
         return f"; no shell reads it, so write: sh -c {shlex.quote(program)}"

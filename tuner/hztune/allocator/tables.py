@@ -118,7 +118,6 @@ class Table(Schema, frozen=True, kw_only=True):
 
 @cache
 def tables() -> dict[str, Table]:
-    """Every allocator that has a file, by name, in the order of lists."""
     read = [_read(path) for path in Path(__file__).parent.glob("*.toml")]
     return {table.name: table for table in sorted(read, key=lambda table: table.order)}
 
@@ -135,7 +134,6 @@ def _read(path: Path) -> Table:
 
 @cache
 def rows_of(allocator: str, version: str) -> tuple[KnobRow, ...]:
-    """The rows that describe a version, in the order of the table."""
     numbers = parse_version(version)
     return tuple(row for row in tables()[allocator].rows if row.holds(numbers))
 
@@ -152,7 +150,6 @@ def parse_version(text: str) -> Version:
 
 
 def knob(allocator: str, knobs: Iterable[Param], name: str) -> Param:
-    """The knob called `name`; UsageError: there is none in this version."""
     by_name = {param.name: param for param in knobs}
     if name in by_name:
         return by_name[name]

@@ -1,11 +1,7 @@
 """What hztune does, one function each, as the command line calls them; they may change with it.
 
-What stays is in `hztune` itself, of which `help(hztune)` tells.
-
-A study, a comparison and a verification measure: they take seconds to hours and start processes.
-Every error is an `HztuneError` whose text is one sentence: a `UsageError` where something that was
-asked for does not exist or is not legal. A module is imported when one of its functions is asked
-for.
+What stays is in `hztune` itself; `help(hztune)` tells what its calls raise and how long they take.
+A module is imported when one of its functions is asked for.
 """
 
 from __future__ import annotations

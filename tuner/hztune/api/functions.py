@@ -107,10 +107,7 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
 
 
 def plan(asked: TuneRequest) -> list[str]:
-    """What `tune` would do, in lines for a reader; nothing is measured or written.
-
-    UsageError: the request is not legal.
-    """
+    """What `tune` would do; nothing is measured or written. UsageError: it is not legal."""
     from hztune.tuning.request import understand
 
     task = understand(asked, look=False)
@@ -193,10 +190,7 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
 
 
 def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
-    """What is not here as it was where a profile was proved, a sentence each.
-
-    With `programs` that it is to be used for, their commands are compared, too.
-    """
+    """What is not here as it was where the profile was proved, with the commands of `programs`."""
     found = list(machine_diff.from_proved(tuned))
     known = {each.name: each.words_sha256 for each in tuned.workloads}
     for program in programs:

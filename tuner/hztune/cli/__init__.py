@@ -101,7 +101,6 @@ def hztune() -> None:
 
 
 def main() -> None:
-    """Runs the command line of this process and exits with its status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a path that is no UTF-8, too
     open_streams()
@@ -161,7 +160,6 @@ def _failed(sentence: str, status: int) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """What click found wrong, on one line, with where the legal ones are listed."""
     text = " ".join(error.format_message().split()).rstrip(".")
     text = _NO_WHOLE_NUMBER.sub("is no whole number", text)
     ctx = getattr(error, "ctx", None)

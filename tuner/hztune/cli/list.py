@@ -116,7 +116,6 @@ def paths_command(what: str | None) -> None:
 def _print(
     rows: Sequence[tuple[str, ...]], records: Sequence[Mapping[str, object]], *, as_json: bool
 ) -> None:
-    """Rows as text in columns, of which the last one runs free; or the records."""
     if as_json or not rows:
         click.echo(json.dumps(records, indent=2) if as_json else "")
         return

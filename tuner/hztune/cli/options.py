@@ -32,8 +32,6 @@ class Place(click.Path):
 
 
 class Quantity(FloatParamType):
-    """A finite number, with a fraction or without."""
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         with suppress(click.BadParameter):
             number = super().convert(value, param, ctx)
@@ -92,7 +90,6 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
 
 
 def print_answer(as_json: bool, value: object, lines: Iterable[str]) -> None:
-    """Prints what a command found: a value as JSON, or its lines for people."""
     if as_json:
         click.echo(json.dumps(value, indent=2))
     else:

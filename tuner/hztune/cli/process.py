@@ -117,6 +117,5 @@ def trim_command(pid: int, as_json: bool) -> None:
 
 
 def _with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:
-    """The record of a process for JSON; each allocator has its ratio, too."""
     parts = [{**asdict(part), "ratio": part.ratio} for part in found.parts]
     return {**asdict(found), "parts": parts}

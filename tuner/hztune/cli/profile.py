@@ -114,7 +114,6 @@ def run_command(words: tuple[str, ...], govern: str) -> None:
 
 
 def _warn(tuned: Profile) -> None:
-    """Names what the profile may do to other programs, and in what this machine is another one."""
     for text in [*(caution.text for caution in tuned.cautions), *api.differences(tuned)]:
         click.echo(f"hztune: warning: {text}", err=True)
 

@@ -33,10 +33,7 @@ def is_given(name: str | None) -> bool:
 
 
 class FilledCommand(click.Command):
-    """A command none of whose options is a text that says nothing: of a variable that is not set.
-
-    An empty expression would stand for none, and another thing be measured than was meant.
-    """
+    """Refuses an option that is an empty text, as of an unset variable: it would stand for none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -116,7 +113,6 @@ def gone_on_with(record: Path) -> Any:
 def programs_of(
     words: tuple[str, ...], commands: tuple[str, ...], about: dict[str, Any]
 ) -> tuple[Program, ...]:
-    """The programs of the user's, or the server; empty: there is none."""
     if commands and (words or about["server"]):
         raise UsageError(
             "--command, a program after -- and --server exclude each other; of several programs, "
@@ -141,7 +137,6 @@ def refuse_without_program(
 
 
 def no_command(word: str, after: str = "tune") -> UsageError:
-    """The error for a word where a command or an option should stand, with what was meant."""
     if after.rpartition(" ")[2] == "tune":
         return UsageError(f"{word!r} is no command of hztune; {_meant(word)}")
     return UsageError(

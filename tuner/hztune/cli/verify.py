@@ -172,7 +172,6 @@ def _measured_text(ratio: float, low: float, high: float, pairs: int) -> str:
 
 
 def _for_people(tuned: Profile, finding: Verification) -> Iterator[str]:
-    """The answer, what was found and what was claimed."""
     claim, limits = tuned.claim, dict(tuned.objective.limits)
     yield f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")
     if finding.interval is not None:
@@ -216,10 +215,7 @@ class FolderAnswer(NamedTuple):
 def _verify_folder(
     folder: Path, only_due: bool, budget_s: float, *, as_json: bool, **how: Any
 ) -> int:
-    """Measures the profiles of a folder; each answer is printed, and in the history, at once.
-
-    What one leaves of its budget goes to the next, which may need more than its own.
-    """
+    """What one profile leaves of its budget goes to the next, which may need more than its own."""
     found, spare_s = [], 0.0
     for kept in api.profiles_in(folder):
         began_s = time.monotonic()

@@ -52,7 +52,6 @@ class Dimension:
         return self.when is None or self.when.holds(full)
 
     def value(self, index: int, full: Mapping[str, Value]) -> Value:
-        """The value at `index`, given the parameters that it needs."""
         choice = self.values[index]
         if not self.share_of:
             return choice
@@ -81,8 +80,6 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named configuration that is measured in the first blocks, beside proposals."""
-
     name: str
     why: str
     config: Mapping[str, Value]
@@ -93,8 +90,6 @@ class Preset:
 
 
 class _Parts:
-    """What a space and a choice between several have alike."""
-
     parts: tuple[Space, ...]
 
     def part(self, allocator: str) -> Space:
@@ -110,8 +105,6 @@ class _Parts:
 
 @dataclass(frozen=True)
 class Space(_Parts):
-    """The configurations of one allocator that a search may propose."""
-
     allocator: str  # name of the adapter whose knobs these are
     dimensions: tuple[Dimension, ...]
     rules: tuple[Rule, ...]  # what is legal but senseless
@@ -143,7 +136,6 @@ class Space(_Parts):
 
     @property
     def returning(self) -> tuple[Arm, ...]:
-        """What comes before all else where less memory is sought."""
         return tuple(self.arm(preset.config) for preset in self.presets if preset.returns)
 
     @cached_property
@@ -155,7 +147,6 @@ class Space(_Parts):
         return {param.name: config.get(param.name, param.default) for param in self.params}
 
     def reduced(self, config: Mapping[str, Value]) -> ConfigDict:
-        """Only what differs from the defaults, in the order of the knobs."""
         full = self.full(config)
         return {p.name: full[p.name] for p in self.params if full[p.name] != p.default}
 
@@ -167,7 +158,6 @@ class Space(_Parts):
         return self.reduced({name: value for name, value in left.items() if name not in idle})
 
     def decode(self, choose: Callable[[Dimension], int]) -> ConfigDict:
-        """Builds a configuration by asking `choose` for the index of each active dimension."""
         full = self.full({})
         for dimension in self.dimensions:
             if dimension.is_active(full):
@@ -216,7 +206,6 @@ class Space(_Parts):
         ]
 
     def contains(self, config: Mapping[str, Value]) -> bool:
-        """Whether `config` is on the grid and nothing speaks against it."""
         on_grid = self.at(self.encode(config)) == self.reduced(config)
         return on_grid and self.objection(config) is None
 
@@ -245,8 +234,6 @@ class Space(_Parts):
 
 @dataclass(frozen=True)
 class Choice(_Parts):
-    """The configurations of several allocators; the unchanged program is their control."""
-
     parts: tuple[Space, ...]  # in the order in which they are first measured
     unchanged: frozenset[str] = frozenset()  # those whose defaults are the unchanged program
 
@@ -261,7 +248,6 @@ class Choice(_Parts):
 
     @property
     def returning(self) -> tuple[Arm, ...]:
-        """What comes before all else where less memory is sought."""
         return tuple(_in_turn([part.returning for part in self.parts]))
 
     @property
@@ -278,7 +264,6 @@ class Choice(_Parts):
         return (Dimension(root, names), *named)
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides what can be proposed."""
         prints = [[part.allocator, part.fingerprint()] for part in self.parts]
         return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 

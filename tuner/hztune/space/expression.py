@@ -55,15 +55,12 @@ class _WordInArithmetic(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that was read once and is evaluated often."""
-
     text: str
     names: frozenset[str] = field(compare=False)
     _tree: ast.expr = field(repr=False, compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Expression:
-        """Reads an expression; else UsageError."""
         try:
             if len(text) > _MAX_LENGTH:
                 raise ValueError(f"longer than {_MAX_LENGTH} characters")
@@ -81,7 +78,6 @@ class Expression:
             return False
 
     def number(self, values: Mapping[str, Value]) -> int:
-        """Its value as a whole number; UsageError: it is not one."""
         try:
             return _whole(self._tree, values)
         except (_WordInArithmetic, ZeroDivisionError) as error:

@@ -104,7 +104,6 @@ def machine_facts(
 
 
 def find(name: str | Path) -> Path:
-    """The file that `name` means: a path, or the name of a space that hztune ships."""
     path = Path(name)
     if is_file(name):
         if path.is_file():
@@ -134,7 +133,6 @@ class _Reader:
 
     @contextmanager
     def _at(self, where: str) -> Iterator[None]:
-        """Lets errors name the file and the key."""
         try:
             yield
         except UsageError as error:
@@ -219,7 +217,6 @@ class _Reader:
         return low, high
 
     def _number(self, value: int | str) -> int:
-        """A number, or what an expression of the facts gives."""
         if isinstance(value, int):
             return value
         return _expression(value, self.facts).number(self.facts)
@@ -317,5 +314,4 @@ def _grid(param: Param, low: int, high: int) -> tuple[Value, ...]:
 
 
 def _powers_of_two(low: int, high: int) -> list[int]:
-    """Every power of two from `low` (at least 1) to `high`."""
     return [1 << exponent for exponent in range(high.bit_length()) if low <= 1 << exponent <= high]

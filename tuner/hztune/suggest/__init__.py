@@ -2,7 +2,6 @@
 
 `look` runs the program twice for a few seconds, as it is and recorded: what was seen is a `Sight`.
 `ideas` names each measurement that could be made: when it is worth making, why, and its command.
-Nothing is compared or claimed here.
 """
 
 from __future__ import annotations

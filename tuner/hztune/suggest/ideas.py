@@ -29,10 +29,7 @@ _OF_REST = ("idle_s", "rounds", "rests")
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A measurement that is worth making: the line to paste, and what was seen that speaks for it.
-
-    `weight` is the share of time or memory (`about`) that is at stake, from 0 to about 1.
-    """
+    """A measurement worth making: the line to paste, why, and its weight, from 0 to about 1."""
 
     name: str
     command: str
@@ -42,11 +39,7 @@ class Suggestion:
 
 
 def best_of(every: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
-    """The measurements most worth making, the first one most; fewer where there are no more.
-
-    Where all are about time, the last one gives way to the best about memory, if that is not
-    little; and the other way round.
-    """
+    """If all are about time, the last gives way to the best about memory; and vice versa."""
     found = sorted(every, key=lambda each: -each.weight)
     chosen, others = found[:_MOST], found[_MOST:]
     if len({one.about for one in chosen}) == 1:
@@ -194,17 +187,13 @@ def _inside(sight: Sight) -> tuple[str, ...]:
 
 
 def _percent(share: float) -> str:
-    """A share as people write it: two digits of a small one."""
     if share < 0.001:
         return "less than 0.1 %"
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -> str:
-    """The line that measures a program, with its options as they stand on the command line.
-
-    `words`: behind `hztune`, before the program. `rest`: with its rounds of load and rest, too.
-    """
+    """A shell line: `words` stand before the program; `rest`: with its rounds of load and rest."""
     options = dict(program.asked)
     if program.input:
         options["input"] = program.input.name

@@ -1,7 +1,6 @@
 """A look at a program: run as it is for a few seconds, and once more with its calls recorded.
 
-It is ended when the time is over, with all that it started. What is read of it while it lives:
-memory, ports, mapped files, and which file gives it malloc. The recording has a run of its own,
+It is ended when the time is over, with all that it started. The recording has a run of its own,
 since it takes time and memory.
 """
 
@@ -37,10 +36,7 @@ _PAGE_KB = 4
 
 @dataclass(slots=True)
 class Sight:
-    """What was seen of a program; memory is without mapped files.
-
-    Time, CPU time, faults and calls of a server are those of its load.
-    """
+    """Memory is without mapped files. Of a server, time, faults and calls are those of its load."""
 
     wall_s: float = 0.0  # how long it was looked at
     ended: bool = False  # whether it, or the load, ended by itself meanwhile
@@ -94,10 +90,7 @@ class Sight:
 
     @property
     def malloc_kb(self) -> int:
-        """What of the peak may be its allocator's: at most twice its blocks.
-
-        The rest is memory that it maps for itself, such as the heap of a JVM.
-        """
+        """At most twice its blocks; the rest of the peak, it maps for itself, as a JVM its heap."""
         return self.peak_kb if self.unseen else min(self.peak_kb, 2 * self.blocks_kb)
 
     @property
@@ -161,7 +154,6 @@ class _Look:
         return Run(None)
 
     def _serve(self, unit: Unit, launch: Launch) -> Run:
-        """Waits until a server answers, puts it under load, and lets it rest for a moment."""
         server, sight, began = launch.child, self.sight, time.monotonic()
         if (fault := answers(unit.program, unit.base, server.wait, server.pid)) is not None:
             return Run(fault)
@@ -189,10 +181,7 @@ class _Look:
 
 
 def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
-    """Looks at a program in two runs of so many seconds each; of a server, under its load.
-
-    UsageError: it cannot be started. HztuneError: it fails by itself, and cannot be measured.
-    """
+    """UsageError: it cannot be started. HztuneError: it fails by itself, and cannot be measured."""
     found = loaded_program.inspect(program.argv[0])
     reporter.say(f"{program.label}: a look for {seconds:g} s at most, as it is")
     look = _Look(seconds)
