@@ -69,6 +69,8 @@ def fixed(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
+    """One configuration of one allocator; no parameters at all: its defaults."""
+
     allocator: str  # name of the adapter ("hz", "jemalloc", ...); "none" is the unchanged program
     # (name, value) in order of name; what was asked for. One that restates a default makes
     # another arm than one that leaves it out.
@@ -104,6 +106,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
+    """One timed stretch of one process (built-in workloads), or one run of a whole program."""
+
     round: int  # the round it belongs to, from 0; every arm of a block has one turn a round
     position: int  # its place in the order of that round, from 0
     start_ns: int  # when the counted part began, CLOCK_MONOTONIC nanoseconds
@@ -129,6 +133,8 @@ def overall_rate(turns: Sequence[Turn]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """Everything that one arm showed in one block."""
+
     arm: Arm  # whose it is
     status: Status  # "ok", or how it failed; only an "ok" outcome may enter an estimate of speed
     # one sentence about a failure (signal, exit status, last line of stderr); "" when ok
@@ -187,6 +193,8 @@ class ProofPlan:
 
 @dataclass(frozen=True, slots=True)
 class Block:
+    """Arms measured at the same moment, in fresh processes."""
+
     number: int  # of the block in its study, from 0
     role: Role  # what it was measured for
     # one for each arm that was asked, in that order; the first is the control

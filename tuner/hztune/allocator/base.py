@@ -186,7 +186,7 @@ class Adapter:
     def environment(
         self, config: Config, installed: Installed, *, preload: bool = True
     ) -> Environment:
-        """Knobs left out, or `auto`, are not mentioned at all. UsageError: it is not legal."""
+        """The variables that set it, none for a knob that is left out or `auto`; UsageError."""
         self.check(config, installed)
         environment = self.settings(config, installed)
         if preload and installed.preload:

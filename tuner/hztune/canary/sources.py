@@ -30,7 +30,10 @@ class FleetRow(NamedTuple):
 
 
 def fetched(canary: Canary, names: Sequence[str], since_s: float, until_s: float) -> list[FleetRow]:
-    """Rows of these names; a file or a command gives those of all times. HztuneError: no rows."""
+    """Rows of these names in a stretch of time; a file or a command gives all that it has.
+
+    HztuneError: the source does not answer, or not with rows.
+    """
     spec, own = canary.spec, {unit.name for unit in canary.units}
     if spec.prometheus:
         return [row for name in names for row in _rows_of(canary, name, since_s, until_s)]

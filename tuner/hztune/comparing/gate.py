@@ -139,7 +139,10 @@ class Gate:
     def judge(
         self, tested: Mapping[Tested, Sequence[float]], horizon: Horizon
     ) -> Iterator[PartAnswer]:
-        """What a row's log ratios show, new to base, in order of time, shape (pairs,) each."""
+        """What a row's log ratios show, new to base, in order of time, shape (pairs,) each.
+
+        The error of "worse" is shared by the rows, and a row's share by all that it is asked.
+        """
         for of, logs in tested.items():
             sign = 1.0 if of == "speed" else -1.0  # so that more is better
             asked = replace(

@@ -87,7 +87,7 @@ def t_tail(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail: float, df: float) -> float:
-    """The t that Student's t exceeds with probability `tail`, from 0 to 0.5; `df`: at least 1."""
+    """The t that Student's t exceeds with probability `tail`; `df`: 1 to 2000, more is normal."""
     if df > _NEARLY_NORMAL_DF:
         return -normal_quantile(tail)
     low, high = 0.0, 4.0
