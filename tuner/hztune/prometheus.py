@@ -59,7 +59,7 @@ def queried(
         request = urllib.request.Request(url)
         if login:
             told = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
-            request.add_header("Authorization", f"Basic {told}")
+            request.add_unredirected_header("Authorization", f"Basic {told}")
         with urllib.request.urlopen(request, timeout=patience_s) as answer:
             content = _content(answer, patience_s)
         series = []

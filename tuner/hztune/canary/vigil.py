@@ -72,10 +72,11 @@ class _Watch:
         is_mark = [line.startswith(b'{"decided"') for line in lines]
         self._mark: dict[str, str] = {}  # what was decided, and that the hook has ended well
         for line, is_own in zip(lines, is_mark, strict=True):
-            self._mark |= json.loads(line) if is_own and line.endswith(b"\n") else {}
+            mark = json.loads(line) if is_own and line.endswith(b"\n") else {}
+            self._mark |= mark if mark.get("start") == canary.spec.start else {}
         kept = b"".join(line for line, is_own in zip(lines, is_mark, strict=True) if not is_own)
         self._rows = {row[:3]: row for row in parsed_rows(kept, str(log))}
-        self._asked_s: dict[str, float] = {}  # up to then each name of rows was
+        self._asked_s: dict[str, float] = {}  # the newest row of each name
         for row in self._rows.values():
             self._asked_s[row.metric] = max(row.at_s, self._asked_s.get(row.metric, -math.inf))
         self._failures: dict[str, str] = {}  # told, and not over
@@ -130,14 +131,15 @@ class _Watch:
             since = max(0.0, (asked_s - begin_s) / spec.step_s - _AGAIN_BLOCKS)
             since_s = begin_s + math.floor(since) * spec.step_s
             try:
-                new += fetched(self._canary, names, since_s, now_s)
+                found = fetched(self._canary, names, since_s, now_s)
             except HztuneError as error:
                 if not self._rows:
                     raise
                 self._fails(names[0], str(error))
             else:
                 self._fails(names[0], "")
-                self._asked_s[names[0]] = now_s
+                new += found
+                self._asked_s[names[0]] = max((row.at_s for row in found), default=asked_s)
         return new
 
     def _fails(self, what: str, why: str) -> None:
@@ -147,8 +149,8 @@ class _Watch:
         self._failures[what] = why
 
     def _note(self, mark: dict[str, str]) -> None:
-        self._mark |= mark
-        self._keep([_line(mark)])
+        self._mark |= {**mark, "start": self._canary.spec.start}  # a log may be of another canary
+        self._keep([_line(self._mark)])
 
     def _keep(self, lines: Iterable[bytes]) -> None:
         """Adds lines to the log; writes all where it may end within one."""
