@@ -571,6 +571,8 @@ def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_pat
         found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
         assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 24)
     assert "decided before" in found.reasons[0] and "cpu is worse" in found.reasons[1]
+    log.write_text(log.read_text().replace(START, "2025-01-01T00:00:00Z"))  # another canary's
+    assert "decided before" not in api.judge_canary(asked, print, log=log).reasons[0]
 
 
 def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkeypatch):

@@ -91,6 +91,10 @@ class _Watch:
         new = [row for row in self._newest() if self._rows.get(row[:3]) != row]
         self._rows |= {row[:3]: row for row in new}
         found = verdict_of(self._rows.values(), self._canary)
+        blind = [name for name in self._canary.spec.wanted if self._failures.get(name)]
+        if blind and found.answer != "revert":
+            told = (f"{blind[0]!r} is not answered now", *found.reasons)
+            found = found._replace(answer="hold", is_settled=False, reasons=told)
         self._keep(map(row_line, new))
         if found.answer != "hold":
             self._note({"decided": found.answer})
