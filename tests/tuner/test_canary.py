@@ -364,11 +364,10 @@ def test_a_kill_in_the_first_block_counts_and_few_alike_counts_do_not_cross():
     assert (found.rails[0].events, found.rails[0].is_crossed) == ((0, 2), False)
 
 
-def test_a_rail_that_is_never_seen_is_said(tmp_path):
+def test_a_rail_that_is_never_seen_is_said():
     asked = canary(rails=[GuardRail(name="oom")])
-    assert "| oom | 0 (0) | 0 (0) | no row yet |" in api.canary_page(
-        verdict_of(fleet(), asked), asked
-    )
+    page = api.canary_page(verdict_of(fleet(), asked), asked)
+    assert "| oom | 0 (0) | 0 (0) | no row yet |" in page
 
 
 def test_the_death_of_most_of_the_fleet_is_no_silence_of_its_source():
@@ -555,7 +554,8 @@ def test_a_query_that_fails_takes_no_other_with_it(clock, monkeypatch):
     metrics, told = (CanaryMetric(name="p99", margin="2%"), CPU), []
     clock[0] += 600.0
     asked = canary(metrics=metrics, file="", prometheus="http://x")
-    assert api.judge_canary(asked, told.append, for_s=600.0).passed_s == 1200.0
+    found = api.judge_canary(asked, told.append, for_s=600.0)
+    assert (found.passed_s, found.reasons[0]) == (1200.0, "'p99' is not answered now")
     assert told.count("too many samples; watching goes on") == 1
 
 

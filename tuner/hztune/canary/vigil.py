@@ -24,6 +24,7 @@ from hztune.progress import duration
 _HOOK_S, _HOOK_TRIES = 600.0, 10
 _AGAIN_BLOCKS = 5  # that are asked for again: rows may come late
 _LINES_APART = 1.3  # times the time that has passed
+_MARK = b'{"decided"'  # begins a line of the log that is no row
 
 Tell = Callable[[str], None]
 
@@ -69,16 +70,15 @@ class _Watch:
         self._canary, self._tell, self._log = canary, tell, log
         content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
         lines = content.splitlines(keepends=True)
-        is_mark = [line.startswith(b'{"decided"') for line in lines]
+        marks = [line for line in lines if line.startswith(_MARK)]
         self._mark: dict[str, str] = {}  # what was decided, and that the hook has ended well
-        for line, is_own in zip(lines, is_mark, strict=True):
-            mark = json.loads(line) if is_own and line.endswith(b"\n") else {}
+        for mark in (json.loads(line) for line in marks if line.endswith(b"\n")):
             self._mark |= mark if mark.get("start") == canary.spec.start else {}
-        kept = b"".join(line for line, is_own in zip(lines, is_mark, strict=True) if not is_own)
+        kept = b"".join(line for line in lines if not line.startswith(_MARK))
         self._rows = {row[:3]: row for row in parsed_rows(kept, str(log))}
-        self._asked_s: dict[str, float] = {}  # the newest row of each name
+        self._newest_s: dict[str, float] = {}  # row of each name
         for row in self._rows.values():
-            self._asked_s[row.metric] = max(row.at_s, self._asked_s.get(row.metric, -math.inf))
+            self._newest_s[row.metric] = max(row.at_s, self._newest_s.get(row.metric, -math.inf))
         self._failures: dict[str, str] = {}  # told, and not over
         self._is_whole = False  # whether the log has all rows
 
@@ -113,7 +113,7 @@ class _Watch:
                 ["sh", "-c", hook], deadline_s=_HOOK_S, cwd=self._canary.folder, stdin=page
             )
             if ended.ok:
-                self._note({"decided": "revert", "hook": "done"})
+                self._note({"hook": "done"})
                 self._tell("the hook was run")
                 return found
             why = f"the hook has failed: it {ended.describe()}"
@@ -122,8 +122,7 @@ class _Watch:
 
     def tell_silence(self) -> None:
         span_s = _AGAIN_BLOCKS * self._canary.spec.step_s
-        newest_s = max((row.at_s for row in self._rows.values()), default=math.inf)
-        is_silent = newest_s < time.time() - span_s
+        is_silent = max(self._newest_s.values(), default=math.inf) < time.time() - span_s
         self._fails("", f"no row is of the last {duration(span_s)}" if is_silent else "")
 
     def _newest(self) -> list[FleetRow]:
@@ -131,8 +130,8 @@ class _Watch:
         spec, new = self._canary.spec, list[FleetRow]()
         begin_s, now_s = self._canary.start_s - spec.baseline_s, time.time()
         for names in [[name] for name in spec.wanted] if spec.prometheus else [spec.wanted]:
-            asked_s = self._asked_s.get(names[0], -math.inf)
-            since = max(0.0, (asked_s - begin_s) / spec.step_s - _AGAIN_BLOCKS)
+            newest_s = self._newest_s.get(names[0], -math.inf)
+            since = max(0.0, (newest_s - begin_s) / spec.step_s - _AGAIN_BLOCKS)
             since_s = begin_s + math.floor(since) * spec.step_s
             try:
                 found = fetched(self._canary, names, since_s, now_s)
@@ -143,7 +142,7 @@ class _Watch:
             else:
                 self._fails(names[0], "")
                 new += found
-                self._asked_s[names[0]] = max((row.at_s for row in found), default=asked_s)
+                self._newest_s[names[0]] = max((row.at_s for row in found), default=newest_s)
         return new
 
     def _fails(self, what: str, why: str) -> None:

@@ -4,8 +4,8 @@ A block needs nothing but its `Job` and can be measured again, so it may start a
 where a worker was lost. All that proves is measured on workers of one kind of machine, which the
 profile names; the search may use all. A worker needs hztune and the allocators installed. It
 measures built-in workloads, and a program only where it was started with that program's path in
-HZTUNE_ALLOW (several with colons), and without any shell command: jobs of hztune could otherwise
-run anything for whoever reaches the scheduler.
+HZTUNE_ALLOW (several with colons), and without any shell command. Otherwise anyone who reaches the
+scheduler could run anything on the workers by a job of hztune.
 """
 
 from __future__ import annotations
