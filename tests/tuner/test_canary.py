@@ -1,57 +1,26 @@
-"""The canary: groups, rows, effects and verdicts, without a clock; a watch with its failures."""
+"""The canary: groups, rows, effects and verdicts, without a clock."""
 
 from __future__ import annotations
 
 import json
 import math
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
-from urllib.parse import parse_qs, urlparse
 
 import numpy as np
 import pytest
 import tomllib
 
-import hztune.prometheus
 from hztune import api, schema
-from hztune.canary import sources, vigil
 from hztune.canary.effects import critical, effect_of, levels
-from hztune.canary.groups import FleetUnit
 from hztune.canary.sources import FleetRow, parsed_rows
-from hztune.canary.spec import Canary, CanaryMetric, CanarySpec, GuardRail
+from hztune.canary.spec import CanaryMetric, CanarySpec, GuardRail
 from hztune.canary.timetable import growth
 from hztune.canary.verdict import log_odds, verdict_of
 from hztune.cli import canary as canary_commands
 from hztune.cli import status_of
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import UsageError
 from hztune.govern.policy import FigureSource
 
-START = "2026-01-01T00:00:00Z"
-START_S = 1767225600.0
-CPU = CanaryMetric(name="cpu", margin="2%", target=True)
-
-
-def fleet(count=10, before=60, after=120, seed=1, treated=1.0, sd=0.01, change=None):
-    """Rows of cpu of two groups on unlike hosts; `change` may alter the table before it is cut."""
-    random = np.random.default_rng(seed)
-    table = random.normal(0.0, 0.3, 2 * count) + random.normal(0.0, sd, (before + after, 2 * count))
-    table += np.sin(np.arange(before + after) / 20.0)[:, None]  # the time of day
-    table = np.exp(table)
-    table[before:, count:] *= treated
-    if change:
-        change(table)
-    return [
-        FleetRow(START_S + 60.0 * (block - before + 1), f"u{unit}", "cpu", float(value))
-        for (block, unit), value in np.ndenumerate(table)
-        if not math.isnan(value)
-    ]
-
-
-def canary(count=10, metrics=(CPU,), rails=(), folder=None, **more):
-    units = tuple(FleetUnit(f"u{unit}", unit >= count, "") for unit in range(2 * count))
-    more = {"settle_s": 0.0, "planned_s": 7200.0, "file": "rows.csv", **more}
-    spec = CanarySpec("a test", START, "groups.csv", tuple(metrics), tuple(rails), **more)
-    return Canary(spec, folder, units, START_S)
+from .fleet import CPU, START, START_S, canary, fleet
 
 
 def counts(name, unit, values, first=0):
@@ -114,8 +83,8 @@ def test_rows_are_read_from_csv_and_from_lines_of_json():
 
 @pytest.mark.parametrize("kind", [CanarySpec, FigureSource])
 def test_a_prometheus_is_asked_over_http_alone(kind):
-    for asked in ("file:///etc", "localhost:9090"):
-        with pytest.raises(UsageError, match=f"prometheus is '{asked}'.*https"):
+    for asked, told in (("file:///etc", "file:///etc"), ("me:secret@here:9090", "...@here:9090")):
+        with pytest.raises(UsageError, match=f"prometheus is '{told}'.*https"):
             schema.judged({"prometheus": asked}, kind)
 
 
@@ -213,11 +182,30 @@ def test_zeros_and_figures_that_are_none_are_said_and_hold():
     assert verdict_of(zeros, canary(metrics=amount)).effects[0].interval.estimate == 0.0
 
 
-def test_infinite_figures_of_one_group_are_said_and_hold():
+@pytest.mark.parametrize(
+    "value, told", [(math.inf, "infinite, or divided by 0"), (0.0, "are 0 or less")]
+)
+def test_a_tenth_of_one_groups_figures_that_cannot_be_compared_hold(value, told):
     treated = {f"u{unit}" for unit in range(10, 20)}
-    rows = [row._replace(value=math.inf) if row.unit in treated and at % 3 else row
-            for at, row in enumerate(fleet(treated=0.98))]  # fmt: skip
-    assert "figures are infinite" in verdict_of(rows, canary()).reasons[0]
+    rows = [row._replace(value=value) if row.unit in treated and row.at_s % 600 == 0 else row
+            for row in fleet(treated=0.98)]  # fmt: skip
+    assert told in verdict_of(rows, canary()).reasons[0]
+
+
+def test_what_is_divided_by_nothing_is_infinite():
+    metric = CanaryMetric(name="cpu", margin="2%", target=True, per="requests")
+    rows = fleet(treated=0.98)
+    rows += [row._replace(metric="requests", value=float(row.at_s % 600 > 0)) for row in rows]
+    assert "divided by 0" in verdict_of(rows, canary(metrics=[metric])).reasons[0]
+
+
+def test_a_metric_that_is_not_told_any_more_is_no_more_judged_as_no_worse():
+    p99 = CanaryMetric(name="p99", margin="2%")
+    rows = fleet(treated=0.97)
+    rows += [row._replace(metric="p99") for row in rows if row.at_s <= START_S + 3600.0]
+    found = verdict_of(rows, canary(metrics=(CPU, p99)))
+    assert (found.answer, found.reasons) == ("hold", ("p99: it is not told since 1:00:00",))
+    assert found.effects[1].interval is not None
 
 
 def test_an_effect_that_rests_on_one_unit_of_a_group_claims_nothing():
@@ -280,10 +268,13 @@ def test_nothing_is_promoted_before_a_quarter_of_the_time_but_it_may_be_reverted
     assert verdict_of(worse, canary()).answer == "revert"
 
 
-def test_nothing_is_promoted_of_which_treated_units_never_came_up():
-    rows = [row for row in fleet(treated=0.97) if row.unit not in ("u10", "u11", "u12")]
+@pytest.mark.parametrize("until_s", [-math.inf, START_S])
+def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(until_s):
+    dead = ("u10", "u11", "u12")
+    rows = [row for row in fleet(treated=0.97) if row.unit not in dead or row.at_s <= until_s]
     found = verdict_of(rows, canary())
-    assert found.answer == "hold" and "never seen" in found.reasons[0]
+    assert (found.answer, found.unseen) == ("hold", dead)
+    assert "not seen since the start" in found.reasons[0]
 
 
 # ---- guard rails ---------------------------------------------------------------------------------
@@ -355,10 +346,20 @@ def test_units_that_fall_silent_are_a_rail_and_a_source_that_does_is_none():
     assert verdict_of(fleet(change=all_pause), canary()).rails[-1].hit == (0, 0)
 
 
+def test_time_goes_on_where_half_of_a_small_fleet_has_died():
+    def half_die(table):
+        table[120:, 1:3] = math.nan
+
+    found = verdict_of(fleet(2, change=half_die), canary(2))
+    assert (found.passed_s, found.rails[-1].hit) == (7200.0, (1, 1))
+
+
 def test_a_kill_in_the_first_block_counts_and_few_alike_counts_do_not_cross():
     rail = GuardRail(name="oom")
     kills = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [0, 1])]
-    assert verdict_of(fleet() + kills, canary(rails=[rail])).rails[0].hit == (0, 10)
+    for baseline_s in (3600.0, 0.0):
+        found = verdict_of(fleet() + kills, canary(rails=[rail], baseline_s=baseline_s))
+        assert found.rails[0].hit == (0, 10)
     two = [row for unit in (2, 3) for row in counts("oom", f"u{unit}", [0, 1])]
     found = verdict_of(fleet(2) + two, canary(2, rails=[rail]))
     assert (found.rails[0].events, found.rails[0].is_crossed) == ((0, 2), False)
@@ -378,221 +379,6 @@ def test_the_death_of_most_of_the_fleet_is_no_silence_of_its_source():
     asked = asked._replace(units=tuple(unit._replace(is_treated=at >= 4)
                                        for at, unit in enumerate(asked.units)))  # fmt: skip
     assert verdict_of(fleet(change=treated_die), asked).answer == "revert"
-
-
-# ---- the watch -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time passes when the watch sleeps."""
-    now = [START_S]
-    monkeypatch.setattr(vigil.time, "time", lambda: now[0])
-    monkeypatch.setattr(vigil.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(vigil.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
-    return now
-
-
-class _Prometheus(BaseHTTPRequestHandler):
-    rows, now, broken, times = [], [START_S], (0.0, 0.0), 1
-    found, most_s, login = None, math.inf, None
-
-    def do_GET(self):
-        type(self).login = self.headers["Authorization"]
-        asked = {name: values[0] for name, values in parse_qs(urlparse(self.path).query).items()}
-        series = {}
-        for row in self.rows:
-            if float(asked["start"]) <= row.at_s <= float(asked["end"]):
-                series.setdefault(row.unit, []).append([row.at_s, str(row.value)])
-        found = [{"metric": {"instance": unit}, "values": each} for unit, each in series.items()]
-        found = self.found or found * self.times
-        is_broken = self.broken[0] <= self.now[0] < self.broken[1]
-        is_broken |= float(asked["end"]) - float(asked["start"]) > self.most_s
-        body = {"error": "too busy"} if is_broken else {"data": {"result": found}}
-        self.send_response(503 if is_broken else 200)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def prometheus():
-    with HTTPServer(("127.0.0.1", 0), _Prometheus) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_watch_outlasts_failures_tells_them_once_runs_its_hook_and_keeps_its_answer(
-    tmp_path, clock, prometheus, monkeypatch
-):
-    _Prometheus.rows, _Prometheus.now = fleet(treated=1.05, sd=0.002), clock
-    monkeypatch.setattr(_Prometheus, "broken", (START_S + 120.0, START_S + 400.0))
-    asked = canary(folder=tmp_path, file="", prometheus=prometheus, hook="cat >> page.md")
-    told, log = [], tmp_path / "rows.jsonl"
-    found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
-    assert found.answer == "revert"
-    assert [line for line in told if "503: too busy" in line] == [told[-2]], told
-    page = (tmp_path / "page.md").read_text()
-    assert page.startswith("# Canary: revert") and "cpu is worse by more than 2%" in page
-    again = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
-    assert (again.answer, (tmp_path / "page.md").read_text()) == ("revert", page)
-
-
-def test_a_watch_that_was_killed_goes_on_from_its_log_and_a_full_disk_stops_none(
-    tmp_path, clock, prometheus
-):
-    _Prometheus.rows, _Prometheus.now = fleet(sd=0.05), clock
-    asked, log = canary(folder=tmp_path, file="", prometheus=prometheus), tmp_path / "rows.jsonl"
-    assert api.judge_canary(asked, print, log=log, for_s=600.0).answer == "hold"
-    _Prometheus.rows = [row for row in _Prometheus.rows if row.at_s > START_S + 300.0]
-    seen = api.judge_canary(asked, print, log=log, for_s=600.0)
-    before = [row for row in fleet(sd=0.05) if row.at_s <= clock[0]]
-    assert seen.effects == verdict_of(before, asked).effects
-    told = []
-    api.judge_canary(asked, told.append, log=tmp_path / "none" / "log", for_s=300.0)
-    assert sum("cannot write" in line for line in told) == 1
-
-
-def test_a_log_that_a_full_disk_has_cut_is_whole_again_at_the_next_step(
-    tmp_path, clock, prometheus, monkeypatch
-):
-    _Prometheus.rows, _Prometheus.now = fleet(sd=0.05), clock
-    asked, log, told = canary(folder=tmp_path, file="", prometheus=prometheus), tmp_path / "l", []
-
-    whole = vigil.files.append_to
-
-    def cut(path, text, option):
-        monkeypatch.setattr(vigil.files, "append_to", whole)
-        path.write_text(path.read_text() + text[:20])
-        raise UsageError("full")
-
-    monkeypatch.setattr(vigil.files, "append_to", cut)
-    api.judge_canary(asked, told.append, log=log, for_s=600.0)
-    assert "full; watching goes on" in told
-    assert {row.at_s for row in parsed_rows(log.read_bytes(), "x")} >= {clock[0] - 60.0}
-
-
-def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, capsys):
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=0.97)]
-    (tmp_path / "rows.csv").write_text("".join(lines))
-    (tmp_path / "groups.csv").write_text(
-        "".join(f"u{unit},{'treated' if unit >= 10 else 'control'}\n" for unit in range(20))
-    )
-    spec = tmp_path / "spec.toml"
-    spec.write_text(
-        f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\ncommand = "cat rows.csv"\n'
-        'planned_s = 7200\n[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
-    )
-    assert status_of(["canary", "judge", str(spec), "--picture", str(tmp_path / "p.svg")]) == 0
-    assert "# Canary: promote" in capsys.readouterr().out
-    assert "<circle" in (tmp_path / "p.svg").read_text()
-    spec.write_text(spec.read_text().replace("cat rows.csv", "exit 3"))
-    assert status_of(["canary", "judge", str(spec)]) == 1
-    assert "exit status 3" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "found", [[1, "2"], [{"metric": {"instance": 5}, "values": []}],
-              [{"metric": {}, "values": [["1", "a"]]}], [{"metric": {}, "values": [[1, "a"]]}]]
-)  # fmt: skip
-def test_an_answer_of_another_shape_is_told(clock, prometheus, monkeypatch, found):
-    monkeypatch.setattr(_Prometheus, "found", found)
-    with pytest.raises(HztuneError, match="does not answer"):
-        api.judge_canary(canary(file="", prometheus=prometheus), print)
-
-
-def test_an_answer_without_end_is_given_up(clock, prometheus, monkeypatch):
-    monkeypatch.setattr(hztune.prometheus, "_MOST_BYTES", 1000)
-    _Prometheus.rows = fleet()
-    with pytest.raises(HztuneError, match="no end after"):
-        api.judge_canary(canary(file="", prometheus=prometheus), print)
-
-
-def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus, monkeypatch):
-    monkeypatch.setattr(sources, "_MOST_POINTS", 7)
-    monkeypatch.setattr(_Prometheus, "most_s", 6 * 60.0)
-    _Prometheus.rows = fleet()
-    clock[0] = START_S + 7200.0
-    asked = canary(file="", prometheus=prometheus, baseline_s=3600.0)
-    assert sorted(sources.fetched(asked, asked.spec.wanted, START_S - 3600.0, clock[0])) == sorted(
-        row for row in fleet() if row.at_s <= clock[0]
-    )
-
-
-def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch):
-    _Prometheus.rows = fleet()
-    monkeypatch.setattr(_Prometheus, "times", 2)
-    with pytest.raises(UsageError, match="two series of 'u0' at once"):
-        api.judge_canary(canary(file="", prometheus=prometheus), print)
-
-
-def test_a_login_in_the_url_is_given(prometheus):
-    asked = canary(file="", prometheus=prometheus.replace("//", "//me:a%40b@"))
-    sources.fetched(asked, ["cpu"], START_S, START_S)
-    assert _Prometheus.login == "Basic bWU6YUBi"  # me:a@b
-
-
-def test_a_point_with_two_series_is_left_out(clock, prometheus):
-    rows = fleet(treated=0.97)
-    _Prometheus.rows = rows + [row for row in rows if row.unit == "u10" and row.at_s > START_S]
-    found = sources.fetched(canary(file="", prometheus=prometheus), ["cpu"], START_S, 1e10)
-    assert {row.unit for row in found if row.at_s > START_S} == {f"u{at}" for at in range(20)} - {
-        "u10"
-    }
-
-
-def test_a_query_that_fails_takes_no_other_with_it(clock, monkeypatch):
-    def fetched(canary, names, since_s, until_s):
-        if names == ["p99"] and until_s > START_S + 600.0:
-            raise HztuneError("too many samples")
-        return [row._replace(metric=names[0]) for row in fleet() if row.at_s <= until_s]
-
-    monkeypatch.setattr(vigil, "fetched", fetched)
-    metrics, told = (CanaryMetric(name="p99", margin="2%"), CPU), []
-    clock[0] += 600.0
-    asked = canary(metrics=metrics, file="", prometheus="http://x")
-    found = api.judge_canary(asked, told.append, for_s=600.0)
-    assert (found.passed_s, found.reasons[0]) == (1200.0, "'p99' is not answered now")
-    assert told.count("too many samples; watching goes on") == 1
-
-
-def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_path, clock):
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=1.05)]
-    (tmp_path / "rows.csv").write_text("".join(lines))
-    hook = "echo x >> tries; test $(wc -l < tries) -ge 12"
-    asked, log, told = canary(folder=tmp_path, hook=hook), tmp_path / "log", []
-    found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
-    assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 20)
-    assert "the hook has failed" in found.reasons[-1]
-    for _ in range(2):
-        found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
-        assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 24)
-    assert "decided before" in found.reasons[0] and "cpu is worse" in found.reasons[1]
-    log.write_text(log.read_text().replace(START, "2025-01-01T00:00:00Z"))  # another canary's
-    assert "decided before" not in api.judge_canary(asked, print, log=log).reasons[0]
-
-
-def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkeypatch):
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(sd=0.05)]
-    (tmp_path / "rows.csv").write_text("".join(lines))
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(vigil.time, "sleep", interrupted)
-    told = []
-    with pytest.raises(KeyboardInterrupt):
-        api.judge_canary(canary(folder=tmp_path), told.append, for_s=math.inf)
-    assert told[-1].startswith("# Canary: hold")
-
-
-def test_rows_of_other_metrics_than_the_asked_are_told(tmp_path):
-    (tmp_path / "rows.csv").write_text(f"{START_S},u1,cpu_typo,1\n")
-    with pytest.raises(UsageError, match="such as 'cpu'; there is 'cpu_typo'"):
-        api.judge_canary(canary(folder=tmp_path), print)
 
 
 def test_the_operators_own_restart_just_before_the_start_is_no_event():

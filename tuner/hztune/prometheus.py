@@ -50,12 +50,13 @@ def queried(
     `base`: an URL, with user:password@ where one must log in. HztuneError: it does not answer
     within `patience_s`, or not with series.
     """
-    words = urllib.parse.urlencode({"query": query, **(span or {})})
+    asked = {"query": query, "partial_response": "false", **(span or {})}  # as Thanos knows it
+    words = urllib.parse.urlencode(asked)
     source = f"Prometheus, asked for {query!r},"
     try:
-        parts = urllib.parse.urlsplit(base.rstrip("/"))
-        login, _, host = parts.netloc.rpartition("@")
-        url = f"{parts.scheme}://{host}{parts.path}/api/v1/query{'_range' if span else ''}?{words}"
+        scheme, _, rest = base.rstrip("/").partition("://")
+        login, _, place = rest.rpartition("@")  # a password may hold a / or #
+        url = f"{scheme}://{place}/api/v1/query{'_range' if span else ''}?{words}"
         request = urllib.request.Request(url)
         if login:
             told = base64.b64encode(urllib.parse.unquote(login).encode()).decode()

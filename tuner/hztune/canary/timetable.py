@@ -33,6 +33,12 @@ class FleetTables(NamedTuple):
         return self.first + np.arange(len(self.seen))
 
     @property
+    def passed(self) -> int:
+        """How many blocks have passed since the start."""
+        seen = self.blocks[self.seen.any(axis=1)]
+        return max(0, int(seen.max(initial=-1)) + 1)
+
+    @property
     def seen(self) -> NDArray[np.bool_]:
         return functools.reduce(np.logical_or, map(np.isfinite, self.lasts.values()))
 
@@ -67,8 +73,9 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     block = np.ceil((at_s - canary.start_s) / spec.step_s) - 1.0
     last = np.full(len(column), -math.inf)
     np.maximum.at(last, unit.astype(int), block)
-    end = max(_end(last[treated]) for treated in of_groups(canary))
-    known = (block >= -spec.baseline_s / spec.step_s) & (block <= end)
+    end = max(_end(last), *(_end(last[group]) for group in of_groups(canary)))
+    # events of block 0 are counted from what the one before has told
+    known = (block >= min(-1.0, -spec.baseline_s / spec.step_s)) & (block <= end)
     first = int(min(block[known], default=0))
     cells = tuple(each[known].astype(int) for each in (name, block - first, unit))
     shape = (len(names), int(max(cells[1], default=0)) + 1, len(column))
@@ -86,7 +93,7 @@ def of_groups(canary: Canary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def _end(last: FloatTable) -> float:
-    """The last block of a group by the last ones of its units; later ones are of clocks ahead."""
+    """The last block of units by the last one of each; later ones are of clocks ahead."""
     told = np.sort(last[np.isfinite(last)])[::-1]
     at = max(1, int(LEAST_SHARE * len(told)))
     return float(told[min(at, len(told) - 1)]) if len(told) else -math.inf

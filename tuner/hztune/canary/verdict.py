@@ -52,6 +52,7 @@ class MetricEffect(NamedTuple):
 
     metric: CanaryMetric
     why: str  # it is not decided
+    is_current: bool = False  # its rows reach far enough, and to the end
     least: float = -math.inf  # that it may have become worse by, at all times
     most: float = math.inf
     interval: Interval | None = None  # the same ends as they are read; `pairs` are units
@@ -59,11 +60,11 @@ class MetricEffect(NamedTuple):
 
     @property
     def is_better(self) -> bool:
-        return self.most < 0.0
+        return self.is_current and self.most < 0.0
 
     @property
     def is_no_worse(self) -> bool:
-        return self.most < self.metric.worst
+        return self.is_current and self.most < self.metric.worst
 
     @property
     def is_worse(self) -> bool:
@@ -84,7 +85,7 @@ class CanaryVerdict(NamedTuple):
     effects: tuple[MetricEffect, ...]
     rails: tuple[RailEvents, ...]
     passed_s: float  # since the start
-    unseen: tuple[str, ...]  # units of which there is no row
+    unseen: tuple[str, ...]  # units of which no row is of that time
     is_settled: bool  # nothing is to be waited for
 
 
@@ -96,21 +97,17 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     spec = canary.spec
     rails = tuple(_rails(tables, canary))
     effects = tuple(_effect(tables, canary, each) for each in spec.metrics)
-    seen = tables.blocks[tables.seen.any(axis=1)]
-    passed_s = spec.step_s * max(0, int(seen.max(initial=-1)) + 1)
-    unseen = np.logical_not(np.asarray(tables.seen.any(axis=0)))
+    passed_s = spec.step_s * tables.passed
+    unseen = np.logical_not(np.asarray(tables.seen[tables.blocks >= 0].any(axis=0)))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
-    open_ = []
-    if passed_s < _LEAST_TIME * spec.planned_s:
-        open_.append(f"it needs {duration(_LEAST_TIME * spec.planned_s)}, a quarter of planned_s")
     treated, control = (float(unseen[each].mean()) for each in of_groups(canary))
+    open_ = []
     if treated > control:
-        open_.append("more of the treated units than of the control were never seen")
-    is_ripe = not open_
+        open_.append("more of the treated units than of the control were not seen since the start")
     better = [each.metric.name for each in effects if each.metric.target and each.is_better]
-    is_safe = is_ripe and all(each.is_no_worse for each in effects)
+    is_safe = not open_ and all(each.is_no_worse for each in effects)
     are_alike = is_safe and all(each.least > -each.metric.worst for each in effects)
     answer: CanaryAnswer = "revert" if bad else "promote" if better and is_safe else "hold"
     open_ += [f"{each.metric.name}: {each.why}" for each in effects
@@ -120,7 +117,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
         open_ = open_ or ["both groups are alike within all margins"]
     if not passed_s:
         open_ = [f"it begins at {spec.start}, and no row is of a later time"]
-    names = tuple(canary.units[at].name for at in np.flatnonzero(unseen))
+    names = tuple(canary.units[at].name for at in np.flatnonzero(unseen) if passed_s)
     is_over = answer != "hold" or are_alike
     return CanaryVerdict(answer, tuple(bad or open_), effects, rails, passed_s, names, is_over)
 
@@ -174,24 +171,20 @@ def log_odds(found: FloatTable, treated: NDArray[np.bool_], strata: NDArray[np.i
 
 
 def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> MetricEffect:
-    figures, rows = tables.figures(metric), tables.means[metric.rows]
-    seen, endless = int((~np.isnan(rows)).sum()), int(np.isinf(rows).sum())
-    zeros = int((figures <= 0.0).sum())
-    if not seen:
+    figures, groups, spec = tables.figures(metric), of_groups(canary), canary.spec
+    is_after = tables.blocks >= math.ceil(spec.settle_s / spec.step_s)
+    is_before = (tables.blocks < 0) & (tables.blocks >= -spec.baseline_s / spec.step_s)
+    if np.isnan(tables.means[metric.rows]).all():
         return MetricEffect(metric, "there is no row of it")
-    if endless > _MOST_ZEROS * seen:
-        return MetricEffect(metric, f"{endless} of {seen} figures are infinite")
-    if metric.is_ratio and zeros > _MOST_ZEROS * np.isfinite(figures).sum():
-        return MetricEffect(metric, f"{zeros} of {seen} figures are 0 or less, which have no ratio;"
-                            " a number as its margin compares differences")  # fmt: skip
+    for part in (figures[lines][:, each] for lines in (is_after, is_before) for each in groups):
+        if why := _unfit(part, metric):
+            return MetricEffect(metric, why)
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = np.log(figures) if metric.is_ratio else figures
     figures = np.where(np.isfinite(figures), figures, np.nan)
-    groups, spec = of_groups(canary), canary.spec
     use = np.minimum(*(np.isfinite(figures)[:, each].mean(axis=1) for each in groups))
-    is_used = use >= LEAST_SHARE
-    after = figures[is_used & (tables.blocks >= math.ceil(spec.settle_s / spec.step_s))]
-    before = figures[is_used & (tables.blocks < 0)]
+    is_after &= use >= LEAST_SHARE
+    after, before = figures[is_after], figures[is_before & (use >= LEAST_SHARE)]
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
     weights = np.isfinite(after).mean(axis=0)
@@ -199,8 +192,25 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
     if found is None:
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
                             "report it, in strata with both groups")  # fmt: skip
-    passed = len(after) * spec.step_s / spec.planned_s
-    return _judged(metric, canary, found, passed)
+    judged = _judged(metric, canary, found, len(after) * spec.step_s / spec.planned_s)
+    told, least_s = int(tables.blocks[is_after].max()) + 1, _LEAST_TIME * spec.planned_s
+    if told * spec.step_s < least_s:
+        return judged._replace(why=f"it needs {duration(least_s)}, a quarter of planned_s")
+    if tables.passed - told > max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed):
+        return judged._replace(why=f"it is not told since {duration(told * spec.step_s)}")
+    return judged._replace(is_current=True)
+
+
+def _unfit(figures: FloatTable, metric: CanaryMetric) -> str:
+    """Why so many figures of a group cannot be compared that it is not known; "": they can."""
+    told = int((~np.isnan(figures)).sum())
+    endless, zeros = int((figures == math.inf).sum()), int((figures <= 0.0).sum())
+    if endless > _MOST_ZEROS * told:
+        return f"{endless} of {told} figures of a group are infinite, or divided by 0"
+    if metric.is_ratio and zeros > _MOST_ZEROS * told:
+        return (f"{zeros} of {told} figures of a group are 0 or less, which have no ratio; a number"
+                " as its margin compares differences")  # fmt: skip
+    return ""
 
 
 def _judged(
@@ -220,7 +230,7 @@ def _judged(
     own = [float(each) for each, unit in zip(found.deviations, canary.units, strict=True)
            if unit.is_treated and math.isfinite(each)]  # fmt: skip
     read = shown if sign > 0.0 else shown.reciprocal
-    return MetricEffect(metric, why, shown.low, shown.high, read, own)
+    return MetricEffect(metric, why, False, shown.low, shown.high, read, own)
 
 
 def _units_for(aim: float, found: UnitEffects, units: int, bound: Callable[[float], float]) -> int:

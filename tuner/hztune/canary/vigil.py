@@ -77,8 +77,7 @@ class _Watch:
         kept = b"".join(line for line in lines if not line.startswith(_MARK))
         self._rows = {row[:3]: row for row in parsed_rows(kept, str(log))}
         self._newest_s: dict[str, float] = {}  # row of each name
-        for row in self._rows.values():
-            self._newest_s[row.metric] = max(row.at_s, self._newest_s.get(row.metric, -math.inf))
+        self._heard(self._rows.values())
         self._failures: dict[str, str] = {}  # told, and not over
         self._is_whole = False  # whether the log has all rows
 
@@ -142,8 +141,15 @@ class _Watch:
             else:
                 self._fails(names[0], "")
                 new += found
-                self._newest_s[names[0]] = max((row.at_s for row in found), default=newest_s)
+        self._heard(new)
         return new
+
+    def _heard(self, rows: Iterable[FleetRow]) -> None:
+        """Minds the newest row of each name; a time that is yet to come is of a clock ahead."""
+        now_s = time.time()
+        for row in rows:
+            if self._newest_s.get(row.metric, -math.inf) < row.at_s <= now_s:
+                self._newest_s[row.metric] = row.at_s
 
     def _fails(self, what: str, why: str) -> None:
         """Tells of a failure when it begins; "": there is none."""

@@ -1,0 +1,245 @@
+"""Watching a canary: through failures of its source, its disk, its hook and itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+import hztune.prometheus
+from hztune import api
+from hztune.canary import sources, vigil
+from hztune.canary.sources import parsed_rows
+from hztune.canary.spec import CanaryMetric
+from hztune.canary.verdict import verdict_of
+from hztune.cli import status_of
+from hztune.errors import HztuneError, UsageError
+
+from .fleet import CPU, START, START_S, canary, fleet
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes when the watch sleeps."""
+    now = [START_S]
+    monkeypatch.setattr(vigil.time, "time", lambda: now[0])
+    monkeypatch.setattr(vigil.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(vigil.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    return now
+
+
+class _Prometheus(BaseHTTPRequestHandler):
+    rows, now, broken, times = [], [START_S], (0.0, 0.0), 1
+    found, most_s, login = None, math.inf, None
+
+    def do_GET(self):
+        type(self).login = self.headers["Authorization"]
+        asked = {name: values[0] for name, values in parse_qs(urlparse(self.path).query).items()}
+        series = {}
+        for row in self.rows:
+            if float(asked["start"]) <= row.at_s <= float(asked["end"]):
+                series.setdefault(row.unit, []).append([row.at_s, str(row.value)])
+        found = [{"metric": {"instance": unit}, "values": each} for unit, each in series.items()]
+        found = self.found or found * self.times
+        is_broken = self.broken[0] <= self.now[0] < self.broken[1]
+        is_broken |= float(asked["end"]) - float(asked["start"]) > self.most_s
+        body = {"error": "too busy"} if is_broken else {"data": {"result": found}}
+        self.send_response(503 if is_broken else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def prometheus():
+    with HTTPServer(("127.0.0.1", 0), _Prometheus) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_watch_outlasts_failures_tells_them_once_runs_its_hook_and_keeps_its_answer(
+    tmp_path, clock, prometheus, monkeypatch
+):
+    _Prometheus.rows, _Prometheus.now = fleet(treated=1.05, sd=0.002), clock
+    monkeypatch.setattr(_Prometheus, "broken", (START_S + 120.0, START_S + 400.0))
+    asked = canary(folder=tmp_path, file="", prometheus=prometheus, hook="cat >> page.md")
+    told, log = [], tmp_path / "rows.jsonl"
+    found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+    assert found.answer == "revert"
+    assert [line for line in told if "503: too busy" in line] == [told[-2]], told
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith("# Canary: revert") and "cpu is worse by more than 2%" in page
+    again = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+    assert (again.answer, (tmp_path / "page.md").read_text()) == ("revert", page)
+
+
+def test_a_watch_that_was_killed_goes_on_from_its_log_and_a_full_disk_stops_none(
+    tmp_path, clock, prometheus
+):
+    _Prometheus.rows, _Prometheus.now = fleet(sd=0.05), clock
+    asked, log = canary(folder=tmp_path, file="", prometheus=prometheus), tmp_path / "rows.jsonl"
+    assert api.judge_canary(asked, print, log=log, for_s=600.0).answer == "hold"
+    _Prometheus.rows = [row for row in _Prometheus.rows if row.at_s > START_S + 300.0]
+    seen = api.judge_canary(asked, print, log=log, for_s=600.0)
+    before = [row for row in fleet(sd=0.05) if row.at_s <= clock[0]]
+    assert seen.effects == verdict_of(before, asked).effects
+    told = []
+    api.judge_canary(asked, told.append, log=tmp_path / "none" / "log", for_s=300.0)
+    assert sum("cannot write" in line for line in told) == 1
+
+
+def test_a_log_that_a_full_disk_has_cut_is_whole_again_at_the_next_step(
+    tmp_path, clock, prometheus, monkeypatch
+):
+    _Prometheus.rows, _Prometheus.now = fleet(sd=0.05), clock
+    asked, log, told = canary(folder=tmp_path, file="", prometheus=prometheus), tmp_path / "l", []
+
+    whole = vigil.files.append_to
+
+    def cut(path, text, option):
+        monkeypatch.setattr(vigil.files, "append_to", whole)
+        path.write_text(path.read_text() + text[:20])
+        raise UsageError("full")
+
+    monkeypatch.setattr(vigil.files, "append_to", cut)
+    api.judge_canary(asked, told.append, log=log, for_s=600.0)
+    assert "full; watching goes on" in told
+    assert {row.at_s for row in parsed_rows(log.read_bytes(), "x")} >= {clock[0] - 60.0}
+
+
+def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, capsys):
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=0.97)]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+    (tmp_path / "groups.csv").write_text(
+        "".join(f"u{unit},{'treated' if unit >= 10 else 'control'}\n" for unit in range(20))
+    )
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\ncommand = "cat rows.csv"\n'
+        'planned_s = 7200\n[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
+    )
+    assert status_of(["canary", "judge", str(spec), "--picture", str(tmp_path / "p.svg")]) == 0
+    assert "# Canary: promote" in capsys.readouterr().out
+    assert "<circle" in (tmp_path / "p.svg").read_text()
+    spec.write_text(spec.read_text().replace("cat rows.csv", "exit 3"))
+    assert status_of(["canary", "judge", str(spec)]) == 1
+    assert "exit status 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "found", [[1, "2"], [{"metric": {"instance": 5}, "values": []}],
+              [{"metric": {}, "values": [["1", "a"]]}], [{"metric": {}, "values": [[1, "a"]]}]]
+)  # fmt: skip
+def test_an_answer_of_another_shape_is_told(clock, prometheus, monkeypatch, found):
+    monkeypatch.setattr(_Prometheus, "found", found)
+    with pytest.raises(HztuneError, match="does not answer"):
+        api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_an_answer_without_end_is_given_up(clock, prometheus, monkeypatch):
+    monkeypatch.setattr(hztune.prometheus, "_MOST_BYTES", 1000)
+    _Prometheus.rows = fleet()
+    with pytest.raises(HztuneError, match="no end after"):
+        api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus, monkeypatch):
+    monkeypatch.setattr(sources, "_MOST_POINTS", 7)
+    monkeypatch.setattr(_Prometheus, "most_s", 6 * 60.0)
+    _Prometheus.rows = fleet()
+    clock[0] = START_S + 7200.0
+    asked = canary(file="", prometheus=prometheus, baseline_s=3600.0)
+    assert sorted(sources.fetched(asked, asked.spec.wanted, START_S - 3600.0, clock[0])) == sorted(
+        row for row in fleet() if row.at_s <= clock[0]
+    )
+
+
+def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch):
+    _Prometheus.rows = fleet()
+    monkeypatch.setattr(_Prometheus, "times", 2)
+    with pytest.raises(UsageError, match="two series of 'u0' at once"):
+        api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+@pytest.mark.parametrize("written, meant", [("a%40b", b"me:a@b"), ("a/b#c?d", b"me:a/b#c?d")])
+def test_a_login_in_the_url_is_given(prometheus, written, meant):
+    asked = canary(file="", prometheus=prometheus.replace("//", f"//me:{written}@"))
+    sources.fetched(asked, ["cpu"], START_S, START_S)
+    assert _Prometheus.login == f"Basic {base64.b64encode(meant).decode()}"
+
+
+def test_a_point_with_two_series_is_left_out(clock, prometheus):
+    rows = fleet(treated=0.97)
+    _Prometheus.rows = rows + [row for row in rows if row.unit == "u10" and row.at_s > START_S]
+    found = sources.fetched(canary(file="", prometheus=prometheus), ["cpu"], START_S, 1e10)
+    assert {row.unit for row in found if row.at_s > START_S} == {f"u{at}" for at in range(20)} - {
+        "u10"
+    }
+
+
+def test_a_query_that_fails_takes_no_other_with_it(clock, monkeypatch):
+    def fetched(canary, names, since_s, until_s):
+        if names == ["p99"] and until_s > START_S + 600.0:
+            raise HztuneError("too many samples")
+        return [row._replace(metric=names[0]) for row in fleet() if row.at_s <= until_s]
+
+    monkeypatch.setattr(vigil, "fetched", fetched)
+    metrics, told = (CanaryMetric(name="p99", margin="2%"), CPU), []
+    clock[0] += 600.0
+    asked = canary(metrics=metrics, file="", prometheus="http://x")
+    found = api.judge_canary(asked, told.append, for_s=600.0)
+    assert (found.passed_s, found.reasons[0]) == (1200.0, "'p99' is not answered now")
+    assert told.count("too many samples; watching goes on") == 1
+
+
+def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_path, clock):
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=1.05)]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+    hook = "echo x >> tries; test $(wc -l < tries) -ge 12"
+    asked, log, told = canary(folder=tmp_path, hook=hook), tmp_path / "log", []
+    found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+    assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 20)
+    assert "the hook has failed" in found.reasons[-1]
+    for _ in range(2):
+        found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
+        assert (found.answer, len((tmp_path / "tries").read_text())) == ("revert", 24)
+    assert "decided before" in found.reasons[0] and "cpu is worse" in found.reasons[1]
+    log.write_text(log.read_text().replace(START, "2025-01-01T00:00:00Z"))  # another canary's
+    assert "decided before" not in api.judge_canary(asked, print, log=log).reasons[0]
+
+
+def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkeypatch):
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(sd=0.05)]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vigil.time, "sleep", interrupted)
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        api.judge_canary(canary(folder=tmp_path), told.append, for_s=math.inf)
+    assert told[-1].startswith("# Canary: hold")
+
+
+def test_rows_of_other_metrics_than_the_asked_are_told(tmp_path):
+    (tmp_path / "rows.csv").write_text(f"{START_S},u1,cpu_typo,1\n")
+    with pytest.raises(UsageError, match="such as 'cpu'; there is 'cpu_typo'"):
+        api.judge_canary(canary(folder=tmp_path), print)
+
+
+def test_that_no_row_comes_is_told_though_one_clock_is_ahead(tmp_path, clock):
+    rows = [row._replace(at_s=row.at_s + 1e8 * (row.unit == "u1")) for row in fleet(sd=0.05)]
+    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in rows]
+    (tmp_path / "rows.csv").write_text("".join(lines))
+    clock[0], told = START_S + 7200.0 + 240.0, []
+    api.judge_canary(canary(folder=tmp_path), told.append, for_s=300.0)
+    assert told.count("no row is of the last 5:00; watching goes on") == 1
