@@ -34,7 +34,7 @@ class FleetTables(NamedTuple):
 
     @property
     def passed(self) -> int:
-        """How many blocks have passed since the start."""
+        # blocks since the start
         seen = self.blocks[self.seen.any(axis=1)]
         return max(0, int(seen.max(initial=-1)) + 1)
 

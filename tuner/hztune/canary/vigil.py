@@ -145,8 +145,7 @@ class _Watch:
         return new
 
     def _heard(self, rows: Iterable[FleetRow]) -> None:
-        """Minds the newest row of each name; a time that is yet to come is of a clock ahead."""
-        now_s = time.time()
+        now_s = time.time()  # what is later is of a clock ahead
         for row in rows:
             if self._newest_s.get(row.metric, -math.inf) < row.at_s <= now_s:
                 self._newest_s[row.metric] = row.at_s
