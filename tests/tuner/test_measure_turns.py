@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
+import time
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +21,6 @@ from hztune.workload import WorkloadSpec
 
 from .measured import FIRST, OpenProof
 
-FAKE = Path(__file__).with_name("measure_fake_turns.py")
 SPEC = WorkloadSpec("larson", "", (), threads=2)
 DEFAULT = Arm("hz")
 REFUSED = Arm.of("any", {"knob": -1})
@@ -57,38 +59,121 @@ class Recorder:
         self.kinds.append("end")
 
 
+ENDINGS = {
+    "ok": (0, 0), "crash": (11, 0), "hang": (9, 0), "oom": (9, 0), "rejected": (0, 78),
+    "failed": (0, 3),
+}  # fmt: skip
+TURN = {
+    "cpu_ns": 36_000_000, "involuntary": 1, "steal_ticks": 0, "psi_us": 0, "rss_kb": 5000,
+    "minor_faults": 0, "live_kb": 4000, "counted_ns": 18_000_000,
+}  # fmt: skip
+EXIT = {"rss_peak_kb": 6000, "minor_faults": 1, "cpu_s": 0.1}
+
+
+class Conductor:
+    """Stands for the process of hz-turns: the same command and events, and no arm is started.
+
+    Attributes:
+        plans: What the arm of a key does.
+        misfortune: What happens to the conductor itself.
+    """
+
+    plans: ClassVar[dict[str, dict[str, object]]] = {}
+    misfortune = ""
+
+    def __init__(self, command, env, stdin):
+        self.options, self.arms, self.base = {}, defaultdict(dict), env
+        at = command.index("--")
+        self.program, words = command[at + 1 :], iter(command[2:at])  # behind --ask
+        for name, value in zip(words, words, strict=True):
+            if name == "--arm":
+                arm = self.arms[value]
+            elif name == "--env":
+                key, _, arm[key] = value.partition("=")
+            else:
+                self.options[name] = value
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def lines(self, silence_s):
+        alive = [*self.arms]
+        for key in alive:
+            yield self.told("start", key, pid=1000 + int(key))
+        if self.misfortune == "fails":
+            return
+        done, self.wanted = 0, int(self.options["--rounds"])
+        while done < self.wanted and alive:
+            for position, key in enumerate([*alive]):
+                if done == self.plan(key).get("ends_in_round"):
+                    alive.remove(key)
+                    yield self.end(key, self.plan(key)["status"])
+                else:
+                    yield self.turn(key, done, position)
+            done += 1
+            if done == self.wanted and alive:
+                yield json.dumps({"event": "rounds", "done": done})
+        for key in alive:
+            yield self.end(key, "ok")
+
+    def plan(self, key):
+        return self.plans.get(key, {})
+
+    def told(self, event, key, **fields):
+        return json.dumps({"event": event, "arm": key, **fields})
+
+    def turn(self, key, number, position):
+        fields = {**TURN, "ops": self.plan(key).get("ops", 1000)}
+        fields |= self.plan(key).get("rounds", {}).get(number, {})
+        begin = {"round": number, "position": position, "start_ns": time.monotonic_ns()}
+        return self.told("turn", key, **begin, **fields)
+
+    def end(self, key, status):
+        plan, (signal, code) = self.plan(key), ENDINGS[status]
+        result = {"live_peak_kb": 4000, "hz": {"counters": {"refills": 7}}}
+        result["allocator"] = {"path": plan.get("library", "/lib/right.so")}
+        printed = json.dumps(plan.get("result", result)) if status == "ok" else None
+        ended = {"status": status, "signal": signal, "code": code, "result": printed, **EXIT}
+        return self.told("exit", key, **ended, stderr=plan.get("stderr", ""))
+
+    def send(self, line):
+        word, _, count = line.partition(" ")
+        self.wanted += int(count) if word == "more" else 0
+
+    def finish(self, grace_s):
+        return SimpleNamespace(ok=not self.misfortune, describe=lambda: "ended: no turn page")
+
+
 class Stage:
     """An executor on the double of hz-turns."""
 
-    def __init__(self, folder):
-        self.log = folder / "commands"
-        self.proof = FakeProof()
-        self.base = {"FAKE_LOG": str(self.log), "PATH": "/usr/bin:/bin"}
-        self.proof.base = self.base
-        self.sink = Recorder()
+    def __init__(self):
+        self.proof, self.sink, self.played = FakeProof(), Recorder(), []
 
     def executor(self, seed=1):
         return TurnExecutor(SPEC, self.sink, seed=seed, tempo=TEMPO, identity=self.proof)
 
     def measure(self, *arms, rounds=6, number=0, seed=1, **plans):
         """Measures a block in which the arm at i does what `arm_i` says."""
-        names = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
-        self.base["FAKE_ARMS"] = json.dumps(names)
+        Conductor.plans = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
         return self.executor(seed).measure(arms, role="search", rounds=rounds, number=number)
-
-    def command(self):
-        """The last one: options, environments, program, base."""
-        return json.loads(self.log.read_text().splitlines()[-1])
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch):
-    conductor = tmp_path / "hz-turns"
-    conductor.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {FAKE} "$@"\n')
-    conductor.chmod(0o755)
-    monkeypatch.setattr(artifacts, "turns", lambda: conductor)
+def stage(monkeypatch):
+    made = Stage()
+
+    def play(command, env, stdin):
+        made.played.append(Conductor(command, env, stdin))
+        return made.played[-1]
+
+    monkeypatch.setattr(turns, "Child", play)
+    monkeypatch.setattr(Conductor, "misfortune", "")
     monkeypatch.setattr(artifacts, "bench", lambda: Path("/opt/hz-bench"))
-    return Stage(tmp_path)
+    return made
 
 
 def test_every_arm_gets_its_rounds_its_rate_and_its_own_variables(stage):
@@ -99,11 +184,11 @@ def test_every_arm_gets_its_rounds_its_rate_and_its_own_variables(stage):
     assert found == [once, (FIRST, "ok", 6, pytest.approx(100_000)), once]
     control = block.control
     assert (control.rss_peak_kb, control.live_kb, control.counters) == (6000, 4000, {"refills": 7})
-    _, environments, program, base = stage.command()
-    assert set(environments["0"]) == {"HZTUNE_PADDING"}
-    assert environments["1"]["KNOB_knob"] == "1" and "KNOB_knob" not in base
-    assert program[:2] == ["/opt/hz-bench", "larson"]
-    paddings = {len(environment["HZTUNE_PADDING"]) for environment in environments.values()}
+    (played,) = stage.played
+    assert set(played.arms["0"]) == {"HZTUNE_PADDING"}
+    assert played.arms["1"]["KNOB_knob"] == "1" and "KNOB_knob" not in played.base
+    assert played.program[:2] == ["/opt/hz-bench", "larson"]
+    paddings = {len(environment["HZTUNE_PADDING"]) for environment in played.arms.values()}
     assert len(paddings) == 3
 
 
@@ -111,8 +196,9 @@ def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage):
     found = []
     for seed, number in ((1, 0), (1, 0), (1, 1), (2, 0)):
         stage.measure(DEFAULT, seed=seed, number=number)
-        options, _, program, _ = stage.command()
-        found.append({options["--seed"], program[program.index("--seed") + 1]})
+        played = stage.played[-1]
+        of_bench = played.program[played.program.index("--seed") + 1]
+        found.append({played.options["--seed"], of_bench})
     assert found[0] == found[1]
     assert not found[0] & (found[2] | found[3])
 
@@ -137,7 +223,7 @@ def test_a_failing_arm_is_typed_and_the_others_go_on(stage, status):
     assert found == [("ok", True), (status, False), ("rejected", False)]
     assert block.outcomes[1].detail.endswith(detail)
     assert block.outcomes[2].detail == "knob is below its range"
-    assert list(stage.command()[1]) == ["0", "1"]
+    assert [*stage.played[-1].arms] == ["0", "1"]
 
 
 def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(stage):
@@ -145,10 +231,9 @@ def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(s
     block = stage.measure(DEFAULT, DEFAULT, arm_0={"ops": 0}, arm_1=crashed)
     assert [each.status for each in block.outcomes] == ["bad_output", "crash"]
     assert block.outcomes[1].detail == "ended by SIGSEGV"
-    stage.log.unlink()
     block = stage.measure(REFUSED, REFUSED)
     assert [outcome.status for outcome in block.outcomes] == ["rejected", "rejected"]
-    assert not stage.log.exists()  # nothing is started
+    assert len(stage.played) == 1  # nothing more is started
 
 
 # ---- disturbances --------------------------------------------------------------------------------
@@ -156,7 +241,7 @@ def test_what_completes_nothing_is_no_measurement_and_a_crash_names_its_signal(s
 
 def stolen(*rounds):
     """What an arm does whose turns were disturbed in these rounds."""
-    return {"ops": 900, "rounds": {str(n): {"steal_ticks": 3, "ops": 1} for n in rounds}}
+    return {"ops": 900, "rounds": {n: {"steal_ticks": 3, "ops": 1} for n in rounds}}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +256,7 @@ def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
     assert marked == [number for number in disturbed if number < played]
     rate = 1.0 / 0.018 if played == 6 else 50_000  # where all are disturbed, all count
     assert block.outcomes[1].ops_per_s == pytest.approx(rate)
-    assert len(stage.log.read_text().splitlines()) == 1  # in the same processes
+    assert len(stage.played) == 1  # in the same processes
 
 
 # ---- what is kept, and what it took --------------------------------------------------------------
@@ -188,27 +273,18 @@ def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage):
     assert stage.sink.kinds == ["begin", "turn", "turn"]
 
 
-@pytest.mark.parametrize(
-    ("misfortune", "said", "kept"),
-    [
-        ("fails", r"hz-turns ended with exit status 1: .*turn page", []),
-        ("falls silent", "said nothing", ["turn"] * 3),
-    ],
-)
-def test_a_conductor_that_fails_is_our_error_not_the_arms_and_its_turns_are_kept(
-    misfortune, said, kept, stage, monkeypatch
-):
-    monkeypatch.setattr(turns, "_SILENCE_S", 0.5)
-    stage.base["FAKE_SELF"] = misfortune
-    with pytest.raises(HztuneError, match=said):
+def test_a_conductor_that_fails_is_our_error_not_the_arms(stage, monkeypatch):
+    """Of one that falls silent `Child` tells (test_process.py)."""
+    monkeypatch.setattr(Conductor, "misfortune", "fails")
+    with pytest.raises(HztuneError, match="hz-turns ended: no turn page"):
         stage.measure(DEFAULT, rounds=3)
-    assert stage.sink.kinds == ["begin", *kept]
+    assert stage.sink.kinds == ["begin"]
 
 
 def test_the_accounts_add_up(stage):
     executor = stage.executor()
     assert executor.cost(2, 10) == pytest.approx(2 * (0.3 + 10 * 0.02))  # nothing is known yet
-    stage.base["FAKE_ARMS"] = json.dumps({"1": stolen(2, 4)})
+    Conductor.plans = {"1": stolen(2, 4)}
     for pair in range(2):
         executor.measure([DEFAULT, FIRST], role="aa", rounds=6, number=pair)
     spent = executor.accounting
