@@ -63,7 +63,7 @@ def judge_command(
     # file = "rows.csv"             # rows of time,unit,metric,value, or lines of JSON
     # command = "./rows"            # prints them
     unit = "pod"                    # the label that names the unit  [default: instance]
-    step_s = 60                     # of a block of time
+    step_s = 60                     # of a block of time; 300 for hundreds of units
     baseline_s = 86400              # before the start
     settle_s = 300                  # after it, which is not counted
     planned_s = 86400               # to decide in; nothing is promoted in its first quarter
