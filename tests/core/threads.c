@@ -339,17 +339,22 @@ static size_t bytes_of_sleepers(void *(*run)(void *))
     return (resident_bytes() - before) / ASLEEP;
 }
 
+/* In the best of three passes: the first one begins pages, and while many threads run at once each
+ * takes a little more. */
+static void require_cheap(void *(*run)(void *), size_t most, const char *what)
+{
+    const size_t stack = bytes_of_sleepers(sleep_for_good);
+    size_t bytes = SIZE_MAX;
+    for (size_t pass = 0; pass < 3 && bytes > most; pass++) bytes = bytes_of_sleepers(run) - stack;
+    require(bytes <= most, "a thread that %s costs %zu bytes", what, bytes);
+}
+
 CHECK_IN(120, "a thread that sleeps costs 8 KiB beside its stack, and little more with 64 shards")
 {
-    enum { MOST = 8400 };
-    const size_t stack = bytes_of_sleepers(sleep_for_good);
-    const size_t one = bytes_of_sleepers(have_a_heap) - stack;
-    require(one <= MOST, "a thread that allocated once costs %zu bytes", one);
-    (void)bytes_of_sleepers(use_some_sizes); /* now each shard has pages of each class */
-    const size_t some = bytes_of_sleepers(use_some_sizes) - stack;
-    /* Fewer threads share a page: 9600, and a little more where many run at once. */
-    const size_t most = hz_counter("shards") > 8 ? 10000 : MOST;
-    require(some <= most, "a thread that used some sizes costs %zu bytes", some);
+    enum { MOST = 8400, MOST_OF_MANY_SHARDS = 9800 }; /* fewer threads share a page */
+    require_cheap(have_a_heap, MOST, "allocated once");
+    require_cheap(use_some_sizes, hz_counter("shards") > 8 ? MOST_OF_MANY_SHARDS : MOST,
+                  "used some sizes");
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */
