@@ -98,8 +98,7 @@ def test_the_remote_share_is_what_was_asked_for(programs, line, share):
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["pipeline --threads 2 --queue 4", "pipeline --threads 5", "xmalloc --threads 2"],
+    "line", ["pipeline --threads 2 --queue 4", "pipeline --threads 5", "xmalloc --threads 2"]
 )
 def test_the_last_blocks_on_their_way_are_counted(programs, line):
     counts = {programs.result(*line.split(), "--ops", 4000)["ops"] for _ in range(6)}

@@ -14,7 +14,6 @@ ASKED = {name: value for name, value in os.environ.items() if name.startswith("T
 DEADLINE_S = 3600 if ASKED else 300
 
 Preload = Callable[..., "subprocess.CompletedProcess[str]"]
-Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
-
-Preload = Holds = Callable[..., "subprocess.CompletedProcess[str]"]
 
 OWN = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS}
 """What a thread gets for what it does itself."""

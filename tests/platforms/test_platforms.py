@@ -33,15 +33,9 @@ LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 # What of these programs the emulator can run (by a part of their sentences). qemu 7.2 keeps memory
 # for each thread that was, so that what is resident cannot be judged; and a child of a fork ends
 # with a failed assertion of qemu when it starts a thread. Both are so under glibc's malloc, too.
-EMULATED = (
-    ("forks", "eight churning"),
-    ("threads", "destructors of thread-specific"),
-)
+EMULATED = (("forks", "eight churning"), ("threads", "destructors of thread-specific"))
 # With musl 1.2.3 the first thread of a fork's child cannot be joined, under any malloc.
-ON_MUSL = (
-    ("forks", ""),
-    ("threads", "destructors of thread-specific"),
-)
+ON_MUSL = (("forks", ""), ("threads", "destructors of thread-specific"))
 
 
 def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
@@ -118,11 +112,7 @@ def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64: Built) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [LARSON, ("large", "--ops", "200")],
-    ids=lambda words: words[0],
-)
+@pytest.mark.parametrize("words", [LARSON, ("large", "--ops", "200")], ids=lambda words: words[0])
 def test_hz_bench_measures(words: tuple[str, ...], built: Built) -> None:
     done = built.run([*built.words("bench/hz-bench"), *words])
     result = json.loads(done.stdout)

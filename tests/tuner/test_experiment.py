@@ -17,7 +17,6 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth
 from lab.run import RESULTS, UNFINISHED, run
 
 from hztune.errors import UsageError
-from hztune.measure.program import Program
 from hztune.progress import Reporter
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -177,15 +176,6 @@ def test_a_definition_that_is_wrong_is_refused(said, folder):
     with pytest.raises(UsageError, match=said) as refusal:
         definition.load(folder)
     assert "experiment.toml" in str(refusal.value)
-
-
-# ---- programs as rows ----------------------------------------------------------------------------
-
-
-def measured(folder, bench, **programs):
-    named = {name: Program(words, name=name) for name, words in programs.items()}
-    asked = definition.load(folder)
-    return run(asked, Reporter(), resume=True, executors=bench, programs=named)
 
 
 # ---- running ------------------------------------------------------------------------------------

@@ -241,10 +241,7 @@ def test_speed_and_kept_memory_are_weighed(tuned, name):
         assert dict(found.profile.objective.limits) == {"max_kept": asked["max_kept"]}
 
 
-SIDES = (
-    Contender("default", CONTROL),
-    Contender("spin", Arm.of("hz", {"depot_lock": "spin"})),
-)
+SIDES = (Contender("default", CONTROL), Contender("spin", Arm.of("hz", {"depot_lock": "spin"})))
 
 
 @pytest.fixture

@@ -163,9 +163,7 @@ def test_no_budget_pays_for_the_time_in_which_another_process_has_the_machine(mo
     assert (one.elapsed(), one.waited_s) == (1.0, 2.5)
 
 
-def test_all_users_lock_the_same_directory_whatever_they_may_write(
-    tmp_path,
-):
+def test_all_users_lock_the_same_directory_whatever_they_may_write(tmp_path):
     for name in ("run/lock", "run", "tmp"):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
     (tmp_path / "run/lock").chmod(0o555)

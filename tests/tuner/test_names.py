@@ -47,8 +47,6 @@ FUNCTION = re.compile(
     r"^(?!typedef\b|struct\b|enum\b)[A-Za-z_](?:[^;{}=#\n]|\n(?![\n#]))*?\b(\w+)\([^;{}#]*\)\s*\{",
     re.M,
 )
-ENUM = re.compile(r"\benum\b[^;{}()]*\{([^}]*)\}")
-MACRO = re.compile(r"^#define (\w+)", re.M)
 
 
 def twice(names):
@@ -111,15 +109,6 @@ def functions():
         for path in sorted(C.rglob("*.[ch]"))
         for name in FUNCTION.findall(code(path))
     ]
-
-
-def constants():
-    """Each constant of the allocator, and the file that defines it."""
-    for path in sorted(CORE.rglob("*.[ch]")):
-        text = code(path)
-        words = (re.findall(r"(?:^|,)\s*(\w+)", each) for each in ENUM.findall(text))
-        for name in (*(name for each in words for name in each), *MACRO.findall(text)):
-            yield name, path.name
 
 
 def test_no_two_functions_in_c_have_one_name_but_those_that_are_stated():

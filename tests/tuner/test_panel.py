@@ -242,11 +242,6 @@ class Told:
     decision: Decision
     panels: list[Stopped]
 
-    @property
-    def panel_blocks(self):
-        """Those of this session."""
-        return [block for each in self.panels for block in each.seen]
-
 
 def told(folder, space, own=USERS, stop_after=1000):
     """Begins a study or goes on with it, up to so many blocks of its panel."""

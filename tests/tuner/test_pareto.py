@@ -22,13 +22,7 @@ from hztune.stats.question import Looks, Question
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.limits import MemoryLimit
-from hztune.study.proof import (
-    CLAIM_ERROR,
-    MOST_MEMBERS,
-    member_error,
-    on_front,
-    prove_front,
-)
+from hztune.study.proof import CLAIM_ERROR, MOST_MEMBERS, member_error, on_front, prove_front
 from hztune.study.search import Search
 from hztune.tuning.request import TuneRequest, understand
 from hztune.tuning.session import tune

@@ -321,10 +321,7 @@ STALLS = {
 
 @pytest.mark.parametrize("code", STALLS)
 def test_a_child_that_falls_silent_or_ends_no_line_is_told_as_such_and_killed(code):
-    with (
-        pytest.raises(process.Stalled, match=STALLS[code]),
-        process.Child(python(code)) as child,
-    ):
+    with pytest.raises(process.Stalled, match=STALLS[code]), process.Child(python(code)) as child:
         list(child.lines(SOON_S if "(1, b" not in code else PLENTY_S))
 
 

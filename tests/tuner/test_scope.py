@@ -110,12 +110,7 @@ def test_what_the_kernel_ended_is_read(tree):
 
 # ---- version 1, on a stand-in --------------------------------------------------------------------
 
-V1 = {
-    "cpu/x": {},
-    "memory/y": {},
-    "cpu": {"cgroup.procs": ""},
-    "memory": {"cgroup.procs": ""},
-}
+V1 = {"cpu/x": {}, "memory/y": {}, "cpu": {"cgroup.procs": ""}, "memory": {"cgroup.procs": ""}}
 
 
 def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(tree):

@@ -7,11 +7,7 @@ import math
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import (
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from hztune.sparse import (

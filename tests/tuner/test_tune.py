@@ -21,17 +21,7 @@ from hztune.study.limits import MemoryLimit
 from hztune.study.search import SLOTS, FastestGoal, Search
 from hztune.tuning.story import Front, Story, Winner
 
-from .conftest import (
-    MACHINE,
-    QUIET,
-    USUAL,
-    Kept,
-    Stopped,
-    bench_of,
-    flat,
-    heard,
-    spin_wins,
-)
+from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat, heard, spin_wins
 
 CONTROL = Arm("hz")
 IDLE, SPIN = (Arm.of("hz", {"lock": lock}) for lock in ("lockfree", "spin"))
@@ -112,10 +102,7 @@ def test_a_knob_worth_a_fifth_is_found_and_proved(ended):
 def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
     monkeypatch.setattr(race, "LEAST_TRIALS", 7)
     ends = []
-    for much in (
-        0.0,
-        2.0,
-    ):
+    for much in (0.0, 2.0):
         monkeypatch.setattr(FastestGoal, "promise", lambda *_, much=much: much)
         monkeypatch.setattr(FastestGoal, "is_open", lambda *_, much=much: much > 0.0)
         bench = bench_of(flat, QUIET, budget_s=250.0)

@@ -17,14 +17,7 @@ from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.profile import (
-    AllocatorId,
-    Claim,
-    MachineId,
-    MemoryClaim,
-    Objective,
-    WorkloadId,
-)
+from hztune.profile import AllocatorId, Claim, MachineId, MemoryClaim, Objective, WorkloadId
 from hztune.study.limits import MemoryLimit
 from hztune.verifying.claim import Promise, measure
 from hztune.verifying.running import examine
