@@ -1,6 +1,6 @@
 /*
  * What goes back to the system: by age, whatever else is in use; and never much in one call. That
- * no lock is held meanwhile is shown by test_ledger.py. hz is given a clock that only the checks
+ * no lock is held meanwhile is shown by test_builds.py. hz is given a clock that only the checks
  * move, and its madvise is watched.
  */
 #include "check.h"

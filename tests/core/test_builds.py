@@ -1,11 +1,15 @@
-"""What the built libraries say of themselves."""
+"""What the built libraries say of themselves, which functions they call, which locks they hold."""
 
 from __future__ import annotations
 
+import json
 import platform
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
+from scale.noted import LOCK_NAMES
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="shadow stacks are x86-64's")
@@ -36,3 +40,106 @@ def test_the_library_has_every_symbol_of_the_malloc_family(libhz):
     words = ["nm", "--dynamic", "--defined-only", "--format=posix", str(libhz)]
     listed = subprocess.check_output(words, text=True)
     assert {*SYMBOLS.split(), *operators} <= {line.split()[0] for line in listed.splitlines()}
+
+
+# ---- a wrapper before it -------------------------------------------------------------------------
+
+
+COMPUTE_ONLY = ("mem", "str", "__errno_location")
+"""What functions begin with that no wrapper can make allocate, as the compiler calls them, too."""
+DATA = {"environ", "__environ", "stderr"}
+
+
+def imported(library):
+    """The functions that a library calls of the C library, with their versions."""
+    words = ["nm", "--dynamic", "--undefined-only", str(library)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    names = [line.split() for line in listed.splitlines()]
+    pairs = [name.split("@") for kind, name in names if kind == "U"]
+    return [
+        (name, version)
+        for name, version in pairs
+        if name not in DATA and not name.startswith(COMPUTE_ONLY)
+    ]
+
+
+@pytest.fixture(scope="module")
+def wrapper(libhz, root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrapped")
+    functions = imported(libhz)
+    assert {"sysconf", "pthread_key_create", "snprintf"} <= {name for name, _ in functions}
+    rows = (f'WRAPPED({i}, {name}, "{version}")' for i, (name, version) in enumerate(functions))
+    (folder / "wrapped.def").write_text("\n".join(rows))
+    library = folder / "libwrapped.so"
+    source = root / "tests" / "core" / "wrapped.c"
+    words = ["cc", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", f"-I{folder}", source, "-o", library]
+    subprocess.run(words, check=True)
+    return library
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the wrapper has x86-64 instructions")
+@pytest.mark.parametrize("is_first", [True, False], ids=["wrapper first", "hz first"])
+def test_every_function_that_hz_calls_may_allocate(is_first, wrapper, libhz, holds):
+    both = (wrapper, libhz) if is_first else (libhz, wrapper)
+    settings = {
+        "LD_PRELOAD": ":".join(map(str, both)),
+        "HZ_CONFIRM": "1",
+        "HZ_CONTROL": "1",
+        "HZ_STATS": "stats",
+        "HZ_MAGAZINE_CAP": "7",
+        "HZ_REST_MS": "20",
+        "HZ_DECAY_MS": "4",
+    }
+    check = "what a burst left goes back while the threads rest"
+    done = holds("rest", check, **settings)
+    assert done.stderr.count("HZ_CONFIRM {") == 1
+    assert done.stderr.count("hz: HZ_MAGAZINE_CAP: ") == 1
+
+
+# ---- its locks -----------------------------------------------------------------------------------
+
+
+SOURCES = Path(__file__).parents[2] / "core" / "src"
+TAKES = re.compile(r"hz_lock_(?:take|try|wait|wait_spinning)\(([^()]+)\)")
+
+
+def test_every_lock_that_hz_takes_has_a_name():
+    taken = {
+        f"{path.name}: {words}"
+        for path in SOURCES.glob("*.c")
+        if path.name != "lock.c"
+        for words in TAKES.findall(path.read_text())
+    }
+    assert taken == set(LOCK_NAMES)
+
+
+MAY_CALL = {"arena", "extension of the arena", "decay", "purge", "start", "background thread"}
+"""Locks that are held while the system works. For the arena's a thread waits only where it needs
+the system itself. Malloc and free try those of decay, purge and the background thread, and do not
+wait for them."""
+
+
+@pytest.mark.slow
+def test_no_lock_is_held_across_a_system_call_on_the_way_of_a_block(
+    build_ledger, core_build, plain_environment, tmp_path
+):
+    noted = tmp_path / "noted.json"
+    variables = {
+        "HZ_SHARDS": "4",
+        "HZ_DECAY_MS": "1",
+        "HZ_STRICT": "1",
+        "HZ_LEDGER": str(noted),
+        "LD_PRELOAD": str(build_ledger("hz_ledger") / "libhz-ledger.so"),
+    }
+    for workload in ("mstress", "large"):
+        subprocess.run(
+            [core_build / "bench" / "hz-bench", workload, "--threads", "8", "--ops", "100000"],
+            env={**plain_environment, **variables},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        locks = [row for row in json.loads(noted.read_text())["locks"] if row is not None]
+        found = {LOCK_NAMES[row["name"]]: row["calls"] for row in locks if row["with_calls"] > 0}
+        assert found.keys() <= MAY_CALL, found
+        assert sum(row["count"] for row in locks) > 100

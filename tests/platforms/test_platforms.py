@@ -3,16 +3,166 @@
 AArch64 is emulated by qemu-user: a process of this machine, whose threads run in this machine's
 order of memory. So these tests show that the code is right for the processor and the sizes of
 pages, and nothing about its weaker order (tests/model) or its speed.
+
+A platform is skipped, with the reason, where its compiler or the emulator is missing: then it was
+not tested. README.md names the packages.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import resource
+import shutil
 import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from .conftest import Built
+DEADLINE_S = 120
+# The emulator keeps a record of each page that a process maps, and hz looks for a place of 8 GiB or
+# more when it starts: half a second, and hundreds of megabytes that every fork copies. Under this
+# limit the look is refused at once.
+EMULATED_BYTES = 7 << 30
+TARGETS = (
+    "hz_shared", "hz_deepbind", "hz-bench", "hz-launch", "api", "fuzz_shadow", "forks",
+    "offences", "threads",
+)  # fmt: skip
+
+
+class Platform(NamedTuple):
+    """What programs for another machine, or another C library, need."""
+
+    name: str
+    needs: tuple[str, ...]  # programs that must be installed
+    packages: str  # Debian's packages that have them
+    defines: dict[str, str]  # for CMake
+    emulator: str = ""  # "" where this machine runs what is built
+    variables: tuple[tuple[str, str], ...] = ()  # for the emulator
+
+
+AARCH64 = Platform(
+    "AArch64 with glibc",
+    ("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++", "qemu-aarch64"),
+    "g++-aarch64-linux-gnu qemu-user",
+    {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_C_COMPILER": "aarch64-linux-gnu-gcc",
+        "CMAKE_CXX_COMPILER": "aarch64-linux-gnu-g++",
+    },
+    "qemu-aarch64",
+    (("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu"),),
+)
+MUSL = Platform("x86-64 with musl", ("musl-gcc",), "musl-tools", {"CMAKE_C_COMPILER": "musl-gcc"})
+OLDEST = Platform("the first x86-64", ("qemu-x86_64",), "qemu-user", {}, "qemu-x86_64")
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+class Built:
+    """hz and its tests, built for a platform."""
+
+    def __init__(self, platform: Platform, build: Path, folder: Path) -> None:
+        self.platform = platform
+        self.build = build
+        self.folder = folder
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.platform.emulator != ""
+
+    def words(self, program: str, *options: str, is_on_hz: bool = True) -> list[str]:
+        """The words that start a program of the build; `options` are for the emulator.
+
+        On musl the tests are linked to libhz.so: what they start may be glibc's, and cannot be
+        preloaded with it.
+        """
+        if not self.is_emulated:
+            preload = ["env", f"LD_PRELOAD={self.build / 'libhz.so'}"]
+            is_linked = program.startswith("tests/")
+            return [*(preload if is_on_hz and not is_linked else ()), str(self.build / program)]
+        preload = ["-E", f"LD_PRELOAD={self.build / 'libhz.so'}"]
+        return [
+            self.platform.emulator, *options, *(preload if is_on_hz else ()),
+            str(self.build / program),
+        ]  # fmt: skip
+
+    def script(self, name: str, words: list[str]) -> Path:
+        """A program that starts these words: what exec cannot start by itself is emulated so."""
+        path = self.folder / name
+        path.write_text("#!/bin/sh\nexec " + " ".join(words) + ' "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def run(
+        self, words: list[str], *, is_limited: bool = True, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs them in an empty environment of hz's variables; see EMULATED_BYTES."""
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("HZ_", "LD_PRELOAD"))}
+        limit = EMULATED_BYTES if self.is_emulated and is_limited else resource.RLIM_INFINITY
+        return subprocess.run(
+            ["prlimit", f"--as={limit}", *words],
+            env={**plain, **dict(self.platform.variables), **variables},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+
+def require_tools(platform: Platform) -> None:
+    """Skip, and say that it was not tested, where a program is missing."""
+    missing = [name for name in platform.needs if shutil.which(name) is None]
+    if missing:
+        pytest.skip(
+            f"{platform.name} was not tested: there is no {', '.join(missing)} "
+            f"(apt-get install {platform.packages})"
+        )
+
+
+def _built(
+    platform: Platform, build_core: Callable[..., Path], folders: pytest.TempPathFactory
+) -> Built:
+    require_tools(platform)
+    quick = {"HZ_WERROR": "ON", "HZ_BUILD_TESTS": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
+    return Built(
+        platform,
+        build_core(targets=TARGETS, **quick, **platform.defines),
+        folders.mktemp("platform"),
+    )
+
+
+@pytest.fixture(scope="session")
+def aarch64(build_core: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return _built(AARCH64, build_core, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def musl(build_core: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return _built(MUSL, build_core, tmp_path_factory)
+
+
+@pytest.fixture(params=["aarch64", "musl"])
+def built(request: pytest.FixtureRequest) -> Built:
+    """Each platform in turn."""
+    made: Built = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.fixture(scope="session")
+def oldest(core_tests: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The build that the other tests run on; the emulator's processor is given by its options."""
+    require_tools(OLDEST)
+    return Built(OLDEST, core_tests, tmp_path_factory.mktemp("platform"))
+
+
+# --- what holds on each ---------------------------------------------------------------------------
 
 SMALL_CACHES = {
     "HZ_SHARDS": "4",
@@ -127,3 +277,78 @@ def test_hz_launch_proves_the_allocator(built: Built) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, result["status"]) == (0, "ok"), done.stderr
     assert result["allocator"]["name"] == "hz" and result["rss_peak_kb"] > 0
+
+
+# ---- the first x86-64 ----------------------------------------------------------------------------
+
+
+# The processors of 2003: the emulator ends a program at an instruction that they lack.
+FIRST = "qemu64,-pni,-cx16,-ssse3,-sse4.1,-sse4.2,-popcnt,-lahf_lm,-svm,-abm,-sse4a,-movbe,-xsave"
+PROGRAMS = ("libhz.so", "libhz-deepbind.so", "libhz-agent.so", "bench/hz-bench", "bench/hz-launch",
+            "bench/hz-turns", "bench/hz-alternate")  # fmt: skip
+
+# What x86-64-v2, -v3 and -v4 add. Not `tzcnt`: old processors ignore the prefix that makes it one.
+LATER = re.compile(
+    r"v(?!err\b|erw\b)[a-z]\w*|k(and|or|xor|mov|not|shift|unpck|test|ortest)\w*|popcnt\w?|lzcnt\w?"
+    r"|cmpxchg16b|[ls]ahf|crc32\w*|movbe\w?|andn|bextr|bls(i|r|msk)|bzhi|mulx|pdep|pext|rorx"
+    r"|s(ar|hl|hr)x|adcx|adox|x(get|set)bv|xsave\w*|xrstor\w*|rdrand|rdseed"
+    r"|addsubp[sd]|h(add|sub)p[sd]|lddqu|movddup|movs[hl]dup|fisttp\w*|monitor|mwait"
+    r"|pabs[bwd]|psign[bwd]|pshufb|pmulhrsw|pmaddubsw|palignr|ph(add|sub)(w|d|sw)"
+    r"|blendv?p[sd]|dpp[sd]|(extract|insert)ps|movntdqa|mpsadbw|packusdw|pblend(vb|w)|pcmpeqq"
+    r"|p(extr|insr)[bdq]|phminposuw|p(max|min)(sb|sd|ud|uw)|pmov[sz]x\w+|pmul(dq|ld)|ptest"
+    r"|round[ps][sd]|pcmp[ei]str[im]|pcmpgtq|aes\w+|pclmul\w*|sha(1|256)\w+"
+)
+LINE = re.compile(r"^ +[0-9a-f]+:\t(?:(?:lock|rep|repz|repnz|bnd|notrack|data16|cs) )*(\S+)")
+
+
+def instructions(disassembly: str) -> Counter[str]:
+    """How often each occurs."""
+    found = (LINE.match(line) for line in disassembly.splitlines())
+    return Counter(match[1] for match in found if match is not None)
+
+
+def disassembled(file: Path) -> str:
+    command = ["objdump", "--disassemble", "--no-show-raw-insn", str(file)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_instruction_came_later(name: str, core_build: Path) -> None:
+    used = instructions(disassembled(core_build / name))
+    assert used["mov"] > 10
+    assert {word: times for word, times in used.items() if LATER.fullmatch(word)} == {}
+
+
+def test_the_scan_finds_what_later_processors_added(tmp_path: Path) -> None:
+    source = tmp_path / "later.c"
+    source.write_text(
+        "#include <string.h>\n"
+        "int bits(unsigned long x) { return __builtin_popcountl(x); }\n"
+        "void add(float *a, const float *b) { for (int i = 0; i < 64; i++) a[i] += b[i]; }\n"
+    )
+    object_file = tmp_path / "later.o"
+    command = ["gcc", "-O3", "-march=x86-64-v3", "-c", str(source), "-o", str(object_file)]
+    subprocess.run(command, check=True)
+    used = instructions(disassembled(object_file))
+    later = {word for word in used if LATER.fullmatch(word)}
+    assert "popcnt" in later and any(word.startswith("vadd") for word in later)
+    assert "mov" not in later
+
+
+@pytest.mark.slow
+def test_hz_runs_on_the_first_processors(oldest: Built) -> None:
+    words = oldest.words("tests/fuzz_shadow", "-cpu", FIRST)
+    require_all_held(oldest.run(words, **ON_HZ, **SHADOW))
+
+
+def test_the_emulated_processor_is_one_of_the_first(oldest: Built) -> None:
+    source = oldest.folder / "later.c"
+    program = oldest.folder / "later"
+    source.write_text(
+        'int main(void) { long n = 5; __asm__("popcnt %0, %0" : "+r"(n)); return n; }'
+    )
+    subprocess.run(["gcc", str(source), "-o", str(program)], check=True)
+    emulate = [oldest.platform.emulator, "-cpu"]
+    assert oldest.run([*emulate, "max", str(program)]).returncode == 2
+    assert "Illegal instruction" in oldest.run([*emulate, FIRST, str(program)]).stderr

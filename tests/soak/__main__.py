@@ -40,7 +40,7 @@ fork A9 | tests/core/test_core.py -k 'checks_hold and forks' | TEST_FORKS=500
 faults A10 | tests/core/test_core.py -k 'checks_hold and faults' | TEST_FAULT_POINTS=40
 limits A11 | tests/core/test_core.py -k 'checks_hold and limits' |
 late A12 | tests/core/test_core.py -k loaded_late |
-programs A13 | tests/core/test_programs.py tests/core/test_deepbind.py | TEST_MORE=10
+programs A13 | tests/core/test_programs.py | TEST_MORE=10
 frees S1 | tests/core/test_core.py -k double_free |
 invalid S1 | tests/core/test_core.py -k 'checks_hold and offences' | TEST_CASES_ROUNDS=5
 hardened S2 | tests/core/test_core.py -k 'offences and HARDENING' |

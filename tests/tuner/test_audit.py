@@ -22,7 +22,7 @@ S    core/rest_inside.c           a free that was held up wakes it
 S    trace/test_record.py         no pool of another user is filled
 S    trace/test_trace.py          chosen addresses take no longer than others
 S    -  a slot of a magazine is read after its top, which is written after it (hz_plain_put)
-B1   core/test_wrapped.py         every function that hz calls may allocate
+B1   core/test_builds.py          every function that hz calls may allocate
 B2   core/purging.c               where the system refuses, it is asked ever more seldom
 B3   core/realloc_large.c         after mlockall what a block has left stays locked
 B4   core/fork_inside.c           locks that another thread held are free
@@ -30,7 +30,7 @@ B5   core/test_control.py         what a thread that a request started says is o
 B6   core/test_control.py         the thread has a table of its own before it opens anything
 B7   core/rest_inside.c           after what it returned it looks four times in vain
 B8   core/realloc_large.c         after mlockall what a block has left stays locked
-C1   tuner/test_program_input.py  a file that stdin is redirected from is read
+C1   tuner/test_commands.py       a file that stdin is redirected from is read
 C2   tuner/test_install.py        the installed command needs nothing else
 C3   tuner/test_machine.py        no budget pays for the time in which another process has
 C3   tuner/test_machine.py        a long wait for the machine is told while it lasts
@@ -42,10 +42,10 @@ C8   tuner/test_install.py        py.typed
 C9   tuner/test_params.py         tests of another table than the installed one stop
 C10  tuner/test_report.py         one noise is told
 C10  tuner/test_summary.py        waiting and failures
-C11  tuner/test_allocator_spaces.py  what keeps memory is only tried when asked for
+C11  tuner/test_space.py         what keeps memory is only tried when asked for
 C12  tuner/test_allocator.py      a path with a colon is no library
 C12  tuner/test_export.py         what sets nothing is json alone
-C12  tuner/test_share.py          bash completes
+C12  tuner/test_commands.py       bash completes
 C12  tuner/test_suggest.py        memory that it maps for itself
 C12  -  compare has no lines of held and live memory any more; a word with | in it is data
 C13  tuner/test_install.py        one wheel serves every python and glibc

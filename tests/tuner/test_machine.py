@@ -17,7 +17,7 @@ from hztune import machine
 from hztune.machine import Machine, group_limit
 from hztune.study.bench import Budget, system_clock
 
-RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+from .conftest import MACHINE
 
 
 def put(root, files):
@@ -95,14 +95,14 @@ def test_the_limit_of_another_process_is_told_with_its_use(tmp_path):
 
 
 def test_every_field_changes_the_fingerprint_and_is_told_in_words():
-    assert RECORD.differences(dataclasses.replace(RECORD)) == ()
-    assert RECORD.fingerprint == dataclasses.replace(RECORD).fingerprint
+    assert MACHINE.differences(dataclasses.replace(MACHINE)) == ()
+    assert MACHINE.fingerprint == dataclasses.replace(MACHINE).fingerprint
     for field in dataclasses.fields(Machine):
-        value = getattr(RECORD, field.name)
+        value = getattr(MACHINE, field.name)
         changed = f"{value}x" if isinstance(value, str) else 77
-        other = dataclasses.replace(RECORD, **{field.name: changed})
-        assert other.fingerprint != RECORD.fingerprint
-        (told,) = RECORD.differences(other)
+        other = dataclasses.replace(MACHINE, **{field.name: changed})
+        assert other.fingerprint != MACHINE.fingerprint
+        (told,) = MACHINE.differences(other)
         here = "none" if value is None else value or "unknown"
         assert told.endswith(f": {changed} there, {here} here")
 

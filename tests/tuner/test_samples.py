@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from lab.replay import ReplayExecutor
 
 from hztune import cli
 from hztune.blocks import Arm, Block, Outcome, ProofPlan, Turn, times_of
@@ -20,10 +21,12 @@ from hztune.rests import Rested, RestRound
 from hztune.store import Evidence, Plan
 from hztune.store.log import _END_BYTES, SAMPLES, LocalStudy, _ended, packed, recording
 from hztune.store.rows import StudyRow
+from hztune.study.ledger import Ledger
+from hztune.study.search import Search
+from hztune.tuning.candidates import TuneTarget, candidates
 
-from .conftest import tell
+from .conftest import MACHINE, bench_of, flat, tell
 
-MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 OTHER_MACHINE = Machine(
     "CPU 9", 3, 1.5, "5.0", "musl", 65536, "always", "powersave", "on", 8, 9, "0123"
 )
@@ -323,3 +326,29 @@ def lasting_from(begin_s, *arms):
 )
 def test_the_time_of_a_study_is_read_from_its_turns(blocks, expected):
     assert list(times_of([lasting_from(*each) for each in blocks])) == expected
+
+
+# ---- thousands of trials -------------------------------------------------------------------------
+
+
+TRIALS, CANDIDATES = 2000, 6
+
+
+@pytest.mark.slow
+def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(tmp_path):
+    rng, executor, arms = Random(1), ReplayExecutor(flat, seed=1), dict[str, Arm]()
+    hz = candidates(["hz"], "", TuneTarget(8)).space
+    while len(arms) < TRIALS:
+        arm = hz.arm(hz.sample(rng))
+        arms[arm.key] = arm
+    with LocalStudy(tmp_path, {}, MACHINE) as store:
+        for pair, start in enumerate(range(0, TRIALS, CANDIDATES)):
+            beside = [Arm("hz"), *[*arms.values()][start : start + CANDIDATES]]
+            tell(store, executor.measure(beside, role="search", rounds=4, number=pair))
+    with LocalStudy(tmp_path, {}, MACHINE, resume=True) as store:
+        ledger = Ledger.of(store.replay())
+    bench = bench_of(flat, ledger=ledger, budget_s=1e6)
+    bench.calibrated(0.001)
+    proposed = {arm.key for arm in Search(bench, hz, seed=1)._batch(proposing=True)}
+    assert len(ledger.searched) == ledger.configurations == TRIALS
+    assert proposed - {*ledger.searched}

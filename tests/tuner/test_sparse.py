@@ -183,17 +183,6 @@ def test_a_trial_that_is_half_asked_hides_no_parameter():
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def begun(value=0.1, **attributes):
-    """A study with two trials of another origin, the second one with some attributes."""
-    study = optuna.create_study(direction="maximize", sampler=SparseSampler(DEFAULTS, space=SPACE))
-    for number, given in enumerate(({}, attributes)):
-        params = {**DEFAULTS, "size0": number}
-        study.add_trial(
-            optuna.create_trial(params=params, distributions=SPACE, value=value, user_attrs=given)
-        )
-    return study
-
-
 BAD_SPACES = {
     "'x' is .*legal are categories and whole numbers": (FloatDistribution(0.0, 1.0), 0.5),
     "at most 64": (IntDistribution(0, 1000), 0),

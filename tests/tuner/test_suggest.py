@@ -27,7 +27,6 @@ SIGHT = Sight(wall_s=1.0, ended=True, cpu_s=1.0, faults=25_000, peak_kb=100 << 1
 PROGRAM = api.program(("./prog", "a b"))
 SERVER = api.program(server="./srv --port {port}", load="./load {port}")
 
-HANDED = replace(SIGHT, frees_by_others=900_000, callers=4)
 LISTENS = replace(SIGHT, ended=False, ports=("the port 6379",))
 LONG = replace(SIGHT, wall_s=60.0, cpu_s=6.0, peak_kb=10_000)
 KEEPS = replace(SIGHT, peak_kb=300 * 1024, before_kb=10 * 1024, end_kb=290 * 1024)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
+from tests.bench import traces
 
+from hztune import api, workload
+from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.workload import WorkloadSpec, find, goal_of
+from hztune.machine import Machine
+from hztune.measure.executors import executor_for
+from hztune.measure.turns import TurnExecutor
+from hztune.measure.whole import RunExecutor
+from hztune.profile import WorkloadId
+from hztune.workload import WorkloadSpec, find, goal_of, workloads_named
 
 
 def test_a_specification_has_a_command_that_hz_bench_runs():
@@ -64,3 +72,130 @@ def test_parameters_that_do_not_go_together_are_refused_by_hz_bench_itself():
     spec = WorkloadSpec.from_text("remote", ["min_size=4096", "max_size=16"])
     with pytest.raises(UsageError, match="size"):
         spec.check()
+
+
+# ---- a trace as a workload -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A trace of two threads and 800 calls, in a folder of its own."""
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    return traces.write(folder / "redis.hzt", traces.conveyor(400))
+
+
+def spec_of(path, *params):
+    return WorkloadSpec.from_text(f"trace:{path}", params)
+
+
+def test_it_is_called_by_name_and_content_and_never_by_path(path):
+    spec = spec_of(path)
+    assert spec.name == "trace:redis.hzt" and len(spec.setting) == 12
+    assert spec.label == f"trace:redis.hzt@{spec.setting} T=2"
+    assert str(path.parent) not in spec.label
+    assert spec.command(seed=3)[1:] == [
+        f"trace:{path}", "--threads", "2", "--seed", "3"]  # fmt: skip
+    spec.check()
+
+
+def test_the_same_content_elsewhere_is_the_same_workload(path, tmp_path):
+    copy = tmp_path / "redis.hzt"
+    copy.write_bytes(path.read_bytes())
+    assert spec_of(copy) == spec_of(path)
+    traces.write(copy, traces.conveyor(401))
+    assert spec_of(copy) != spec_of(path)
+
+
+def test_what_results_call_it_finds_it_in_the_present_folder(path, monkeypatch):
+    spec = spec_of(path)
+    text = f"{spec.name}@{spec.setting}"
+    with pytest.raises(UsageError, match="is not here: run this in the folder that has it"):
+        WorkloadSpec.from_text(text)
+    monkeypatch.chdir(path.parent)
+    assert WorkloadSpec.from_text(text) == spec
+    with pytest.raises(UsageError, match="is another trace than the one that is asked for"):
+        WorkloadSpec.from_text(f"{spec.name}@0123456789ab")
+
+
+def test_its_threads_are_those_of_the_recording(path):
+    with pytest.raises(UsageError, match="has 2 threads, and each is replayed by one"):
+        WorkloadSpec.from_text(f"trace:{path}", threads=3)
+    assert WorkloadSpec.from_text(f"trace:{path}", threads=2).threads == 2
+    trace, other = workloads_named(f"trace:{path},larson", ["slots=50"], None)
+    assert (trace.threads, other.params) == (2, (("slots", 50),))
+
+
+def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(UsageError, match=r"is cut: .* record again"):
+        spec_of(path)
+    path.write_bytes(b"something else" * 100)
+    with pytest.raises(UsageError, match="is not a trace: record one with `hztune record`"):
+        spec_of(path)
+    with pytest.raises(UsageError, match="is not there; name the file"):
+        spec_of(path.with_name("nowhere"))
+    with pytest.raises(UsageError, match="write trace:FILE"):
+        WorkloadSpec.from_text("trace")
+    with pytest.raises(UsageError, match="trace: names no file"):
+        WorkloadSpec.from_text("trace:")
+
+
+def test_a_pace_is_for_latencies_of_a_trace_with_times(path):
+    with pytest.raises(UsageError, match="was recorded without times"):
+        spec_of(path, "pace=100")
+    traces.write(path, traces.conveyor(50), flags=traces.HAS_TIME)
+    paced = spec_of(path, "pace=100")
+    assert not paced.steady and paced.span(1.0) == ["--ops", "100"]
+    with pytest.raises(UsageError, match="tune with --objective p99"):
+        paced.check()
+    paced.by("p99").check()
+
+
+# ---- measured ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_turns_of_a_long_trace_are_whole_rounds(tmp_path):
+    spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
+    executor = executor_for([spec], seed=1, machine=Machine.here(), processes=2)
+    assert isinstance(executor, TurnExecutor)
+    block = executor.measure([Arm("hz"), Arm("glibc")], role="search", rounds=2, number=0)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
+    turns = [turn for outcome in block.outcomes for turn in outcome.turns]
+    assert len(turns) >= 4 and not any(turn.ops % 300_000 for turn in turns)
+
+
+@pytest.mark.slow
+def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(workload, "_MOST_CALLS_IN_TURNS", 250_000)
+    spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
+    executor = executor_for(
+        [spec], seed=1, machine=Machine.here(), processes=2, run_s=300_000 / 8e6
+    )
+    assert isinstance(executor, RunExecutor)
+    outcome = executor.measure([Arm("glibc")], role="search", rounds=1, number=0).control
+    assert outcome.status == "ok" and outcome.facts["ops"] == 300_000
+    assert 500 < outcome.rss_peak_kb < 6000, "the file and the slots would be 2400 KiB more"
+
+
+# ---- requests and profiles -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def tuned(path, make_profile):
+    spec = spec_of(path)
+    return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, {}), threads=2)
+
+
+def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(tuned, path, tmp_path):
+    with pytest.raises(UsageError, match=r"trace redis.hzt \(SHA-256 .* --trace FILE"):
+        api.verify(tuned, budget=0.6)
+    other = traces.write(tmp_path / "other.hzt", [traces.churn(1000)])
+    with pytest.raises(UsageError, match=r"--trace other.hzt: .* was made for trace:redis.hzt@"):
+        api.verify(tuned, budget=0.6, traces=[other])
+    moved = path.rename(tmp_path / "moved.hzt")
+    assert api.verify(tuned, budget=0.6, traces=[moved]).answer == "cannot tell"
