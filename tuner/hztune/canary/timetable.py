@@ -100,15 +100,13 @@ def _end(last: FloatTable) -> float:
 
 
 def growth(counts: FloatTable) -> tuple[FloatTable, FloatTable, NDArray[np.bool_]]:
-    """What counters grew by, in how many blocks, and whether they fell: began again at 0.
-
-    One that has fallen by less is a sum that has lost a part: its growth is not known.
-    """
+    """What counters grew by, in how many blocks, and whether they fell: began again at 0."""
     grown, gaps = np.full(counts.shape, np.nan), np.full(counts.shape, np.nan)
     fell = np.zeros(counts.shape, dtype=bool)
     for unit in range(counts.shape[1]):
         known = np.flatnonzero(np.isfinite(counts[:, unit]))
         old, new = counts[known[:-1], unit], counts[known[1:], unit]
+        # one that has fallen by less is a sum that has lost a part: its growth is not known
         anew = np.where(new <= _BEGAN_AGAIN * old, new, np.nan)
         grown[known[1:], unit] = np.where(new < old, anew, new - old)
         gaps[known[1:], unit] = np.diff(known)

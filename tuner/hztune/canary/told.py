@@ -21,6 +21,7 @@ def verdict_line(verdict: CanaryVerdict) -> str:
 
 
 def verdict_page(verdict: CanaryVerdict, canary: Canary) -> str:
+    """A verdict as a page of Markdown."""
     template = templates_in(Path(__file__).parent).get_template("verdict.txt")
     return template.render(
         verdict=verdict, canary=canary, figures=_figures, answer=_answer, clock=duration
