@@ -123,10 +123,6 @@ typedef struct hz_workload {
 
 /* --- what was asked for ---------------------------------------------------------------------- */
 
-/* What is written into a new block. */
-typedef enum hz_touch { HZ_TOUCH_NONE, HZ_TOUCH_HEAD, HZ_TOUCH_FULL } hz_touch;
-extern const char *const hz_touch_words[];
-
 typedef struct hz_options {
     const hz_workload *workload;   /* the shape */
     const char *setting;           /* name of the setting, or "" */
@@ -138,7 +134,6 @@ typedef struct hz_options {
     double warmup;                 /* seconds before the window */
     uint64_t ops;                  /* fixed work over all players; 0: a fixed time instead */
     uint64_t seed;                 /* of every random number */
-    hz_touch touch;                /* what is written into new blocks */
     int turns_fd;                  /* memory of a conductor, or -1 */
     unsigned rests;                /* rounds of work and rest; 0: one round, without rest */
     bool latency;                  /* time each call */
@@ -187,10 +182,7 @@ typedef struct hz_player {
     struct hz_mailbox *inbox;       /* where others send it blocks, or NULL */
     hz_unsent unsent;               /* a block that found a full mailbox */
     struct hz_run *run;             /* the run it is part of */
-    hz_instruments *instruments;    /* NULL in a plain run */
-    uint64_t remote_frees;          /* blocks it freed that another player had allocated */
-    uint64_t local_frees;           /* its own; both only where a remote share is reported */
-    hz_touch touch;                 /* a copy of the option */
+    hz_instruments *instruments;    /* NULL where calls are not timed */
     unsigned index;                 /* 0.. */
     bool hand_over;                 /* set by a step: a new thread shall go on with this player */
 
@@ -246,7 +238,6 @@ typedef struct hz_run {
     pthread_barrier_t stopped;       /* where all meet before blocks are freed */
     unsigned rests_left;             /* rounds that still end with a rest */
     _Atomic int64_t live_peak_bytes; /* highest sum of live bytes that was seen */
-    double remote_target;            /* wanted share of remote frees, in percent; negative: none */
     int64_t own_kb; /* resident memory that the workload keeps for itself; taken out
                        of every figure */
 } hz_run;
@@ -284,12 +275,9 @@ void hz_scatter_enter(hz_scatter *scatter, unsigned player);
 void hz_scatter_leave(hz_scatter *scatter);
 
 /* instruments.c */
-hz_instruments *hz_instruments_new(bool timed);
-void hz_note_take(hz_instruments *instruments, size_t size);
-void hz_note_give(hz_instruments *instruments, size_t size);
+hz_instruments *hz_instruments_new(void);
 void *hz_take_timed(hz_instruments *instruments, void *old, size_t size);
 void hz_free_timed(hz_instruments *instruments, void *block);
-int64_t hz_timer_start(const hz_instruments *instruments);
 void hz_timer_take(hz_instruments *instruments, int64_t start_ns);
 void hz_timer_give(hz_instruments *instruments, int64_t start_ns);
 void hz_instruments_report(const hz_run *run, hz_json *json);
@@ -306,6 +294,6 @@ static inline unsigned hz_producer_count(const hz_run *run)
 }
 
 /* report.c */
-int hz_report_run(const hz_run *run, const hz_result *result);
+void hz_report_run(const hz_run *run, const hz_result *result);
 
 #endif

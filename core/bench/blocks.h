@@ -1,8 +1,8 @@
 /*
  * What steps do with blocks: take, touch, regrow, give, and draw a size.
  *
- * A plain run pays for one predictable branch, one addition and what --touch asks for. Runs with
- * instruments (checksums, latencies) leave the fast path at the branch.
+ * A plain run pays for one predictable branch, one addition and the touch. A run that times its
+ * calls leaves the fast path at the branch.
  */
 #ifndef HZ_BENCH_BLOCKS_H
 #define HZ_BENCH_BLOCKS_H
@@ -33,13 +33,9 @@ static inline void hz_touch_head(unsigned char *block, size_t size)
     }
 }
 
-/* Writes into a new block what --touch asks for. */
-static inline void hz_touch_block(hz_touch touch, unsigned char *block, size_t size)
+/* Writes into a new block: its head, and one byte in each HZ_TOUCH_STEP. */
+static inline void hz_touch_block(unsigned char *block, size_t size)
 {
-    if (HZ_UNLIKELY(touch != HZ_TOUCH_HEAD)) {
-        if (touch == HZ_TOUCH_FULL) memset(block, HZ_TOUCH_BYTE, size);
-        return;
-    }
     hz_touch_head(block, size);
     for (size_t at = HZ_TOUCH_STEP; at < size; at += HZ_TOUCH_STEP) block[at] = HZ_TOUCH_BYTE;
 }
@@ -47,13 +43,8 @@ static inline void hz_touch_block(hz_touch touch, unsigned char *block, size_t s
 /* A new block of `size` bytes, accounted for but not touched yet. */
 static inline void *hz_take_untouched(hz_player *p, size_t size)
 {
-    void *block;
-    if (HZ_LIKELY(p->instruments == NULL)) {
-        block = malloc(size);
-    } else {
-        hz_note_take(p->instruments, size);
-        block = hz_take_timed(p->instruments, NULL, size);
-    }
+    void *block = HZ_LIKELY(p->instruments == NULL) ? malloc(size)
+                                                    : hz_take_timed(p->instruments, NULL, size);
     if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
     p->live_bytes += (int64_t)size;
     return block;
@@ -63,7 +54,7 @@ static inline void *hz_take_untouched(hz_player *p, size_t size)
 static inline void *hz_take(hz_player *p, size_t size)
 {
     void *block = hz_take_untouched(p, size);
-    hz_touch_block(p->touch, block, size);
+    hz_touch_block(block, size);
     return block;
 }
 
@@ -73,8 +64,8 @@ static inline hz_block hz_take_block(hz_player *p, uint32_t size)
     return (hz_block){hz_take(p, size), size};
 }
 
-/* Frees a block that another player decided to free: not a request of this one. */
-static inline void hz_give_foreign(hz_player *p, hz_block block)
+/* Frees a block. */
+static inline void hz_give(hz_player *p, hz_block block)
 {
     p->live_bytes -= (int64_t)block.size;
     if (HZ_LIKELY(p->instruments == NULL))
@@ -83,34 +74,11 @@ static inline void hz_give_foreign(hz_player *p, hz_block block)
         hz_free_timed(p->instruments, block.at);
 }
 
-/* Frees a block. */
-static inline void hz_give(hz_player *p, hz_block block)
-{
-    p->live_bytes -= (int64_t)block.size;
-    if (HZ_LIKELY(p->instruments == NULL)) {
-        free(block.at);
-    } else {
-        hz_note_give(p->instruments, block.size);
-        hz_free_timed(p->instruments, block.at);
-    }
-}
-
-/* Notes the decision to let another player free a block. */
-static inline void hz_part_with(hz_player *p, hz_block block)
-{
-    if (HZ_UNLIKELY(p->instruments != NULL)) hz_note_give(p->instruments, block.size);
-}
-
 /* Gives a block another size, by realloc; what is new is not touched. */
 static inline hz_block hz_regrow(hz_player *p, hz_block block, uint32_t size)
 {
-    void *at;
-    if (HZ_LIKELY(p->instruments == NULL)) {
-        at = realloc(block.at, size);
-    } else {
-        hz_note_take(p->instruments, size);
-        at = hz_take_timed(p->instruments, block.at, size);
-    }
+    void *at = HZ_LIKELY(p->instruments == NULL) ? realloc(block.at, size)
+                                                 : hz_take_timed(p->instruments, block.at, size);
     if (HZ_UNLIKELY(at == NULL)) hz_fail_memory(size);
     p->live_bytes += (int64_t)size - (int64_t)block.size;
     return (hz_block){at, size};
@@ -120,7 +88,7 @@ static inline hz_block hz_regrow(hz_player *p, hz_block block, uint32_t size)
 static inline void hz_give_rest(hz_player *p, hz_block *slots, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (slots[i].at != NULL) hz_give_foreign(p, slots[i]);
+        if (slots[i].at != NULL) hz_give(p, slots[i]);
 }
 
 /* --- sizes ----------------------------------------------------------------------------------- */

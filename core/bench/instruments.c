@@ -1,5 +1,5 @@
 /*
- * Instrumented runs: checksums of the requests (--ops) and times of the calls (--latency).
+ * Times of the calls (--latency).
  *
  * Durations go into buckets of 1/16 of a power of two, so a percentile is exact to 6 %.
  */
@@ -16,38 +16,17 @@ typedef struct latency {
     uint32_t buckets[BUCKETS]; /* calls by duration */
 } latency;
 
-/* What an instrumented run keeps for one player; a plain run does not have it. */
+/* What such a run keeps for one player. */
 struct hz_instruments {
-    uint64_t stream; /* checksum of the player's requests, in order */
-    bool timed;      /* whether calls are timed */
-    latency take;    /* times of malloc and realloc */
-    latency give;    /* times of free */
+    latency take; /* times of malloc and realloc */
+    latency give; /* times of free */
 };
 
 enum { SUB_BUCKETS = 16, SUB_BITS = 4 };
 
-hz_instruments *hz_instruments_new(bool timed)
+hz_instruments *hz_instruments_new(void)
 {
-    hz_instruments *instruments = hz_harness_alloc(sizeof *instruments);
-    instruments->timed = timed;
-    return instruments;
-}
-
-/* --- checksums ------------------------------------------------------------------------------- */
-
-static uint64_t scramble(uint64_t value)
-{
-    return hz_fold(value ^ UINT64_C(0x9e3779b97f4a7c15), UINT64_C(0xd6e8feb86659fd93));
-}
-
-void hz_note_take(hz_instruments *instruments, size_t size)
-{
-    instruments->stream = scramble(instruments->stream ^ (2 * (uint64_t)size));
-}
-
-void hz_note_give(hz_instruments *instruments, size_t size)
-{
-    instruments->stream = scramble(instruments->stream ^ (2 * (uint64_t)size + 1));
+    return hz_harness_alloc(sizeof(hz_instruments));
 }
 
 /* --- times ----------------------------------------------------------------------------------- */
@@ -76,28 +55,22 @@ static void add_time(latency *times, int64_t elapsed_ns)
     if (ns > times->max_ns) times->max_ns = ns;
 }
 
-/* When a call that is to be timed begins; 0 where calls are not. */
-int64_t hz_timer_start(const hz_instruments *instruments)
-{
-    return instruments->timed ? hz_clock_ns() : 0;
-}
-
 /* The call has given a block. */
 void hz_timer_take(hz_instruments *instruments, int64_t start_ns)
 {
-    if (instruments->timed) add_time(&instruments->take, hz_clock_ns() - start_ns);
+    add_time(&instruments->take, hz_clock_ns() - start_ns);
 }
 
 /* The call has freed one. */
 void hz_timer_give(hz_instruments *instruments, int64_t start_ns)
 {
-    if (instruments->timed) add_time(&instruments->give, hz_clock_ns() - start_ns);
+    add_time(&instruments->give, hz_clock_ns() - start_ns);
 }
 
 /* malloc(size), or realloc(old, size) when there is an old block. */
 void *hz_take_timed(hz_instruments *instruments, void *old, size_t size)
 {
-    const int64_t start_ns = hz_timer_start(instruments);
+    const int64_t start_ns = hz_clock_ns();
     void *block = old == NULL ? malloc(size) : realloc(old, size);
     hz_timer_take(instruments, start_ns);
     return block;
@@ -105,7 +78,7 @@ void *hz_take_timed(hz_instruments *instruments, void *old, size_t size)
 
 void hz_free_timed(hz_instruments *instruments, void *block)
 {
-    const int64_t start_ns = hz_timer_start(instruments);
+    const int64_t start_ns = hz_clock_ns();
     free(block);
     hz_timer_give(instruments, start_ns);
 }
@@ -144,9 +117,11 @@ static void json_latency(hz_json *json, const char *key, const latency *times)
     hz_json_object_end(json);
 }
 
-static void report_latency(const hz_run *run, hz_json *json)
+/* Adds the times to the result. */
+void hz_instruments_report(const hz_run *run, hz_json *json)
 {
-    hz_instruments *sum = hz_instruments_new(true);
+    if (!run->options->latency) return;
+    hz_instruments *sum = hz_instruments_new();
     for (unsigned i = 0; i < run->threads; i++) {
         add_latency(&sum->take, &run->players[i].instruments->take);
         add_latency(&sum->give, &run->players[i].instruments->give);
@@ -155,21 +130,4 @@ static void report_latency(const hz_run *run, hz_json *json)
     json_latency(json, "malloc", &sum->take);
     json_latency(json, "free", &sum->give);
     hz_json_object_end(json);
-}
-
-static void report_requests(const hz_run *run, hz_json *json)
-{
-    hz_json_object(json, "requests");
-    hz_json_array(json, "streams");
-    for (unsigned i = 0; i < run->threads; i++)
-        hz_json_hex(json, NULL, run->players[i].instruments->stream);
-    hz_json_array_end(json);
-    hz_json_object_end(json);
-}
-
-/* Adds what an instrumented run knows to the result. */
-void hz_instruments_report(const hz_run *run, hz_json *json)
-{
-    if (run->options->ops != 0) report_requests(run, json);
-    if (run->options->latency) report_latency(run, json);
 }

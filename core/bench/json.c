@@ -114,12 +114,6 @@ void hz_json_null(hz_json *json, const char *key)
     (void)fputs("null", json->out);
 }
 
-void hz_json_hex(hz_json *json, const char *key, uint64_t value)
-{
-    value_start(json, key);
-    (void)fprintf(json->out, "\"%016llx\"", (unsigned long long)value);
-}
-
 void hz_json_string(hz_json *json, const char *key, const char *text)
 {
     hz_json_bytes(json, key, text, strlen(text));

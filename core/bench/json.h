@@ -25,7 +25,6 @@ void hz_json_int(hz_json *json, const char *key, int64_t value);
 void hz_json_double(hz_json *json, const char *key, double value);
 void hz_json_bool(hz_json *json, const char *key, bool value);
 void hz_json_null(hz_json *json, const char *key);
-void hz_json_hex(hz_json *json, const char *key, uint64_t value);
 void hz_json_string(hz_json *json, const char *key, const char *text);
 /* A string of `size` bytes that need not be text: what is not UTF-8 becomes U+FFFD. */
 void hz_json_bytes(hz_json *json, const char *key, const char *bytes, size_t size);

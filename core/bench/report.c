@@ -1,9 +1,7 @@
 /*
- * The result of a run, one JSON object, with the allocator that it ran on: proved, not assumed. A
- * run that did not do what was asked fails in words.
+ * The result of a run, one JSON object, with the allocator that it ran on: proved, not assumed.
  */
 #include <dlfcn.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "bench.h"
@@ -11,31 +9,6 @@
 #include "procfs.h"
 
 enum { FIGURES_ROOM = 64 * 1024 };
-
-/* --- the remote share ------------------------------------------------------------------------ */
-
-/* Frees by another player, in percent of all; and how far from its target chance may put it. */
-typedef struct share {
-    double percent;   /* what came out */
-    double tolerance; /* what may lie between it and the target */
-} share;
-
-/* 0.5 points, or five standard errors where a short run has so few frees that chance alone exceeds
- * that. */
-static share remote_share(const hz_run *run)
-{
-    double remote = 0;
-    double frees = 0;
-    for (unsigned i = 0; i < run->threads; i++) {
-        remote += (double)run->players[i].remote_frees;
-        frees += (double)(run->players[i].remote_frees + run->players[i].local_frees);
-    }
-    const double target = run->remote_target / 100;
-    const double chance = frees > 0 ? 500 * sqrt(target * (1 - target) / frees) : 100;
-    return (share){100 * remote / frees, chance > 0.5 ? chance : 0.5};
-}
-
-/* --- members --------------------------------------------------------------------------------- */
 
 static void json_params(hz_json *json, const hz_run *run)
 {
@@ -59,7 +32,6 @@ static void json_asked(hz_json *json, const hz_run *run)
     hz_json_int(json, "threads", run->threads);
     hz_json_raw(json, "seed", "", 0);
     (void)fprintf(json->out, "%llu", (unsigned long long)options->seed);
-    hz_json_string(json, "touch", hz_touch_words[options->touch]);
 }
 
 static void json_speed(hz_json *json, const hz_run *run, const hz_result *result)
@@ -78,13 +50,6 @@ static void json_memory(hz_json *json, const hz_run *run, const hz_result *resul
     hz_json_int(json, "own_kb", run->own_kb);
     hz_json_int(json, "live_peak_kb", result->live_peak_kb);
     hz_json_int(json, "minor_faults", (int64_t)result->minor_faults);
-}
-
-static void json_share(hz_json *json, const hz_run *run)
-{
-    const share came = remote_share(run);
-    hz_json_double(json, "remote_target", run->remote_target < 0 ? NAN : run->remote_target);
-    hz_json_double(json, "remote_share", came.percent); /* null when no frees were counted */
 }
 
 /* Path of the library whose malloc this process calls, or "". */
@@ -118,32 +83,16 @@ static void json_allocator(hz_json *json)
     if (figures != NULL) hz_json_raw(json, "hz", figures, strlen(figures));
 }
 
-static void print_json(const hz_run *run, const hz_result *result)
+/* Prints the result. */
+void hz_report_run(const hz_run *run, const hz_result *result)
 {
     hz_json json = {.out = stdout};
     hz_json_object(&json, NULL);
     json_asked(&json, run);
     json_speed(&json, run, result);
     json_memory(&json, run, result);
-    json_share(&json, run);
     json_allocator(&json);
     hz_instruments_report(run, &json);
     if (run->workload->report != NULL) run->workload->report(run, &json);
     hz_json_end_line(&json);
-}
-
-/* Prints the result; returns the exit status. */
-int hz_report_run(const hz_run *run, const hz_result *result)
-{
-    print_json(run, result);
-    if (run->remote_target < 0) return HZ_STATUS_OK;
-    const share came = remote_share(run);
-    /* Without a free the share is NaN, for which the comparison is false: no target is missed. */
-    const bool missed = fabs(came.percent - run->remote_target) > came.tolerance;
-    if (!missed) return HZ_STATUS_OK;
-    (void)fprintf(stderr,
-                  "hz-bench: %.2f %% of the frees were remote, asked were %.2f %%: more than %.2f "
-                  "points off\n",
-                  came.percent, run->remote_target, came.tolerance);
-    return HZ_STATUS_FAILED;
 }

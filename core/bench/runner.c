@@ -309,15 +309,13 @@ static void init_player(hz_run *run, unsigned index)
         .rng = hz_random_start(options->seed, index),
         .wait_rng = hz_random_start((uint64_t)hz_clock_ns(), index),
         .run = run,
-        .touch = options->touch,
         .index = index,
         .slot_count = slots != NULL ? (uint32_t)*slots : 0,
         .slot = &run->page->slots[index],
     };
     if (low != NULL && high != NULL)
         p->sizes = (hz_sizes){(uint32_t)*low, (uint64_t)(*high - *low + 1)};
-    if (options->ops != 0 || options->latency)
-        p->instruments = hz_instruments_new(options->latency);
+    if (options->latency) p->instruments = hz_instruments_new();
 }
 
 /* An even share, unless the workload has its own rule. Consumers serve the producers until these
@@ -349,7 +347,6 @@ void hz_run_init(hz_run *run, const hz_options *options)
         .page = options->turns_fd >= 0 ? map_conductor(options->turns_fd, options->workload)
                                        : hz_harness_alloc(sizeof(hz_turn_page)),
         .players = hz_harness_alloc(options->threads * sizeof(hz_player)),
-        .remote_target = -1,
     };
     hz_scatter_init(&run->scatter, run->threads, hz_random_start((uint64_t)hz_clock_ns(), 0));
     (void)pthread_barrier_init(&run->stopped, NULL, run->threads + 1);

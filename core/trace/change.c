@@ -13,16 +13,12 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next)
 {
     const hz_trace_operation *operation = &next->operation;
     const bool is_of_thread = hz_trace_is_of_thread(operation->kind);
-    hz_call call = {.thread = next->thread,
-                    .kind = (uint8_t)operation->kind,
-                    .align_shift = operation->align_shift,
-                    .time = next->time_ns,
-                    .address = next->block * HZ_ADDRESS_UNIT,
-                    .size = is_of_thread ? operation->operand : operation->size};
-    hz_resolve_call(resolver, &call);
-    if (next->touched == 0) return;
-    call.kind = HZ_TRACE_TOUCH;
-    call.size = next->touched;
+    const hz_call call = {.thread = next->thread,
+                          .kind = (uint8_t)operation->kind,
+                          .align_shift = operation->align_shift,
+                          .time = next->time_ns,
+                          .address = next->block * HZ_ADDRESS_UNIT,
+                          .size = is_of_thread ? operation->operand : operation->size};
     hz_resolve_call(resolver, &call);
 }
 

@@ -173,21 +173,11 @@ static void count_live(emitter *e, uint64_t more, uint64_t less, int64_t blocks)
     if (e->live_blocks > header->peak_blocks) header->peak_blocks = e->live_blocks;
 }
 
-static void emit_touch(emitter *e, const hz_step *step)
-{
-    if (step->touched == 0) return;
-    const unsigned __int128 part = (unsigned __int128)step->size * step->touched;
-    put_operation(e, step, HZ_TRACE_TOUCH, 0,
-                  (uint64_t)((part + HZ_TOUCHED_ALL - 1) / HZ_TOUCHED_ALL));
-    e->writer.header.flags |= HZ_TRACE_HAS_TOUCH;
-}
-
 static void emit_give(emitter *e, hz_step *step)
 {
     const uint32_t taker = taker_of(e, step);
     const uint64_t where =
         taker == step->thread ? take_slot(e, step->thread) : take_cell(e, step, taker) | CELL_BIT;
-    emit_touch(e, step);
     put_operation(e, step, (hz_trace_kind)step->kind, where, step->size);
     step->to = where;
     count_live(e, step->size, 0, 1);
@@ -214,7 +204,6 @@ static void emit_realloc(emitter *e, hz_step *step)
         where = take_slot(e, step->thread);
         put_operation(e, step, HZ_TRACE_FETCH, where, (uint32_t)from->to);
     }
-    emit_touch(e, step);
     put_operation(e, step, HZ_TRACE_REALLOC, where, step->size);
     if (taker != step->thread) {
         const uint32_t cell = take_cell(e, step, taker);

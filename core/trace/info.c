@@ -23,7 +23,6 @@ static void count_operation(counts *c, const hz_ordered *next)
 {
     const hz_trace_operation *operation = &next->operation;
     c->kinds[operation->kind]++;
-    c->kinds[HZ_TRACE_TOUCH] += next->touched != 0;
     if (!hz_trace_calls(operation->kind)) return;
     if (hz_trace_ends(operation->kind)) {
         c->ends++;
@@ -93,7 +92,6 @@ static void write_info(hz_json *json, const hz_trace *trace, const counts *c)
     hz_json_int(json, "threads", (int64_t)header->thread_count);
     hz_json_int(json, "duration_ns", (int64_t)header->duration_ns);
     hz_json_bool(json, "has_time", (header->flags & HZ_TRACE_HAS_TIME) != 0);
-    hz_json_bool(json, "has_touch", (header->flags & HZ_TRACE_HAS_TOUCH) != 0);
     hz_json_bool(json, "is_part", (header->flags & HZ_TRACE_IS_PART) != 0);
     hz_json_int(json, "peak_bytes", (int64_t)header->peak_bytes);
     hz_json_int(json, "peak_blocks", (int64_t)header->peak_blocks);

@@ -35,7 +35,6 @@ static const char *const names[HZ_KINDS] = {
     [HZ_TRACE_DELETE_SIZED_ALIGNED] = "delete_sized_aligned",
     [HZ_TRACE_SPAWN] = "spawn",
     [HZ_TRACE_JOIN] = "join",
-    [HZ_TRACE_TOUCH] = "touch",
 };
 
 const char *hz_kind_name(unsigned kind)
@@ -85,9 +84,6 @@ static void write_operation(const hz_ordered *next, FILE *out)
     if (!hz_trace_ends(kind) && operation->align_shift != 0)
         (void)fprintf(out, " %" PRIu64, UINT64_C(1) << operation->align_shift);
     (void)fputc('\n', out);
-    if (next->touched != 0)
-        (void)fprintf(out, "%" PRIu32 " %" PRIu64 " touch %" PRIu64 " %" PRIu64 "\n", next->thread,
-                      next->time_ns, next->block, next->touched);
 }
 
 void hz_plain_write(const hz_trace *trace, FILE *out)

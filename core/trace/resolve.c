@@ -100,10 +100,9 @@ static void actor_begin(hz_resolver *resolver, hz_actor *actor, const hz_call *c
 {
     actor->has_begun = true;
     actor->number = resolver->thread_count++;
-    actor->guessed = HZ_NO_STEP;
     if (actor->number == 0) return;
     const hz_call spawn = {.time = call->time, .size = call->thread};
-    actor->guessed = add_step(resolver, resolver->latest, &spawn, HZ_TRACE_SPAWN, HZ_NO_STEP);
+    (void)add_step(resolver, resolver->latest, &spawn, HZ_TRACE_SPAWN, HZ_NO_STEP);
 }
 
 /* Adds a step of a call; it may end the block that the step `from` gave. */
@@ -202,17 +201,6 @@ void hz_resolve_stayed(hz_resolver *resolver, const hz_call *call)
         hz_lives_put(&resolver->lives, actor->moving_address, actor->moving_from);
 }
 
-static void resolve_touched(hz_resolver *resolver, const hz_call *call)
-{
-    const uint64_t from = hz_lives_find(&resolver->lives, call->address);
-    if (from == HZ_NO_STEP) return;
-    hz_step *step = &resolver->steps.at[from];
-    if (step->size == 0) return;
-    const uint64_t touched = call->size < step->size ? call->size : step->size;
-    const uint64_t share = (uint64_t)((unsigned __int128)touched * HZ_TOUCHED_ALL / step->size);
-    step->touched = (uint16_t)(share > 0 ? share : 1);
-}
-
 /* ---- threads -------------------------------------------------------------------------------- */
 
 uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call)
@@ -225,8 +213,6 @@ void hz_resolve_call(hz_resolver *resolver, const hz_call *call)
     const hz_trace_kind kind = (hz_trace_kind)call->kind;
     if (hz_trace_is_of_thread(kind)) {
         (void)hz_resolve_thread(resolver, call);
-    } else if (kind == HZ_TRACE_TOUCH) {
-        resolve_touched(resolver, call);
     } else if (kind == HZ_TRACE_REALLOC) {
         hz_resolve_moving(resolver, call);
         hz_resolve_moved(resolver, call);

@@ -24,7 +24,6 @@ typedef struct hz_step {
     uint32_t thread;     /* which thread did it */
     uint8_t kind;        /* hz_trace_kind; 0: it was taken back and is not there */
     uint8_t align_shift; /* log2 of the alignment asked for, or 0 */
-    uint16_t touched;    /* of the block that it gives, in 65535ths; 0: not known */
 } hz_step;
 
 /* A list of them in a file that has no name, so that it may be larger than the memory. */
@@ -35,18 +34,15 @@ typedef struct hz_steps {
     int fd;         /* the file */
 } hz_steps;
 
-enum { HZ_TOUCHED_ALL = UINT16_MAX };
-
 /* What is known of a thread. */
 typedef struct hz_actor {
-    bool has_begun;          /* it has a number */
-    uint32_t number;         /* in the trace: threads are numbered as they begin */
-    uint64_t guessed;        /* the spawn that stands before its first step, of unknown origin */
-    uint64_t last;           /* its latest step */
-    bool is_moving;          /* it is inside realloc */
-    uint64_t moving_from;    /* the step that gave the block; HZ_NO_STEP: unknown */
-    uint64_t moving_time;    /* when that call began */
-    uint64_t moving_address; /* of the block */
+    bool has_begun;                 /* it has a number */
+    uint32_t number;                /* in the trace: threads are numbered as they begin */
+    uint64_t last;                  /* its latest step */
+    bool is_moving;                 /* it is inside realloc */
+    uint64_t moving_from;           /* the step that gave the block; HZ_NO_STEP: unknown */
+    uint64_t moving_time;           /* when that call began */
+    uint64_t moving_address;        /* of the block */
     char name[HZ_TRACE_NAME_BYTES]; /* zeros behind it; may be empty */
 } hz_actor;
 
@@ -61,14 +57,14 @@ typedef struct hz_resolver {
     uint64_t overlapping;  /* blocks that were given where another one lives */
 } hz_resolver;
 
-/* A call that gives, moves or ends a block; a spawn, a join or a touch. */
+/* A call that gives, moves or ends a block; a spawn or a join. */
 typedef struct hz_call {
     uint32_t thread;     /* its number in the source */
     uint8_t kind;        /* hz_trace_kind */
     uint8_t align_shift; /* log2 of the alignment, or 0 */
     uint64_t time;       /* in the unit of the source */
     uint64_t address;    /* of the block */
-    uint64_t size;       /* bytes asked for, or touched; of a spawn and a join the thread */
+    uint64_t size;       /* bytes asked for; of a spawn and a join the thread */
 } hz_call;
 
 /* Where a source numbers its blocks, number times this stands for the address. */
@@ -81,7 +77,7 @@ void hz_resolver_drop(hz_resolver *resolver);
 /* What is known of a thread of the source. */
 hz_actor *hz_resolver_actor(hz_resolver *resolver, uint32_t thread);
 
-/* A call that is over, a spawn, a join, or a touch of the block at an address. */
+/* A call that is over, a spawn or a join. */
 void hz_resolve_call(hz_resolver *resolver, const hz_call *call);
 
 /* A realloc begins, and succeeds or fails. */

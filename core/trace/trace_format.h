@@ -59,7 +59,6 @@ typedef enum hz_trace_kind {
     HZ_TRACE_HAND = 25,  /* waits until cell `size` is empty and moves slot `operand` there */
     HZ_TRACE_SPAWN = 26, /* thread `operand` may start now */
     HZ_TRACE_JOIN = 27,  /* waits until thread `operand` has ended */
-    HZ_TRACE_TOUCH = 28, /* of the block that this thread gets next, `size` bytes were touched */
 } hz_trace_kind;
 
 /* An operation, unpacked. */
@@ -115,9 +114,8 @@ static_assert(HZ_TRACE_DIGITS_MORE_AT + HZ_TRACE_DIGITS_MORE_BITS == 64, "a word
 
 /* What a trace may say of itself, in `flags`. */
 enum {
-    HZ_TRACE_HAS_TIME = 1,  /* the deltas are measured; else they only tell the order */
-    HZ_TRACE_HAS_TOUCH = 2, /* there are operations of kind HZ_TRACE_TOUCH */
-    HZ_TRACE_IS_PART = 4,   /* it begins or ends in the middle of its program's life */
+    HZ_TRACE_HAS_TIME = 1, /* the deltas are measured; else they only tell the order */
+    HZ_TRACE_IS_PART = 4,  /* it begins or ends in the middle of its program's life */
 };
 
 /* At the start of the file. */
@@ -187,7 +185,7 @@ static inline bool hz_trace_is_known(hz_trace_kind kind)
 {
     return (kind >= HZ_TRACE_MALLOC && kind <= HZ_TRACE_NEW_ALIGNED_NOTHROW) ||
            (kind >= HZ_TRACE_REALLOC && kind <= HZ_TRACE_DELETE_SIZED_ALIGNED) ||
-           (kind >= HZ_TRACE_FETCH && kind <= HZ_TRACE_TOUCH);
+           (kind >= HZ_TRACE_FETCH && kind <= HZ_TRACE_JOIN);
 }
 
 /* Whether this kind of operation gives a block. */

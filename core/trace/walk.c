@@ -26,7 +26,6 @@ typedef struct walker {
     hz_trace_operation operation; /* its next one */
     uint64_t time_ns;             /* of that, from the start of the trace */
     uint64_t *slots;              /* what is in each */
-    uint64_t touched;             /* bytes of its next block; 0: not known */
     uint32_t chunk;               /* chunks that it has begun */
     uint32_t waits_for;           /* the cell, or the thread */
     actor_state state;
@@ -291,9 +290,6 @@ static bool walk_operation(hz_walk *walk, uint32_t thread, uint64_t *value)
         return walk_spawn(walk, thread, op->operand), true;
     case HZ_TRACE_JOIN:
         return walk_join(walk, thread, op->operand);
-    case HZ_TRACE_TOUCH:
-        walk->walkers[thread].touched = op->size;
-        return true;
     default:
         return hz_trace_gives(op->kind) ? walk_give(walk, thread, op, value)
                                         : walk_end(walk, thread, op, value);
@@ -361,11 +357,7 @@ static inline bool walk_on(hz_walk *walk, hz_ordered *next)
         const bool is_done = walk_operation(walk, thread, &value);
         if (is_done) {
             walk->calls += hz_trace_calls(w->operation.kind);
-            const bool gives = w->operation.kind <= HZ_TRACE_REALLOC;
-            if (next != NULL)
-                *next =
-                    (hz_ordered){thread, w->operation, w->time_ns, value, gives ? w->touched : 0};
-            if (gives) w->touched = 0;
+            if (next != NULL) *next = (hz_ordered){thread, w->operation, w->time_ns, value};
             if (read_operation(walk, thread)) return true;
             walker_end(walk, thread);
         }

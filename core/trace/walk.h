@@ -22,7 +22,6 @@ typedef struct hz_ordered {
     hz_trace_operation operation;
     uint64_t time_ns; /* from the start of the trace */
     uint64_t block;   /* number of the block that it gives, moves or ends, from 1; else 0 */
-    uint64_t touched; /* bytes of the block that it gives or moves that were touched, or 0 */
 } hz_ordered;
 
 typedef struct hz_walk hz_walk;

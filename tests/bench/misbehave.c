@@ -1,8 +1,8 @@
 /*
  * A workload that goes wrong on demand, compiled into hz-bench by the tests (HZ_EXTRA_WORKLOAD).
  *
- * The variable HZ_MISCHIEF says how: crash, hang, eat, exit, flood, drown, share or
- * never_ready. It is a variable and not a parameter because arms differ by their environment only.
+ * The variable HZ_MISCHIEF says how: crash, hang, eat, exit, flood, drown or never_ready.
+ * It is a variable and not a parameter because arms differ by their environment only.
  * Without it, the workload allocates and frees 64 bytes.
  */
 #include <signal.h>
@@ -14,7 +14,6 @@
 enum { PEACE = 20000, MEAL = 8 << 20 };
 
 static size_t operations;
-static hz_player *present;
 
 static void hang(void)
 {
@@ -52,18 +51,12 @@ static void drown(void)
     if (operations < 2 * PEACE) (void)!write(STDOUT_FILENO, text, sizeof text);
 }
 
-static void share(void)
-{
-    present->run->remote_target = 50;
-    present->local_frees++;
-}
-
 static const struct {
     const char *word;
     void (*act)(void);
 } mischiefs[] = {
-    {"crash", crash}, {"hang", hang},   {"eat", eat},     {"exit", leave},
-    {"flood", flood}, {"drown", drown}, {"share", share},
+    {"crash", crash}, {"hang", hang},   {"eat", eat},
+    {"exit", leave},  {"flood", flood}, {"drown", drown},
 };
 
 static void (*chosen)(void);
@@ -87,7 +80,6 @@ static size_t step(hz_player *p, size_t most)
 {
     for (size_t i = 0; i < most; i++) hz_give(p, hz_take_block(p, 64));
     operations += most;
-    present = p;
     if (chosen != NULL && operations > PEACE) chosen();
     return most;
 }

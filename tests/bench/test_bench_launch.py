@@ -160,7 +160,7 @@ REFUSED = {
         ("larson --slot 5", "--slot: neither an option nor a parameter of larson"),
         ("larson --min-size 9 --max-size 8", "--max_size 8: less than --min_size 9"),
         ("larson --seconds nan", "--seconds nan: want a number"),
-        ("larson --touch all", "--touch all: want one of: none head full"),
+        ("remote --fan few", "--fan few: want one of: next all"),
         ("remote --threads 1", "there is no other thread to free the blocks of one"),
         ("pipeline --threads 1", "--threads 1: pipeline needs at least 2"),
         ("larson --turns 9 --ops 5", "--ops and --turns exclude each other"),

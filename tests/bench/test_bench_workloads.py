@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import groupby
 from pathlib import Path
 
@@ -21,7 +21,11 @@ NOT_STEADY = {"burst-idle"}
 ONE_SIZE = ("--min_size", MARKED, "--max_size", MARKED)
 TWO_THREADS_AT_LEAST = {"pipeline", "xmalloc", "sh8"}
 OPS = {"threads": 200, "cache-scratch": 5000, "cache-thrash": 5000, "sh6": 5000, "sh8": 5000}
-HURRY = {"burst-idle": ("--idle", 0), "alloctest": ("--items", 500), "larson": ("--slots", 500)}
+HURRY = {
+    "burst-idle": ("--idle", 0, "--blocks", 2000),
+    "alloctest": ("--items", 500),
+    "larson": ("--slots", 500),
+}
 
 
 def words(name, threads):
@@ -63,40 +67,55 @@ def test_every_setting_runs_with_the_values_it_names(programs):
             assert setting["values"].items() <= result["params"].items()
 
 
+@pytest.fixture
+def requests(witness):
+    """The sizes that each thread of a run asks for, one after the other, whichever thread it is."""
+
+    def of_threads(*line):
+        sizes = defaultdict(list)
+        for call in witness(*line, least=1):
+            if call.kind in ("malloc", "realloc"):
+                sizes[call.thread].append(call.size)
+        return sorted(sizes.values())
+
+    return of_threads
+
+
 @pytest.mark.parametrize("threads", [2, 32])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_allocator_receives_the_same_requests(programs, preload, name, threads):
-    one, other = (
-        programs.result(*words(name, threads), **preload(allocator))
-        for allocator in ("glibc", "hz")
-    )
-    assert one["requests"] == other["requests"]
-    assert one["ops"] == other["ops"] == OPS.get(name, 20000)
+def test_a_run_asks_for_the_same_however_its_threads_wait_for_each_other(requests, name, threads):
+    one, other = (requests(*words(name, threads)) for _ in range(2))
+    assert one == other and len(one) >= threads // 2, "consumers ask for nothing"
 
 
 @pytest.mark.parametrize("name", ["remote", "mixed"])
-def test_the_seed_decides_the_requests(programs, name):
-    first, again, other = (
-        programs.result(*words(name, 2), "--seed", seed)["requests"] for seed in (5, 5, 6)
-    )
-    assert first == again
-    assert first["streams"] != other["streams"]
-    assert len(set(first["streams"])) == 2, "two threads have two streams"
+def test_the_seed_decides_what_each_thread_asks_for(requests, name):
+    first, again, other = (requests(*words(name, 2), "--seed", seed) for seed in (5, 5, 6))
+    assert first == again != other
+    assert first[-1] != first[-2], "two threads ask for different blocks"
 
 
 @pytest.mark.parametrize(
     ("line", "share"),
     [
-        *((f"remote --remote {share} --fan {fan}", share) for share in (0, 50, 100)
+        *((f"remote --ws 10 --remote {share} --fan {fan}", share) for share in (0, 50, 100)
           for fan in ("next", "all")),
-        ("remote@main --mailbox 2", 50), ("pipeline", 100), ("xmalloc", 100),
+        ("remote@main --ws 10 --mailbox 2", 50), ("pipeline", 100), ("xmalloc", 100),
     ],
 )  # fmt: skip
-def test_the_remote_share_is_what_was_asked_for(programs, line, share):
+def test_the_remote_share_is_what_was_asked_for(witness, line, share):
     """A tiny mailbox makes senders wait, and not free; consumers free all."""
-    result = programs.result(*line.split(), "--threads", 8, "--ops", 200000)
-    assert result["remote_target"] == share
-    assert result["remote_share"] == pytest.approx(share, abs=0.5)
+    limits = () if line == "xmalloc" else ONE_SIZE
+    least = 8 if line == "xmalloc" else MARKED
+    calls = witness(*line.split(), *limits, "--threads", 8, "--ops", 100000, least=least)
+    givers, frees, remote = {}, 0, 0
+    for call in calls:
+        if call.kind != "free":
+            givers[call.address] = call.thread
+        else:
+            frees += 1
+            remote += givers.pop(call.address) != call.thread
+    assert 100 * remote / frees == pytest.approx(share, abs=0.5)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +124,6 @@ def test_the_remote_share_is_what_was_asked_for(programs, line, share):
 def test_the_last_blocks_on_their_way_are_counted(programs, line):
     counts = {programs.result(*line.split(), "--ops", 4000)["ops"] for _ in range(6)}
     assert counts == {4000}
-
-
-def test_a_missed_remote_share_fails_in_words(mischief):
-    done = mischief.bench("misbehave", "--threads", 1, "--seconds", 0.05, HZ_MISCHIEF="share")
-    assert done.returncode == 1
-    assert "0.00 % of the frees were remote, asked were 50.00 %" in done.stderr
 
 
 def test_live_bytes_of_remote_are_bounded_by_slots_and_mailboxes(programs):
@@ -151,15 +164,10 @@ def share(sizes, least, beyond):
     return sum(least <= size < beyond for size in sizes) / len(sizes)
 
 
-def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs):
+def test_every_page_of_a_block_is_touched(programs):
     base = ("alloctest", "--items", 500, "--min-size", 100000, "--max-size", 100001)
-    run = (*base, "--sizes", "uniform", "--threads", 1, "--ops", 500)
-    peaks = [
-        programs.result(*run, "--touch", touch)["rss_peak_kb"] for touch in ("none", "head", "full")
-    ]
-    live_kb = 500 * 100000 // 1024
-    assert peaks[0] < live_kb / 3
-    assert live_kb * 0.9 < peaks[1] <= peaks[2] * 1.02
+    result = programs.result(*base, "--sizes", "uniform", "--threads", 1, "--ops", 500)
+    assert result["rss_peak_kb"] > 0.9 * 500 * 100000 // 1024
 
 
 def test_a_burst_reports_its_memory_while_it_idles(programs):
@@ -174,7 +182,7 @@ def test_a_run_for_a_time_reports_what_it_counted(programs):
     assert result["seconds"] >= 0.2
     assert result["ops_per_s"] == pytest.approx(result["ops"] / result["seconds"], rel=1e-6)
     assert 0 < result["cpu_share"] < 1.5
-    assert "requests" not in result, "a plain run pays for no checksums"
+    assert "latency" not in result, "a plain run does not time its calls"
 
 
 def test_latencies_are_ordered_and_cover_every_call(programs):

@@ -12,7 +12,7 @@ KINDS = {
     "pvalloc": 7, "new": 8, "new_nothrow": 9, "new_aligned": 10, "new_aligned_nothrow": 11,
     "realloc": 15, "free": 16, "free_sized": 17, "free_aligned_sized": 18, "delete": 19,
     "delete_sized": 20, "delete_aligned": 21, "delete_sized_aligned": 22, "fetch": 24, "hand": 25,
-    "spawn": 26, "join": 27, "touch": 28,
+    "spawn": 26, "join": 27,
 }  # fmt: skip
 FIRST_THAT_CALLS_NOTHING = KINDS["fetch"]
 

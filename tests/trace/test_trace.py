@@ -19,7 +19,6 @@ TEXT = """\
 1 90000001000 realloc 2 8
 1 90000002000 delete 2
 0 90000003000 memalign 4 12 32
-0 90000003000 touch 4 12
 0 90000004000 join 1
 """
 ANDROID = """\
@@ -70,7 +69,7 @@ def test_what_is_in_a_trace_is_counted(recorder, text_trace):
     assert (told["ends"], told["ends_by_others"], told["handed"]) == (3, 2, 3)
     assert (told["peak_bytes"], told["peak_blocks"]) == (5004096, 3)
     assert told["operations"]["realloc"] == 2
-    assert told["has_time"] and told["has_touch"] and not told["is_part"]
+    assert told["has_time"] and not told["is_part"]
 
 
 def test_androids_text_becomes_plain_text(recorder):
@@ -111,7 +110,7 @@ BAD = [
     (b"0 0 mallok 1 8\n", 0, "line 1: want an operation such as malloc"),
     (b"99999999 0 malloc 1 8\n", 0, "line 1: want a thread's number below a million"),
     *((b"0 0 %s %d 8\n" % (what, 2**64 - 1), 0, "line 1: want a block's number below")
-      for what in (b"malloc", b"touch", b"free")),
+      for what in (b"malloc", b"free")),
     (b"0 0 malloc 1 8\n" * 1000, HOLES, "want a line of at most 64 KiB"),
     (b"HZTRACE\n", 0, "it is too short"),
     (b"HZTRACE\n", HOLES, "a trace of version 0"),
@@ -176,7 +175,7 @@ def test_a_part_begins_and_ends_with_what_lives_then(recorder, text_trace):
     lines = [words for words in recorder.lines("part.trace") if words[0] not in ("spawn", "join")]
     assert lines == [
         ["calloc", "1", "4096"], ["malloc", "2", "5000000"], ["free", "1"], ["realloc", "2", "8"],
-        ["delete", "2"], ["memalign", "3", "12", "32"], ["touch", "3", "12"],
+        ["delete", "2"], ["memalign", "3", "12", "32"],
     ]  # fmt: skip
     assert recorder.info("part.trace")["is_part"]
     recorder.trace("cut", text_trace, "--output", "part.trace", "--to", "0.0000021")

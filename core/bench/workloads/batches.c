@@ -34,7 +34,7 @@ typedef struct batch_state {
 
 static bool is_plain(const hz_player *p)
 {
-    return p->instruments == NULL && p->touch == HZ_TOUCH_HEAD;
+    return p->instruments == NULL;
 }
 
 /* A batch counts as live all the time, since nothing is read inside a step. */
@@ -60,7 +60,7 @@ static void end(hz_player *p)
 
 /* --- one block ------------------------------------------------------------------------------- */
 
-/* As hz_take, but for the account: `plain` and `touch` are known for the whole batch. */
+/* As hz_take, but for the account: `plain` is known for the whole batch. */
 INLINED void *batch_take(hz_player *p, bool plain, size_t size)
 {
     if (!plain) return hz_take(p, size);

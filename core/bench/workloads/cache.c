@@ -51,9 +51,7 @@ static bool hand_out(hz_player *p, cache_state *state)
     while (state->handed_out < p->run->threads) {
         hz_mailbox *box = &state->boxes[state->handed_out];
         if (hz_mailbox_is_full(box)) return false;
-        const hz_block object = hz_take_block(p, state->size);
-        hz_part_with(p, object);
-        (void)hz_mailbox_send(box, object);
+        (void)hz_mailbox_send(box, hz_take_block(p, state->size));
         state->handed_out++;
     }
     return true;
@@ -66,7 +64,7 @@ static bool begin_episode(hz_player *p, cache_state *state)
     if (state->boxes != NULL) {
         if (p->index == 0 && !hand_out(p, state)) return false;
         if (!hz_mailbox_receive(p->inbox, &object)) return false;
-        hz_give_foreign(p, object);
+        hz_give(p, object);
         state->handed_out = 0;
     }
     state->left = state->iterations;

@@ -49,20 +49,20 @@ static void replace(hz_player *p, large_state *state)
     state->at = 0;
 }
 
-/* Writes the next HZ_TOUCH_STEP bytes as --touch asks for. */
-static void write_part(const hz_player *p, large_state *state)
+/* Writes into the next HZ_TOUCH_STEP bytes. */
+static void write_part(large_state *state)
 {
     unsigned char *part = (unsigned char *)state->present->at + state->at;
     const uint32_t left = state->present->size - state->at;
     const uint32_t size = left < HZ_TOUCH_STEP ? left : HZ_TOUCH_STEP;
-    hz_touch_block(p->touch, part, size);
+    hz_touch_block(part, size);
     state->at += size;
 }
 
 static void play(hz_player *p, large_state *state)
 {
     if (state->present == NULL || state->at == state->present->size) replace(p, state);
-    write_part(p, state);
+    write_part(state);
 }
 
 HZ_PLAY_EACH(play)

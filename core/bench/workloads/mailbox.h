@@ -89,10 +89,9 @@ static inline bool hz_mailbox_is_full(hz_mailbox *box)
            tail;
 }
 
-/* Sends a block, or keeps it as unsent and returns false. The decision counts as a request. */
+/* Sends a block, or keeps it as unsent and returns false. */
 static inline bool hz_post(hz_player *p, hz_mailbox *to, hz_block block)
 {
-    hz_part_with(p, block);
     if (HZ_LIKELY(hz_mailbox_send(to, block))) return true;
     p->unsent = (hz_unsent){block, to};
     return false;
@@ -152,8 +151,7 @@ static inline bool hz_mailbox_receive_shared(hz_mailbox *box, hz_block *block)
 /* Frees what others have sent. Not inlined: loops that look into a mailbox mostly find nothing. */
 static __attribute__((noinline, unused)) void hz_empty_inbox(hz_player *p)
 {
-    for (hz_block block; hz_mailbox_receive(p->inbox, &block); p->remote_frees++)
-        hz_give_foreign(p, block);
+    for (hz_block block; hz_mailbox_receive(p->inbox, &block);) hz_give(p, block);
 }
 
 /* Steps in which each operation is a call of `play`, which is false when the player has to wait. */

@@ -67,12 +67,7 @@ static head *new_block(hz_player *p)
 
 static void free_block(hz_player *p, head *block)
 {
-    if (block == NULL) return;
-    if (block->owner == p->index)
-        p->local_frees++;
-    else
-        p->remote_frees++;
-    hz_give_foreign(p, (hz_block){block, block->size});
+    if (block != NULL) hz_give(p, (hz_block){block, block->size});
 }
 
 /* Takes block `at` out of the short-lived ones, moving the last one there. */

@@ -19,7 +19,6 @@ static void prepare(hz_run *run)
     const unsigned producers = hz_producer_count(run);
     run->shared =
         hz_mailboxes_new(run->threads - producers, (size_t)run->values[QUEUE], producers == 1);
-    run->remote_target = 100;
 }
 
 /* A player with an inbox is a consumer. */
@@ -48,8 +47,7 @@ static size_t consume(hz_player *p, size_t most)
 {
     hz_block block;
     size_t done = 0;
-    for (; done < most && hz_mailbox_receive(p->inbox, &block); done++) hz_give_foreign(p, block);
-    p->remote_frees += done;
+    for (; done < most && hz_mailbox_receive(p->inbox, &block); done++) hz_give(p, block);
     return done;
 }
 

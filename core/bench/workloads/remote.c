@@ -29,7 +29,6 @@ static void prepare(hz_run *run)
                   (long long)values[REMOTE]);
     run->shared = hz_mailboxes_new(run->threads, (size_t)values[MAILBOX],
                                    values[FAN] == FAN_NEXT || run->threads <= 2);
-    run->remote_target = (double)values[REMOTE];
 }
 
 static void begin(hz_player *p)
@@ -67,7 +66,6 @@ static inline bool play(hz_player *p, remote_state *state)
     slot->at = NULL;
     if (hz_high(draw) < state->threshold) return hz_post(p, choose_addressee(p, state), block);
     hz_give(p, block);
-    p->local_frees++;
     return true;
 }
 

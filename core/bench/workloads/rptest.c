@@ -61,7 +61,6 @@ static void free_own(hz_player *p, hz_block *slot)
     if (slot->at == NULL) return;
     hz_give(p, *slot);
     slot->at = NULL;
-    p->local_frees++;
 }
 
 /* Replaces the next block of the array, at a random distance from the last. */

@@ -52,7 +52,6 @@ static void play_group(hz_player *p, sh_state *state)
     }
     state->waiting_count = FREED;
     state->reverse = !state->reverse;
-    p->local_frees += FREED;
 }
 
 /* Keeps what is to be kept; false when the player has to wait. */

@@ -40,7 +40,6 @@ static void *live_thread(void *argument)
         state->blocks[i] = hz_take_block(p, hz_sizes_draw(p->sizes, bits));
     }
     for (uint32_t i = state->left_count; i < state->block_count; i++) hz_give(p, state->blocks[i]);
-    p->local_frees += state->block_count - state->left_count;
     return NULL;
 }
 
@@ -49,10 +48,7 @@ static void inherit(hz_player *p, threads_state *state)
 {
     hz_block *oldest = &state->left[state->generation * state->left_count];
     for (uint32_t i = 0; i < state->left_count; i++) {
-        if (oldest[i].at != NULL) {
-            hz_give(p, oldest[i]);
-            p->remote_frees++;
-        }
+        if (oldest[i].at != NULL) hz_give(p, oldest[i]);
         oldest[i] = state->blocks[i];
     }
     state->generation = (state->generation + 1) % GENERATIONS;

@@ -44,7 +44,6 @@ static void require_memory(const hz_options *options, const hz_trace_header *hea
 {
     const double gib = 1 << 30;
     const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (options->touch == HZ_TOUCH_NONE || (header->flags & HZ_TRACE_HAS_TOUCH) != 0) return;
     if ((double)header->peak_bytes >= here)
         hz_refuse("%s has blocks of %.1f GiB at once, and this machine has %.1f GiB; replay it on "
                   "a larger one",
@@ -137,7 +136,6 @@ static void be_born(hz_player *p, hz_trace_state *s)
     s->at = s->end = NULL;
     s->chunk = 0;
     s->old_sizes = s->all->made.parts[p->index].old_sizes;
-    s->touch = HZ_TRACE_NO_TOUCH;
     if (!s->is_plain)
         (void)atomic_compare_exchange_strong(&s->all->round_ns, &unset, hz_clock_ns());
 }

@@ -86,60 +86,36 @@ static void *replay_take_out(hz_player *p, hz_trace_state *s, uint32_t cell)
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-/* Touches the bytes from `from` on of what is new in a block. */
-static inline void touch(const hz_player *p, hz_trace_state *s, void *block, size_t from,
-                         size_t size)
-{
-    const size_t end = HZ_LIKELY(s->touch >= size) ? size : (size_t)s->touch;
-    s->touch = HZ_TRACE_NO_TOUCH;
-    if (HZ_LIKELY(from < end)) hz_touch_block(p->touch, (unsigned char *)block + from, end - from);
-}
-
-static inline void *taken(hz_player *p, hz_trace_state *s, void *block, size_t size)
-{
-    if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
-    p->live_bytes += (int64_t)size;
-    touch(p, s, block, 0, size);
-    return block;
-}
-
 /* Any block but a plain one. */
 static void *replay_take(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
-    hz_instruments *instruments = p->instruments;
-    if (instruments == NULL) return taken(p, s, hz_trace_take(&s->all->calls, op), op->size);
-    hz_note_take(instruments, op->size);
-    const int64_t start_ns = hz_timer_start(instruments);
+    const int64_t start_ns = p->instruments != NULL ? hz_clock_ns() : 0;
     void *block = hz_trace_take(&s->all->calls, op);
-    hz_timer_take(instruments, start_ns);
-    return taken(p, s, block, op->size);
+    if (p->instruments != NULL) hz_timer_take(p->instruments, start_ns);
+    if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(op->size);
+    p->live_bytes += (int64_t)op->size;
+    hz_touch_block(block, op->size);
+    return block;
 }
 
 static void replay_end_block(hz_player *p, hz_trace_state *s, const hz_trace_operation *op,
                              void *block)
 {
-    hz_instruments *instruments = p->instruments;
+    const int64_t start_ns = p->instruments != NULL ? hz_clock_ns() : 0;
     p->live_bytes -= (int64_t)op->size;
-    if (instruments == NULL) {
-        hz_trace_end(&s->all->calls, op, block);
-        return;
-    }
-    hz_note_give(instruments, op->size);
-    const int64_t start_ns = hz_timer_start(instruments);
     hz_trace_end(&s->all->calls, op, block);
-    hz_timer_give(instruments, start_ns);
+    if (p->instruments != NULL) hz_timer_give(p->instruments, start_ns);
 }
 
 static void change(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
     const uint64_t old_size = *s->old_sizes++;
     void **slot = &s->slots[op->operand];
-    if (p->instruments != NULL) hz_note_take(p->instruments, op->size);
     *slot = p->instruments != NULL ? hz_take_timed(p->instruments, *slot, op->size)
                                    : realloc(*slot, op->size);
     if (HZ_UNLIKELY(*slot == NULL)) hz_fail_memory(op->size);
     p->live_bytes += (int64_t)op->size - (int64_t)old_size;
-    touch(p, s, *slot, old_size, op->size);
+    if (op->size > old_size) hz_touch_block((unsigned char *)*slot + old_size, op->size - old_size);
 }
 
 static void spawn(hz_player *p, hz_trace_state *s, uint32_t child)
@@ -165,11 +141,8 @@ static bool pass_on(hz_player *p, hz_trace_state *s, const hz_trace_operation *o
     case HZ_TRACE_JOIN:
         hz_trace_wait(s, THREAD_END, op->operand);
         return hz_trace_is_over(s);
-    case HZ_TRACE_SPAWN:
-        spawn(p, s, op->operand);
-        return true;
     default:
-        s->touch = op->size;
+        spawn(p, s, op->operand);
         return true;
     }
 }
@@ -229,7 +202,7 @@ static bool is_due(hz_player *p, hz_trace_state *s, const hz_trace_operation *op
 /*
  * The fast path: plain calls about the thread's own blocks, those of C++ too, up to the first other
  * word.
- * Returns how many it has done, at most `most`. No touch is recorded for the next block.
+ * Returns how many it has done, at most `most`.
  */
 static inline size_t play_plain(hz_player *p, hz_trace_state *s, size_t most)
 {
@@ -237,7 +210,6 @@ static inline size_t play_plain(hz_player *p, hz_trace_state *s, size_t most)
     const uint64_t *const end = s->end;
     void **const slots = s->slots;
     const hz_looked_up *const calls = &s->all->calls;
-    const hz_touch how = p->touch;
     int64_t live_bytes = p->live_bytes;
     size_t done = 0;
     for (; done < most && at != end; done++) {
@@ -248,7 +220,7 @@ static inline size_t play_plain(hz_player *p, hz_trace_state *s, size_t most)
             void *block = op.kind == HZ_TRACE_MALLOC ? malloc(op.size)
                                                      : calls->of[HZ_TRACE_NEW].take(op.size);
             if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(op.size);
-            hz_touch_block(how, block, op.size);
+            hz_touch_block(block, op.size);
             slots[op.operand] = block;
             live_bytes += (int64_t)op.size;
         } else if (hz_trace_is_plain_end(op.kind)) {
@@ -285,7 +257,7 @@ size_t hz_trace_play(hz_player *p, hz_trace_state *s, size_t most, bool *ended)
             *ended = true;
             break;
         }
-        if (s->is_plain && s->touch == HZ_TRACE_NO_TOUCH) done += play_plain(p, s, most - done);
+        if (s->is_plain) done += play_plain(p, s, most - done);
         if (done < most && s->at != s->end && !play_one(p, s, &done)) break;
     }
     return done;

@@ -15,9 +15,6 @@ enum { HZ_TRACE_PACE, HZ_TRACE_ROUNDS };
 /* In a cell: the thread that waits for the cell to change sleeps. Addresses are even. */
 #define HZ_TRACE_SLEEPER ((uintptr_t)1)
 
-/* No touch was recorded for the next block. */
-#define HZ_TRACE_NO_TOUCH UINT64_MAX
-
 typedef enum hz_trace_stage { UNBORN, ALIVE, DEAD, FREED, LAST } hz_trace_stage;
 
 /* What a player waits for. */
@@ -53,7 +50,6 @@ typedef struct hz_trace_state {
     const uint64_t *end;       /* of the chunk's words */
     void **slots;              /* blocks of this thread */
     const uint64_t *old_sizes; /* what the next reallocs find */
-    uint64_t touch;            /* bytes of the next block that are touched, or NO_TOUCH */
     uint64_t time_ns;          /* of the last operation, since the start of the trace */
     _Atomic uintptr_t *cells;  /* of all threads */
     hz_trace_shared *all;      /* short for the run's */
@@ -64,7 +60,7 @@ typedef struct hz_trace_state {
     hz_trace_stage stage;      /* of its course, see trace.c */
     hz_trace_cause cause;      /* what it waits for */
     uint32_t waits_for;        /* which cell, thread or phase */
-    bool is_plain;             /* no instruments, no pace */
+    bool is_plain;             /* no times, no pace */
 } hz_trace_state;
 
 /* A thread as the file has it. */

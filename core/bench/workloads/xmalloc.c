@@ -37,7 +37,6 @@ static void prepare(hz_run *run)
         (void)hz_mailbox_send(shared->empty, (hz_block){batch, 0});
     }
     run->shared = shared;
-    run->remote_target = 100;
 }
 
 static void begin(hz_player *p)
@@ -87,9 +86,7 @@ static size_t consume(hz_player *p, xmalloc_state *state, size_t most)
 {
     size_t done = 0;
     if (!pick_up(state, state->pool->full)) return 0;
-    for (; done < most && state->at < state->count; done++)
-        hz_give_foreign(p, state->batch[state->at++]);
-    p->remote_frees += done;
+    for (; done < most && state->at < state->count; done++) hz_give(p, state->batch[state->at++]);
     if (state->at == state->count) put_down(state, state->pool->empty);
     return done;
 }
