@@ -143,7 +143,7 @@ def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(tree, monkey
 def test_groups_of_a_process_that_is_gone_are_removed(tree):
     root = tree("0::/\n", {"": V2_FILES})
     stale = root / "sys/fs/cgroup/hztune-999999999-0"
-    alive = root / f"sys/fs/cgroup/hztune-{os.getpid()}-77"
+    alive = root / f"sys/fs/cgroup/hztune-{os.getpid()}-999999"
     stale.mkdir()
     alive.mkdir()
     with entered(QUOTA, root):
