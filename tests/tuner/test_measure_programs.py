@@ -16,12 +16,12 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import SeveralExecutor, disturbance, launch, server, watch, whole
 from hztune.measure.alternate import BY_TURNS, without_strangers
-from hztune.measure.bench_program import bench_program
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Metric, Program
+from hztune.measure.turns import bench_program
 from hztune.workload import WorkloadSpec
 
 from .measured import (

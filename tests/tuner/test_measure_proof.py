@@ -12,10 +12,9 @@ import pytest
 
 from hztune import allocator, artifacts, params
 from hztune.blocks import Arm
-from hztune.measure.bench_program import bench_program
 from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.program import Metric, Program
-from hztune.measure.turns import Tempo, TurnExecutor
+from hztune.measure.turns import Tempo, TurnExecutor, bench_program
 from hztune.measure.whole import RunExecutor
 from hztune.workload import WorkloadSpec
 

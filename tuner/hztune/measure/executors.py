@@ -14,7 +14,6 @@ from hztune.errors import UsageError
 from hztune.machine import Machine, timed_window
 from hztune.measure import Accounting, Executor, SeveralExecutor
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
-from hztune.measure.bench_program import bench_program
 from hztune.measure.examine import Finding, Tryout, fixed_port
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.program import (
@@ -22,7 +21,7 @@ from hztune.measure.program import (
     Program,
     can_have_networks,
 )
-from hztune.measure.turns import TurnExecutor, tempo_for
+from hztune.measure.turns import TurnExecutor, bench_program, tempo_for
 from hztune.measure.whole import MEMORY_SHARE, CallExecutor, Part, RunExecutor
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
