@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 
 from hztune import artifacts
+from hztune.attach import statistics_of
 from hztune.attach.channel import Process
-from hztune.attach.diagnosis import statistics_of
 
 AT_ONCE = 10
 LATER_S = 11.0  # a lease of ten seconds, and a second for a busy machine

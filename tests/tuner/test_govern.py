@@ -18,8 +18,8 @@ import pytest
 
 from hztune import api, artifacts
 from hztune.allocator.tables import tables
+from hztune.attach import statistics_of
 from hztune.attach.channel import Process
-from hztune.attach.diagnosis import statistics_of
 from hztune.errors import HztuneError, UsageError
 from hztune.govern import context, policy, steer
 from hztune.govern.context import ByLoad

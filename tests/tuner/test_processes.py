@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hztune import api
-from hztune.attach import channel, diagnosis
+from hztune import api, attach
+from hztune.attach import Diagnosis, Holding, InEffect, Statistics, ThreadCaches, channel
 from hztune.attach.channel import Process, SeenMemory
-from hztune.attach.diagnosis import Diagnosis, Holding, InEffect, Statistics, ThreadCaches
 from hztune.errors import HztuneError, UsageError
 
 DEADLINE_S = 60
@@ -313,7 +312,7 @@ def of(name, **more):
     ],
 )
 def test_the_doctor_advises_by_what_waits_where(found, sentence):
-    assert any(sentence in each for each in diagnosis.advice_for(found))
+    assert any(sentence in each for each in attach.advice_for(found))
 
 
 # ---- the command line ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hztune import api, artifacts
 from hztune.cli import status_of
 from hztune.cli.verify import programs_in
 from hztune.errors import HztuneError
-from hztune.suggest.ideas import best_of, command, ideas
+from hztune.suggest import best_of, command, ideas
 from hztune.suggest.look import Sight
 
 from .conftest import processes_in

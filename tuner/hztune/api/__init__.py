@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         tune,
     )
     from hztune.api.stable import verify
-    from hztune.attach.diagnosis import (
+    from hztune.attach import (
         change_process,
         diagnose,
         process_statistics,

@@ -15,7 +15,7 @@ from hztune.errors import UnfitError, UsageError
 from hztune.progress import mib
 
 if TYPE_CHECKING:
-    from hztune.attach.diagnosis import Diagnosis, Statistics
+    from hztune.attach import Diagnosis, Statistics
     from hztune.doctor import Check
 
 _STARTED = """

@@ -9,9 +9,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from hztune.attach import channel
+from hztune.attach import Statistics, channel, statistics_of
 from hztune.attach.channel import Process
-from hztune.attach.diagnosis import Statistics, statistics_of
 from hztune.errors import HztuneError
 from hztune.process import cpu_seconds, stat_words
 

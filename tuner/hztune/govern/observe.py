@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hztune import files, process
 from hztune.arguments import expression
-from hztune.attach.diagnosis import trim_process
+from hztune.attach import trim_process
 from hztune.errors import HztuneError
 from hztune.govern.policy import FigureSource
 from hztune.prometheus import queried

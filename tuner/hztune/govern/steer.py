@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from hztune import allocator, artifacts, files, params
 from hztune.allocator.base import Installed
-from hztune.attach import channel
+from hztune.attach import channel, statistics_of
 from hztune.attach.channel import Process
-from hztune.attach.diagnosis import statistics_of
 from hztune.errors import HztuneError, UsageError
 from hztune.govern import context, policy
 from hztune.govern.governor import Action, Governor
