@@ -27,7 +27,7 @@ PYTHON_LEVELS = [frozenset(row.split()) for row in (
     "canary comparing export govern report suggest tuning verifying",
     "result",
     "study",
-    "attach doctor machine_diff measure progress recordings space stats store templates",
+    "attach doctor measure progress recordings space stats store templates",
     "sparse",
     "allocator blocks profile workload",
     "machine params quota rests",

@@ -12,7 +12,7 @@ import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 from msgspec import structs
 
-from hztune import allocator, cli, machine_diff, profile
+from hztune import allocator, cli, doctor, profile
 from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.errors import UsageError
@@ -218,10 +218,10 @@ def test_another_version_or_build_of_the_allocator_is_named(make_profile):
         {}, allocator=AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "a" * 64)
     )
     same = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "a" * 64, "")
-    assert machine_diff.of_library(tuned, same) == ()
-    (version,) = machine_diff.of_library(tuned, replace(same, version="5.3.1", sha256="b" * 64))
+    assert doctor.changed_library(tuned, same) == ()
+    (version,) = doctor.changed_library(tuned, replace(same, version="5.3.1", sha256="b" * 64))
     assert "another version of jemalloc: 5.3.0 there, 5.3.1 here" in version
-    (build,) = machine_diff.of_library(tuned, replace(same, sha256="b" * 64))
+    (build,) = doctor.changed_library(tuned, replace(same, sha256="b" * 64))
     assert "another build of jemalloc 5.3.0: aaaaaaaaaaaa there, bbbbbbbbbbbb here" in build
 
 

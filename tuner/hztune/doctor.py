@@ -1,6 +1,7 @@
-"""Whether this machine is fit to measure on: read-only checks, each with the command that mends it.
+"""Whether this machine is fit to measure on, and the one that a profile was proved on.
 
-A check that cannot see (a virtual machine hides its CPU's governor) says so and warns of nothing.
+The checks are read-only, each with the command that mends it. One that cannot see (a virtual
+machine hides its CPU's governor) says so and warns of nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from pathlib import Path
 from typing import Literal
 
 from hztune import allocator, process
+from hztune.allocator import Installed
+from hztune.errors import HztuneError
 from hztune.files import text_or_empty
-from hztune.machine import Machine
+from hztune.machine import WORDS, Machine, shown
 from hztune.measure.disturbance import Throttling, cpu_ticks
+from hztune.profile import MachineId, Profile
 from hztune.quota import cpus_text
 
 Fitness = Literal["ok", "warn", "unfit", "unknown"]
@@ -31,6 +35,7 @@ _HYPERFINE_DEADLINE_S = 10.0
 _MOST_REMARKS = 3
 _LOOK_S = 0.2
 _LOAD = "load"
+_DIGITS = 12  # of a SHA-256 that is told
 _VERDICTS: tuple[Fitness, ...] = ("ok", "warn", "unfit")
 _HIDDEN = "not visible here (virtual machine?)"
 
@@ -188,3 +193,36 @@ def _hyperfine() -> Check:
         return Check(name, "ok", version)
     mend += "  # the PyPI and npm packages are something else"
     return Check(name, "warn", f"{path} is another program of that name", mend)
+
+
+# ---- beside the machine of a profile -------------------------------------------------------------
+
+
+def changed_since_proof(tuned: Profile) -> tuple[str, ...]:
+    """In what this machine is not the one that a profile was proved on, one sentence each.
+
+    A library that is inside a program is seen only in a process.
+    """
+    there, here = tuned.machine, MachineId.of(Machine.here())
+    pairs = ((name, getattr(there, name), getattr(here, name)) for name in there.__struct_fields__)
+    found = tuple(_another(WORDS[name], old, new) for name, old, new in pairs if old != new)
+    if tuned.adapter.is_inside:
+        return found
+    try:
+        return (*found, *changed_library(tuned, tuned.adapter.installed()))
+    except HztuneError as error:
+        return (*found, str(error))
+
+
+def changed_library(tuned: Profile, found: Installed) -> tuple[str, ...]:
+    there = tuned.allocator
+    if found.version != there.version:
+        return (_another(f"version of {there.name}", there.version, found.version),)
+    if there.sha256 and found.sha256 != there.sha256:
+        what = f"build of {there.name} {there.version}".rstrip()
+        return (_another(what, there.sha256[:_DIGITS], found.sha256[:_DIGITS]),)
+    return ()
+
+
+def _another(what: str, there: object, here: object) -> str:
+    return f"the profile was proved with another {what}: {shown(there)} there, {shown(here)} here"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hztune import artifacts, machine_diff, profile
+from hztune import artifacts, doctor, profile
 from hztune.arguments import seconds_of
 from hztune.errors import NoGainError, UsageError
 from hztune.profile import Profile
@@ -191,7 +191,7 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
 
 def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
     """What is not here as it was where the profile was proved, with the commands of `programs`."""
-    found = list(machine_diff.from_proved(tuned))
+    found = list(doctor.changed_since_proof(tuned))
     known = {each.name: each.words_sha256 for each in tuned.workloads}
     for program in programs:
         told = known.get(program.label, "") if tuned.shares else tuned.workload.words_sha256

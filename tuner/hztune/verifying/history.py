@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from hztune import files, machine_diff, profile
+from hztune import doctor, files, profile
 from hztune.arguments import printable
 from hztune.blocks import Ratio
 from hztune.errors import HztuneError, UsageError
@@ -200,7 +200,7 @@ def due(
     """
     if last is not None and last.answer != "holds":
         return f"the last time, {last.at[:10]}, the answer was: {last.answer}"
-    changed = changes(last, here) if last is not None else machine_diff.from_proved(tuned)
+    changed = changes(last, here) if last is not None else doctor.changed_since_proof(tuned)
     if changed:
         return changed[0]
     shown = time_of("at", last.at) if last is not None else time_of("created", tuned.created)

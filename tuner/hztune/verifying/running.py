@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from hztune import machine_diff
+from hztune import doctor
 from hztune.allocator import Adapter, Installed, WrongConfiguration, inside, live
 from hztune.allocator.live import Running, SettingRead
 from hztune.blocks import UNCHANGED_PROGRAM
@@ -134,7 +134,7 @@ def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, .
             f"its control group may use {here or 'all'} of memory, and the profile was proved with "
             f"{there or 'no limit'}"
         )
-    told += machine_diff.of_library(tuned, found)
+    told += doctor.changed_library(tuned, found)
     told += [f"its child {o.pid} ({o.program}) has malloc from {o.provider}" for o in others]
     if running.environment is None:
         told.append("it has overwritten the variables that it was started with")
