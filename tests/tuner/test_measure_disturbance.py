@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hztune.measure import disturbance
-from hztune.measure.disturbance import Throttling, Watch, causes
+from hztune.measure.disturbance import Watch, causes, throttle_counts, throttled
 from hztune.store import Evidence
 
 TURN_NS = 18_000_000
@@ -59,10 +59,10 @@ def test_throttling_is_read_from_the_group_and_those_above_it(version, tmp_path)
     (own / "cpu.stat").write_text(f"nr_periods 9\nnr_throttled 2\n{time}\n")
     (own.parent / "cpu.stat").write_text(f"nr_periods 9\nnr_throttled 3\n{time}\n")
     (own.parents[1] / "cpu.stat").write_text("usage_usec 5\n")  # the root counts none
-    throttling = Throttling(tmp_path)
-    assert (throttling.count(), throttling.us()) == (5, 1400)
+    counts = throttle_counts(tmp_path)
+    assert throttled(counts) == (5, 1400)
     (own / "cpu.stat").write_text("nr_throttled 3\nthrottled_usec 1000\n")
-    assert throttling.us() == 1700
+    assert throttled(counts) == (6, 1700)
 
 
 COUNTED = {

@@ -20,7 +20,7 @@ from hztune.allocator import Installed
 from hztune.errors import HztuneError
 from hztune.files import text_or_empty
 from hztune.machine import WORDS, Machine, shown
-from hztune.measure.disturbance import Throttling, cpu_ticks
+from hztune.measure.disturbance import cpu_ticks, throttle_counts, throttled
 from hztune.profile import MachineId, Profile
 from hztune.quota import cpus_text
 
@@ -121,11 +121,11 @@ def _settings(root: Path, machine: Machine) -> Iterator[_Row]:
 
 def _shared(root: Path, machine: Machine) -> Iterator[_Row]:
     """What takes CPUs and memory from the arms: a quota, other programs, a hypervisor, swap."""
-    throttled = Throttling(root).count() if machine.quota is not None else 0
-    found = f", throttled {throttled} times so far" if throttled else ", never throttled"
+    times = throttled(throttle_counts(root))[0] if machine.quota is not None else 0
+    found = f", throttled {times} times so far" if times else ", never throttled"
     found = "none" if machine.quota is None else cpus_text(machine.quota) + found
     mend = "run without --cpus / CPUQuota=, and give --threads within it"
-    yield "CPU quota", found, throttled > 0, mend
+    yield "CPU quota", found, times > 0, mend
     words = text_or_empty(root / "proc/loadavg").split()
     share = float(words[0]) / machine.cores if words else 0.0
     cores = cpus_text(machine.cores)

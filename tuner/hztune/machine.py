@@ -23,6 +23,7 @@ _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
 _LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
 _LOCK_FOLDERS = ("run/lock", "run", "tmp")
+GROUPS = Path("sys/fs/cgroup")  # where control groups are mounted
 WORDS = {  # how sentences name the fields of a record
     "cpu": "CPU model",
     "cores": "number of CPUs",
@@ -157,16 +158,25 @@ def quota_paths(
     `controller`: of v1 ("cpu"). `name_v2`: of the unified hierarchy ("cpu.max"). `name_v1`: of the
     controller's own ("cpu.cfs_quota_us"). `whose`: the process's number. `root`: / in tests.
     """
-    mount = root / "sys/fs/cgroup"
-    found = []
+    mount = root / GROUPS
+    found = [group / name_v2 for group in control_groups(mount, "", root, whose)]
+    found += [
+        group / name_v1 for group in control_groups(mount / controller, controller, root, whose)
+    ]
+    return tuple(path for path in found if path.is_file())
+
+
+def control_groups(
+    mount: Path, controller: str, root: Path = Path("/"), whose: str = "self"
+) -> Iterator[Path]:
+    """The groups of a process in the hierarchy of a controller ("": version 2), its own first."""
     for line in text_or_empty(root / "proc" / whose / "cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
-        folder, name = (mount, name_v2) if not controllers else (mount / controller, name_v1)
-        if not controllers or controller in controllers.split(","):
-            group_path = folder / group.lstrip("/")
-            groups = (group_path, *group_path.parents)
-            found += [path / name for path in groups if path.is_relative_to(folder)]
-    return tuple(path for path in found if path.is_file())
+        if controller in controllers.split(","):
+            own = mount / group.strip("/")
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(mount) and folder.is_dir():
+                    yield folder
 
 
 def _cpu_quota(root: Path) -> float | None:

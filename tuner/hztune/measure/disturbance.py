@@ -61,7 +61,7 @@ def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:
 
 class Watch:
     def __init__(self, *, is_of_turns: bool = False) -> None:
-        self._throttling, self._is_of_turns = Throttling(), is_of_turns
+        self._counts, self._is_of_turns = throttle_counts(), is_of_turns
         self._before = self._look()
 
     def passed(self) -> dict[str, int]:
@@ -71,7 +71,7 @@ class Watch:
 
     def _look(self) -> dict[str, int]:
         slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        found = {"suspended_ns": slept_ns, "throttled_us": self._throttling.us()}
+        found = {"suspended_ns": slept_ns, "throttled_us": throttled(self._counts)[1]}
         if not self._is_of_turns:
             ticks = cpu_ticks()
             pressure = re.search(
@@ -83,29 +83,20 @@ class Watch:
         return found
 
 
-class Throttling:
-    """How the CPU quotas of this process's control groups, its own and those above, have acted."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        """Finds out which groups keep count; `root` stands for / in tests."""
-        paths = quota_paths(root, "cpu", "cpu.stat", "cpu.stat")
-        self._paths = [path for path in paths if "nr_throttled" in _counters(path)]
-
-    def count(self) -> int:
-        return sum(_counters(path).get("nr_throttled", 0) for path in self._paths)
-
-    def us(self) -> int:
-        """For how long that was, microseconds, summed over the CPUs."""
-        found = [_counters(path) for path in self._paths]
-        return sum(
-            each.get("throttled_usec", 0) + each.get("throttled_time", 0) // 1000 for each in found
-        )
+def throttle_counts(root: Path = Path("/")) -> list[Path]:
+    """Where control groups of this process, its own and those above, count what quotas did."""
+    paths = quota_paths(root, "cpu", "cpu.stat", "cpu.stat")
+    return [path for path in paths if "nr_throttled" in text_or_empty(path)]
 
 
-def _counters(path: Path) -> dict[str, int]:
-    """The lines of a cpu.stat: version 2 says throttled_usec, version 1 ns as a time."""
-    lines = text_or_empty(path).splitlines()
-    return {name: int(value) for name, value in map(str.split, lines)}
+def throttled(counts: Iterable[Path]) -> tuple[int, int]:
+    """How often quotas have stopped this process, and for how many microseconds of all CPUs."""
+    times, us = 0, 0
+    for path in counts:
+        found = {name: int(n) for name, n in map(str.split, text_or_empty(path).splitlines())}
+        times += found.get("nr_throttled", 0)
+        us += found.get("throttled_usec", 0) + found.get("throttled_time", 0) // 1000  # of v2, v1
+    return times, us
 
 
 def cpu_ticks(root: Path = Path("/")) -> list[int]:

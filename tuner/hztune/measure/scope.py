@@ -24,10 +24,10 @@ from pathlib import Path
 
 from hztune.errors import UsageError
 from hztune.files import text_or_empty
+from hztune.machine import GROUPS, control_groups
 from hztune.quota import Quota
 
 _PERIOD_US = 100_000
-_MOUNT = Path("sys/fs/cgroup")
 _OURS = re.compile(r"hztune-(\d+)-\d+")
 _GONE_S = 2.0
 _serial = itertools.count()
@@ -54,9 +54,9 @@ def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[tuple[Path,
 @contextmanager
 def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
     """Makes a group that can be frozen, inside this process's group; None: not permitted here."""
-    group, mounts = None, (root / _MOUNT, root / _MOUNT / "unified")
+    group, mounts = None, (root / GROUPS, root / GROUPS / "unified")
     for mount in mounts:
-        own = mount / _own_group(root, "")
+        own = next(control_groups(mount, "", root), mount)
         if (mount / "cgroup.controllers").exists() and os.access(own / "cgroup.procs", os.W_OK):
             with contextlib.suppress(OSError):
                 group = _group(own, {})
@@ -84,14 +84,14 @@ def _made(quota: Quota, root: Path) -> tuple[Path, ...]:
         new = {"memory.max": most, "memory.oom.group": "1", "memory.swap.max": "0"}
         old = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
         wanted["memory"] = new, dict.fromkeys(old, most)
-    mount, refused, groups = root / _MOUNT, list[str](), list[Path]()
+    mount, refused, groups = root / GROUPS, list[str](), list[Path]()
     if wanted.keys() <= {*text_or_empty(mount / "cgroup.controllers").split()}:
         limits = {name: value for new, _ in wanted.values() for name, value in new.items()}
-        parents = _upwards(mount, _own_group(root, ""))
+        parents = control_groups(mount, "", root)
         if group := _first_group(parents, limits, refused, [*wanted]):
             return (group,)
     for controller, (_, limits) in wanted.items():
-        parents = _upwards(mount / controller, _own_group(root, controller))
+        parents = control_groups(mount / controller, controller, root)
         is_there = (mount / controller / "cgroup.procs").exists()
         if is_there and (group := _first_group(parents, limits, refused)):
             groups.append(group)
@@ -127,22 +127,6 @@ def _first_group(
         except OSError as error:
             refused.append(f"{parent}: {error.strerror}")
     return None
-
-
-def _own_group(root: Path, controller: str) -> str:
-    """The group of this process in the hierarchy of a controller; "" names the unified one."""
-    for line in text_or_empty(root / "proc/self/cgroup").splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controller in controllers.split(","):
-            return group.strip("/")
-    return ""
-
-
-def _upwards(mount: Path, group: str) -> Iterator[Path]:
-    own = mount / group
-    for folder in (own, *own.parents):
-        if folder.is_relative_to(mount) and folder.is_dir():
-            yield folder
 
 
 def _group(parent: Path, limits: Mapping[str, str]) -> Path:
