@@ -205,14 +205,18 @@ class Adapter:
 
     def saying(self) -> Environment:
         """The variables under which it says what it runs with, and nothing else changes."""
-        return dict(self.table.saying)
+        return {self.prefix.upper() + name: text for name, text in self.table.saying.items()}
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
         """`environment`, changed so that a bad setting ends and a good one is said on stderr.
 
         It is for measuring, never for deployment. Where an allocator can do neither, it stays.
         """
-        return {**environment, **self.saying()}
+        said = self.saying()
+        if self.variable in said:  # what stands first holds for the rest
+            pairs = (self.table.strict, said[self.variable], environment.get(self.variable))
+            said[self.variable] = self.table.join.join(filter(None, pairs))
+        return {**environment, **said}
 
     def confirmed(self, stderr: str) -> dict[str, Value] | None:
         """What a process under `confirm_environment` said it runs with; None: nothing.
@@ -235,7 +239,8 @@ class Adapter:
                         f"one process runs {self.name} with {name}={agreed[name]}, another with "
                         f"{value}; {_LOOK}"
                     )
-        return agreed or None
+        spoke = bool(self.table.begins) and self.table.begins in stderr
+        return agreed if agreed or spoke else None
 
     def verify(self, config: Config, confirmed: Mapping[str, Value]) -> None:
         """Compares what was asked with what was confirmed; `auto` agrees with everything.

@@ -1,8 +1,10 @@
 """What of an allocator cannot be said in its table: how it is found, and asked what it runs with.
 
 A foreign library is found as the target will find it, by preloading its soname into a probe and
-looking which file was mapped: what the loader does with a name is decided by the loader alone. hz's
-own knobs are the core's table, and the core decides what is legal.
+looking which file was mapped: what the loader does with a name is decided by the loader alone.
+jemalloc compares names and values by prefix (`m:auto` is taken for metadata_thp) and clips several
+values in silence: whole names are written, and values read back. hz's own knobs are the core's
+table, and the core decides what is legal.
 """
 
 from __future__ import annotations
@@ -33,8 +35,6 @@ from hztune.params import Param, Value
 _LISTED = re.compile(r"^(?P<name>[\w.]+): (?P<value>0x[0-9a-f]+|-?\d+) \(min:", re.M)
 #: What adapts itself as large blocks are freed; when one is set, the other stays at 128 KiB.
 _ADAPTING = ("mmap_threshold", "trim_threshold")
-_STRICT = "abort_conf:true"
-_SAY = "confirm_conf:true"
 
 
 class Library(Adapter):
@@ -95,25 +95,6 @@ class Library(Adapter):
                 f"{self.name} did not say what it runs with; the process {done.describe()}"
             )
         return said
-
-
-class Jemalloc(Library):
-    """A bad pair is only spoken of on stderr unless abort_conf:true stands first.
-
-    Names and values are compared by prefix (`m:auto` is taken for metadata_thp), and several values
-    are clipped in silence: whole names are written, and values read back through mallctl.
-    """
-
-    def saying(self) -> Environment:
-        return {self.variable: _SAY}
-
-    def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
-        pairs = [_STRICT, _SAY, *filter(None, [environment.get(self.variable, "")])]
-        return {**environment, self.variable: ",".join(pairs)}
-
-    def confirmed(self, stderr: str) -> dict[str, Value] | None:
-        """The pairs that jemalloc took; their values are as written, before clipping."""
-        return super().confirmed(stderr) or ({} if _SAY in stderr else None)
 
 
 class Hz(Library):
@@ -266,7 +247,5 @@ class Glibc(Adapter):
 
 def library_of(name: str, prefix: str | None = None) -> Adapter:
     """The adapter of an allocator by its table, or with a prefix of a build inside a program."""
-    kinds: dict[str, type[Adapter]] = {
-        "none": Adapter, "glibc": Glibc, "hz": Hz, "jemalloc": Jemalloc,
-    }  # fmt: skip
+    kinds: dict[str, type[Adapter]] = {"none": Adapter, "glibc": Glibc, "hz": Hz}
     return kinds.get(name, Library)(tables()[name], prefix)

@@ -107,6 +107,7 @@ class Table(Schema, frozen=True, kw_only=True):
     own_auto: frozenset[str] = frozenset()  # knobs whose word `auto` is a setting like any other
     unreadable: frozenset[str] = frozenset()  # knobs that may be unreadable: requested, not proved
     saying: dict[str, str] = field(default_factory=dict)  # variables that make it tell its settings
+    strict: str = ""  # what stands before them in `variable`, so that a bad setting ends it
     said: str = ""  # what it then says, with the groups `option` and `value`
     begins: str = ""  # what stands before all that one process says; "": nothing separates them
     chatter: str = ""  # what such a process writes that is no word of the program's
