@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import UndefinedError
+
 from hztune import artifacts, process
 from hztune.allocator import elf, inside, loaded_program
 from hztune.arguments import printable
 from hztune.errors import HztuneError, UsageError
+from hztune.templates import rendered
 
 _DEADLINE_S = 24 * 3600.0
 _REFUSED = 2
@@ -88,8 +91,6 @@ def trace_info(path: str | Path) -> dict[str, Any]:
 
     UsageError: it is none. HztuneError: what it says of itself is nothing that hztune writes.
     """
-    from jinja2 import UndefinedError
-
     said, _ = _run("info", path)
     try:
         told: dict[str, Any] = json.loads(said)
@@ -142,17 +143,16 @@ def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
 
 def trace_text(told: Mapping[str, Any]) -> list[str]:
     """What `trace_info` tells, for people, a line each."""
-    from jinja2 import Environment
-
-    made = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)  # for a terminal
-    made.globals |= {"amount": _amount, "at_most": at_most, "counted": _counted}
-    made.globals |= {"endings": _ENDINGS, "missing": _MISSING, "one_line": _one_line}
-    template = made.from_string(Path(__file__).with_name("trace.txt").read_text())
-    return template.render(told=told).splitlines()
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
+    return rendered(
+        Path(__file__).with_name("trace.txt"),
+        told=told,
+        amount=_amount,
+        at_most=at_most,
+        counted=_counted,
+        endings=_ENDINGS,
+        missing=_MISSING,
+        one_line=lambda text: printable(" ".join(text.split())),
+    )
 
 
 def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:
