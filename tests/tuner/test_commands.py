@@ -14,8 +14,8 @@ from tests.bench import traces
 
 from hztune import api
 from hztune.errors import HztuneError, UsageError
+from hztune.files import STDIN, Input, input_of
 from hztune.measure.program import described
-from hztune.measure.program_input import STDIN, Input, input_of
 from hztune.profile import PROFILE
 from hztune.recordings import trace_text
 from hztune.store import kept_command

@@ -19,9 +19,8 @@ from hztune import artifacts, process
 from hztune.arguments import command_words, expression, named_command, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
-from hztune.files import require_plain
+from hztune.files import STDIN, Input, input_of, require_plain
 from hztune.measure.identity import Fault
-from hztune.measure.program_input import STDIN, Input, input_of
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, RestPlan
 
