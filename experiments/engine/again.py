@@ -16,8 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.stats.intervals import LEAST_PLANNED, planned_looks
-from hztune.stats.question import Looks
+from hztune.stats.intervals import LEAST_PLANNED, Looks, planned_looks
 from hztune.stats.ratios import PairRatio
 from hztune.study.ledger import ArmRecord
 from hztune.verifying.claim import Promise, Verification, verification

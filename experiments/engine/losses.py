@@ -14,8 +14,7 @@ import argparse
 import numpy as np
 
 from hztune.blocks import Arm
-from hztune.stats.intervals import planned_looks
-from hztune.stats.question import Looks
+from hztune.stats.intervals import Looks, planned_looks
 from hztune.stats.ratios import PairRatio
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.limits import LossLimit

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 
 from hztune.arguments import printable
-from hztune.comparing.standings import Standings, geometric_mean
+from hztune.comparing.gate import Standings, geometric_mean
 from hztune.comparing.table import interval_text
 from hztune.stats.intervals import Interval
 

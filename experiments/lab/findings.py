@@ -16,8 +16,8 @@ from statistics import fmean
 from hztune.comparing import comparison as comparisons
 from hztune.comparing import table
 from hztune.comparing.comparison import Comparison
+from hztune.comparing.gate import Standing, Standings, between, geometric_mean
 from hztune.comparing.match import Measured
-from hztune.comparing.standings import Standing, Standings, between, geometric_mean
 from hztune.stats.intervals import Interval
 from lab.definition import BEST, OF_MEMORY, OF_SPEED, CounterValue, Experiment, Figure
 from lab.run import RESULTS

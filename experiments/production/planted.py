@@ -20,9 +20,8 @@ from hztune.measure.program import Program
 from hztune.measure.whole import RunExecutor
 from hztune.progress import Reporter
 from hztune.rests import RestPlan
-from hztune.result.kept import kept_memory
+from hztune.result.kept import fresh_outcomes, kept_memory
 from hztune.study.bench import Budget, Workbench, system_clock
-from hztune.study.counters import fresh_outcomes
 from hztune.study.ledger import Ledger
 from hztune.study.proof import claim_error, prove
 

@@ -21,8 +21,8 @@ from hztune.comparing import comparison, conduct, table
 from hztune.comparing import contenders as field
 from hztune.comparing.comparison import Comparison
 from hztune.comparing.contenders import Contender, FileIdentity
+from hztune.comparing.gate import geometric_mean, standings
 from hztune.comparing.match import LEAST_PAIRS, Effort, Measured
-from hztune.comparing.standings import geometric_mean, standings
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import Remembered
 from hztune.measure.identity import Fault

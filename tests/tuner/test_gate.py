@@ -29,8 +29,7 @@ from hztune.comparing.gate import Gate, Horizon, is_settled_by_failure, whole
 from hztune.comparing.match import LEAST_PAIRS, OVERTIME_S, Effort, play
 from hztune.errors import OutOfTime
 from hztune.progress import Reporter
-from hztune.stats.intervals import planned_looks
-from hztune.stats.question import all_of
+from hztune.stats.intervals import all_of, planned_looks
 from hztune.workload import WorkloadSpec
 
 from .conftest import Listener

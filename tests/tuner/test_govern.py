@@ -28,7 +28,7 @@ from hztune.govern.learner import Learner
 from hztune.govern.metrics import exposition
 from hztune.govern.observe import Observation, Watched
 from hztune.govern.policy import Brakes, FigureSource, Policy, PolicyArm
-from hztune.stats.evidence import has_won, lower_end, upper_end
+from hztune.stats.intervals import has_won, lower_end, upper_end
 
 ARMS = ("start", "lean")
 LOOK_S = 0.5

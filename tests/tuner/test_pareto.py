@@ -17,8 +17,7 @@ from hztune.blocks import Arm
 from hztune.cli.tune import print_result
 from hztune.progress import Reporter
 from hztune.result.summary import summary_json, summary_lines
-from hztune.stats.intervals import Interval, planned_interval
-from hztune.stats.question import Looks, Question
+from hztune.stats.intervals import Interval, Looks, Question, planned_interval
 from hztune.study.calibration import calibrate
 from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
 from hztune.study.limits import MemoryLimit

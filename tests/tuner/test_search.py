@@ -17,9 +17,8 @@ from optuna.samplers import RandomSampler
 from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, UsageError
 from hztune.sparse.grid import FAR
-from hztune.stats.intervals import LEAST_PLANNED
+from hztune.stats.intervals import LEAST_PLANNED, Looks
 from hztune.stats.noise import two_states
-from hztune.stats.question import Looks
 from hztune.study.bench import Workbench
 from hztune.study.calibration import LEAST_SLOTS, assess, calibrate, warnings_about
 from hztune.study.ledger import FAR_BEHIND, Ledger

@@ -14,7 +14,7 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.space import Space
-from hztune.space.expression import Expression
+from hztune.space.core import Expression
 
 HEAD = 'schema = 1\nallocator = "hz"\n'
 

@@ -16,8 +16,8 @@ from hztune.cli.tune import print_result
 from hztune.profile import Claim
 from hztune.progress import Plain, StudyStatus, reporter
 from hztune.result import Account, Result
+from hztune.result.kept import FAULTS, WHOLE, CounterChange, counter_changes, fresh_outcomes
 from hztune.result.summary import summary_lines
-from hztune.study.counters import FAULTS, WHOLE, CounterChange, counter_changes, fresh_outcomes
 from hztune.study.ledger import Ledger
 
 from .conftest import bench_of, flat

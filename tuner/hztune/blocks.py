@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
-from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple
 
 from hztune.params import Value
 from hztune.rests import MemoryKind, Rested
@@ -44,9 +43,6 @@ class Ratio(NamedTuple):
         return f"{self.estimate:.3f}x [{self.low:.3f}, {self.high:.3f}]"
 
 
-ROLES: tuple[Role, ...] = get_args(Role)
-STATUSES: tuple[Status, ...] = get_args(Status)
-
 MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
 """What the next run may not repeat; other statuses come from the setting, or take as long again."""
 
@@ -56,15 +52,7 @@ CPU_TIME = "cpu_us"
 UNCHANGED_PROGRAM = "none"
 """Stands for an allocator where there is none: the program as its user starts it today."""
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
-
 _KEY_LENGTH = 12
-
-
-def fixed(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
-    """A copy that nothing can change: how every value that is handed out holds a mapping."""
-    return MappingProxyType(dict(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +141,18 @@ class Outcome:
     # its rounds of load and rest in its last run; None: it was not looked at
     rested: Rested | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "counters", fixed(self.counters))
-        object.__setattr__(self, "facts", fixed(self.facts))
-
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def words(self) -> str:
+        """What a sentence says of a failure: "crash: ended by SIGSEGV"."""
+        return f"{self.status}: {self.detail}" if self.detail else self.status
+
+    @property
+    def counted(self) -> dict[str, int]:
+        return {**self.facts, **self.counters}
 
     @property
     def failure(self) -> str:
@@ -180,6 +173,9 @@ class Outcome:
     def rounds(self) -> int:
         """Number of turns that it had, on each workload."""
         return max((len(part.turns) for part in self.parts), default=len(self.turns))
+
+
+Pair = tuple[Outcome, Outcome]  # of the control and another arm in one block
 
 
 @dataclass(frozen=True, slots=True)

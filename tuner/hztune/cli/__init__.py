@@ -11,16 +11,22 @@ import errno
 import io
 import os
 import re
+import shlex
+import shutil
 import signal
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hztune import api
+from hztune.arguments import workload_name
 from hztune.cli.options import print_lines
-from hztune.errors import HztuneError, StoppedByUser
+from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.interrupt import end_in_order, work_in_child_of_first
 
 if TYPE_CHECKING:
@@ -35,8 +41,7 @@ COMMANDS = {
         ("profile", "history report"),
         ("compare", "compare"),
         ("trace", "suggest record trace"),
-        ("list", "list params paths"),
-        ("process", "doctor stats set trim"),
+        ("list", "list params paths doctor stats set trim"),
         ("govern", "govern metrics"),
         ("canary", "canary"),
     )
@@ -57,8 +62,6 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_stranger = args and args[0] not in _DISPATCHED and not args[0].startswith("-")
         if is_stranger and not ctx.resilient_parsing:
-            from hztune.cli.program import no_command
-
             raise no_command(args[0])
         return super().parse_args(ctx, with_command(args))
 
@@ -164,3 +167,31 @@ def _sentence(error: click.ClickException) -> str:
     text = _NO_WHOLE_NUMBER.sub("is no whole number", text)
     ctx = getattr(error, "ctx", None)
     return f"{text} (see `{ctx.command_path} --help`)" if ctx else text
+
+
+def no_command(word: str, after: str = "tune") -> UsageError:
+    if after.rpartition(" ")[2] == "tune":
+        return UsageError(f"{word!r} is no command of hztune; {_meant(word)}")
+    return UsageError(
+        f"{word!r} is no command of hztune and no option "
+        "(`hztune --help` lists the commands; a program of your own stands after --)"
+    )
+
+
+def _meant(word: str) -> str:
+    try:
+        workloads = [each.name for each in api.workloads()]
+    except HztuneError:  # hz was not built
+        workloads = []
+    if workload_name(word) in workloads:
+        return f"it is a workload: hztune --workload {shlex.quote(word)}"
+    beside = f"./{word}" if "/" not in word else word
+    if program := next((each for each in (word, beside) if shutil.which(each)), ""):
+        return f"it is a program: hztune -- {shlex.quote(program)}"
+    if Path(word).is_file():
+        return f"it is a file, and not executable: hztune -- INTERPRETER {shlex.quote(word)}"
+    if near := get_close_matches(word, COMMANDS, n=1):
+        return f"did you mean hztune {near[0]}? (`hztune --help` lists the commands)"
+    if near := get_close_matches(word, workloads, n=1):
+        return f"did you mean hztune --workload {near[0]}? (`hztune list workloads` lists them)"
+    return "`hztune --help` lists the commands, and a program of your own stands after --"

@@ -10,8 +10,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration, percentage
-from hztune.cli.options import SEED, argument, flag, option, print_lines
-from hztune.cli.program import FilledCommand
+from hztune.cli.options import SEED, FilledCommand, argument, flag, option, print_lines
 from hztune.errors import HztuneError, UsageError
 from hztune.files import write_whole
 

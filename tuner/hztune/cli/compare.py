@@ -16,18 +16,16 @@ from hztune.cli.options import (
     PRIVATE,
     QUIET,
     SEED,
+    ProgramCommand,
     flag,
+    given_words,
+    gone_on_with,
     offer,
     option,
     print_lines,
-    workload_names,
-)
-from hztune.cli.program import (
-    ProgramCommand,
-    given_words,
-    gone_on_with,
     programs_of,
     refuse_without_program,
+    workload_names,
 )
 from hztune.errors import HztuneError, NotEnoughDataError, StoppedByUser, UsageError
 from hztune.files import fresh_results
@@ -225,10 +223,9 @@ def _require_answers(found: Comparison, answer: str, how: str) -> None:
         )
     controls = [block.control for row in found.rows for block in row.blocks]
     if not any(outcome.ok for outcome in controls):
-        last = controls[-1]
         raise HztuneError(
             f"nothing could be compared: {found.contenders[0].name} never ran "
-            f"({last.status}: {last.detail})"
+            f"({controls[-1].words})"
         )
     if not answer and (often := found.failing):
         more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""

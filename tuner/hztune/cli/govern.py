@@ -10,8 +10,16 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.options import SEED, argument, flag, offer, option, pid_option, print_lines
-from hztune.cli.program import FilledCommand
+from hztune.cli.options import (
+    SEED,
+    FilledCommand,
+    argument,
+    flag,
+    offer,
+    option,
+    pid_option,
+    print_lines,
+)
 from hztune.errors import UsageError
 
 _GOVERN = """Let the settings of a living process follow its load.

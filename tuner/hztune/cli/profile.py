@@ -17,8 +17,7 @@ import msgspec
 
 from hztune import api, files
 from hztune.arguments import printable
-from hztune.cli.options import FILES, JSON, argument, flag, offer, option
-from hztune.cli.program import FilledCommand
+from hztune.cli.options import FILES, JSON, FilledCommand, argument, flag, offer, option
 from hztune.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,14 +15,16 @@ from hztune.cli.options import (
     ABOUT_PROGRAMS,
     JSON,
     QUIET,
+    FilledCommand,
+    ProgramCommand,
     argument,
     flag,
     option,
     pid_option,
     print_answer,
     print_lines,
+    programs_of,
 )
-from hztune.cli.program import FilledCommand, ProgramCommand, programs_of
 from hztune.errors import UsageError
 from hztune.progress import reporter
 

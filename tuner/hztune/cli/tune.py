@@ -14,24 +14,22 @@ import click
 
 from hztune import api
 from hztune.arguments import SAMPLERS, SPARSE
+from hztune.cli.list import require_fit
 from hztune.cli.options import (
     ABOUT_PROGRAMS,
     PRIVATE,
     PROGRAM_OPTIONS,
     QUIET,
     SEED,
-    flag,
-    offer,
-    option,
-    workload_names,
-)
-from hztune.cli.process import require_fit
-from hztune.cli.program import (
     ProgramCommand,
+    flag,
     given_words,
     gone_on_with,
+    offer,
+    option,
     programs_of,
     refuse_without_program,
+    workload_names,
 )
 from hztune.errors import NoGainError, UsageError
 from hztune.progress import reporter

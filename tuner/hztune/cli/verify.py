@@ -21,13 +21,15 @@ from hztune.cli.options import (
     PROGRAM_OPTIONS,
     QUIET,
     SEED,
+    ProgramCommand,
     argument,
     flag,
     option,
     pid_option,
     print_lines,
+    programs_of,
+    refuse_without_program,
 )
-from hztune.cli.program import ProgramCommand, programs_of, refuse_without_program
 from hztune.cli.tune import tune_command
 from hztune.errors import HztuneError, UnfitError, UsageError
 from hztune.progress import reporter

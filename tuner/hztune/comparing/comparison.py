@@ -22,17 +22,15 @@ from msgspec import Meta, Struct
 from hztune import files, version
 from hztune.blocks import Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.comparing.contenders import ComparedRow, Contender, ProgramSpec
-from hztune.comparing.gate import Gate, GateAnswer, Horizon, Ruling, whole
+from hztune.comparing.gate import Gate, GateAnswer, Horizon, Ruling, Standing, Standings, whole
 from hztune.comparing.match import Measured, failing
-from hztune.comparing.standings import Standing, Standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.rests import Rested
-from hztune.result.columns import block_columns
 from hztune.schema import Created, Schema, as_text
 from hztune.stats.intervals import Interval
-from hztune.store.rows import Columns
+from hztune.store.rows import Columns, block_columns
 from hztune.workload import WorkloadSpec
 
 SCHEMA: Literal["hztune-comparison/1"] = "hztune-comparison/1"
@@ -172,7 +170,7 @@ class _Outcome(Schema, frozen=True):
             number = None if turn.round == position else turn.round
             told = [turn.counted_ns, ops, number, turn.disturbed]
             turns.append(told[: 4 if turn.disturbed else 2 if number is None else 3])
-        counters = tuple(map({**one.facts, **one.counters}.get, names))
+        counters = tuple(map(one.counted.get, names))
         detail = re.sub(r"[^ -~]", "?", _FOLDERS.sub("", one.detail))[:400]  # not where files are
         return cls(one.rss_peak_kb, turns, counters, one.status, detail, one.rested)
 
@@ -211,7 +209,7 @@ class _Row(Schema, frozen=True):
     @classmethod
     def of(cls, row: Measured, names: Sequence[str]) -> _Row:
         spec, outcomes = row.spec, [o for block in row.blocks for o in block.outcomes]
-        counters = [*dict.fromkeys(name for o in outcomes for name in {**o.facts, **o.counters})]
+        counters = [*dict.fromkeys(name for o in outcomes for name in o.counted)]
         workload, program = None, spec if isinstance(spec, ProgramSpec) else None
         if isinstance(spec, WorkloadSpec):
             params = dict(spec.params)
@@ -275,7 +273,7 @@ def dumps(record: Comparison) -> str:
         dict(record.asked),  # type: ignore[arg-type]
         _Gate(gate.rows, answers, gate.no_worse, gate.no_more_memory) if gate else None,
     )
-    text = msgspec.json.encode(stored, enc_hook=dict).decode()
+    text = msgspec.json.encode(stored).decode()
     for begin in _LINE_BEGINS:
         text = text.replace(begin, "\n" + begin)
     return text + "\n"

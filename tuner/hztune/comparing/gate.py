@@ -1,4 +1,4 @@
-"""A gate: has the second contender lost more than it may? A test of non-inferiority.
+"""What the blocks of one row say of its contenders; and of a gate: has the second lost too much?
 
 The number of pairs is planned before any ratio is known, from how long runs take, and the log
 ratios have the planned interval of `stats.intervals`: three looks, nearly all of the error at the
@@ -20,17 +20,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
 from hztune.arguments import margin
-from hztune.blocks import MAY_BE_CHANCE, Block, Outcome, Status
-from hztune.rests import MEMORIES, MemoryKind
-from hztune.stats.intervals import MOST_TIMES, Interval
-from hztune.stats.question import REPORTED_ERROR, Answer, Looks, Question, all_of
-from hztune.stats.ratios import log_memory_ratio, pair_ratio
+from hztune.blocks import CPU_TIME, MAY_BE_CHANCE, Block, Outcome, Status
+from hztune.comparing.contenders import Amount
+from hztune.rests import MEMORIES
+from hztune.result.kept import Keeper, keeper
+from hztune.stats.intervals import (
+    MOST_TIMES,
+    REPORTED_ERROR,
+    Answer,
+    Interval,
+    Looks,
+    Question,
+    all_of,
+    fixed_interval,
+)
+from hztune.stats.noise import pooled_mean
+from hztune.stats.ratios import logs_of
 
 GateAnswer = Literal["no worse", "worse", "not enough data"]
 
@@ -111,7 +123,7 @@ class Gate:
         if failures := failures_of(blocks, 0):
             why = f"the base failed{how_often(failures, of)}"
         elif (failures := failures_of(blocks, 1)) and failures[0].status in _NOT_AS_ASKED:
-            why = f"the new one cannot be used ({_told(failures[0])})"
+            why = f"the new one cannot be used ({failures[0].words})"
         elif failures:
             why = f"the new one failed{how_often(failures, of)}"
             answer = "worse" if len(failures) == of else answer
@@ -125,16 +137,13 @@ class Gate:
     def _logs(self, blocks: Sequence[Block]) -> dict[Tested, list[float]]:
         """The log ratios of each thing that is tested, new to base, in order of time."""
         pairs = [(block.outcomes[0], block.outcomes[1]) for block in blocks]
-        logs: dict[Tested, list[float]] = {}
-        if self.no_worse:
-            logs["speed"] = [one.log_ratio for pair in pairs if (one := pair_ratio(*pair))]
-        if self.no_more_memory:
-            has_rested = all(outcome.rested for pair in pairs for outcome in pair)
-            memories: tuple[MemoryKind, ...] = ("rss", "kept") if has_rested else ("rss",)
-            for of in memories:
-                known = (log_memory_ratio(*pair, of) for pair in pairs)
-                logs[of] = [each for each in known if each is not None]
-        return logs
+        has_rested = all(outcome.rested for pair in pairs for outcome in pair)
+        tested: list[tuple[Tested, object]] = [
+            ("speed", self.no_worse),
+            ("rss", self.no_more_memory),
+            ("kept", self.no_more_memory and has_rested),
+        ]
+        return {of: logs_of(of, pairs) for of, is_asked in tested if is_asked}
 
     def judge(
         self, tested: Mapping[Tested, Sequence[float]], horizon: Horizon
@@ -203,11 +212,119 @@ def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:
 
 def how_often(failures: Sequence[Outcome], pairs: int) -> str:
     """How often a contender failed, and how at first: " in 5 of 6 pairs (failed: ...)"."""
-    told = f" ({_told(failures[0])})"
+    told = f" ({failures[0].words})"
     if pairs == 1:
         return told
     return f" in {'each' if len(failures) == pairs else len(failures)} of {pairs} pairs{told}"
 
 
-def _told(outcome: Outcome) -> str:
-    return f"{outcome.status}: {outcome.detail}" if outcome.detail else outcome.status
+# ---- what the blocks of a row say ----------------------------------------------------------------
+
+
+ALPHA = 0.05  # every interval covers with 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    name: str
+    ops_per_s: float  # median over the blocks in which it ran well; 0.0 if there is none
+    rss_mb: float  # median of its peak resident memory, MiB; 0.0 when unknown
+    speed: Interval | None  # log of it over the first one's; None when they were never both well
+    memory: Interval | None  # the same of its peak memory
+    cpu: Interval | None = None  # the same of the CPU time of a program's run
+    failures: tuple[str, ...] = ()  # how it failed, one phrase for each block in which it did
+    # what the allocator counted in a process, and what is known of the process itself (ops,
+    # minor_faults), mean over the blocks; by name
+    counters: Mapping[str, float] = field(default_factory=dict)
+    keeps: Keeper | None = None  # what it keeps at rest; None: it was not looked at then
+    kept: Interval | None = None  # log of that over what the first one keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """All contenders on one row, the first one first."""
+
+    label: str  # the row, as WorkloadSpec.label has it
+    all: tuple[Standing, ...]
+    best: str  # name of the fastest of the others; "" when none of them ran
+    # Log of the first one's speed over that one's. The best is chosen by the same measurements, so
+    # that with several of nearly the same speed this leans against the first one.
+    lead: Interval | None
+    amount: Amount = "ops_per_s"  # what `ops_per_s` of its contenders is
+
+    def of(self, name: str) -> Standing:
+        return next(each for each in self.all if each.name == name)
+
+    def rate(self, standing: Standing) -> float:
+        """The first one's median times the ratio: a median of other moments may contradict that."""
+        first = self.all[0].ops_per_s
+        is_paired = standing.speed is not None and first > 0.0
+        return first * math.exp(_estimate(standing.speed)) if is_paired else standing.ops_per_s
+
+    def cpu_s(self, standing: Standing) -> float | None:
+        """The same of its CPU time, seconds; None where that is not known."""
+        first = self.all[0].counters.get(CPU_TIME)
+        return 1e-6 * first * math.exp(standing.cpu.estimate) if first and standing.cpu else None
+
+
+def standings(
+    label: str,
+    names: Sequence[str],
+    blocks: Sequence[Block],
+    *,
+    amount: Amount = "ops_per_s",
+    horizon: Horizon | None = None,
+) -> Standings:
+    """What the blocks of a row say; under a gate (`horizon`) its intervals allow for the looks."""
+    found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
+    others = [each for each in found[1:] if each.speed is not None]
+    best = max(others, key=lambda each: _estimate(each.speed), default=None)
+    lead = best.speed.reciprocal if best is not None and best.speed is not None else None
+    return Standings(label, found, best.name if best else "", lead, amount)
+
+
+def between(
+    blocks: Sequence[Block], over: int, arm: int, horizon: Horizon | None = None
+) -> tuple[Interval | None, Interval | None]:
+    """Logs of speed and of peak memory, contender `arm` over contender `over`; None: unknown."""
+    pairs = [(block.outcomes[over], block.outcomes[arm]) for block in blocks]
+    return _interval(logs_of("speed", pairs), horizon), _interval(logs_of("rss", pairs))
+
+
+def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
+    """The mean of independent log ratios (`stats.noise.pooled_mean`); None: there are none."""
+    known = [each for each in intervals if math.isfinite(each.half_width)]
+    return pooled_mean(known, ALPHA) if known else None
+
+
+def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon | None) -> Standing:
+    pairs = [(block.control, block.outcomes[index]) for block in blocks]
+    outcomes = [outcome for _, outcome in pairs]
+    well = [outcome for outcome in outcomes if outcome.ok]
+    counted = [outcome.counted for outcome in well]
+    shared = [key for key in counted[0] if all(key in each for each in counted)] if well else []
+    speed, memory = between(blocks, 0, index, horizon)
+    return Standing(
+        name=name,
+        ops_per_s=median([o.ops_per_s for o in well] or [0.0]),
+        rss_mb=median([o.rss_peak_kb / 1024 for o in well] or [0.0]),
+        speed=speed,
+        memory=memory,
+        cpu=_interval(logs_of("cpu", pairs)),
+        failures=tuple(o.words for o in outcomes if not o.ok),
+        counters={key: fmean(each[key] for each in counted) for key in shared},
+        keeps=keeper([o.rested for o in well]),
+        kept=_interval(logs_of("kept", pairs)),
+    )
+
+
+def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval | None:
+    """The interval of log ratios; infinitely wide where they are too few, None: there are none."""
+    if not logs or horizon is None:
+        return fixed_interval(logs, ALPHA) if logs else None
+    endless = Interval(fmean(logs), -math.inf, math.inf, len(logs))
+    return horizon.question(logs).reported() or endless
+
+
+def _estimate(interval: Interval | None) -> float:
+    return interval.estimate if interval is not None else -math.inf

@@ -27,11 +27,12 @@ from hztune.comparing.gate import (
     MOST_PAIRS,
     Gate,
     Horizon,
+    Standings,
     failures_of,
     how_often,
     is_settled_by_failure,
+    standings,
 )
-from hztune.comparing.standings import Standings, standings
 from hztune.errors import OutOfTime, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, duration

@@ -16,8 +16,7 @@ from hztune import files
 from hztune.arguments import printable
 from hztune.comparing.comparison import Comparison
 from hztune.comparing.contenders import Amount
-from hztune.comparing.gate import Ruling, whole
-from hztune.comparing.standings import Standing, Standings, geometric_mean
+from hztune.comparing.gate import Ruling, Standing, Standings, geometric_mean, whole
 from hztune.stats.intervals import Interval
 from hztune.templates import templates_in
 

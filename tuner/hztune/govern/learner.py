@@ -16,8 +16,7 @@ from random import Random
 from statistics import fmean, median, variance
 from typing import Literal, NamedTuple
 
-from hztune.stats.evidence import has_won, lower_end, upper_end
-from hztune.stats.intervals import normal_tail
+from hztune.stats.intervals import has_won, lower_end, normal_tail, upper_end
 
 _MOST_PAIRS = 200  # of one comparison: later ones would hardly tell more
 

@@ -16,15 +16,13 @@ import msgspec
 
 from hztune import profile as profiles
 from hztune import schema
-from hztune.blocks import Arm, fixed
+from hztune.blocks import Arm
 from hztune.profile import Caution, Claim, MemoryClaim, Profile, Share, Verdict
-from hztune.result.columns import block_columns
-from hztune.result.kept import KeptMemory
+from hztune.result.kept import CounterChange, KeptMemory
 from hztune.stats.intervals import Interval
 from hztune.store.log import recording
-from hztune.store.rows import Columns
+from hztune.store.rows import Columns, block_columns
 from hztune.study.calibration import Calibration
-from hztune.study.counters import CounterChange
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Examination, Seen
 from hztune.study.proof import Proof, Step
@@ -70,10 +68,6 @@ class Account:
     # half of the 95 % interval of each such ratio, log units; empty in a study that ended before
     # that was kept
     seen_within: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("failures", "as_they_come", "seen_within"):
-            object.__setattr__(self, name, fixed(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,7 @@ REASONS = {
 def ending(result: Result) -> dict[str, Any]:
     """What an ended study keeps of itself; `read` reads it back."""
     made, *front = (json.loads(profiles.dumps(each)) for each in (result.profile, *result.front))
-    kept = {"profile": made, "account": stored_form(result.account)}
+    kept = {"profile": made, "account": msgspec.to_builtins(result.account)}
     return {**kept, **({FRONT: front} if front else {})}
 
 
@@ -153,7 +147,3 @@ def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
     kept = (ended["profile"], *ended.get(FRONT, ()))
     made, *front = (profiles.parse(json.dumps(each).encode()) for each in kept)
     return Result(made, account, tuple(front), folder)
-
-
-def stored_form(value: Any) -> Any:
-    return msgspec.to_builtins(value, enc_hook=dict)  # of mappings that nothing can change

@@ -21,11 +21,11 @@ from hztune.profile import PROFILE
 from hztune.rests import Rested, weighed_memory
 from hztune.result import Result, claimed_interval
 from hztune.result import read as read_result
+from hztune.result.kept import fresh_outcomes
 from hztune.space import Dimension, Space
 from hztune.stats.intervals import Interval
 from hztune.store import kept_command
 from hztune.store.log import SAMPLES, Recording, recording
-from hztune.study.counters import fresh_outcomes
 from hztune.study.ledger import ArmRecord, Ledger
 from hztune.study.limits import limits_of
 from hztune.study.proof import Proof, Step
@@ -132,11 +132,8 @@ class Figures:
     @property
     def steps(self) -> list[tuple[Step, list[float]]]:
         """What each configuration of that attempt added, and the log ratios that show it."""
-        found, chain = [], self.attempt.steps if self.attempt else ()
-        for step in chain:
-            pairs = self.ledger.fresh_pairs(step.before, step.arm, chain[0].arm)
-            found.append((step, [pair.log_ratio for pair in pairs]))
-        return found
+        chain, logs = self.attempt.steps if self.attempt else (), self.ledger.fresh_logs
+        return [(step, logs(step.before, step.arm, chain[0].arm)) for step in chain]
 
     @property
     def importance(self) -> dict[str, float]:

@@ -7,15 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import Template
 
 from hztune.blocks import Arm
 from hztune.profile import Profile, ratio_text
 from hztune.rests import MEMORIES
-from hztune.result import Result, front_file, stored_form
-from hztune.result.kept import slope_words
+from hztune.result import Result, front_file
+from hztune.result.kept import FAULTS, slope_words
 from hztune.stats.intervals import Interval
-from hztune.study.counters import FAULTS
 from hztune.study.proof import Proof
 from hztune.templates import templates_in
 from hztune.workload import METRICS
@@ -29,7 +29,7 @@ def summary_json(result: Result) -> dict[str, Any]:
     `verdict` is the profile's; each member of a front has its own. `ratio`, `ci_low` and `ci_high`
     are tuned / control with the 95 % interval, null where nothing was measured.
     """
-    made, account = result.profile, stored_form(result.account)
+    made, account = result.profile, msgspec.to_builtins(result.account)
     for name in ("kept", "waited_s", "seen_within"):  # only what is there
         if not account[name]:
             del account[name]

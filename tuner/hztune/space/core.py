@@ -5,25 +5,27 @@ parameter as the search sees it, a short list of legal values in their order; th
 configuration say which value each active dimension has (its `when` holds); a *preset* is a
 configuration that is tried early, for a reason that stands beside it. A *choice* is between
 allocators, each with a space of its own: a configuration belongs to one of them and is proposed by
-its space.
+its space. An *expression* is of parameters, `shards > 1` or `span_bytes * shards > 8388608 and thp
+== 'on'`: its text comes from a file, is parsed, and is walked here. Nothing is ever executed.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, zip_longest
 from math import prod
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
+from hztune.blocks import UNCHANGED_PROGRAM, Arm
 from hztune.errors import UsageError
 from hztune.params import Param, Value
-from hztune.space.expression import Expression
 
 ConfigDict = dict[str, Value]
 Indices = dict[str, int]
@@ -84,9 +86,6 @@ class Preset:
     why: str
     config: Mapping[str, Value]
     returns: bool = False  # it is known to return memory: first where less memory is sought
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "config", fixed(self.config))
 
 
 class _Parts:
@@ -274,3 +273,135 @@ def _in_turn(each: list[tuple[Arm, ...]]) -> Iterator[Arm]:
 
 
 AnySpace = Space | Choice  # what a study searches
+
+
+def _ordered(compare: Callable[[int, int], bool]) -> Callable[[Any, Any], bool]:
+    """A word is neither less nor more than anything."""
+    return lambda one, two: isinstance(one, int) and isinstance(two, int) and compare(one, two)
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: _ordered(operator.lt),
+    ast.LtE: _ordered(operator.le),
+    ast.Gt: _ordered(operator.gt),
+    ast.GtE: _ordered(operator.ge),
+    ast.In: lambda one, two: isinstance(two, list) and one in two,
+    ast.NotIn: lambda one, two: not (isinstance(two, list) and one in two),
+}
+_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
+_NODES = (
+    *_ARITHMETIC, *_COMPARISON, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
+    ast.BinOp, ast.Compare, ast.Call, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
+)  # fmt: skip
+_LEGAL = (
+    "numbers, 'words', parameter names, + - * / %, comparisons, and, or, not, in [...], min, max"
+)
+_MAX_LENGTH = 1000
+
+
+class _WordInArithmetic(Exception):
+    """A word (such as `auto`) stands where a number is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    text: str
+    names: frozenset[str] = field(compare=False)
+    _tree: ast.expr = field(repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Expression:
+        try:
+            if len(text) > _MAX_LENGTH:
+                raise ValueError(f"longer than {_MAX_LENGTH} characters")
+            tree = ast.parse(text.strip(), mode="eval").body
+            names = _names(tree)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UsageError(f"{text[:80]!r} is no expression; legal are {_LEGAL}") from error
+        return cls(text, names, tree)
+
+    def holds(self, values: Mapping[str, Value]) -> bool:
+        """Whether it is true. Arithmetic on a word, or a division by zero, makes it false."""
+        try:
+            return bool(_value(self._tree, values))
+        except (_WordInArithmetic, ZeroDivisionError):
+            return False
+
+    def number(self, values: Mapping[str, Value]) -> int:
+        try:
+            return _whole(self._tree, values)
+        except (_WordInArithmetic, ZeroDivisionError) as error:
+            raise UsageError(f"{self.text!r} does not give a whole number") from error
+
+
+def _names(tree: ast.expr) -> frozenset[str]:
+    """Every name below `tree`; ValueError where something stands that means nothing here."""
+    nodes = list(ast.walk(tree))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Name(id=name), keywords=[], args=[_, *_]) if name in _FUNCTIONS:
+                continue
+            case ast.Constant() if type(node.value) in (int, str):
+                continue
+            case ast.Call() | ast.Constant():
+                raise ValueError(ast.dump(node))
+        if not isinstance(node, _NODES):
+            raise ValueError(type(node).__name__)
+    return frozenset(n.id for n in nodes if isinstance(n, ast.Name) and n not in called)
+
+
+def _value(node: ast.expr, values: Mapping[str, Value]) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return values[node.id]
+        case ast.BoolOp():
+            test = all if isinstance(node.op, ast.And) else any
+            return test(_truth(child, values) for child in node.values)
+        case ast.UnaryOp(op=ast.Not()):
+            return not _truth(node.operand, values)
+        case ast.List() | ast.Tuple():
+            return [_value(child, values) for child in node.elts]
+        case ast.Compare():
+            sides = [_value(child, values) for child in (node.left, *node.comparators)]
+            pairs = zip(node.ops, sides, sides[1:], strict=False)
+            return all(_COMPARISON[type(op)](one, two) for op, one, two in pairs)
+    return _number(node, values)
+
+
+def _number(node: ast.expr, values: Mapping[str, Value]) -> int:
+    match node:
+        case ast.UnaryOp():
+            return -_whole(node.operand, values)
+        case ast.BinOp():
+            return _ARITHMETIC[type(node.op)](_whole(node.left, values), _whole(node.right, values))
+        case ast.Call(func=ast.Name(id=name)):
+            return _FUNCTIONS[name](*(_whole(child, values) for child in node.args))
+    raise AssertionError(f"{node} was let in by _names")
+
+
+def _truth(node: ast.expr, values: Mapping[str, Value]) -> bool:
+    """One side of `and`, `or` or `not`; arithmetic on a word makes only that side false."""
+    try:
+        return bool(_value(node, values))
+    except _WordInArithmetic:
+        return False
+
+
+def _whole(node: ast.expr, values: Mapping[str, Value]) -> int:
+    value = _value(node, values)
+    if not isinstance(value, int):
+        raise _WordInArithmetic
+    return int(value)

@@ -20,8 +20,7 @@ from hztune.errors import UsageError, did_you_mean
 from hztune.machine import Machine
 from hztune.params import Param, Value, judge
 from hztune.schema import Schema, Text, judged
-from hztune.space.core import Dimension, Preset, Rule, Space
-from hztune.space.expression import Expression
+from hztune.space.core import Dimension, Expression, Preset, Rule, Space
 
 SCHEMA = 1
 _MAX_BYTES = 256 * 1024

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from hztune.blocks import Outcome, Turn
+from hztune.blocks import CPU_TIME, Outcome, Pair, Turn
 from hztune.rests import MemoryKind
 
 
@@ -96,6 +97,26 @@ def load_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
     if not (reference.ok and candidate.ok) or one is None or other is None:
         return None
     return PairRatio(math.log(other.speed / one.speed), math.nan, 1)
+
+
+def logs_of(
+    what: Literal["speed", "load", "cpu"] | MemoryKind, pairs: Iterable[Pair]
+) -> list[float]:
+    """The log ratios of those pairs in which it is known, second to first, in their order."""
+    found: Iterable[float | None]
+    if what == "speed" or what == "load":
+        compare = pair_ratio if what == "speed" else load_ratio
+        found = (each.log_ratio if (each := compare(*pair)) else None for pair in pairs)
+    elif what == "cpu":
+        found = (_log_cpu_ratio(*pair) for pair in pairs)
+    else:
+        found = (log_memory_ratio(*pair, what) for pair in pairs)
+    return [each for each in found if each is not None]
+
+
+def _log_cpu_ratio(reference: Outcome, candidate: Outcome) -> float | None:
+    before, after = (each.counted.get(CPU_TIME, 0) for each in (reference, candidate))
+    return math.log(after / before) if reference.ok and candidate.ok and before and after else None
 
 
 def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:

@@ -53,7 +53,7 @@ _END_BYTES = len(_ended(b""))
 
 
 def packed(row: Row) -> bytes:
-    return _ended(msgspec.json.encode(row, enc_hook=dict)[:-1])
+    return _ended(msgspec.json.encode(row)[:-1])
 
 
 def _is_whole(line: bytes) -> bool:

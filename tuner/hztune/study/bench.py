@@ -311,6 +311,6 @@ class Workbench:
         if len(last) == _MOST_VOID and not any(block.control.ok for block in last):
             control = last[-1].control
             raise HztuneError(
-                f"the control failed {_MOST_VOID} times in a row ({control.status}: "
-                f"{control.detail}); mend that first: nothing can be compared with it"
+                f"the control failed {_MOST_VOID} times in a row ({control.words}); mend that "
+                "first: nothing can be compared with it"
             )

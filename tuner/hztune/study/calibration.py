@@ -203,7 +203,7 @@ def _refuse_failing(bench: Workbench) -> None:
     last, name = bad[-1], outcomes[0].arm.allocator
     told = "the unchanged program" if name == UNCHANGED_PROGRAM else f"{name} with its defaults"
     often = "does not run" if len(bad) == len(outcomes) else "does not always run"
-    how = f"{len(bad)} of {len(outcomes)} measurements failed ({last.status}: {last.detail})"
+    how = f"{len(bad)} of {len(outcomes)} measurements failed ({last.words})"
     if bench.is_whole and last.status in MAY_BE_CHANCE:
         how += (
             "; a run counts only if its exit status is 0 and it prints what hztune reads: start "

@@ -20,16 +20,17 @@ from hztune.rests import MemoryKind
 from hztune.stats.intervals import (
     LEAST_PLANNED,
     NORMAL_95,
+    REPORTED_ERROR,
     Interval,
     fixed_interval,
     planned_interval,
 )
 from hztune.stats.noise import Estimate, Noise, estimate_noise, pool, pool_plain
-from hztune.stats.question import REPORTED_ERROR
 from hztune.stats.ratios import (
     PairRatio,
     load_ratio,
     log_memory_ratio,
+    logs_of,
     pair_ratio,
     part_ratios,
     saving_ratio,
@@ -258,12 +259,12 @@ class Ledger:
         """
         return self._fresh.get((first or arm, arm)) or ArmRecord(arm)
 
-    def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
+    def fresh_logs(self, one: Arm, other: Arm, first: Arm) -> list[float]:
         """What each fresh block of the chain from `first` says of `other` against `one`."""
         blocks = [block for block in self.proof_blocks([first]) if block.control.ok]
         by_arm = ({outcome.arm: outcome for outcome in block.outcomes} for block in blocks)
         both = [(each[one], each[other]) for each in by_arm if one in each and other in each]
-        return [pair for each in both if (pair := pair_ratio(*each)) is not None]
+        return logs_of("speed", both)
 
     def is_own(self, measured: Block | PairRatio) -> bool:
         """Whether the machine that confirms has measured it."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from hztune.arguments import memory_amount, percentage
 from hztune.blocks import Outcome
 from hztune.rests import MEMORIES, MemoryKind
-from hztune.stats.intervals import Spread
-from hztune.stats.question import REPORTED_ERROR, Looks, Question
+from hztune.stats.intervals import REPORTED_ERROR, Looks, Question, Spread
 from hztune.stats.ratios import PairRatio
 
 OF_LOAD = "max_load_loss"  # how a profile names the limit of what the load may lose

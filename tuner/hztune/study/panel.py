@@ -23,7 +23,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.blocks import Arm, Block, Outcome, Pair, Role
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
 from hztune.measure import Around, WorkloadSink
@@ -35,10 +35,9 @@ from hztune.stats.intervals import (
     normal_tail,
     t_quantile,
 )
-from hztune.stats.ratios import log_memory_ratio, pair_ratio
+from hztune.stats.ratios import logs_of
 from hztune.store import Sink
 from hztune.study.bench import Wanted, Workbench
-from hztune.study.counters import Pair
 from hztune.study.proof import Step
 from hztune.workload import WorkloadSpec
 
@@ -147,7 +146,7 @@ def seen_in(
     """
     void = [block.control for block in blocks if not block.control.ok]
     pairs = _pairs_of(blocks, arm)
-    failed = [_how(outcome) for _, outcome in pairs if not outcome.ok]
+    failed = [outcome.words for _, outcome in pairs if not outcome.ok]
     if len(failed) > len(void):
         harm = Caution("failure", phrase, workload)
         return Seen(workload, phrase, "harmed", failure=failed[0], harms=(harm,))
@@ -155,7 +154,7 @@ def seen_in(
     if not pairs:
         missing = "no time was left for it"
         if void:
-            missing = f"the default failed on it ({_how(void[-1])})"
+            missing = f"the default failed on it ({void[-1].words})"
         return Seen(workload, phrase, "open", missing=missing)
     for count in (*(look for look in LOOKS if look <= len(pairs)), len(pairs)):
         shown = {what: panel_interval(_worse_in(what, pairs[:count])) for what in MARGINS}
@@ -184,17 +183,11 @@ def _pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     ]
 
 
-def _how(failed: Outcome) -> str:
-    return f"{failed.status}: {failed.detail}" if failed.detail else failed.status
-
-
 def _worse_in(what: What, pairs: Sequence[Pair]) -> list[float]:
     """How much worse the second of each two outcomes is, log units, where that is known."""
     if what == "memory":
-        grown = (log_memory_ratio(*pair) for pair in pairs)
-        return [value for value in grown if value is not None]
-    rates = (pair_ratio(*pair) for pair in pairs)
-    return [-rate.log_ratio for rate in rates if rate is not None]
+        return logs_of("rss", pairs)
+    return [-each for each in logs_of("speed", pairs)]
 
 
 def _state(what: What, shown: Interval | None, pairs: Sequence[Pair]) -> State:

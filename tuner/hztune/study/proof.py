@@ -27,19 +27,17 @@ from typing import Literal
 from hztune.blocks import Arm, ProofPlan
 from hztune.params import Value
 from hztune.stats.intervals import (
-    Interval,
-    fixed_interval,
-    planned_looks,
-)
-from hztune.stats.question import (
     FUTILE_FROM,
     REPORTED_ERROR,
     Answer,
+    Interval,
     Looks,
     Question,
     all_of,
+    fixed_interval,
     futile_counts,
     is_precise,
+    planned_looks,
 )
 from hztune.study.bench import Wanted, Workbench
 from hztune.study.calibration import FRONT_SHARE, PAIRS, PROOF_SHARE, PROVED_BY
@@ -321,8 +319,8 @@ class _Attempt:
         arm, first = self.chain[index], self.chain[0]
         asked = self._against_control(arm, is_last=is_last)
         if index:
-            pairs = self.ledger.fresh_pairs(self.chain[index - 1], arm, first)
-            return [replace(asked, values=[pair.log_ratio for pair in pairs])]
+            added = self.ledger.fresh_logs(self.chain[index - 1], arm, first)
+            return [replace(asked, values=added)]
         gain = replace(asked, error=self.alpha, least=self.plan.floor)
         if not self.is_member:
             return [gain]

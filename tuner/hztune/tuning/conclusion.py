@@ -10,7 +10,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from hztune import profile, version
-from hztune.blocks import Arm, Outcome
+from hztune.blocks import Arm, Pair
 from hztune.machine import Machine
 from hztune.measure.program import CALLED, Program
 from hztune.profile import (
@@ -28,14 +28,12 @@ from hztune.profile import (
 )
 from hztune.rests import MEMORIES, MemoryKind, RestPlan
 from hztune.result import Account, Decision, Result
-from hztune.result.kept import kept_memory
-from hztune.schema import as_text, as_word
-from hztune.stats.intervals import fixed_interval
+from hztune.result.kept import counter_changes, fresh_outcomes, kept_memory
+from hztune.schema import TIME_FORMAT, as_text, as_word
+from hztune.stats.intervals import REPORTED_ERROR, fixed_interval
 from hztune.stats.noise import follow_on
-from hztune.stats.question import REPORTED_ERROR
-from hztune.stats.ratios import log_memory_ratio
+from hztune.stats.ratios import logs_of
 from hztune.study.calibration import Calibration
-from hztune.study.counters import counter_changes, fresh_outcomes
 from hztune.study.ledger import Ledger
 from hztune.tuning.request import Task, TuneRequest
 from hztune.tuning.story import Story, Winner
@@ -95,7 +93,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
             "numpy": version_of("numpy"),
             "python": platform.python_version(),
         },
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        created=time.strftime(TIME_FORMAT, time.gmtime()),
         shares=_shares(request, decision),
         cautions=tuple(_cautions(task, decision)),
         found_on=found_on,
@@ -113,14 +111,13 @@ def _claim(metric: str, decision: Decision, weighed: MemoryKind) -> Claim:
     return Claim(metric, *seen.ratio, seen.pairs, decision.verdict, taken)
 
 
-def _memory(pairs: Sequence[tuple[Outcome, Outcome]]) -> Iterator[MemoryClaim]:
+def _memory(pairs: Sequence[Pair]) -> Iterator[MemoryClaim]:
     for kind in MEMORIES:
-        ratios = (log_memory_ratio(*pair, kind) for pair in pairs)
-        if len(logs := [ratio for ratio in ratios if ratio is not None]) >= _LEAST_PAIRS:
+        if len(logs := logs_of(kind, pairs)) >= _LEAST_PAIRS:
             yield MemoryClaim(*fixed_interval(logs, REPORTED_ERROR).ratio, kind)
 
 
-def _suggested_limit(pairs: Sequence[tuple[Outcome, Outcome]]) -> int:
+def _suggested_limit(pairs: Sequence[Pair]) -> int:
     """A memory limit with room above the largest peak of the configuration, KiB in whole MiB."""
     parts = [part for _, tuned in pairs for part in tuned.parts or (tuned,)]
     return 1024 * math.ceil(LIMIT_ROOM * max((p.rss_peak_kb for p in parts), default=0) / 1024)

@@ -27,8 +27,15 @@ from hztune.measure.program import Program
 from hztune.profile import Profile
 from hztune.progress import Reporter
 from hztune.rests import MemoryKind
-from hztune.stats.intervals import LEAST_PLANNED, MOST_TIMES, Interval, fixed_interval
-from hztune.stats.question import REPORTED_ERROR, Looks, Question
+from hztune.stats.intervals import (
+    LEAST_PLANNED,
+    MOST_TIMES,
+    REPORTED_ERROR,
+    Interval,
+    Looks,
+    Question,
+    fixed_interval,
+)
 from hztune.study.bench import Budget, Wanted, Workbench, system_clock
 from hztune.study.calibration import HEADROOM, PAIRS
 from hztune.study.ledger import ArmRecord, Ledger
@@ -310,9 +317,7 @@ def _judged(
     promise: Promise, record: ArmRecord, looks: Looks, interval: Interval | None
 ) -> tuple[VerifyAnswer, str]:
     if record.failures:
-        failed = record.failures[0]
-        told = f"({failed.status}: {failed.detail})"
-        return "does not hold", f"the configuration does not run here {told}"
+        return "does not hold", f"the configuration does not run here ({record.failures[0].words})"
     if interval is None:
         return "cannot tell", f"too few pairs ({len(record.pairs)})"
     for question, words in _refuting(promise, record, interval, looks):
