@@ -54,7 +54,7 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
         "noise": name,
         "seed": seed,
         "verdict": decision.verdict,
-        "trials": bench.ledger.configurations,
+        "trials": len(bench.ledger.searched),
         "least_gain": round(math.expm1(whole.calibration.detectable), 4),
         "proofs": [[round(math.exp(x), 4) for x in (p.low, p.estimate, p.high)] for p in proofs],
     }

@@ -240,7 +240,7 @@ class Forward:
         for dimension in self._space.dimensions:
             if dimension.when is None or dimension.when.holds(full):
                 for index in range(len(dimension.values)):
-                    value = dimension.value(index, full)
+                    value = dimension.values[index]
                     config = self._space.reduced({**self._base, dimension.name: value})
                     if config != self._base and self._space.objection(config) is None:
                         found.append(config)

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from hztune import api, report
+from hztune import report
 from hztune.rests import Rested
+from hztune.store.log import recording
 
 HERE = Path(__file__).parent
 WIDTH, MOST_PROCESSES = 792.0, 5
@@ -25,7 +26,7 @@ SIDES = ("default", "tuned")
 
 def keep(study: Path, tuned: str, path: Path) -> None:
     """Writes the first processes of the control, which every study begins with, and of `tuned`."""
-    rows = (json.loads(line) for line in api.samples(study))
+    rows = (json.loads(line) for line in recording(study).lines)
     seen = [(_words(row), row["rested"]) for row in rows if row.get("rested")]
     names = (seen[0][0], tuned)
     kept = {

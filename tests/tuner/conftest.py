@@ -221,8 +221,6 @@ schema = 1
 allocator = "hz"
 [parameters.cap]
 [parameters.batch]
-share_of = "cap"
-low = 4
 [parameters.shards]
 [parameters.ring]
 when = "shards > 1"

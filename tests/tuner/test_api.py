@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import csv
 import dataclasses
 import inspect
 import itertools
-import json
 import os
 import pydoc
 import subprocess
@@ -21,7 +19,6 @@ from lab.replay import Truth
 
 import hztune
 from hztune import api, files
-from hztune.cli import status_of
 from hztune.measure.program import called
 from hztune.measure.whole import CallExecutor
 from hztune.tuning.request import TuneRequest
@@ -91,7 +88,6 @@ def test_a_study_from_python_ends_in_a_result_with_its_views(studied, listener):
     assert api.summary(studied)["verdict"] == "improved"
     assert any(line.startswith("verdict: improved") for line in api.summary_lines(studied))
     assert "depot_lock" in api.report(folder).read_text()
-    assert "block" in {json.loads(line)["kind"] for line in api.samples(folder)}
 
 
 def test_a_program_may_be_called_as_it_likes(study, tmp_path):
@@ -100,21 +96,6 @@ def test_a_program_may_be_called_as_it_likes(study, tmp_path):
     found = study(program=api.program((str(program),)), allocator="hz")
     assert found.profile.workload.name == "my-pr-g-s-"
     assert api.load_profile(found.folder / "profile.json") == found.profile
-
-
-def test_samples_are_columns_for_numpy_and_a_table(studied):
-    turns = api.sample_columns(studied.folder)
-    speeds = np.array(turns["ops"]) / np.array(turns["counted_ns"])
-    is_spin = np.array(turns["params.depot_lock"]) == "spin"
-    assert speeds.shape == is_spin.shape and len({len(each) for each in turns.values()}) == 1
-    assert speeds[is_spin].mean() > 1.1 * speeds[~is_spin].mean()
-    outcomes = api.sample_columns(studied.folder, "outcome")
-    assert set(outcomes["status"]) == {"ok"} and min(outcomes["rss_peak_kb"]) > 0
-    table = studied.folder / "turns.csv"
-    assert status_of(["export", str(studied.folder), "--format", "csv", "-o", str(table)]) == 0
-    head, *rows = csv.reader(table.read_text().splitlines())
-    assert head == list(turns)
-    assert [float(row[head.index("ops")]) for row in rows] == turns["ops"]
 
 
 def test_a_study_in_a_thread_is_like_any_other(study):

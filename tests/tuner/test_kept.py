@@ -144,7 +144,8 @@ def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs():
     ledger.add(block)
     (record,) = ledger.searched.values()
     assert record.memory == [pytest.approx(math.log(0.5))]
-    assert (record.rss_ratio, record.kept_ratio) == (pytest.approx(2.0), pytest.approx(0.5))
+    ratios = record.ratio_of("rss"), record.ratio_of("kept")
+    assert ratios == (pytest.approx(2.0), pytest.approx(0.5))
     ledger = Ledger(max_loss=LossLimit.of("5%", of_load=True))
     (pair,) = ledger.speeds(outcome(1e5, speed=1000.0), outcome(5e4, speed=900.0))
     assert pair.log_ratio == pytest.approx(math.log(0.9))

@@ -57,10 +57,7 @@ def test_a_range_is_listed_as_its_scale_steps_special_values_first(text, listed,
     assert {0, 7, 1000} <= {*few} and len(few) <= 36
 
 
-def test_a_share_follows_the_whole_and_a_condition_decides_what_is_searched(toy_space):
-    point = toy_space.encode({"cap": 1024})
-    shares = [toy_space.full(toy_space.at({**point, "batch": i}))["batch"] for i in range(9)]
-    assert shares == [256, 256, 256, 128, 64, 32, 16, 8, 4]
+def test_a_condition_decides_what_is_searched(toy_space):
     configs = [{"shards": 1}, {}, {"shards": 4}]
     assert ["ring" in toy_space.encode(config) for config in configs] == [False, False, True]
 
@@ -174,8 +171,7 @@ BAD = {  # by what is said, the text
     'cap is "9"': CAP + "keeping = [9]",
     "one of: mutex spin lockfree": '[parameters.lock]\nvalues = ["rw"]',
     "legal is a list of different values": CAP + "values = []",
-    "share_of is 'lock'": CAP + 'share_of = "lock"',
-    "there is no 'x'": CAP + 'share_of = "x"',
+    "there is no 'x'": CAP + 'when = "x > 1"',
     "did you mean shards": CAP + 'when = "shard > 1"',
     "is no expression": CAP + "when = \"__import__('os')\"",
     "need each other in a circle": (

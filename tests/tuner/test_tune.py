@@ -108,7 +108,7 @@ def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
         bench = bench_of(flat, QUIET, budget_s=250.0)
         Search(bench, toy_space, seed=1).run(0.9)
         is_early = any("s early: " in line for line in heard(bench).lines)
-        ends.append((bench.ledger.configurations, is_early))
+        ends.append((len(bench.ledger.searched), is_early))
     (settled, is_early), (promising, is_late) = ends
     assert 7 <= settled < 7 + SLOTS < promising
     assert is_early and not is_late
@@ -119,7 +119,7 @@ def test_a_study_of_few_configurations_measures_all_and_says_so(toy_space):
     small = replace(toy_space, dimensions=two, presets=(), rules=())
     bench = bench_of(spin_wins(), QUIET, budget_s=1200.0)
     decision = decided(bench, small)
-    assert bench.ledger.configurations == 3 * 2 - 1
+    assert len(bench.ledger.searched) == 3 * 2 - 1
     assert (decision.verdict, decision.arm) == ("improved", SPIN)
     lines = heard(bench).lines
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in lines)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         paths,
         plan,
         request,
-        sample_columns,
-        samples,
         spaces,
         tune,
     )
@@ -88,7 +86,7 @@ __all__ = [
     "history", "judge_canary", "load_profile", "machine", "metrics_server", "metrics_text",
     "named_programs", "optuna_storage", "parameters", "paths", "plan", "policies", "policy",
     "policy_of_front", "process_statistics", "process_text", "profile_json", "profile_lines",
-    "profiles_in", "program", "recorder_command", "report", "request", "sample_columns", "samples",
+    "profiles_in", "program", "recorder_command", "report", "request",
     "spaces", "suggest", "suggestion_json", "suggestion_text", "summary", "summary_lines",
     "surroundings", "trace_info", "trace_text", "trim_process", "tune", "verify", "workloads",
     "write_comparison",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hztune import artifacts, doctor, profile
 from hztune.arguments import seconds_of
@@ -114,42 +114,6 @@ def plan(asked: TuneRequest) -> list[str]:
     from hztune.tuning.session import plan
 
     return plan(task)
-
-
-def samples(folder: str | Path) -> Iterator[bytes]:
-    """Yields every measurement of a study as a line of JSON, also while it runs.
-
-    UsageError: there is no study in `folder`. HztuneError: what is stored is damaged.
-    """
-    from hztune.store.log import recording
-
-    yield from recording(Path(folder)).lines
-
-
-def sample_columns(
-    folder: str | Path, kind: Literal["turn", "outcome", "block"] = "turn"
-) -> dict[str, list[Any]]:
-    """The measurements of a study as columns of equal length, also while it runs.
-
-        pandas.DataFrame(api.sample_columns(folder))
-        numpy.array(api.sample_columns(folder)["ops"])
-
-    What is named within a sample has a column of its own, "params.thp"; where a sample has no such
-    value, it is None.
-
-    Args:
-        folder: The results directory.
-        kind: "turn": what was measured of one process at one time; "outcome": of one process, with
-            its memory and counters; "block": which processes were measured together.
-
-    Raises:
-        UsageError: There is no study in `folder`.
-        HztuneError: What is stored is damaged.
-    """
-    from hztune.store.log import recording
-    from hztune.store.rows import columns
-
-    return columns(recording(Path(folder)).lines, kind)
 
 
 # ---- profiles ------------------------------------------------------------------------------------

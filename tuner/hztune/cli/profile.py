@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import shutil
@@ -23,8 +21,7 @@ from hztune.errors import UsageError
 if TYPE_CHECKING:
     from hztune.profile import Profile
 
-_OF_RESULTS = ("samples", "csv", "policy")  # forms of a directory, not of a profile
-
+_POLICY = "policy"  # a form of a directory, not of a profile
 _DASHBOARD = "optuna-dashboard"
 _PROFILE = argument("profile_path", "PROFILE")
 
@@ -51,33 +48,22 @@ def show_command(profile_path: Path, as_json: bool) -> None:
     _PROFILE,
     option("--format FORMAT", "The form to write; `hztune list formats` explains them.",
            "form", required=True,
-           shell_complete=offer(lambda: [*(each.name for each in api.formats()), *_OF_RESULTS])),
+           shell_complete=offer(lambda: [*(each.name for each in api.formats()), _POLICY])),
     option("--output -o FILE", "Where to.  [default: stdout]", default="-", type=FILES),
 ])  # fmt: skip
 def export_command(profile_path: Path, form: str, output: str) -> None:
     """Convert a profile for a shell, a container or a compiler.
 
-    With --format samples and a results directory as PROFILE, prints every measurement of its study
-    as lines of JSON, also of a running or killed study; with --format csv, its turns as a table.
     With --format policy and a front's directory, the members as arms for `hztune govern`.
     """
     executable = False
-    if form == "samples":
-        text = b"".join(api.samples(profile_path)).decode(errors="replace")
-    elif form == "policy":
-        text = api.policy_of_front(profile_path)
-    elif form == "csv":
-        columns, table = api.sample_columns(profile_path), io.StringIO()
-        rows = csv.writer(table, lineterminator="\n")
-        rows.writerow(columns)
-        rows.writerows(zip(*columns.values(), strict=True))
-        text = table.getvalue()
+    if form == _POLICY:
+        policy = api.policy_of_front(profile_path)  # of names that may be another's
+        text = "".join(f"{printable(line)}\n" for line in policy.splitlines())
     else:
         executable, tuned = api.find_format(form).executable, api.load_profile(profile_path)
         text = api.export(tuned, form)
         _warn(tuned)
-    if form in _OF_RESULTS:  # which may be another's
-        text = "".join(f"{printable(line)}\n" for line in text.splitlines())
     if output == "-":
         click.echo(text, nl=False)
     else:

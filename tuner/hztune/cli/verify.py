@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from hztune.cli.options import (
     flag,
     option,
     pid_option,
+    print_answer,
     print_lines,
     programs_of,
     refuse_without_program,
@@ -134,17 +134,15 @@ def verify_command(
         finding = api.verify(
             tuned, program=targets, budget=budget_s, seed=seed, reporter=display, traces=traces
         )
-    if as_json:
-        click.echo(json.dumps({
-            "answer": finding.answer,
-            "why": finding.why,
-            "here": finding.measured,
-            "claimed": {name: getattr(tuned.claim, name) for name in _NOT_MEASURED},
-            "rss_ratio": finding.rss_ratio,
-            "kept_ratio": finding.kept_ratio,
-        }, indent=2))  # fmt: skip
-    else:
-        print_lines(_for_people(tuned, finding))
+    held: dict[str, object] = {
+        "answer": finding.answer,
+        "why": finding.why,
+        "here": finding.measured,
+        "claimed": {name: getattr(tuned.claim, name) for name in _NOT_MEASURED},
+        "rss_ratio": finding.rss_ratio,
+        "kept_ratio": finding.kept_ratio,
+    }
+    print_answer(as_json, held, _for_people(tuned, finding))
     return _STATUS.get(finding.answer, 0)
 
 
@@ -152,20 +150,17 @@ def _look(tuned: Profile, pid: int, targets: Sequence[Program], as_json: bool) -
     if targets:
         raise UsageError("--pid and a program after -- exclude each other; give one of them")
     report = api.examine(tuned, pid)
-    if as_json:
-        rows = [{**asdict(row), "evidence": row.evidence} for row in report.rows]
-        held = {**asdict(report), "in_effect": report.in_effect, "rows": rows}
-        click.echo(json.dumps(held, indent=2))
-    else:
-        width = max((len(row.name) for row in report.rows), default=0)
-        found = [(row, "-" if row.found is None else row.found) for row in report.rows]
-        print_lines([
-            f"process {report.pid} ({report.program}): malloc comes from {report.provider}",
-            *(f"  {row.name:{width}}  {value}  ({row.evidence})" for row, value in found),
-            *(f"note: {remark}" for remark in report.remarks),
-            *(f"not in effect: {fault}" for fault in report.faults),
-            f"the profile is {'' if report.in_effect else 'not '}in effect",
-        ])  # fmt: skip
+    rows = [{**asdict(row), "evidence": row.evidence} for row in report.rows]
+    held = {**asdict(report), "in_effect": report.in_effect, "rows": rows}
+    width = max((len(row.name) for row in report.rows), default=0)
+    found = [(row, "-" if row.found is None else row.found) for row in report.rows]
+    print_answer(as_json, held, [
+        f"process {report.pid} ({report.program}): malloc comes from {report.provider}",
+        *(f"  {row.name:{width}}  {value}  ({row.evidence})" for row, value in found),
+        *(f"note: {remark}" for remark in report.remarks),
+        *(f"not in effect: {fault}" for fault in report.faults),
+        f"the profile is {'' if report.in_effect else 'not '}in effect",
+    ])  # fmt: skip
     return 0 if report.in_effect else 1
 
 
@@ -227,22 +222,20 @@ def _verify_folder(
             spare_s = max(0.0, spare_s + budget_s - (time.monotonic() - began_s))
         if not as_json:
             print_lines(answer.lines())
-    if as_json:
-        records = [
-            {
-                "profile": str(each.path),
-                "answer": each.answer,
-                "why": each.why,
-                "differs": list(each.differs),
-                "here": each.finding.measured if each.finding is not None else _NOT_MEASURED,
-            }
-            for each in found
-        ]
-        click.echo(json.dumps(records, indent=2))
-    else:
-        counts = Counter(answer.answer for answer in found)
-        told = ", ".join(f"{count} {answer}" for answer, count in counts.items())
-        click.echo(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {told}")
+    records = [
+        {
+            "profile": str(each.path),
+            "answer": each.answer,
+            "why": each.why,
+            "differs": list(each.differs),
+            "here": each.finding.measured if each.finding is not None else _NOT_MEASURED,
+        }
+        for each in found
+    ]
+    counts = Counter(answer.answer for answer in found)
+    told = ", ".join(f"{count} {answer}" for answer, count in counts.items())
+    count = f"{len(found)} profile{'' if len(found) == 1 else 's'}"
+    print_answer(as_json, records, [f"{count}: {told}"])
     return max((_STATUS.get(answer.answer, 0) for answer in found), default=0)
 
 

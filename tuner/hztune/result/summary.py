@@ -15,7 +15,7 @@ from hztune.profile import Profile, ratio_text
 from hztune.rests import MEMORIES
 from hztune.result import Result, front_file
 from hztune.result.kept import FAULTS, slope_words
-from hztune.stats.intervals import Interval
+from hztune.stats.intervals import ratio_json
 from hztune.study.proof import Proof
 from hztune.templates import templates_in
 from hztune.workload import METRICS
@@ -57,7 +57,7 @@ def summary_json(result: Result) -> dict[str, Any]:
             {
                 "params": one.changes,
                 "reason": "limit" if one.answer == "kept" else "gain",
-                **_ratio_json(one.interval),
+                **ratio_json(one.interval),
             }
             for one in result.account.added
         ],
@@ -119,19 +119,13 @@ def _attempt_json(one: Proof, kept: Collection[Arm]) -> dict[str, Any]:
             "params": step.changes,
             "answer": step.answer,
             "is_kept": step.arm in kept,
-            "adds": _ratio_json(step.interval),
-            "total": _ratio_json(step.total),
+            "adds": ratio_json(step.interval),
+            "total": ratio_json(step.total),
         }
         for step in one.steps
     ]
-    shown = {"answer": one.answer, **_ratio_json(one.interval), "steps": steps}
+    shown = {"answer": one.answer, **ratio_json(one.interval), "steps": steps}
     return {"allocator": one.arm.allocator, "params": one.arm.config, **shown}
-
-
-def _ratio_json(shown: Interval | None) -> dict[str, Any]:
-    """A ratio with its ends, null where too few pairs show it."""
-    ends = shown.ratio if shown else (None, None, None)
-    return {**dict(zip(_SHOWN, ends, strict=True)), "pairs": shown.pairs if shown else 0}
 
 
 def _member(number: int, made: Profile) -> dict[str, Any]:

@@ -35,10 +35,7 @@ _RANDOM_TRIES = 200
 @dataclass(frozen=True, slots=True)
 class Dimension:
     param: Param
-    values: tuple[Value, ...]  # in order, `auto` and 0 for "off" first; of a share its divisors
-    low: int = 0  # least value of a share
-    high: int = 0  # greatest value of a share
-    share_of: str = ""  # the parameter that it is a share of, or ""
+    values: tuple[Value, ...]  # in order, `auto` and 0 for "off" first
     when: Expression | None = None  # where it is searched; elsewhere it stays at its default
 
     @property
@@ -53,24 +50,15 @@ class Dimension:
     def is_active(self, full: Mapping[str, Value]) -> bool:
         return self.when is None or self.when.holds(full)
 
-    def value(self, index: int, full: Mapping[str, Value]) -> Value:
-        choice = self.values[index]
-        if not self.share_of:
-            return choice
-        whole = full[self.share_of]
-        if not isinstance(whole, int):
-            return self.param.default
-        return max(self.low, min(self.high, whole // int(choice)))
-
-    def nearest(self, value: Value, full: Mapping[str, Value]) -> int:
+    def nearest(self, value: Value) -> int:
         """The index of `value`, or of the number nearest to it; 0 when no number is."""
-        listed = [self.value(index, full) for index in range(len(self.values))]
-        if value in listed:
-            return listed.index(value)
+        if value in self.values:
+            return self.values.index(value)
         if not isinstance(value, int):
             return 0
-        gaps = [abs(other - value) if isinstance(other, int) else float("inf") for other in listed]
-        return gaps.index(min(gaps))
+        listed = enumerate(self.values)
+        gaps = [(abs(each - value), place) for place, each in listed if isinstance(each, int)]
+        return min(gaps)[1] if gaps else 0
 
 
 class Rule(NamedTuple):
@@ -160,7 +148,7 @@ class Space(_Parts):
         full = self.full({})
         for dimension in self.dimensions:
             if dimension.is_active(full):
-                full[dimension.name] = dimension.value(choose(dimension), full)
+                full[dimension.name] = dimension.values[choose(dimension)]
         return self.reduced(full)
 
     def at(self, indices: Mapping[str, int]) -> ConfigDict:
@@ -172,14 +160,13 @@ class Space(_Parts):
         if known not in self._indices:
             full = self.full(config)
             self._indices[known] = {
-                d.name: d.nearest(full[d.name], full) for d in self.dimensions if d.is_active(full)
+                d.name: d.nearest(full[d.name]) for d in self.dimensions if d.is_active(full)
             }
         return self._indices[known].copy()
 
     def indices(self, config: Mapping[str, Value]) -> Indices:
         """The same with all dimensions: one that is not active has its default's index."""
-        full = self.full({})
-        usual = {d.name: d.nearest(full[d.name], full) for d in self.dimensions}
+        usual = {d.name: d.nearest(d.param.default) for d in self.dimensions}
         return usual | self.encode(config)
 
     def objection(self, config: Mapping[str, Value]) -> str | None:
@@ -220,10 +207,7 @@ class Space(_Parts):
         """SHA-256 of everything that decides what can be proposed."""
         shape = [
             [self.allocator],
-            [
-                [d.name, d.values, d.low, d.high, d.share_of, d.when and d.when.text]
-                for d in self.dimensions
-            ],
+            [[d.name, d.values, d.when and d.when.text] for d in self.dimensions],
             [rule.rule.text for rule in self.rules],
             [[preset.name, sorted(preset.config.items())] for preset in self.presets],
             [[param.name, param.default] for param in self.params],

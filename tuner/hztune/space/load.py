@@ -36,7 +36,6 @@ class _Parameter(Schema, frozen=True):
     low: int | str | None = None
     high: int | str | None = None
     values: tuple[int | str, ...] | None = None
-    share_of: str = ""
     when: str | None = None
     if_present: bool = False
     if_rests: bool = False
@@ -191,15 +190,6 @@ class _Reader:
         param = self._param(name)
         low, high = self._range(param, table)
         when = None if table.when is None else _expression(table.when, self.params)
-        if table.share_of:
-            whole = self._param(table.share_of)
-            if param.kind != "int" or whole.kind != "int" or whole is param:
-                raise UsageError(
-                    f"share_of is {whole.name!r}; legal is another parameter that is a number"
-                )
-            most = self._range(whole, self.tables.get(whole.name, _Parameter()))[1]
-            divisors = _powers_of_two(1, max(1, most // max(1, low)))
-            return Dimension(param, tuple(divisors), low, high, share_of=whole.name, when=when)
         values = _grid(param, low, high) if table.values is None else _values(param, table.values)
         left_out = self.left_out.get(name, ())
         return Dimension(param, tuple(v for v in values if v not in left_out), when=when)
@@ -253,14 +243,12 @@ class _Reader:
 
 
 def _ordered_by_need(dimensions: list[Dimension]) -> tuple[Dimension, ...]:
-    """Puts each dimension after those that it needs: its condition names them, or it is a share."""
+    """Puts each dimension after those that its condition names."""
     ordered: list[Dimension] = []
     left = {each.name: each for each in dimensions}
     while left:
         ready = [
-            each
-            for each in left.values()
-            if not left.keys() & {each.share_of, *(each.when.names if each.when else ())}
+            each for each in left.values() if each.when is None or not left.keys() & each.when.names
         ]
         if not ready:
             raise UsageError(f"parameters {', '.join(sorted(left))} need each other in a circle")
@@ -303,14 +291,11 @@ def _grid(param: Param, low: int, high: int) -> tuple[Value, ...]:
         stride = max(1, -(-(high - low) // (_MAX_LINEAR_VALUES - 1)))
         steps |= {*range(low, high + 1, stride), high}
     else:
-        steps |= set(_powers_of_two(max(low, 1), high))
+        powers = (1 << exponent for exponent in range(high.bit_length()))
+        steps |= {power for power in powers if max(low, 1) <= power}
     if param.scale == "log":
         steps |= {max(low, 1), high}
     if isinstance(param.default, int) and low <= param.default <= high:
         steps.add(param.default)
     special: tuple[Value, ...] = ("auto",) if param.may_be_auto else ()
     return special + tuple(sorted(steps))
-
-
-def _powers_of_two(low: int, high: int) -> list[int]:
-    return [1 << exponent for exponent in range(high.bit_length()) if low <= 1 << exponent <= high]

@@ -177,6 +177,12 @@ class Interval:
         return self.low <= 0.0 <= self.high
 
 
+def ratio_json(shown: Interval | None) -> dict[str, float | int | None]:
+    """A ratio, the ends of its interval and its pairs, as a claim names them."""
+    ratio, low, high = shown.ratio if shown else (None, None, None)
+    return {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": shown.pairs if shown else 0}
+
+
 def planned_looks(planned: int) -> tuple[int, ...]:
     """The pair counts of the looks of a plan, `planned` the last; none below LEAST_PLANNED."""
     if planned < LEAST_PLANNED:

@@ -11,17 +11,15 @@ from __future__ import annotations
 import gc
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal, get_type_hints
 
-import msgspec
 from msgspec import Struct
 
 from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Turn, joined
-from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.stats.ratios import log_memory_ratio, pair_ratio
@@ -175,29 +173,6 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
                 yield head, Block(row.block, row.role, found, row.machine, workload, head.proof)
 
 
-def columns(lines: Iterable[bytes], kind: str) -> Columns:
-    """Samples of one kind as columns; what is named within them has its own: "params.thp"."""
-    rows = []
-    try:
-        told = [*map(msgspec.json.decode, lines)]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HztuneError(f"a sample is damaged: {error}") from None
-    for row in told:
-        if row.pop("kind") == kind:
-            del row["seq"], row["crc"]
-            inner = {name: row.pop(name) for name in [*row] if isinstance(row[name], dict)}
-            rows.append(
-                row | {f"{name}.{key}": one for name in inner for key, one in inner[name].items()}
-            )
-    return as_columns(rows)
-
-
-def as_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Rows as columns, each of one type; what a row has not is None there."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _of_one_type([row.get(name) for row in rows]) for name in names}
-
-
 def _of_one_type(values: list[Any]) -> list[Any]:
     """The values as texts where some are ("auto" and 4), as floats where some numbers are."""
     types = {type(each) for each in values if each is not None}
@@ -230,7 +205,7 @@ def block_columns(measured: Iterable[tuple[str, Block]], names: Sequence[str] = 
 
     `measured`: blocks, each with its workload. `names`: of the arms, where they have some.
     """
-    rows = []
+    rows = list[dict[str, Any]]()
     for workload, block in measured:
         for place, outcome in enumerate(block.outcomes):
             speed = pair_ratio(block.control, outcome)
@@ -252,4 +227,5 @@ def block_columns(measured: Iterable[tuple[str, Block]], names: Sequence[str] = 
                     **{f"params.{name}": value for name, value in outcome.arm.params},
                 }
             )
-    return as_columns(rows)
+    told = dict.fromkeys(name for row in rows for name in row)
+    return {name: _of_one_type([row.get(name) for row in rows]) for name in told}

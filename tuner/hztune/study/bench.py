@@ -167,11 +167,8 @@ class Workbench:
 
         StoppedByUser: the user asked to stop. HztuneError: the control keeps failing.
         """
-        if self.stop():
-            raise StoppedByUser("stopped by the user")
-        self.note(plan)
-        measuring = executor or self.executor
-        block = measuring.measure(arms, role=role, rounds=rounds, number=self._next_number())
+        number, measuring = self._begun(plan), executor or self.executor
+        block = measuring.measure(arms, role=role, rounds=rounds, number=number)
         return self._enter(block, plan)
 
     def unanswered(self, inquiries: Sequence[Asked], until_s: float) -> list[Asked]:
@@ -199,10 +196,7 @@ class Workbench:
 
     def search(self, arms: Sequence[Arm], rounds: int) -> None:
         """Measures a block of the search as `measure` does; on a cluster it is entered later."""
-        if self.stop():
-            raise StoppedByUser("stopped by the user")
-        self.note(None)
-        number = self._next_number()
+        number = self._begun(None)
         for block in self.executor.submit(arms, role="search", rounds=rounds, number=number):
             self._enter(block, None)
 
@@ -213,11 +207,11 @@ class Workbench:
             self._enter(block, None)
         return bool(found)
 
-    @property
-    def pending(self) -> Sequence[Arm]:
-        return self.executor.pending
-
-    def _next_number(self) -> int:
+    def _begun(self, plan: ProofPlan | None) -> int:
+        """The number of the next block, of that proof."""
+        if self.stop():
+            raise StoppedByUser("stopped by the user")
+        self.note(plan)
         self._number = max(self.ledger.next_number, self._number + 1)
         return self._number
 
@@ -301,7 +295,7 @@ class Workbench:
     ) -> None:
         failed = sum(bool(record.failures) for record in self.ledger.searched.values())
         left_s = self.budget.left() + self.budget.beside_s
-        status = StudyStatus(phase, self.ledger.configurations, failed, best, error, self.floor,
+        status = StudyStatus(phase, len(self.ledger.searched), failed, best, error, self.floor,
                              left_s, pairs, planned, subject)  # fmt: skip
         self.reporter.update(status)
 

@@ -88,14 +88,6 @@ class ArmRecord:
         return math.exp(sum(logs) / len(logs)) if logs else None
 
     @property
-    def rss_ratio(self) -> float | None:
-        return self.ratio_of("rss")
-
-    @property
-    def kept_ratio(self) -> float | None:
-        return self.ratio_of("kept")
-
-    @property
     def excess(self) -> float:
         """How far it is above the memory limit on average, in log units; -1 without a limit."""
         return sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
@@ -163,10 +155,6 @@ class Ledger:
     def next_number(self) -> int:
         kinds = (self.blocks, self.panel, self.on_program)
         return max((blocks[-1].number for blocks in kinds if blocks), default=-1) + 1
-
-    @property
-    def configurations(self) -> int:
-        return len(self.searched)
 
     @property
     def default_breaks_limit(self) -> bool:

@@ -299,8 +299,8 @@ class Search:
         return next((n for n in counts if allows(cost(1 + n, rounds), until)), 0)
 
     def _room(self) -> int:
-        known = len({*self.bench.ledger.searched, *(arm.key for arm in self.bench.pending)})
-        return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
+        known = {*self.bench.ledger.searched, *(arm.key for arm in self.bench.executor.pending)}
+        return SLOTS if self.max_trials is None else max(0, self.max_trials - len(known))
 
     def _batch(self, proposing: bool, slots: int = SLOTS) -> list[Arm]:
         room = self._room() if proposing else 0
@@ -316,8 +316,8 @@ class Search:
             new = self.proposers[name].suggest(
                 count,
                 fresh=max(0, fresh) if self._promises(name, count) else 0,
-                out=[*self._out(), *self.bench.pending, *arms],
-                pending=self.bench.pending,
+                out=[*self._out(), *self.bench.executor.pending, *arms],
+                pending=self.bench.executor.pending,
             )
             fresh -= sum(map(self._is_new, new))
             arms += new
@@ -328,7 +328,7 @@ class Search:
         return [*self._refused.values(), *broken]
 
     def _is_out(self, arm: Arm) -> bool:
-        return arm.key in {each.key for each in (*self._out(), *self.bench.pending)}
+        return arm.key in {each.key for each in (*self._out(), *self.bench.executor.pending)}
 
     def _is_new(self, arm: Arm) -> bool:
         return arm.key not in self.bench.ledger.searched

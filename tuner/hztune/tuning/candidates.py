@@ -197,7 +197,7 @@ def _space_of(installed: Installed, searched: str, target: TuneTarget) -> Space:
 def _with_default(dimension: Dimension, given: Mapping[str, Value]) -> Dimension:
     """A dimension that has what the program gives among its values, so that it can be left."""
     value = given.get(dimension.name)
-    if not isinstance(value, int) or value in dimension.values or dimension.share_of:
+    if not isinstance(value, int) or value in dimension.values:
         return dimension
     numbers = sorted({value, *(each for each in dimension.values if isinstance(each, int))})
     return replace(dimension, values=tuple(numbers))

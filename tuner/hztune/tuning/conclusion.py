@@ -84,7 +84,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
             sampler=as_word(f"optuna-{request.sampler}"),
             seed=request.seed,
             budget_s=request.budget_s,
-            trials=ledger.configurations,
+            trials=len(ledger.searched),
             space_sha256=task.space.fingerprint(),
         ),
         versions={
@@ -202,7 +202,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         disturbed=used.disturbed,
         waited_s=bench.budget.waited_s,
         changes=counter_changes(pairs),
-        rss_ratio=record.rss_ratio if record else None,
+        rss_ratio=record.ratio_of("rss") if record else None,
         as_they_come=seen,
         seen_within=within,
         follow_on=follow_on(record.log_ratios) if record else None,

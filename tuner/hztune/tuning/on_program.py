@@ -77,13 +77,14 @@ class LastProof:
         study.reporter.say(calibration.line())
         proof = prove(bench, control, (found.arm,), alpha=claim_error(0), until=_PROVED_BY)
         record, interval = ledger.fresh_by_arm.get(found.arm.key), proof.interval
-        rss_ratio, on_trace = record.rss_ratio if record else None, f"on its trace, {found.why}"
+        price = price_words({"rss": record.ratio_of("rss") if record else None})
+        on_trace = f"on its trace, {found.why}"
         seen = replace(found, calibration=calibration, each=(), on_program=ledger)
         told = f": {interval.text} on {interval.pairs} fresh pairs" if interval else ""
         if proof.succeeded and interval is not None:
             study.reporter.say(f"confirmed on {self.label} itself{told}")
             why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of {self.label} "
-            why += f"itself{price_words({'rss': rss_ratio})}; {on_trace}"
+            why += f"itself{price}; {on_trace}"
             return replace(seen, interval=interval, why=why)
         reason = f"{self.label} itself does not confirm it ({REASONS[proof.answer]}){told}"
         study.reporter.say(f"not confirmed: {reason}")

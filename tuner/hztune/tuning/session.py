@@ -159,9 +159,8 @@ def plan(task: Task) -> list[str]:
     ]
     for dimension in searched.dimensions:
         values = " ".join(str(value) for value in dimension.values)
-        share = f" as 1/n of {dimension.share_of}, n =" if dimension.share_of else ":"
         when = f" (when {dimension.when.text})" if dimension.when else ""
-        lines.append(f"  {dimension.name}{share} {values}{when}")
+        lines.append(f"  {dimension.name}: {values}{when}")
     return lines
 
 

@@ -35,6 +35,7 @@ from hztune.stats.intervals import (
     Looks,
     Question,
     fixed_interval,
+    ratio_json,
 )
 from hztune.study.bench import Budget, Wanted, Workbench, system_clock
 from hztune.study.calibration import HEADROOM, PAIRS
@@ -71,10 +72,7 @@ class Verification:
 
     @property
     def measured(self) -> dict[str, float | int | None]:
-        """The ratio, the ends of its interval, and the pairs, named as in a profile's claim."""
-        ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
-        pairs = self.interval.pairs if self.interval else 0
-        return {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": pairs}
+        return ratio_json(self.interval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +308,7 @@ def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verificat
     is_due = bool(looks.counts) and looks.counts[-1] == len(record.pairs)
     interval = _newest(promise.gain(record, looks.newest())) if is_due else None
     answer, why = _judged(promise, record, looks.newest(), interval)
-    return Verification(answer, why, interval, record.rss_ratio, record.kept_ratio)
+    return Verification(answer, why, interval, record.ratio_of("rss"), record.ratio_of("kept"))
 
 
 def _judged(
