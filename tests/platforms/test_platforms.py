@@ -59,7 +59,6 @@ AARCH64 = Platform(
     (("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu"),),
 )
 MUSL = Platform("x86-64 with musl", ("musl-gcc",), "musl-tools", {"CMAKE_C_COMPILER": "musl-gcc"})
-OLDEST = Platform("the first x86-64", ("qemu-x86_64",), "qemu-user", {}, "qemu-x86_64")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -153,13 +152,6 @@ def built(request: pytest.FixtureRequest) -> Built:
     """Each platform in turn."""
     made: Built = request.getfixturevalue(request.param)
     return made
-
-
-@pytest.fixture(scope="session")
-def oldest(core_tests: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The build that the other tests run on; the emulator's processor is given by its options."""
-    require_tools(OLDEST)
-    return Built(OLDEST, core_tests, tmp_path_factory.mktemp("platform"))
 
 
 # --- what holds on each ---------------------------------------------------------------------------
@@ -282,8 +274,6 @@ def test_hz_launch_proves_the_allocator(built: Built) -> None:
 # ---- the first x86-64 ----------------------------------------------------------------------------
 
 
-# The processors of 2003: the emulator ends a program at an instruction that they lack.
-FIRST = "qemu64,-pni,-cx16,-ssse3,-sse4.1,-sse4.2,-popcnt,-lahf_lm,-svm,-abm,-sse4a,-movbe,-xsave"
 PROGRAMS = ("libhz.so", "libhz-deepbind.so", "libhz-agent.so", "bench/hz-bench", "bench/hz-launch",
             "bench/hz-turns", "bench/hz-alternate")  # fmt: skip
 
@@ -334,21 +324,3 @@ def test_the_scan_finds_what_later_processors_added(tmp_path: Path) -> None:
     later = {word for word in used if LATER.fullmatch(word)}
     assert "popcnt" in later and any(word.startswith("vadd") for word in later)
     assert "mov" not in later
-
-
-@pytest.mark.slow
-def test_hz_runs_on_the_first_processors(oldest: Built) -> None:
-    words = oldest.words("tests/fuzz_shadow", "-cpu", FIRST)
-    require_all_held(oldest.run(words, **ON_HZ, **SHADOW))
-
-
-def test_the_emulated_processor_is_one_of_the_first(oldest: Built) -> None:
-    source = oldest.folder / "later.c"
-    program = oldest.folder / "later"
-    source.write_text(
-        'int main(void) { long n = 5; __asm__("popcnt %0, %0" : "+r"(n)); return n; }'
-    )
-    subprocess.run(["gcc", str(source), "-o", str(program)], check=True)
-    emulate = [oldest.platform.emulator, "-cpu"]
-    assert oldest.run([*emulate, "max", str(program)]).returncode == 2
-    assert "Illegal instruction" in oldest.run([*emulate, FIRST, str(program)]).stderr

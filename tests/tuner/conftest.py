@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
@@ -67,6 +68,15 @@ def processes_in(folder: Path) -> list[int]:
             if pid != os.getpid() and os.readlink(f"/proc/{pid}/cwd") == str(folder):
                 found.append(pid)
     return found
+
+
+def put(root: Path, files: Mapping[str, str]) -> Path:
+    """Writes files below a folder that stands for /; returns that."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
 
 
 def zombies() -> list[int]:
@@ -349,17 +359,13 @@ def compiled(tmp_path) -> Compiler:
 
 
 @pytest.fixture(scope="session")
-def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]:
+def running() -> Callable[..., AbstractContextManager[int]]:
     """Runs an idle program with some more variables; gives the number of its process."""
 
     @contextmanager
-    def run(program: Path, variables: Mapping[str, str]) -> Iterator[int]:
-        child = subprocess.Popen(
-            [program],
-            env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+    def run(program: Path, variables: Mapping[str, str], **options: Any) -> Iterator[int]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        child = subprocess.Popen([program], env={**os.environ, **variables}, **pipes, **options)
         try:
             assert child.stdout.read(1) == b"x"
             yield child.pid
@@ -367,6 +373,23 @@ def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]
             child.communicate(b"\n", timeout=30)
 
     return run
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a program and waits until it says "ready"; what was started ends with the test."""
+    programs = []
+
+    def start(words: Sequence[str | Path], **variables: str) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        programs.append(subprocess.Popen(words, env=variables, text=True, **pipes))
+        assert programs[-1].stdout.readline() == "ready\n"
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.communicate(timeout=60)
 
 
 @pytest.fixture(params=["hyperfine", "hz-launch"])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,9 +217,25 @@ def asked(tmp_path):
     return {"allocator": "hz", "space": str(space), "budget": 20, "out": tmp_path / "out"}
 
 
-@pytest.mark.slow
-def test_a_study_by_a_function_is_proved_kept_and_verified(asked, quiet_machine):
-    result = hztune.tune(measure=seconds_of_spin, **asked)
+@pytest.fixture
+def measured(monkeypatch, quiet_machine):
+    """That function, which takes a tenth of what it says, on a clock that nothing else moves."""
+    now_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], monotonic_ns=lambda: round(1e9 * now_s[0]))
+    monkeypatch.setattr("hztune.measure.whole.time", clock)
+    monkeypatch.setattr("hztune.tuning.session.system_clock", clock.monotonic)
+    monkeypatch.setattr("hztune.verifying.claim.system_clock", clock.monotonic)
+
+    def seconds(environment):
+        took = seconds_of_spin(environment)
+        now_s[0] += 0.1 * took
+        return took
+
+    return seconds
+
+
+def test_a_study_by_a_function_is_proved_kept_and_verified(asked, measured):
+    result = hztune.tune(measure=measured, **asked)
     assert result.profile.claim.verdict == "improved"
     assert dict(result.profile.params) == {"depot_lock": "spin"}
     assert [each.what for each in result.profile.cautions] == ["unseen"]
@@ -227,9 +244,7 @@ def test_a_study_by_a_function_is_proved_kept_and_verified(asked, quiet_machine)
     assert 1.15 < columns["ratio"][tuned].astype(float).mean() < 1.25
     found = hztune.load_profile(asked["out"] / "profile.json")
     assert found == result.profile
-    assert hztune.environment(found)["HZ_DEPOT_LOCK"] == "spin"
-    checked = hztune.verify(found, measure=seconds_of_spin, budget=2, keep=False)
-    assert checked.answer == "holds"
+    assert hztune.verify(found, measure=measured, budget=20, keep=False).answer == "holds"
 
 
 def test_ctrl_c_within_a_function_keeps_what_was_measured(asked, quiet_machine):

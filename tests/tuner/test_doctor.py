@@ -11,6 +11,8 @@ import pytest
 
 from hztune.doctor import examine, remarks
 
+from .conftest import put
+
 WATCHED = """
 import json, os, sys
 
@@ -49,11 +51,7 @@ HEALTHY = {
 
 def findings(root, **changes):
     """What the doctor says of the healthy machine with some of its files changed."""
-    for name, text in {**HEALTHY, **changes}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return {finding.name: finding for finding in examine(root)}
+    return {finding.name: finding for finding in examine(put(root, {**HEALTHY, **changes}))}
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
 
@@ -12,7 +11,6 @@ from hztune.attach import channel
 from hztune.attach.channel import Process
 from hztune.errors import HztuneError, UsageError
 
-DEADLINE_S = 60
 TOKEN = f"{7:032x}"
 AGENTS_OWN = {"google_tcmalloc": {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}}
 
@@ -88,26 +86,19 @@ RESTS_MS = {"muzzy_decay_ms": 1000, "background_release_rate": 2500}
 
 
 @pytest.fixture
-def start(compiled, core_build):
-    """Starts the load under an allocator; all that was started ends with the test."""
-    program, started = compiled("load", LOAD, "-O1", "-pthread"), []
+def start(started, compiled, core_build):
+    """Starts the load under an allocator, with the agent."""
+    program, agent = compiled("load", LOAD, "-O1", "-pthread"), core_build / "libhz-agent.so"
 
     def run(name, **variables):
         state = api.allocators()[name]
         if isinstance(state, HztuneError):
             pytest.skip(str(state))
-        agent = str(core_build / "libhz-agent.so")
-        preload = ":".join(filter(None, (state.preload and str(state.path), agent)))
+        preload = f"{state.path}:{agent}" if state.preload else str(agent)
         own = {**os.environ, "LD_PRELOAD": preload, **AGENTS_OWN.get(name, {}), **variables}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([program], env=own, text=True, **pipes))
-        assert started[-1].stdout.readline() == "ready\n"
-        return started[-1]
+        return started([program], **own)
 
-    yield run
-    for program in started:
-        program.kill()
-        program.communicate(timeout=DEADLINE_S)
+    return run
 
 
 def figures_of(program, lever):

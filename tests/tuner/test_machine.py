@@ -17,16 +17,7 @@ from hztune import machine
 from hztune.machine import Machine, group_limit
 from hztune.study.bench import Budget, system_clock
 
-from .conftest import MACHINE
-
-
-def put(root, files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
+from .conftest import MACHINE, put
 
 THP = "sys/kernel/mm/transparent_hugepage"
 GROUP = "sys/fs/cgroup"

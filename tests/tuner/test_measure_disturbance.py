@@ -10,6 +10,8 @@ from hztune.measure import disturbance
 from hztune.measure.disturbance import Watch, causes, throttle_counts, throttled
 from hztune.store import Evidence
 
+from .conftest import put
+
 TURN_NS = 18_000_000
 QUIET = Evidence(cpu_ns=2 * TURN_NS, involuntary=2, pressure_us=900)
 
@@ -52,16 +54,16 @@ GROUPS = {
 @pytest.mark.parametrize("version", GROUPS)
 def test_throttling_is_read_from_the_group_and_those_above_it(version, tmp_path):
     line, controller, time = GROUPS[version]
-    own = tmp_path / "sys/fs/cgroup" / controller / "box/inner"
-    own.mkdir(parents=True)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(line)
-    (own / "cpu.stat").write_text(f"nr_periods 9\nnr_throttled 2\n{time}\n")
-    (own.parent / "cpu.stat").write_text(f"nr_periods 9\nnr_throttled 3\n{time}\n")
-    (own.parents[1] / "cpu.stat").write_text("usage_usec 5\n")  # the root counts none
-    counts = throttle_counts(tmp_path)
+    group = f"sys/fs/cgroup/{controller}"
+    files = {
+        "proc/self/cgroup": line,
+        f"{group}/box/inner/cpu.stat": f"nr_periods 9\nnr_throttled 2\n{time}\n",
+        f"{group}/box/cpu.stat": f"nr_periods 9\nnr_throttled 3\n{time}\n",
+        f"{group}/cpu.stat": "usage_usec 5\n",  # the root counts none
+    }
+    counts = throttle_counts(put(tmp_path, files))
     assert throttled(counts) == (5, 1400)
-    (own / "cpu.stat").write_text("nr_throttled 3\nthrottled_usec 1000\n")
+    put(tmp_path, {f"{group}/box/inner/cpu.stat": "nr_throttled 3\nthrottled_usec 1000\n"})
     assert throttled(counts) == (6, 1700)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hztune.cli.options import print_lines
 from hztune.verifying.running import examine
 
 OTHER = 12345
+AS_OTHER = {"user": OTHER, "group": OTHER, "extra_groups": []}
 TRAP = """
 #include <fcntl.h>
 #include <stddef.h>
@@ -41,70 +41,47 @@ def public():
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def start():
-    """Starts an idle program as the other user; gives the number of its process."""
-    started = []
-
-    def run(program, **variables):
-        child = subprocess.Popen(
-            [program],
-            env=variables,
-            user=OTHER,
-            group=OTHER,
-            extra_groups=[],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        started.append(child)
-        assert child.stdout.read(1) == b"x"
-        return child.pid
-
-    yield run
-    for child in started:
-        child.communicate(b"\n", timeout=30)
-
-
 def placed(public, program):
     """A file where the other user can use it."""
     return Path(shutil.copy(program, public))
 
 
-def test_a_library_of_an_inspected_process_is_not_loaded(public, start, compiled, make_profile):
+def test_a_library_of_an_inspected_process_is_not_loaded(public, running, compiled, make_profile):
     marker = public / "loaded"
     trap = compiled("libhz.so", TRAP, f'-DMARKER="{marker}"', "-shared", "-fPIC", "-fno-builtin")
     program = placed(public, compiled("idle"))
-    pid = start(program, LD_PRELOAD=str(placed(public, trap)), HZ_SPAN_CACHE="7")
-    found = api.diagnose(pid)
+    variables = {"LD_PRELOAD": str(placed(public, trap)), "HZ_SPAN_CACHE": "7"}
+    with running(program, variables, **AS_OTHER) as pid:
+        found = api.diagnose(pid)
+        assert not examine(make_profile(), pid).in_effect
     assert not marker.exists()
     assert (found.provider, found.allocator) == (str(public / "libhz.so"), "hz")
     assert ("span_cache", 7, False) in [(s.name, s.value, s.is_effective) for s in found.settings]
-    assert not examine(make_profile(), pid).in_effect
-    assert not marker.exists()
 
 
-def test_the_loader_of_an_inspected_process_is_not_executed(public, start, compiled):
+def test_the_loader_of_an_inspected_process_is_not_executed(public, running, compiled):
     own, marker = loaded_program.loader_of(None), public / "loaded"
     loader = Path(shutil.copy(own, public / "ld.so"))
     program = compiled("idle", compiled.idle, f"-Wl,--dynamic-linker={loader}")
-    pid = start(placed(public, program), GLIBC_TUNABLES="glibc.malloc.arena_max=3")
-    loader.unlink()
-    loader.write_text(f"#!/bin/sh\ntouch {marker}\n")
-    loader.chmod(0o755)
-    settings = api.diagnose(pid).settings
+    variables = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=3"}
+    with running(placed(public, program), variables, **AS_OTHER) as pid:
+        loader.unlink()
+        loader.write_text(f"#!/bin/sh\ntouch {marker}\n")
+        loader.chmod(0o755)
+        settings = api.diagnose(pid).settings
     assert not marker.exists()
     assert ("arena_max", 3, False) in [(s.name, s.value, s.is_effective) for s in settings]
 
 
-def test_what_took_the_name_of_a_mapped_file_is_not_opened(public, start, compiled):
+def test_what_took_the_name_of_a_mapped_file_is_not_opened(public, running, compiled):
     """A FIFO would be waited for; the file that the process executes is still read."""
     own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
     program = placed(public, compiled("own", own, "-rdynamic", "-fno-builtin"))
-    pid = start(program)
-    program.unlink()
-    os.mkfifo(program)
-    os.mkfifo(f"{program} (deleted)")
-    assert live.look(pid).provider == Path(f"{program} (deleted)")
+    with running(program, {}, **AS_OTHER) as pid:
+        program.unlink()
+        os.mkfifo(program)
+        os.mkfifo(f"{program} (deleted)")
+        assert live.look(pid).provider == Path(f"{program} (deleted)")
 
 
 def test_a_mapped_file_that_only_its_name_leads_to_is_the_same_or_none(

@@ -19,7 +19,6 @@ from hztune.attach import Diagnosis, Holding, InEffect, Statistics, ThreadCaches
 from hztune.attach.channel import Process, SeenMemory
 from hztune.errors import HztuneError, UsageError
 
-DEADLINE_S = 60
 MIB = 1 << 20
 NO_PROCESS = (1 << 22) + 1
 
@@ -58,24 +57,12 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def start():
-    """Starts Python code and waits until it is ready; what was started ends with the test."""
-    started = []
-
-    def run(code, *words, **variables):
-        own = {k: v for k, v in os.environ.items() if not k.startswith("HZ_")}
-        program = subprocess.Popen(
-            [sys.executable, "-c", code, *words], env={**own, **variables},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        started.append(program)
-        assert program.stdout.readline() == "ready\n"
-        return program
-
-    yield run
-    for program in started:
-        program.kill()
-        program.communicate(timeout=DEADLINE_S)
+def start(started):
+    """Starts Python code without the settings of hz that the tests have."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith("HZ_")}
+    return lambda code, *words, **variables: started(
+        [sys.executable, "-c", code, *words], **{**own, **variables}
+    )
 
 
 @pytest.fixture

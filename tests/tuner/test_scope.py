@@ -21,6 +21,7 @@ from hztune.profile import Objective, WorkloadId
 from hztune.quota import Quota
 from hztune.verifying.claim import targets
 
+from .conftest import put
 from .measured import CONTROL, OpenProof
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -46,14 +47,11 @@ def tree(tmp_path):
     """Makes a stand-in of / with control groups."""
 
     def make(own, folders):
-        (tmp_path / "proc/self").mkdir(parents=True)
-        (tmp_path / "proc/self/cgroup").write_text(own)
         for name, files in folders.items():
             folder = tmp_path / "sys/fs/cgroup" / name
             folder.mkdir(parents=True, exist_ok=True)
-            for file, text in files.items():
-                (folder / file).write_text(text)
-        return tmp_path
+            put(folder, files)
+        return put(tmp_path, {"proc/self/cgroup": own})
 
     return make
 

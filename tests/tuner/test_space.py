@@ -274,7 +274,7 @@ def test_what_is_proposed_takes_effect_in_a_process(name):
     read = _space(adapter, installed)
     rng = Random(SEED)
     proposed = [dict(preset.config) for preset in read.presets]
-    proposed += [read.sample(rng) for _ in range(10)]
+    proposed += [read.sample(rng) for _ in range(4)]
     for config in proposed:
         answers = adapter.read_back(adapter.environment(config, installed), installed)
         adapter.verify(config, answers)

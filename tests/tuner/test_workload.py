@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from random import Random
 
 import pytest
 from tests.bench import traces
 
 from hztune import api, workload
-from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.executors import executor_for
@@ -156,30 +156,18 @@ def test_a_pace_is_for_latencies_of_a_trace_with_times(path):
 # ---- measured ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_turns_of_a_long_trace_are_whole_rounds(tmp_path):
-    spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
-    executor = executor_for([spec], seed=1, machine=Machine.here(), processes=2)
-    assert isinstance(executor, TurnExecutor)
-    block = executor.measure([Arm("hz"), Arm("glibc")], role="search", rounds=2, number=0)
-    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
-    turns = [turn for outcome in block.outcomes for turn in outcome.turns]
-    assert len(turns) >= 4 and not any(turn.ops % 300_000 for turn in turns)
+def test_a_long_trace_has_turns_of_whole_rounds_and_a_very_long_one_runs(tmp_path, monkeypatch):
+    """What hz-turns and hz-bench make of that is shown in tests/bench."""
+    path = traces.write(tmp_path / "long.hzt", [traces.churn(300_000)])
 
+    def executor():
+        return executor_for([spec_of(path)], seed=1, machine=Machine.here(), processes=2)
 
-@pytest.mark.slow
-def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
-    tmp_path, monkeypatch
-):
+    turns = executor()
+    assert isinstance(turns, TurnExecutor) and turns.tempo.round_ms > 0.0
+    assert "--whole" in turns._command([], 1, Random(1))
     monkeypatch.setattr(workload, "_MOST_CALLS_IN_TURNS", 250_000)
-    spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
-    executor = executor_for(
-        [spec], seed=1, machine=Machine.here(), processes=2, run_s=300_000 / 8e6
-    )
-    assert isinstance(executor, RunExecutor)
-    outcome = executor.measure([Arm("glibc")], role="search", rounds=1, number=0).control
-    assert outcome.status == "ok" and outcome.facts["ops"] == 300_000
-    assert 500 < outcome.rss_peak_kb < 6000, "the file and the slots would be 2400 KiB more"
+    assert isinstance(executor(), RunExecutor)
 
 
 # ---- requests and profiles -----------------------------------------------------------------------
