@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,20 @@ _NUMBERS = count()
 
 Build = Callable[..., Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def finished(
+    words: Sequence[object], deadline_s: float = RUN_DEADLINE_S, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """A command that has ended, with what it wrote."""
+    return subprocess.run(
+        [str(word) for word in words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=deadline_s,
+        **options,
+    )
 
 
 def pytest_sessionstart() -> None:
@@ -193,15 +208,8 @@ def hztune(core_build: Path, tmp_path: Path) -> Run:
     """Runs hztune in a process of its own, in an empty directory, on the core as it stands."""
 
     def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hztune", *map(str, words)],
-            env={**os.environ, "HZTUNE_CORE": str(core_build), "NO_COLOR": "1", **variables},
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=RUN_DEADLINE_S,
-        )
+        own = {**os.environ, "HZTUNE_CORE": str(core_build), "NO_COLOR": "1", **variables}
+        return finished([sys.executable, "-m", "hztune", *words], env=own, cwd=tmp_path)
 
     return run
 

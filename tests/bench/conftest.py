@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import finished
 
 from .traces import KINDS
 
@@ -95,14 +96,7 @@ def read_event(line: str) -> Event:
 
 
 def run(words: list[object], **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in words],
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    return finished(words, env={**os.environ, **variables})
 
 
 @pytest.fixture(scope="session")
@@ -169,19 +163,8 @@ def witness(programs, tmp_path_factory) -> Witness:
     """Plays a workload or a trace; returns the calls about blocks of `least` bytes or more."""
     folder = tmp_path_factory.mktemp("witness")
     library, log = folder / "witness.so", folder / "log"
-    words = [
-        "cc",
-        "-std=gnu11",
-        "-D_GNU_SOURCE",
-        "-O1",
-        "-shared",
-        "-fPIC",
-        "-fno-builtin",
-        SOURCE,
-        "-o",
-        library,
-    ]
-    subprocess.run(words, check=True)
+    flags = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-fno-builtin")
+    subprocess.run(["cc", *flags, SOURCE, "-o", library], check=True)
 
     def play(what: str | Path, *options: object, least: int = MARKED) -> list[Call]:
         name = f"trace:{what}" if isinstance(what, Path) else what

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable
 
 import pytest
+from tests.conftest import finished
 
 ASKED = {name: value for name, value in os.environ.items() if name.startswith("TEST_")}
 """What the soak asks for comes before what a test does."""
 
 DEADLINE_S = 3600 if ASKED else 300
-
-Preload = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
@@ -33,15 +30,8 @@ def preload(libhz, plain_environment, tmp_path):
     """Runs a command on hz, in an empty directory: `preload("ls", "-l", HZ_STRICT="1")`."""
 
     def run(*words, **variables):
-        return subprocess.run(
-            [str(word) for word in words],
-            env={**plain_environment, "LD_PRELOAD": str(libhz), **variables, **ASKED},
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        own = {**plain_environment, "LD_PRELOAD": str(libhz), **variables, **ASKED}
+        return finished(words, DEADLINE_S, env=own, cwd=tmp_path)
 
     return run
 

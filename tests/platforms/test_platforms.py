@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.conftest import finished
 
-DEADLINE_S = 120
 # The emulator keeps a record of each page that a process maps, and hz looks for a place of 8 GiB or
 # more when it starts: half a second, and hundreds of megabytes that every fork copies. Under this
 # limit the look is refused at once.
@@ -104,15 +104,8 @@ class Built:
         """Runs them in an empty environment of hz's variables; see EMULATED_BYTES."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("HZ_", "LD_PRELOAD"))}
         limit = EMULATED_BYTES if self.is_emulated and is_limited else resource.RLIM_INFINITY
-        return subprocess.run(
-            ["prlimit", f"--as={limit}", *words],
-            env={**plain, **dict(self.platform.variables), **variables},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        own = {**plain, **dict(self.platform.variables), **variables}
+        return finished(["prlimit", f"--as={limit}", *words], env=own, cwd=self.folder)
 
 
 def require_tools(platform: Platform) -> None:

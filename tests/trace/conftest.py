@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import finished
 
-DEADLINE_S = 120
 TARGETS = (
     "hz_recorder", "hz-record", "hz-trace", "hz_shared", "trace_stress", "trace_pairs",
     "trace_program", "trace_operators",
@@ -56,15 +56,7 @@ class Recorder:
 
     def run(self, *words: object, status: int | None = 0, **variables: str) -> Finished:
         """Runs any program in the folder of the test."""
-        done = subprocess.run(
-            [str(word) for word in words],
-            cwd=self.folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        done = finished(words, cwd=self.folder, env={**os.environ, **variables})
         assert status in (None, done.returncode), done.stderr
         return done
 

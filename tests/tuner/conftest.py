@@ -40,6 +40,8 @@ MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "",
 TWO_KNOBS = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 """A space of hz in which one parameter is a word, the other a number."""
 
+ONE_KNOB = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
+
 Simulate = Callable[..., VirtualClock]
 MakeProfile = Callable[..., Profile]
 

@@ -179,13 +179,6 @@ def test_an_installed_one_is_found_with_its_version_and_hash(name, find):
     assert "LD_PRELOAD" not in find(name).environment({}, preload=False)
 
 
-def test_of_glibc_and_the_unchanged_program_nothing_is_preloaded(find):
-    glibc, unchanged = find("glibc"), find("none")
-    assert glibc.installed.path.name.startswith("libc")
-    assert "LD_PRELOAD" not in glibc.environment({"arena_max": 2})
-    assert (unchanged.environment({}), unchanged.adapter.variables()) == ({}, ())
-
-
 def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(monkeypatch):
     broken = {name: allocator.get(name) for name in ("none", "hz")}
     broken["jemalloc"] = without_library("jemalloc")

@@ -24,6 +24,7 @@ from hztune.measure.program import called
 from hztune.measure.whole import CallExecutor
 from hztune.tuning.request import TuneRequest
 
+from .conftest import ONE_KNOB
 from .measured import CONTROL, FIRST, OpenProof
 
 PACKAGE = Path(api.__file__).parent
@@ -50,9 +51,6 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
     assert len(taken) < MANY or all(f"{each}:" in text for each in taken)
 
 
-SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
-
-
 def spin_is_faster(arm):
     return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
 
@@ -60,7 +58,7 @@ def spin_is_faster(arm):
 @pytest.fixture
 def study(simulate, tmp_path, monkeypatch, listener):
     """Carries out a study from Python, of a simulated target on which `spin` is faster."""
-    (tmp_path / "space.toml").write_text(SPACE)
+    (tmp_path / "space.toml").write_text(ONE_KNOB)
     space, out = str(tmp_path / "space.toml"), tmp_path / "out"
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
 
@@ -213,7 +211,7 @@ def seconds_of_spin(environment):
 def asked(tmp_path):
     """A study of one parameter."""
     space = tmp_path / "one.toml"
-    space.write_text(SPACE)
+    space.write_text(ONE_KNOB)
     return {"allocator": "hz", "space": str(space), "budget": 20, "out": tmp_path / "out"}
 
 

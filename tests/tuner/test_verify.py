@@ -143,18 +143,24 @@ def saved(made, folder):
     return folder / "profile.json"
 
 
-def test_a_workload_is_measured_as_the_profile_has_it(here, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def simulated(monkeypatch):
+    """What is asked for; it is measured without a gain."""
     asked = []
 
-    def simulated(specs, *_, **__):
+    def executor_for(specs, *_, **__):
         asked.extend(specs)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
-    monkeypatch.setattr("hztune.verifying.claim.executor_for", simulated)
+    monkeypatch.setattr("hztune.verifying.claim.executor_for", executor_for)
+    return asked
+
+
+def test_a_workload_is_measured_as_the_profile_has_it(here, tmp_path, simulated, capsys):
     remote = WorkloadId("bench", "remote", "medium", {"remote": 70})
     path = saved(structs.replace(here, workload=remote, threads=3), tmp_path)
     assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4
-    assert asked == [WorkloadSpec.from_text("remote@medium", ["remote=70"], 3)]
+    assert simulated == [WorkloadSpec.from_text("remote@medium", ["remote=70"], 3)]
     held = json.loads(capsys.readouterr().out)
     assert held["answer"] == "does not hold"
     assert held["here"]["ci_high"] < 50 and held["here"]["pairs"] >= 6
@@ -171,10 +177,8 @@ def test_a_workload_is_measured_as_the_profile_has_it(here, tmp_path, monkeypatc
     ],
 )
 def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if_it_is_another(
-    words, warnings, here, tmp_path, hztune_here, monkeypatch
+    words, warnings, here, tmp_path, hztune_here, simulated
 ):
-    simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
-    monkeypatch.setattr("hztune.verifying.claim.executor_for", simulated)
     path = saved(of_program(here, "sleep", "1"), tmp_path)
     done = hztune_here("verify", path, "--quiet", *words)
     assert done.returncode == 4
@@ -226,10 +230,8 @@ def test_another_version_or_build_of_the_allocator_is_named(make_profile):
 
 
 def test_a_profile_of_another_place_is_measured_with_a_warning_that_names_it(
-    here, tmp_path, hztune_here, monkeypatch
+    here, tmp_path, hztune_here, simulated
 ):
-    simulated = lambda *_, **__: ReplayExecutor(truth(0.0), QUIET, seed=1)  # noqa: E731
-    monkeypatch.setattr("hztune.verifying.claim.executor_for", simulated)
     machine = structs.replace(here.machine, cores=4096, thp="elsewhere")
     library = structs.replace(here.allocator, version="0.0.1")
     path = saved(structs.replace(here, machine=machine, allocator=library), tmp_path)

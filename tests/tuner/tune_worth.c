@@ -1,18 +1,16 @@
 /*
  * A workload whose speed is known, compiled into hz-bench by the tests (HZ_EXTRA_WORKLOAD): the
- * parameter trial_mode (tune_worth.def) halves or doubles each operation's work, or makes
- * the process crash, hang or eat memory. It asks the running hz for the parameter's value.
+ * parameter trial_mode (tune_worth.def) halves each operation's work, or makes the process crash.
+ * It asks the running hz for the parameter's value.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "blocks.h"
 
-enum { PLAIN, FASTER, SLOWER, CRASH, HANG, GREEDY };
-enum { PLAIN_SPINS = 6000, MEAL = 64 << 20, PEACE = 200 };
+enum { PLAIN, FASTER, CRASH };
+enum { PLAIN_SPINS = 6000, PEACE = 200 };
 
 static int64_t mode;
 static int64_t spins = PLAIN_SPINS;
@@ -25,26 +23,6 @@ static void prepare(hz_run *run)
     (void)run;
     if (value == NULL || !value("trial_mode", &mode)) return;
     if (mode == FASTER) spins = PLAIN_SPINS / 2;
-    if (mode == SLOWER) spins = PLAIN_SPINS * 2;
-}
-
-/*
- * Becomes resident in more than any limit, and never parks before that: the same pages again and
- * again, which count each time but take neither the machine's memory nor the time to clear it.
- */
-static void eat(void)
-{
-    const int meal = memfd_create("meal", MFD_CLOEXEC);
-    if (meal < 0 || ftruncate(meal, MEAL) != 0) abort();
-    for (;;)
-        if (mmap(NULL, MEAL, PROT_READ, MAP_SHARED | MAP_POPULATE, meal, 0) == MAP_FAILED) abort();
-}
-
-static void misbehave(void)
-{
-    if (mode == CRASH) (void)raise(SIGSEGV);
-    while (mode == HANG) (void)pause();
-    if (mode == GREEDY) eat();
 }
 
 static size_t step(hz_player *w, size_t most)
@@ -54,7 +32,7 @@ static size_t step(hz_player *w, size_t most)
         for (int64_t spin = 0; spin < spins; spin++) __asm__ volatile("" ::: "memory");
     }
     operations += most;
-    if (operations > PEACE) misbehave();
+    if (mode == CRASH && operations > PEACE) (void)raise(SIGSEGV);
     return most;
 }
 
