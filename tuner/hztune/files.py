@@ -44,28 +44,21 @@ _INSTEAD = "write it to a file and give that with --input FILE, or give an empty
 
 
 def regular(path: Path | str, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:
-    """Opens a regular file; a FIFO is not waited for, and a device does not notice.
+    """Opens a regular file, and waits for no FIFO.
 
-    What is opened is what was judged, whatever the name has come to mean. OSError: it cannot be
-    opened so, or is something else (EINVAL; ELOOP of a link).
+    What is judged is what is open, whatever the name has come to mean. OSError: it cannot be opened
+    so, or is something else (EINVAL; ELOOP of a link).
     """
-    named = os.O_PATH | os.O_CLOEXEC | flags & os.O_NOFOLLOW
     try:
-        seen = os.open(path, named, dir_fd=folder)
-    except FileNotFoundError:
-        if not flags & os.O_CREAT:
+        opened = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
             raise
-        return os.open(path, flags | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    try:
-        mode = os.fstat(seen).st_mode
-        if stat.S_ISLNK(mode):
-            raise OSError(errno.ELOOP, "it is a link", str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        there = flags & ~(os.O_NOFOLLOW | os.O_CREAT) | os.O_NONBLOCK | os.O_CLOEXEC
-        return os.open(f"/proc/self/fd/{seen}", there)
-    finally:
-        os.close(seen)
+        raise OSError(errno.ELOOP, "it is a link", str(path)) from None
+    if stat.S_ISREG(os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def opened(path: Path | str) -> BinaryIO:
