@@ -17,8 +17,7 @@ import pytest
 
 from hztune import allocator, artifacts, process
 from hztune.allocator import WrongConfiguration, probe
-from hztune.allocator.base import ALPHABET
-from hztune.allocator.tables import tables
+from hztune.allocator.base import ALPHABET, tables
 from hztune.comparing import contenders
 from hztune.errors import UsageError
 from hztune.measure.launch import ending_fault

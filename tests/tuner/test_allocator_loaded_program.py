@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hztune import allocator, params
+from hztune import allocator
 from hztune.allocator import elf, live, loaded_program
 from hztune.errors import UsageError
 
@@ -235,17 +235,3 @@ def test_a_child_with_another_allocator_is_a_stranger(compiled):
         child.stdin.flush()
     child.communicate(timeout=30)
     assert allocators == [["glibc"], []]
-
-
-def test_of_the_memory_of_hz_one_number_a_row_is_read_and_nothing_of_another_table():
-    adapter, rows = allocator.get("hz"), params.table()
-    words = [r.choices.index(str(r.default)) if r.kind == "enum" else r.default for r in rows]
-    numbers = [-1 if word == "auto" else int(word) for word in words]
-
-    def held(numbers):
-        packed = struct.pack(f"={len(rows)}q", *numbers)
-        return adapter.effective(lambda symbol, size: packed if symbol == "hz_cfg" else None)
-
-    assert held(numbers) == params.defaults()
-    for index, row in enumerate(rows):
-        assert held([*numbers[:index], row.high + 1, *numbers[index + 1 :]]) == {}, row.name

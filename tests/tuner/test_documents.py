@@ -14,7 +14,7 @@ import pytest
 from lab import definition
 
 from hztune import params, space
-from hztune.allocator.tables import tables
+from hztune.allocator.base import tables
 
 from .test_layers import PYTHON_LEVELS
 

@@ -17,7 +17,7 @@ from threading import Thread
 import pytest
 
 from hztune import api, artifacts
-from hztune.allocator.tables import tables
+from hztune.allocator.base import tables
 from hztune.attach import statistics_of
 from hztune.attach.channel import Process
 from hztune.errors import HztuneError, UsageError

@@ -9,7 +9,7 @@ import pytest
 
 from hztune import allocator, artifacts, files, params, space
 from hztune.allocator import Installed
-from hztune.allocator.tables import tables
+from hztune.allocator.base import tables
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.params import Param, Value

@@ -9,9 +9,15 @@ import re
 from functools import cache
 
 from hztune.allocator import inside
-from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
+from hztune.allocator.base import (
+    Adapter,
+    Config,
+    Environment,
+    Installed,
+    WrongConfiguration,
+    tables,
+)
 from hztune.allocator.library import library_of
-from hztune.allocator.tables import tables
 from hztune.errors import HztuneError, UsageError, did_you_mean
 
 __all__ = [

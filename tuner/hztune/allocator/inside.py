@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hztune.allocator import elf
-from hztune.allocator.base import Adapter, Installed
+from hztune.allocator.base import Adapter, Installed, Table, Version, tables
 from hztune.allocator.library import library_of
-from hztune.allocator.tables import Table, Version, tables
 from hztune.files import sha256_of
 
 ANY = "inside"  # every allocator that is inside, on a command line

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -20,14 +19,15 @@ from typing import Any
 from hztune import artifacts, params
 from hztune.allocator import loaded_program, probe
 from hztune.allocator.base import (
+    AUTO,
     Adapter,
     Config,
     Environment,
     Installed,
-    Memory,
+    KnobRow,
     WrongConfiguration,
+    tables,
 )
-from hztune.allocator.tables import AUTO, KnobRow, tables
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.params import Param, Value
@@ -141,24 +141,6 @@ class Hz(Library):
     def verify(self, config: Config, confirmed: Mapping[str, Value]) -> None:
         """Compares every row, the defaults too: nothing may have been added on the way."""
         super().verify(params.complete(config), confirmed)
-
-    def effective(self, memory: Memory) -> dict[str, Value]:
-        """What stands in hz_cfg: one 64-bit number a row, in the order of the table.
-
-        A word is there as its index, `auto` as -1. Nothing of an hz with another table, where a
-        number is not legal in this one's row.
-        """
-        rows = params.table()
-        held = memory("hz_cfg", 8 * len(rows))
-        found: dict[str, Value] = {}
-        for row, number in zip(
-            rows, struct.unpack(f"={len(rows)}q", held) if held else (), strict=False
-        ):
-            if row.may_be_auto and number == -1:
-                found[row.name] = AUTO
-            elif row.low <= number <= row.high:
-                found[row.name] = row.choices[number] if row.kind == "enum" else number
-        return found if len(found) == len(rows) else {}
 
     def _said(self, stderr: str) -> dict[str, Any] | None:
         """What the first process confirmed, if all that did so agree."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.allocator import elf, inside, probe
-from hztune.allocator.tables import tables
+from hztune.allocator.base import tables
 from hztune.arguments import FOR_SHELL
 from hztune.errors import UsageError
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from hztune import allocator, params, profile
 from hztune.allocator import Installed, loaded_program
+from hztune.allocator.base import knob
 from hztune.allocator.live import Running
-from hztune.allocator.tables import knob
 from hztune.arguments import command_words, require_name, split_configured, split_named
 from hztune.artifacts import preloadable
 from hztune.blocks import UNCHANGED_PROGRAM, Arm

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hztune import artifacts, process
-from hztune.allocator.tables import tables
+from hztune.allocator.base import tables
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.files import scratch_folder
