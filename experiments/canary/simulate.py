@@ -121,7 +121,7 @@ def fleet(asked: argparse.Namespace, random: np.random.Generator, canary: Canary
         began = np.maximum.accumulate(np.where(restarted, cpu, 0.0), axis=0)
         means["cpu"] = np.where(lost, math.nan, cpu - began)
         means["requests"] = np.cumsum(requests, axis=0)
-    return FleetTables(-before, means, means)
+    return FleetTables(-before, means, means, np.isfinite(means["cpu"]) | np.isfinite(means["p99"]))
 
 
 def plain_half(tables: FleetTables, canary: Canary) -> float:
@@ -144,7 +144,7 @@ def day_of(asked: argparse.Namespace, seed: int) -> tuple[str, float, float, flo
     truth = math.log1p(0.01 * asked.cpu)
     for look in LOOKS:
         seen = {name: table[: before + look] for name, table in tables.means.items()}
-        found = decided(FleetTables(tables.first, seen, seen), canary)
+        found = decided(FleetTables(tables.first, seen, seen, tables.seen[: before + look]), canary)
         shown = found.effects[0].interval
         covered &= shown is None or shown.low <= truth <= shown.high
         if answer == "hold" and found.answer != "hold":

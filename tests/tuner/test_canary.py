@@ -268,6 +268,52 @@ def test_nothing_is_promoted_before_a_quarter_of_the_time_but_it_may_be_reverted
     assert verdict_of(worse, canary()).answer == "revert"
 
 
+def without(rows, units, since, until=math.inf, step=1):
+    """Rows but for those of units in blocks from `since` on, or but for one of `step` of those."""
+    return [row for row in rows if row.unit not in units
+            or not since < (block := (row.at_s - START_S) / 60.0) <= until
+            or (step > 1 and block % step == 0)]  # fmt: skip
+
+
+TREATED = [f"u{unit}" for unit in range(10, 20)]
+
+
+@pytest.mark.parametrize(
+    "lost", [dict(units=TREATED[:7], since=10), dict(units=TREATED, since=91),
+             dict(units=TREATED, since=0, step=3)]
+)  # fmt: skip
+def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
+    p99 = CanaryMetric(name="p99", margin="2%")
+    rows = fleet(treated=0.97)
+    told = without([row._replace(metric="p99") for row in rows], **lost)
+    found = verdict_of(rows + told, canary(metrics=(CPU, p99)))
+    assert found.answer == "hold" and "treated units tell" in found.reasons[0]
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+def test_one_treated_unit_that_is_there_and_tells_no_figure_holds(value):
+    def stand(table):
+        table[60:, 35] = value
+
+    rows = fleet(20, treated=1.03, change=stand)
+    rows += [row._replace(metric="p99", value=1.0) for row in fleet(20)]
+    rate = CanaryMetric(name="cpu", margin="2%", target=True, more_is_better=True)
+    found = verdict_of(rows, canary(20, metrics=(rate, CanaryMetric(name="p99", margin=1.0))))
+    assert "1 treated units that are there do not tell it, and 0" in found.reasons[0]
+
+
+def test_a_counter_alone_is_not_less_where_processes_restart():
+    rows, random = [], np.random.default_rng(3)
+    for unit in range(20):
+        cpu = 100.0 + np.cumsum(np.exp(random.normal(0.0, 0.01, 180)))
+        is_new = random.random(180) < 0.05 * (unit >= 10)
+        began = np.maximum.accumulate(np.where(is_new, cpu - random.random(180), 0.0))
+        rows += counts("cpu", f"u{unit}", cpu - began, -60)
+    metric = CanaryMetric(name="cpu", margin="2%", target=True, counter=True)
+    found = verdict_of(rows, canary(metrics=[metric]))
+    assert found.effects[0].interval.estimate == pytest.approx(0.0, abs=0.006)
+
+
 @pytest.mark.parametrize("until_s", [-math.inf, START_S])
 def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(until_s):
     dead = ("u10", "u11", "u12")
@@ -344,6 +390,38 @@ def test_units_that_fall_silent_are_a_rail_and_a_source_that_does_is_none():
 
     assert "silent" in verdict_of(fleet(change=treated_die), canary()).reasons[0]
     assert verdict_of(fleet(change=all_pause), canary()).rails[-1].hit == (0, 0)
+
+
+def test_a_unit_of_which_only_another_exporter_tells_is_silent():
+    rows = without(fleet(treated=0.97), TREATED[:7], 10)
+    rows += [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 180, -60)]
+    assert "silent" in verdict_of(rows, canary(rails=[GuardRail(name="oom")])).reasons[0]
+
+
+def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not():
+    rails, rows = [GuardRail(name="oom")], fleet(treated=0.97)
+    ended = [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 70, -60)]
+    found = verdict_of(rows + ended, canary(rails=rails))
+    assert (found.answer, found.reasons) == ("hold", ("the guard rail oom is not told any more",))
+    assert verdict_of(rows + counts("oom", "u3", [1], 9), canary(rails=rails)).answer == "promote"
+
+
+def test_units_that_are_listed_and_not_there_are_none_to_bet_on():
+    """One in five that live is of control, and so is one in five that have their first event."""
+    rows = [row for row in fleet(40, sd=0.05) if int(row.unit[1:]) >= 30]
+    for at in range(50):
+        unit = 30 + at // 5 if at % 5 == 2 else 40 + 4 * (at // 5) + at % 5 - (at % 5 > 2)
+        rows += counts("oom", f"u{unit}", [0] * (at + 1) + [1] * 60)
+    found = verdict_of(rows, canary(40, rails=[GuardRail(name="oom")]))
+    assert (found.rails[0].hit, found.rails[0].is_crossed) == ((10, 40), False)
+
+
+@pytest.mark.parametrize("back, answer", [(4, "hold"), (30, "revert")])
+def test_the_restart_that_brings_the_change_is_no_silence_if_it_ends(back, answer):
+    rows = without(fleet(sd=0.05), TREATED, -3, back)
+    assert verdict_of(rows, canary()).answer == answer
+    early = [row for row in rows if row.at_s <= START_S + 240.0]
+    assert verdict_of(early, canary()).answer == "hold"
 
 
 def test_time_goes_on_where_half_of_a_small_fleet_has_died():

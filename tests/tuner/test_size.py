@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19500, "modules": 145, "functions": 1744, "classes": 270, "docstrings": 3000},
+    "tuner": {"code": 19600, "modules": 145, "functions": 1746, "classes": 270, "docstrings": 3000},
     "tests": {"code": 16700},
     "experiments": {"code": 5700},
     "core in C": {"code": 20000},

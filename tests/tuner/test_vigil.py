@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+import socket
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 import hztune.prometheus
 from hztune import api
 from hztune.canary import sources, vigil
-from hztune.canary.sources import parsed_rows
+from hztune.canary.sources import FleetRow, parsed_rows
 from hztune.canary.spec import CanaryMetric
 from hztune.canary.verdict import verdict_of
 from hztune.cli import status_of
@@ -31,6 +33,11 @@ def clock(monkeypatch):
     monkeypatch.setattr(vigil.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(vigil.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
     return now
+
+
+def written(folder, rows):
+    text = "".join(f"{row.at_s},{row.unit},{row.metric},{row.value}\n" for row in rows)
+    (folder / "rows.csv").write_text(text)
 
 
 class _Prometheus(BaseHTTPRequestHandler):
@@ -116,8 +123,7 @@ def test_a_log_that_a_full_disk_has_cut_is_whole_again_at_the_next_step(
 
 
 def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, capsys):
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=0.97)]
-    (tmp_path / "rows.csv").write_text("".join(lines))
+    written(tmp_path, fleet(treated=0.97))
     (tmp_path / "groups.csv").write_text(
         "".join(f"u{unit},{'treated' if unit >= 10 else 'control'}\n" for unit in range(20))
     )
@@ -144,11 +150,29 @@ def test_an_answer_of_another_shape_is_told(clock, prometheus, monkeypatch, foun
         api.judge_canary(canary(file="", prometheus=prometheus), print)
 
 
-def test_an_answer_without_end_is_given_up(clock, prometheus, monkeypatch):
+def test_an_answer_that_is_too_long_is_given_up(clock, prometheus, monkeypatch):
     monkeypatch.setattr(hztune.prometheus, "_MOST_BYTES", 1000)
     _Prometheus.rows = fleet()
-    with pytest.raises(HztuneError, match="no end after"):
+    with pytest.raises(HztuneError, match="it has more than"):
         api.judge_canary(canary(file="", prometheus=prometheus), print)
+
+
+def test_headers_without_end_are_given_up():
+    listening = socket.create_server(("127.0.0.1", 0))
+    is_over = Event()
+
+    def drip():
+        taken, _ = listening.accept()
+        with taken, suppress(OSError):
+            while not is_over.wait(0.01):
+                taken.sendall(b"HTTP/1.1 100 Continue\r\nA: b\r\n")
+
+    Thread(target=drip, daemon=True).start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    with pytest.raises(HztuneError, match="no end after"):
+        hztune.prometheus.queried(url, "up", 0.2)
+    is_over.set()
+    listening.close()
 
 
 def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus, monkeypatch):
@@ -169,20 +193,20 @@ def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch
         api.judge_canary(canary(file="", prometheus=prometheus), print)
 
 
-@pytest.mark.parametrize("written, meant", [("a%40b", b"me:a@b"), ("a/b#c?d", b"me:a/b#c?d")])
+@pytest.mark.parametrize("written, meant", [("a%40b%2Fc", b"me:a@b/c"), ("a@b", b"me:a@b")])
 def test_a_login_in_the_url_is_given(prometheus, written, meant):
     asked = canary(file="", prometheus=prometheus.replace("//", f"//me:{written}@"))
     sources.fetched(asked, ["cpu"], START_S, START_S)
     assert _Prometheus.login == f"Basic {base64.b64encode(meant).decode()}"
 
 
-def test_a_point_with_two_series_is_left_out(clock, prometheus):
+def test_a_point_with_two_series_shows_a_unit_and_no_figure(clock, prometheus):
     rows = fleet(treated=0.97)
     _Prometheus.rows = rows + [row for row in rows if row.unit == "u10" and row.at_s > START_S]
     found = sources.fetched(canary(file="", prometheus=prometheus), ["cpu"], START_S, 1e10)
-    assert {row.unit for row in found if row.at_s > START_S} == {f"u{at}" for at in range(20)} - {
-        "u10"
-    }
+    late = [row for row in found if row.at_s > START_S]
+    assert {row.unit for row in late} == {f"u{at}" for at in range(20)}
+    assert {row.unit for row in late if math.isnan(row.value)} == {"u10"}
 
 
 def test_a_query_that_fails_takes_no_other_with_it(clock, monkeypatch):
@@ -201,8 +225,7 @@ def test_a_query_that_fails_takes_no_other_with_it(clock, monkeypatch):
 
 
 def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_path, clock):
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(treated=1.05)]
-    (tmp_path / "rows.csv").write_text("".join(lines))
+    written(tmp_path, fleet(treated=1.05))
     hook = "echo x >> tries; test $(wc -l < tries) -ge 12"
     asked, log, told = canary(folder=tmp_path, hook=hook), tmp_path / "log", []
     found = api.judge_canary(asked, told.append, log=log, for_s=math.inf)
@@ -217,8 +240,7 @@ def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_pat
 
 
 def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkeypatch):
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in fleet(sd=0.05)]
-    (tmp_path / "rows.csv").write_text("".join(lines))
+    written(tmp_path, fleet(sd=0.05))
 
     def interrupted(_):
         raise KeyboardInterrupt
@@ -237,9 +259,49 @@ def test_rows_of_other_metrics_than_the_asked_are_told(tmp_path):
 
 
 def test_that_no_row_comes_is_told_though_one_clock_is_ahead(tmp_path, clock):
-    rows = [row._replace(at_s=row.at_s + 1e8 * (row.unit == "u1")) for row in fleet(sd=0.05)]
-    lines = [f"{row.at_s},{row.unit},cpu,{row.value}\n" for row in rows]
-    (tmp_path / "rows.csv").write_text("".join(lines))
+    written(tmp_path, [row._replace(at_s=row.at_s + 1e8 * (row.unit == "u1"))
+                       for row in fleet(sd=0.05)])  # fmt: skip
     clock[0], told = START_S + 7200.0 + 240.0, []
     api.judge_canary(canary(folder=tmp_path), told.append, for_s=300.0)
     assert told.count("no row is of the last 5:00; watching goes on") == 1
+
+
+def test_rows_of_clocks_far_ahead_wait(tmp_path, clock):
+    clock[0] = START_S + 7200.0
+    written(tmp_path, [*fleet(), *(FleetRow(9e10, f"u{unit}", "cpu", 1.0) for unit in range(20))])
+    assert api.judge_canary(canary(folder=tmp_path), print).passed_s == 7200.0
+
+
+def test_rows_that_come_half_an_hour_late_are_read(clock, monkeypatch):
+    def fetched(canary, names, since_s, until_s):
+        return [row for row in fleet(sd=0.05) if since_s <= row.at_s and
+                row.at_s <= until_s - 1800.0 * (row.unit in {"u12", "u13", "u14"})]  # fmt: skip
+
+    monkeypatch.setattr(vigil, "fetched", fetched)
+    asked = canary(file="", prometheus="http://x")
+    clock[0] += 3000.0
+    found = api.judge_canary(asked, print, for_s=4200.0 + 1800.0)
+    assert found.effects == verdict_of(fleet(sd=0.05), asked).effects
+
+
+def test_torn_marks_are_passed_over_and_those_of_other_canaries_kept(tmp_path, clock):
+    clock[0] += 7200.0
+    written(tmp_path, fleet(treated=1.05))
+    log, other = tmp_path / "log", json.dumps({"decided": "hold", "start": "2025-01-01T00:00:00Z"})
+    log.write_text(f'{{"decided": "rev{{"time": 1}}\n{other}\n')
+    assert api.judge_canary(canary(folder=tmp_path), print, log=log).answer == "revert"
+    assert other in log.read_text() and '"decided": "revert"' in log.read_text()
+
+
+def test_a_hook_that_cannot_be_started_is_tried_again_and_told(tmp_path, clock, monkeypatch):
+    clock[0] += 7200.0
+    written(tmp_path, fleet(treated=1.05))
+
+    def run(*_, **__):
+        raise HztuneError("no hz-launch")
+
+    monkeypatch.setattr(vigil.process, "run", run)
+    asked, told = canary(folder=tmp_path, hook="true", step_s=240.0), []
+    found = api.judge_canary(asked, told.append, for_s=1200.0)
+    assert found.reasons[-1] == "the hook could not be started: no hz-launch"
+    assert (len(told), clock[0]) == (10, START_S + 7200.0 + 9 * 60.0)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPException
+from queue import Empty, Queue
+from threading import Thread
 from typing import IO
 
 import msgspec
@@ -50,40 +52,55 @@ def queried(
     `base`: an URL, with user:password@ where one must log in. HztuneError: it does not answer
     within `patience_s`, or not with series.
     """
-    asked = {"query": query, "partial_response": "false", **(span or {})}  # as Thanos knows it
-    words = urllib.parse.urlencode(asked)
-    source = f"Prometheus, asked for {query!r},"
+    found: Queue[list[Series] | str] = Queue()
+    # a thread, as a timeout of sockets begins anew with each byte
+    work = partial(_told, found, base, query, patience_s, span)
+    Thread(target=work, daemon=True).start()
     try:
-        scheme, _, rest = base.rstrip("/").partition("://")
-        login, _, place = rest.rpartition("@")  # a password may hold a / or #
-        url = f"{scheme}://{place}/api/v1/query{'_range' if span else ''}?{words}"
+        told = found.get(timeout=patience_s)
+    except Empty:
+        told = f"does not answer: no end after {patience_s:g} s"
+    if isinstance(told, str):
+        raise HztuneError(f"Prometheus, asked for {query!r}, {told}")
+    return told
+
+
+def _told(
+    found: Queue[list[Series] | str], base: str, query: str, patience_s: float,
+    span: Mapping[str, float] | None,
+) -> None:  # fmt: skip
+    # puts the series there, or what it does instead
+    # the whole, or nothing: as Thanos and VictoriaMetrics understand it
+    asked = {"query": query, "partial_response": "false", "deny_partial_response": "1"}
+    words = urllib.parse.urlencode({**asked, **(span or {})})
+    try:
+        parts = urllib.parse.urlsplit(base.rstrip("/"))
+        login, _, host = parts.netloc.rpartition("@")
+        url = f"{parts.scheme}://{host}{parts.path}/api/v1/query{'_range' if span else ''}?{words}"
         request = urllib.request.Request(url)
         if login:
             told = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {told}")
         with urllib.request.urlopen(request, timeout=patience_s) as answer:
-            content = _content(answer, patience_s)
+            content = _content(answer)
         series = []
         for each in msgspec.json.decode(content, type=_Answer).data.result:
             points = each.values if span else each.value and [each.value]
             if points is None:
                 raise ValueError("a series of it has no points")
             series.append((each.metric, [(at_s, float(text)) for at_s, text in points]))
-        return series
+        found.put(series)
     except urllib.error.HTTPError as error:
         why = str(error.reason)
         with suppress(*_NO_ANSWER):  # it says more than its status
-            why = str(msgspec.json.decode(_content(error, patience_s))["error"])
-        raise HztuneError(f"{source} answers {error.code}: {printable(why)[:200]}") from None
+            why = str(msgspec.json.decode(_content(error))["error"])
+        found.put(f"answers {error.code}: {printable(why)[:200]}")
     except _NO_ANSWER as error:
-        raise HztuneError(f"{source} does not answer: {printable(str(error))}") from None
+        found.put(f"does not answer: {printable(str(error))}")
 
 
-def _content(answer: IO[bytes], patience_s: float) -> bytes:
-    """ValueError: it is too much, or takes too long."""
-    content, until = bytearray(), time.monotonic() + patience_s
-    while part := answer.read1(1 << 20):  # type: ignore[attr-defined]
-        content += part
-        if len(content) > _MOST_BYTES or time.monotonic() > until:
-            raise ValueError(f"no end after {patience_s:g} s or {_MOST_BYTES >> 20} MiB")
-    return bytes(content)
+def _content(answer: IO[bytes]) -> bytes:
+    content = answer.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+    return content

@@ -24,7 +24,8 @@ WordOrNone = Annotated[str, Meta(pattern=rf"\A{_WORD}{{0,64}}\Z")]
 Text = Annotated[str, Meta(pattern=rf"\A{_TEXT}{{0,128}}\Z")]
 """A description for people; harmless in a C comment, a shell comment and YAML."""
 VersionText = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:+~-]{0,64}\Z")]
-HttpUrl = Annotated[str, Meta(pattern="^(https?://|$)")]
+HttpUrl = Annotated[str, Meta(pattern=r"\A(https?://[^/?#\s]+(/[^?#@\s]*)?)?\Z")]
+# or nothing; an @ or / of a password in it is %40 or %2F
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Sha256OrNone = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 Created = Annotated[

@@ -50,8 +50,7 @@ def fetched(canary: Canary, names: Sequence[str], since_s: float, until_s: float
     _require_own({row.unit for row in rows}, own, f"row of {source} is of a unit in the groups")
     _require_own({row.metric for row in rows}, {*names}, f"row of {source} is of a metric that "
                  f"is asked for, such as {names[0]!r}")  # fmt: skip
-    return [row for row in rows if row.unit in own and row.metric in names
-            and not math.isnan(row.value)]  # fmt: skip
+    return [row for row in rows if row.unit in own and row.metric in names]
 
 
 def row_line(row: FleetRow) -> bytes:
@@ -86,7 +85,7 @@ def _require_own(seen: set[str], own: set[str], what: str) -> None:
 
 
 def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> list[FleetRow]:
-    """What a query finds, but for points with two series of a unit: for a while after a restart."""
+    """What a query finds; NaN where a unit has two series, as for a while after a restart."""
     spec, own, seen = canary.spec, {each.name for each in canary.units}, set[str]()
     found: dict[tuple[float, str], list[float]] = {}
     for labels, values in _stretches(canary, query, since_s, until_s):
@@ -103,8 +102,8 @@ def _rows_of(canary: Canary, query: str, since_s: float, until_s: float) -> list
             f"{query!r} has two series of {doubled[0]!r} at once; legal is one, as by sum by "
             f"({spec.unit}) (...), of counters of their increase(...[1m]), then without `counter`"
         )
-    return [FleetRow(at, unit, query, values[0]) for (at, unit), values in found.items()
-            if len(values) == 1 and not math.isnan(values[0])]  # fmt: skip
+    return [FleetRow(at, unit, query, values[0] if len(values) == 1 else math.nan)
+            for (at, unit), values in found.items()]  # fmt: skip
 
 
 def _stretches(canary: Canary, query: str, since_s: float, until_s: float) -> Iterator[Series]:

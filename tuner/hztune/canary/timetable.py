@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from hztune.canary.sources import FleetRow
 from hztune.canary.spec import Canary, CanaryMetric
 
 LEAST_SHARE = 0.25  # of the units of a group that must be seen for a block to count
-_SILENT_BLOCKS = 5  # in a row without a figure: an event
+SILENT_BLOCKS = 5  # in a row without a figure: an event
 _BEGAN_AGAIN = 0.5  # of what it was, at most, is left of a counter that began again at 0
 
 
@@ -27,6 +26,7 @@ class FleetTables(NamedTuple):
     first: int
     means: dict[str, FloatTable]  # of the rows of a block
     lasts: dict[str, FloatTable]  # the last one of them
+    seen: NDArray[np.bool_]  # there was a row of a metric, though none that is a number
 
     @property
     def blocks(self) -> NDArray[np.int_]:
@@ -38,10 +38,6 @@ class FleetTables(NamedTuple):
         seen = self.blocks[self.seen.any(axis=1)]
         return max(0, int(seen.max(initial=-1)) + 1)
 
-    @property
-    def seen(self) -> NDArray[np.bool_]:
-        return functools.reduce(np.logical_or, map(np.isfinite, self.lasts.values()))
-
     def figures(self, metric: CanaryMetric) -> FloatTable:
         """What is compared, ratios not yet as logarithms; NaN where nothing is known."""
         if not metric.counter:
@@ -50,8 +46,8 @@ class FleetTables(NamedTuple):
                 return self.means[metric.rows] / over
         found = self.lasts[metric.rows]
         if not metric.per:
-            grown, gaps, _ = growth(found)
-            return grown / gaps
+            grown, gaps, fell = growth(found)
+            return np.where(fell, np.nan, grown / gaps)  # since when it began again is not known
         both = np.where(np.isfinite(found), self.lasts[metric.per], np.nan)
         over, _, over_fell = growth(both)
         grown, _, fell = growth(np.where(np.isfinite(both), found, np.nan))
@@ -67,8 +63,8 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     told = [
         (row.at_s, names[row.metric], column[row.unit], row.value)
         for row in sorted(rows)
-        if row.metric in names and row.unit in column and not math.isnan(row.value)
-    ]  # fmt: skip
+        if row.metric in names and row.unit in column
+    ]
     at_s, name, unit, value = np.array(told or [(canary.start_s, 0, 0, math.nan)]).T
     block = np.ceil((at_s - canary.start_s) / spec.step_s) - 1.0
     last = np.full(len(column), -math.inf)
@@ -79,12 +75,18 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     first = int(min(block[known], default=0))
     cells = tuple(each[known].astype(int) for each in (name, block - first, unit))
     shape = (len(names), int(max(cells[1], default=0)) + 1, len(column))
+    seen = np.zeros(shape, dtype=bool)
+    seen[cells] = bool(told)
+    is_number = ~np.isnan(value[known])
+    cells, number = tuple(each[is_number] for each in cells), value[known][is_number]
     sums, counts, lasts = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
-    np.add.at(sums, cells, value[known])
+    np.add.at(sums, cells, number)
     np.add.at(counts, cells, 1.0)
-    lasts[cells] = np.where(np.isfinite(value[known]), value[known], np.nan)
+    lasts[cells] = np.where(np.isfinite(number), number, np.nan)
     means = sums / np.where(counts > 0.0, counts, np.nan)
-    return FleetTables(first, *(dict(zip(names, each, strict=True)) for each in (means, lasts)))
+    lively = np.isin(list(names), spec.of_metrics)
+    tables = (dict(zip(names, each, strict=True)) for each in (means, lasts))
+    return FleetTables(first, next(tables), next(tables), np.logical_or.reduce(seen[lively]))
 
 
 def of_groups(canary: Canary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -95,8 +97,7 @@ def of_groups(canary: Canary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 def _end(last: FloatTable) -> float:
     """The last block of units by the last one of each; later ones are of clocks ahead."""
     told = np.sort(last[np.isfinite(last)])[::-1]
-    at = max(1, int(LEAST_SHARE * len(told)))
-    return float(told[min(at, len(told) - 1)]) if len(told) else -math.inf
+    return float(told[int(LEAST_SHARE * len(told))]) if len(told) else -math.inf
 
 
 def growth(counts: FloatTable) -> tuple[FloatTable, FloatTable, NDArray[np.bool_]]:
@@ -118,21 +119,26 @@ def events(tables: FleetTables, name: str) -> FloatTable:
     """Events of a rail, shape (blocks, units); a counter that begins after its unit began at 0."""
     counts = tables.lasts[name].copy()
     for unit in np.flatnonzero(np.isfinite(counts).any(axis=0)):
-        began = tables.seen[:, unit].argmax()
+        began = (tables.seen[:, unit] | np.isfinite(counts[:, unit])).argmax()
         counts[began, unit] = np.nan_to_num(counts[began, unit])
     return np.nan_to_num(growth(counts)[0])
 
 
 def silences(tables: FleetTables, canary: Canary) -> FloatTable:
-    """Where a unit that was seen has been silent for _SILENT_BLOCKS, shape (blocks, units).
+    """Where a unit that was seen has been silent for SILENT_BLOCKS, shape (blocks, units).
 
     Blocks in which less than a quarter of each group is seen are no time: the source was silent.
+    Nor does a silence count that began before units had settled, and ended soon after it.
     """
     seen, found = tables.seen, np.zeros(tables.seen.shape)
     share = np.maximum(*(seen[:, group].mean(axis=1) for group in of_groups(canary)))
     lines = np.flatnonzero(share >= LEAST_SHARE)
+    settled = math.ceil(canary.spec.settle_s / canary.spec.step_s)
+    blocks = np.append(tables.blocks[lines], tables.blocks[lines].max(initial=0) + 1)
     for unit in range(seen.shape[1]):
         own = np.append(np.flatnonzero(seen[lines, unit]), len(lines))
-        late = own[:-1][np.diff(own) > _SILENT_BLOCKS] + _SILENT_BLOCKS
+        begin, end = own[:-1], own[1:]
+        is_start = (blocks[begin] < settled) & (blocks[end] <= settled + SILENT_BLOCKS)
+        late = begin[(end - begin > SILENT_BLOCKS) & ~is_start] + SILENT_BLOCKS
         found[lines[late], unit] = 1.0
     return found

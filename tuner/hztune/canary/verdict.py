@@ -28,6 +28,7 @@ from hztune.canary.sources import FleetRow
 from hztune.canary.spec import Canary, CanaryMetric, GuardRail
 from hztune.canary.timetable import (
     LEAST_SHARE,
+    SILENT_BLOCKS,
     FleetTables,
     events,
     of_groups,
@@ -44,6 +45,7 @@ _MOST_UNITS = 10_000
 _LEAST_BLOCKS = 5
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
+_MOST_MISSING = 0.1  # more of the figures of treated units than of control
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
 
@@ -77,6 +79,7 @@ class RailEvents(NamedTuple):
     hit: tuple[int, int]  # units with one
     is_crossed: bool
     is_known: bool  # whether there is any row of it
+    is_over: bool  # whether there is none any more
 
 
 class CanaryVerdict(NamedTuple):
@@ -103,7 +106,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
     treated, control = (float(unseen[each].mean()) for each in of_groups(canary))
-    open_ = []
+    open_ = [f"the guard rail {each.name} is not told any more" for each in rails if each.is_over]
     if treated > control:
         open_.append("more of the treated units than of the control were not seen since the start")
     better = [each.metric.name for each in effects if each.metric.target and each.is_better]
@@ -123,18 +126,22 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
 
 
 def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
-    (treated, control), strata = of_groups(canary), _strata(canary)
-    risk, unknown = canary.spec.revert_error, np.full(len(treated), math.nan)
+    groups, risk = of_groups(canary), canary.spec.revert_error
     for rail in (*canary.spec.rails, _SILENT):
         is_silence = rail is _SILENT
+        rows = tables.seen if is_silence else np.isfinite(tables.lasts[rail.rows])
         found = silences(tables, canary) if is_silence else events(tables, rail.rows)
-        found = found[tables.blocks >= 0]
+        # a unit that was not there when the change came has no event, and is none to bet on
+        here = (tables.seen | rows)[tables.blocks >= -SILENT_BLOCKS].any(axis=0)
+        found = found[tables.blocks >= 0][:, here]
+        (treated, control), strata = (each[here] for each in groups), _strata(canary)[here]
         each = found.sum(axis=0)
         own, other = each[treated], each[control]
-        beyond = own.sum() - other.sum() * len(own) / len(other)
+        beyond = own.sum() - other.sum() * len(own) / max(1, len(other))
         is_crossed = log_odds(found, treated, strata) >= -math.log(risk)
         is_crossed |= rail.most is not None and bool(beyond > rail.most)
-        rate = effect_of(each, unknown, treated, strata, np.ones(len(each)))
+        ones = np.ones(len(each))
+        rate = effect_of(each, math.nan * ones, treated, strata, ones)
         if rate is not None and each.any():
             passed = len(found) * canary.spec.step_s / canary.spec.planned_s
             # no less than of events that each come by themselves: few are alike by chance
@@ -142,9 +149,16 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
             spread = max(rate.error, least)
             is_crossed |= rate.estimate > critical(passed, risk, rate.df) * spread
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
-        is_known = is_silence or bool(np.isfinite(tables.lasts[rail.rows]).any())
-        counts = int(other.sum()), int(own.sum())
-        yield RailEvents(rail.name, counts, hit, is_crossed, is_known)
+        counts, told = (int(other.sum()), int(own.sum())), tables.blocks[rows.any(axis=1)]
+        # some are told at events alone, and then hardly ever
+        is_steady = len(told) >= max(_LEAST_BLOCKS, (told.max(initial=0) - told.min(initial=0)) / 2)
+        yield RailEvents(rail.name, counts, hit, is_crossed, len(told) > 0,
+                         is_steady and _is_old(told.max(), tables))  # fmt: skip
+
+
+def _is_old(block: int, tables: FleetTables) -> bool:
+    # what was told last in this block may have changed since
+    return tables.passed - 1 - block > max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
 
 
 def _strata(canary: Canary) -> NDArray[np.int_]:
@@ -183,8 +197,8 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
         figures = np.log(figures) if metric.is_ratio else figures
     figures = np.where(np.isfinite(figures), figures, np.nan)
     use = np.minimum(*(np.isfinite(figures)[:, each].mean(axis=1) for each in groups))
-    is_after &= use >= LEAST_SHARE
-    after, before = figures[is_after], figures[is_before & (use >= LEAST_SHARE)]
+    is_used = use >= LEAST_SHARE
+    after, before = figures[is_after & is_used], figures[is_before & is_used]
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
     weights = np.isfinite(after).mean(axis=0)
@@ -193,12 +207,34 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
                             "report it, in strata with both groups")  # fmt: skip
     judged = _judged(metric, canary, found, len(after) * spec.step_s / spec.planned_s)
-    told, least_s = int(tables.blocks[is_after].max()) + 1, _LEAST_TIME * spec.planned_s
-    if told * spec.step_s < least_s:
+    last = int(tables.blocks[is_after & is_used].max())
+    told_s, least_s = spec.step_s * (last + 1), _LEAST_TIME * spec.planned_s
+    if told_s < least_s:
         return judged._replace(why=f"it needs {duration(least_s)}, a quarter of planned_s")
-    if tables.passed - told > max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed):
-        return judged._replace(why=f"it is not told since {duration(told * spec.step_s)}")
+    if _is_old(last, tables):
+        return judged._replace(why=f"it is not told since {duration(told_s)}")
+    if why := _missing(np.isfinite(figures), is_after, tables, canary):
+        return judged._replace(why=why)
     return judged._replace(is_current=True)
+
+
+def _missing(
+    known: NDArray[np.bool_], is_after: NDArray[np.bool_], tables: FleetTables, canary: Canary
+) -> str:
+    """Why figures that treated units do not tell may hide a loss; "": control tells no more."""
+    groups, late = of_groups(canary), max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
+    is_late, here = tables.blocks >= tables.passed - late, tables.seen[is_after].any(axis=0)
+    for lines in (is_after, is_after & is_late):
+        treated, control = (float(known[lines][:, each & here].mean()) for each in groups)
+        if control - treated > _MOST_MISSING:
+            return f"treated units tell {treated:.0%} of it, and control {control:.0%}"
+    seen = tables.seen[is_late].sum(axis=0)
+    told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
+    is_mute = (seen > 0) & (told < np.median(told[seen > 0]) / 2)
+    treated, control = (int(is_mute[each].sum()) for each in groups)
+    if treated * groups[1].sum() > control * groups[0].sum():
+        return f"{treated} treated units that are there do not tell it, and {control} of control"
+    return ""
 
 
 def _unfit(figures: FloatTable, metric: CanaryMetric) -> str:

@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +23,8 @@ from hztune.errors import HztuneError
 from hztune.progress import duration
 
 _HOOK_S, _HOOK_TRIES = 600.0, 10
-_AGAIN_BLOCKS = 5  # that are asked for again: rows may come late
+_AGAIN_BLOCKS = 60  # that are asked for again: rows may come late
+_SILENT_BLOCKS, _HOOK_PAUSE_S = 5, 60.0
 _LINES_APART = 1.3  # times the time that has passed
 _MARK = b'{"decided"'  # begins a line of the log that is no row
 
@@ -70,14 +72,18 @@ class _Watch:
         self._canary, self._tell, self._log = canary, tell, log
         content = files.read_small(log, MOST_ROW_BYTES) if log and log.exists() else b""
         lines = content.splitlines(keepends=True)
-        marks = [line for line in lines if line.startswith(_MARK)]
         self._mark: dict[str, str] = {}  # what was decided, and that the hook has ended well
-        for mark in (json.loads(line) for line in marks if line.endswith(b"\n")):
-            self._mark |= mark if mark.get("start") == canary.spec.start else {}
+        self._others: list[bytes] = []  # marks of canaries with another start
+        for line in lines:
+            with suppress(ValueError):  # two writers, or a full disk, may have torn it
+                mark = json.loads(line) if line.startswith(_MARK) else {}
+                if mark.get("start") == canary.spec.start:
+                    self._mark |= mark
+                elif mark:
+                    self._others.append(line)
         kept = b"".join(line for line in lines if not line.startswith(_MARK))
         self._rows = {row[:3]: row for row in parsed_rows(kept, str(log))}
-        self._newest_s: dict[str, float] = {}  # row of each name
-        self._heard(self._rows.values())
+        self._newest_s: dict[str, float] = {}  # row of each name that was found by this watch
         self._failures: dict[str, str] = {}  # told, and not over
         self._is_whole = False  # whether the log has all rows
 
@@ -107,21 +113,24 @@ class _Watch:
         page = verdict_page(found, self._canary).encode()
         for number in range(tries):
             if number:
-                time.sleep(self._canary.spec.step_s)
-            ended = process.run(
-                ["sh", "-c", hook], deadline_s=_HOOK_S, cwd=self._canary.folder, stdin=page
-            )
-            if ended.ok:
-                self._note({"hook": "done"})
-                self._tell("the hook was run")
-                return found
-            why = f"the hook has failed: it {ended.describe()}"
+                time.sleep(min(_HOOK_PAUSE_S, self._canary.spec.step_s))
+            try:
+                ended = process.run(
+                    ["sh", "-c", hook], deadline_s=_HOOK_S, cwd=self._canary.folder, stdin=page
+                )
+                if ended.ok:
+                    self._note({"hook": "done"})
+                    self._tell("the hook was run")
+                    return found
+                why = f"the hook has failed: it {ended.describe()}"
+            except HztuneError as error:
+                why = f"the hook could not be started: {error}"
             self._tell(why)
         return found._replace(reasons=(*found.reasons, why))
 
     def tell_silence(self) -> None:
-        span_s = _AGAIN_BLOCKS * self._canary.spec.step_s
-        is_silent = max(self._newest_s.values(), default=math.inf) < time.time() - span_s
+        span_s = _SILENT_BLOCKS * self._canary.spec.step_s
+        is_silent = max(self._newest_s.values(), default=-math.inf) < time.time() - span_s
         self._fails("", f"no row is of the last {duration(span_s)}" if is_silent else "")
 
     def _newest(self) -> list[FleetRow]:
@@ -140,15 +149,12 @@ class _Watch:
                 self._fails(names[0], str(error))
             else:
                 self._fails(names[0], "")
+                # what is later is of a clock ahead, and waits; one object for NaN equals itself
+                found = [row if row.value == row.value else row._replace(value=math.nan)
+                         for row in found if row.at_s <= now_s + spec.step_s]  # fmt: skip
+                self._newest_s[names[0]] = max((row.at_s for row in found), default=newest_s)
                 new += found
-        self._heard(new)
         return new
-
-    def _heard(self, rows: Iterable[FleetRow]) -> None:
-        now_s = time.time()  # what is later is of a clock ahead
-        for row in rows:
-            if self._newest_s.get(row.metric, -math.inf) < row.at_s <= now_s:
-                self._newest_s[row.metric] = row.at_s
 
     def _fails(self, what: str, why: str) -> None:
         """Tells of a failure when it begins; "": there is none."""
@@ -164,7 +170,7 @@ class _Watch:
         """Adds lines to the log; writes all where it may end within one."""
         if self._log is None:
             return
-        marks = [_line(self._mark)] if self._mark else []
+        marks = [*self._others, *([_line(self._mark)] if self._mark else [])]
         try:
             if self._is_whole:
                 files.append_to(self._log, b"".join(lines).decode(), "--log")

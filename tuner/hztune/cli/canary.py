@@ -56,7 +56,8 @@ def judge_command(
 
     \b
     doc = "jemalloc with background threads"
-    start = "2026-11-29T12:00:00Z"  # all treated ones run with it; both groups are as old
+    start = "2026-11-29T12:00:00Z"  # a minute after the last treated one began with it; both
+                                    # groups are as old
     groups = "groups.csv"           # as `hztune canary assign` wrote it
     prometheus = "http://localhost:9090"  # or https://USER:PASSWORD@...; or one of these:
     # file = "rows.csv"             # rows of time,unit,metric,value, or lines of JSON
@@ -82,7 +83,7 @@ def judge_command(
     target = true                   # it is to get better; more_is_better = true: by growing
 
     \b
-    [[rails]]                       # events that a unit counts; units that fall silent are one
+    [[rails]]                       # events that a unit counts; to fall silent is one, too
     name = "restarts"
     query = "sum by (pod) (kube_pod_container_status_restarts_total)"
     most = 3                        # more than in a control as large: revert without a test
