@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,14 +21,12 @@ DEADLINE_S = 300 * MORE
 
 
 @pytest.fixture(scope="module")
-def corpus(root: Path) -> Path:
+def corpus(root):
     """The directory of the inputs, one directory for each target."""
     return root / "tests" / "fuzz" / "corpus"
 
 
-def replay(
-    program: Path, inputs: Path, mutations: int, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def replay(program, inputs, mutations, **variables):
     files = sorted(inputs.iterdir())
     plain = {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
     return subprocess.run(
@@ -43,31 +39,31 @@ def replay(
 
 
 @pytest.fixture(scope="module")
-def sanitized(build_core: Callable[..., Path]) -> Path:
+def sanitized(build_core):
     """The fuzz targets, with AddressSanitizer and UndefinedBehaviorSanitizer."""
     targets = ["fuzz_environment", "fuzz_traces"]
     return build_core(targets=targets, HZ_BUILD_TESTS="ON", **SANITIZED) / "fuzz"
 
 
 @pytest.fixture(scope="module")
-def shipped(core_tests: Path) -> Path:
+def shipped(core_tests):
     """The fuzz targets as hz is shipped."""
     return core_tests / "fuzz"
 
 
 @pytest.mark.slow
-def test_no_environment_does_harm_or_allocates(sanitized: Path, corpus: Path) -> None:
+def test_no_environment_does_harm_or_allocates(sanitized, corpus):
     done = replay(sanitized / "fuzz_environment", corpus / "environment", 5_000)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.slow
-def test_the_c_library_allocates_nothing_for_it_either(shipped: Path, corpus: Path) -> None:
+def test_the_c_library_allocates_nothing_for_it_either(shipped, corpus):
     done = replay(shipped / "fuzz_environment", corpus / "environment", 5_000)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.slow
-def test_no_recording_does_more_harm_than_a_sentence(sanitized: Path, corpus: Path) -> None:
+def test_no_recording_does_more_harm_than_a_sentence(sanitized, corpus):
     done = replay(sanitized / "fuzz_traces", corpus / "traces", 700)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -16,7 +16,6 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,20 +25,18 @@ RUNS = 200_000 if MORE else 5_000
 FIRST = os.environ.get("TEST_SEED", "1")
 DEADLINE_S = 7200 if MORE else 120
 
-Weaken = Callable[[str, str, str, tuple[str, ...]], Path]
-
 
 @pytest.fixture(scope="session")
-def model(build_model: Callable[..., Path]) -> Path:
+def model(build_model):
     """The program that searches the cases."""
     return build_model() / "model"
 
 
 @pytest.fixture
-def weaken(model: Path, root: Path, tmp_path: Path) -> Weaken:
+def weaken(model, root, tmp_path):
     """A model of which `sources` were compiled with one text of one file replaced."""
 
-    def build(file: str, text: str, weaker: str, sources: tuple[str, ...]) -> Path:
+    def build(file, text, weaker, sources):
         copy = tmp_path / "src"
         shutil.copytree(root / "core" / "src", copy)
         whole = (copy / file).read_text()
@@ -59,18 +56,18 @@ def weaken(model: Path, root: Path, tmp_path: Path) -> Weaken:
     return build
 
 
-def _commands(build: Path) -> list[dict[str, str]]:
-    read: list[dict[str, str]] = json.loads((build / "compile_commands.json").read_text())
+def _commands(build):
+    read = json.loads((build / "compile_commands.json").read_text())
     return read
 
 
-def _made(entry: dict[str, str]) -> Path:
+def _made(entry):
     """The object file that a command has made."""
     words = shlex.split(entry["command"])
     return Path(entry["directory"]) / words[words.index("-o") + 1]
 
 
-def _compiled(entry: dict[str, str], copy: Path, made: Path) -> Path:
+def _compiled(entry, copy, made):
     """The same command, which finds the copy of the sources first."""
     words = shlex.split(entry["command"])
     source = Path(entry["file"])
@@ -85,7 +82,7 @@ def _compiled(entry: dict[str, str], copy: Path, made: Path) -> Path:
 
 # The sentence of each case, its name, and the bound on preemptions up to which the search is
 # exhaustive.
-CASES: dict[str, tuple[str, int]] = {
+CASES = {
     "a block handed over singly has one owner": ("remote_none", 2),
     "a block handed over to an inbox has one owner": ("remote_shard", 2),
     "a block handed over by shard and class has one owner": ("remote_shard_class", 2),
@@ -118,7 +115,7 @@ CASES: dict[str, tuple[str, int]] = {
 }
 
 # What the model finds in hz as it is, and why it stays: the search of these must fail.
-KNOWN: dict[str, str] = {
+KNOWN = {
     # hz_entry_set writes two words. A free of a live block asks the page of that block, which is
     # not cut anew. A free of what is no live block may ask one that is: it then works with a
     # distance that is as good as random, and passes for one of the old class with a probability of
@@ -131,50 +128,48 @@ KNOWN: dict[str, str] = {
 }
 
 
-def search(model: Path, *words: object) -> subprocess.CompletedProcess[str]:
+def search(model, *words):
     """One search of one case."""
     return subprocess.run(
         [str(word) for word in (model, *words)], capture_output=True, text=True, timeout=DEADLINE_S
     )
 
 
-def search_bounded(model: Path, case: str, bound: int) -> subprocess.CompletedProcess[str]:
+def search_bounded(model, case, bound):
     return search(model, case, "--search", "bound", "--bound", bound)
 
 
-def search_randomly(model: Path, case: str) -> subprocess.CompletedProcess[str]:
+def search_randomly(model, case):
     return search(model, case, "--search", "random", "--first", FIRST, "--runs", RUNS)
 
 
-def test_every_case_is_searched(model: Path) -> None:
+def test_every_case_is_searched(model):
     listed = search(model, "--list").stdout.split()
     assert sorted(listed) == sorted([*(case for case, _ in CASES.values()), *KNOWN.values()])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "bound"), CASES.values(), ids=CASES.keys())
-def test_in_every_order_within_the_bound(case: str, bound: int, model: Path) -> None:
+def test_in_every_order_within_the_bound(case, bound, model):
     done = search_bounded(model, case, bound + MORE)
     assert done.returncode == 0, done.stdout[-6000:]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case, _ in CASES.values()], ids=CASES.keys())
-def test_in_random_orders(case: str, model: Path) -> None:
+def test_in_random_orders(case, model):
     done = search_randomly(model, case)
     assert done.returncode == 0, done.stdout[-6000:]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", KNOWN.values(), ids=KNOWN.keys())
-def test_what_is_known_is_found(case: str, model: Path) -> None:
+def test_what_is_known_is_found(case, model):
     assert search_bounded(model, case, 2).returncode == 1
 
 
 # --- the search finds what it is to find ----------------------------------------------------------
 
-
-Weakening = tuple[str, str, str]  # a file, a text in it, and a weaker one
 
 ACQ_REL = "(value), memory_order_acq_rel,   "
 SWAP = "atomic_exchange_explicit((object), (value), memory_order_acq_rel)"
@@ -196,8 +191,9 @@ NO_GENERATION = ("depot.c", "((head >> 32) + 1) << 32", "(head >> 32) << 32")
 NO_ORDER = ("block.h", f"{ORIGIN}\n{STEP}", f"{STEP}\n{ORIGIN}")
 NO_LOOK = ("lock.h", "& HZ_LOCK_SLEEPERS) != 0", "& HZ_LOCK_SLEEPERS) > 1")
 
-# What is made weaker in which source, and the case whose search must fail.
-WEAKENINGS: dict[str, tuple[Weakening, str, str]] = {
+# What is made weaker (a file, a text in it, and a weaker one) in which source, and the case whose
+# search must fail.
+WEAKENINGS = {
     "a heap enters the list without a release": (PUT, "heap.c", "birth"),
     "the list of heaps is read without an acquire": (GET, "heap.c", "birth"),
     "hz is called ready without a release": (PUT, "start.c", "cold_start"),
@@ -223,9 +219,7 @@ WEAKENINGS: dict[str, tuple[Weakening, str, str]] = {
 @pytest.mark.parametrize(
     ("weakening", "source", "case"), WEAKENINGS.values(), ids=WEAKENINGS.keys()
 )
-def test_the_search_finds_that(
-    weakening: Weakening, source: str, case: str, weaken: Weaken
-) -> None:
+def test_the_search_finds_that(weakening, source, case, weaken):
     bounded = search_bounded(weaken(*weakening, (source,)), case, 2)
     assert bounded.returncode == 1, bounded.stdout[-1000:] + bounded.stderr[-1000:]
     assert any(word in bounded.stdout for word in ("DATA RACE", "ASSERT", "DEADLOCK", "LIVELOCK"))

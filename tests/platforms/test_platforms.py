@@ -18,7 +18,6 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -66,16 +65,16 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 class Built:
     """hz and its tests, built for a platform."""
 
-    def __init__(self, platform: Platform, build: Path, folder: Path) -> None:
+    def __init__(self, platform, build, folder):
         self.platform = platform
         self.build = build
         self.folder = folder
 
     @property
-    def is_emulated(self) -> bool:
+    def is_emulated(self):
         return self.platform.emulator != ""
 
-    def words(self, program: str, *options: str, is_on_hz: bool = True) -> list[str]:
+    def words(self, program, *options, is_on_hz=True):
         """The words that start a program of the build; `options` are for the emulator.
 
         On musl the tests are linked to libhz.so: what they start may be glibc's, and cannot be
@@ -91,16 +90,14 @@ class Built:
             str(self.build / program),
         ]  # fmt: skip
 
-    def script(self, name: str, words: list[str]) -> Path:
+    def script(self, name, words):
         """A program that starts these words: what exec cannot start by itself is emulated so."""
         path = self.folder / name
         path.write_text("#!/bin/sh\nexec " + " ".join(words) + ' "$@"\n')
         path.chmod(0o755)
         return path
 
-    def run(
-        self, words: list[str], *, is_limited: bool = True, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, words, *, is_limited=True, **variables):
         """Runs them in an empty environment of hz's variables; see EMULATED_BYTES."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("HZ_", "LD_PRELOAD"))}
         limit = EMULATED_BYTES if self.is_emulated and is_limited else resource.RLIM_INFINITY
@@ -108,7 +105,7 @@ class Built:
         return finished(["prlimit", f"--as={limit}", *words], env=own, cwd=self.folder)
 
 
-def require_tools(platform: Platform) -> None:
+def require_tools(platform):
     """Skip, and say that it was not tested, where a program is missing."""
     missing = [name for name in platform.needs if shutil.which(name) is None]
     if missing:
@@ -118,9 +115,7 @@ def require_tools(platform: Platform) -> None:
         )
 
 
-def _built(
-    platform: Platform, build_core: Callable[..., Path], folders: pytest.TempPathFactory
-) -> Built:
+def _built(platform, build_core, folders):
     require_tools(platform)
     quick = {"HZ_WERROR": "ON", "HZ_BUILD_TESTS": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
     return Built(
@@ -131,19 +126,19 @@ def _built(
 
 
 @pytest.fixture(scope="session")
-def aarch64(build_core: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
+def aarch64(build_core, tmp_path_factory):
     return _built(AARCH64, build_core, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def musl(build_core: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
+def musl(build_core, tmp_path_factory):
     return _built(MUSL, build_core, tmp_path_factory)
 
 
 @pytest.fixture(params=["aarch64", "musl"])
-def built(request: pytest.FixtureRequest) -> Built:
+def built(request):
     """Each platform in turn."""
-    made: Built = request.getfixturevalue(request.param)
+    made = request.getfixturevalue(request.param)
     return made
 
 
@@ -173,14 +168,14 @@ EMULATED = (("forks", "eight churning"), ("threads", "destructors of thread-spec
 ON_MUSL = (("forks", ""), ("threads", "destructors of thread-specific"))
 
 
-def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
+def require_all_held(done):
     """At least one check ran, and all held."""
     said = done.stdout[-3000:] + done.stderr[-3000:]
     assert done.returncode == 0 and "\nok - " in done.stdout, said
 
 
 @pytest.mark.slow
-def test_the_interface_holds(built: Built) -> None:
+def test_the_interface_holds(built):
     # Huge blocks leave the emulator itself without memory under its limit.
     calls = "0" if built.is_emulated else "3000"
     require_all_held(built.run(built.words("tests/api"), **ON_HZ, TEST_CALLS=calls))
@@ -188,30 +183,28 @@ def test_the_interface_holds(built: Built) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-def test_the_heap_agrees_with_its_shadow(settings: dict[str, str], built: Built) -> None:
+def test_the_heap_agrees_with_its_shadow(settings, built):
     words = built.words("tests/fuzz_shadow")
     require_all_held(built.run(words, **ON_HZ, **SHADOW, **settings))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "which"), EMULATED)
-def test_threads_and_forks_hold_where_they_are_emulated(
-    program: str, which: str, aarch64: Built
-) -> None:
+def test_threads_and_forks_hold_where_they_are_emulated(program, which, aarch64):
     words = aarch64.words(f"tests/{program}")
     require_all_held(aarch64.run([*words, which], **ON_HZ, TEST_FORKS="5"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "which"), ON_MUSL)
-def test_threads_and_forks_hold_on_musl(program: str, which: str, musl: Built) -> None:
+def test_threads_and_forks_hold_on_musl(program, which, musl):
     words = [*musl.words(f"tests/{program}"), which]
     require_all_held(musl.run(words, **ON_HZ, TEST_FORKS="20"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["mark in its top byte", "a realloc after free", "a global"])
-def test_a_wrong_free_ends_the_program(which: str, built: Built) -> None:
+def test_a_wrong_free_ends_the_program(which, built):
     require_all_held(built.run(built.words("tests/offences"), **ON_HZ, TEST_ACT=which))
 
 
@@ -221,7 +214,7 @@ def test_a_wrong_free_ends_the_program(which: str, built: Built) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page_bytes", [16384, 65536])
 @pytest.mark.parametrize("program", ["fuzz_shadow", "api"])
-def test_larger_pages_of_the_kernel_will_do(program: str, page_bytes: int, aarch64: Built) -> None:
+def test_larger_pages_of_the_kernel_will_do(program, page_bytes, aarch64):
     """In one thread: with more, qemu 7.2 crashes at such pages under any malloc."""
     words = aarch64.words(f"tests/{program}", "-p", str(page_bytes))
     alone = {"TEST_THREADS": "1", "TEST_CALLS": "0"}
@@ -230,14 +223,14 @@ def test_larger_pages_of_the_kernel_will_do(program: str, page_bytes: int, aarch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cpu", ["cortex-a53", "max"])
-def test_the_first_armv8_will_do_and_the_latest_too(cpu: str, aarch64: Built) -> None:
+def test_the_first_armv8_will_do_and_the_latest_too(cpu, aarch64):
     """The first has no atomic instructions but exclusive loads and stores."""
     words = aarch64.words("tests/fuzz_shadow", "-cpu", cpu)
     require_all_held(aarch64.run(words, **ON_HZ, **SHADOW, **SMALL_CACHES))
 
 
 @pytest.mark.slow
-def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64: Built) -> None:
+def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64):
     """Here without the limit of addresses; the emulator puts the stack below 2^39."""
     words = aarch64.words("tests/fuzz_shadow")
     require_all_held(aarch64.run(words, is_limited=False, **ON_HZ, **SHADOW))
@@ -248,14 +241,14 @@ def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64: Built) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [LARSON, ("large", "--ops", "200")], ids=lambda words: words[0])
-def test_hz_bench_measures(words: tuple[str, ...], built: Built) -> None:
+def test_hz_bench_measures(words, built):
     done = built.run([*built.words("bench/hz-bench"), *words])
     result = json.loads(done.stdout)
     assert result["allocator"]["name"] == "hz" and result["ops"] > 0 and result["seconds"] > 0
 
 
 @pytest.mark.slow
-def test_hz_launch_proves_the_allocator(built: Built) -> None:
+def test_hz_launch_proves_the_allocator(built):
     program = built.script("bench-on-hz", built.words("bench/hz-bench"))
     launch = built.words("bench/hz-launch", is_on_hz=False)
     done = built.run([*launch, "--", str(program), *LARSON])
@@ -284,26 +277,26 @@ LATER = re.compile(
 LINE = re.compile(r"^ +[0-9a-f]+:\t(?:(?:lock|rep|repz|repnz|bnd|notrack|data16|cs) )*(\S+)")
 
 
-def instructions(disassembly: str) -> Counter[str]:
+def instructions(disassembly):
     """How often each occurs."""
     found = (LINE.match(line) for line in disassembly.splitlines())
     return Counter(match[1] for match in found if match is not None)
 
 
-def disassembled(file: Path) -> str:
+def disassembled(file):
     command = ["objdump", "--disassemble", "--no-show-raw-insn", str(file)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_no_instruction_came_later(name: str, core_build: Path) -> None:
+def test_no_instruction_came_later(name, core_build):
     used = instructions(disassembled(core_build / name))
     assert used["mov"] > 10
     assert {word: times for word, times in used.items() if LATER.fullmatch(word)} == {}
 
 
-def test_the_scan_finds_what_later_processors_added(tmp_path: Path) -> None:
+def test_the_scan_finds_what_later_processors_added(tmp_path):
     source = tmp_path / "later.c"
     source.write_text(
         "#include <string.h>\n"

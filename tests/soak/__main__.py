@@ -46,7 +46,7 @@ invalid S1 | tests/core/test_core.py -k 'checks_hold and offences' | TEST_CASES_
 hardened S2 | tests/core/test_core.py -k 'offences and HARDENING' |
 environment S4 | tests/core/test_environment.py | SAME
 recording R1 | tests/trace/test_record.py -k none_is_lost | TEST_MORE=100 SAME
-kills T1 | tests/tuner/test_killed.py -k killed_writers | TEST_MORE=4
+kills T1 | tests/tuner/test_samples.py -k killed_writers | TEST_MORE=4
 """
 
 

@@ -11,19 +11,19 @@ from tests.soak.__main__ import STAGES, Stage, keep, settings_of, soak
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_finds_what_it_runs(name: str, tmp_path: Path) -> None:
+def test_every_stage_finds_what_it_runs(name, tmp_path):
     words = [*STAGES[name].words, "--collect-only"]
     assert soak(name, STAGES[name]._replace(words=words), tmp_path, 0)["failed"] == []
 
 
-def test_every_stage_is_named_at_its_goals(root: Path) -> None:
+def test_every_stage_is_named_at_its_goals(root):
     page = (root / "tests" / "soak" / "README.md").read_text().splitlines()
     rows = {line.split("|")[1].strip(): line for line in page if line.startswith("| ")}
     for name, stage in STAGES.items():
         assert [goal for goal in stage.goals if f"`{name}`" not in rows[goal]] == [], name
 
 
-def test_what_failed_is_kept_with_its_output_and_what_held_is_not(tmp_path: Path) -> None:
+def test_what_failed_is_kept_with_its_output_and_what_held_is_not(tmp_path):
     for option in ("--no-such-option", "--version"):
         stage = Stage(["A1"], [option], {}, is_same=True)
         keep(soak(option[2:], stage, tmp_path, 0), tmp_path / "RESULTS.jsonl")
@@ -33,6 +33,6 @@ def test_what_failed_is_kept_with_its_output_and_what_held_is_not(tmp_path: Path
     assert [path.name for path in tmp_path.glob("*.log")] == ["no-such-option-0.log"]
 
 
-def test_each_run_has_another_seed() -> None:
+def test_each_run_has_another_seed():
     seeds = {settings_of(stage, n)["TEST_SEED"] for stage in STAGES.values() for n in range(8)}
     assert len(seeds) == 8

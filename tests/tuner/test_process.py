@@ -66,12 +66,9 @@ BOMB = (
     f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}"
 )
 ENDLESS = {
-    "loops": "while True: pass",
     "ignores SIGTERM": f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEPS}",
     "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
-    "closes its outputs": f"os.close(1); os.close(2); {SLEEPS}",
     "writes for ever": FLOODS.format(fd=1),
-    "writes errors for ever": FLOODS.format(fd=2),
     "waits for its child": f"os.fork() and os.wait()\n{SLEEPS}",
     "is a bomb of 64 processes": BOMB,
 }

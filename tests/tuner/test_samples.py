@@ -1,10 +1,16 @@
-"""The samples of a study survive what ends their writer, and are refused to any other study."""
+"""The samples of a study survive what ends their writer, and are refused to any other study.
+
+TEST_SEED chooses other moments of kills, and TEST_MORE=N N times as many (tests/soak sets both).
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import resource
+import signal
+import traceback
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +33,8 @@ from hztune.tuning.candidates import TuneTarget, candidates
 
 from .conftest import MACHINE, bench_of, flat, tell
 
+SEED = int(os.environ.get("TEST_SEED", "0"))
+MORE = int(os.environ.get("TEST_MORE", "1"))
 OTHER_MACHINE = Machine(
     "CPU 9", 3, 1.5, "5.0", "musl", 65536, "always", "powersave", "on", 8, 9, "0123"
 )
@@ -194,6 +202,81 @@ def test_a_full_disk_loses_nothing_that_was_measured_and_the_study_goes_on(tmp_p
             study.conclude({"summary": {"verdict": "no_gain"}})
     with open_study(tmp_path) as study:
         assert study.replay() == (block(0), one) and study.ending is None
+
+
+# ---- a writer that is killed ---------------------------------------------------------------------
+
+
+def killed(work, after):
+    """Lets a forked process work, and kills it once it has told so often, wherever it then is.
+
+    Gives the last that it told. One that ends before is not killed.
+    """
+    reading, writing = os.pipe()
+    pid, last = os.fork(), 0
+    if pid == 0:  # it must never come back into the tests
+        try:
+            work(lambda number: os.write(writing, b"%d\n" % number) and None)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                last = int(line) if line.endswith(b"\n") else last
+                if number == after:
+                    os.kill(pid, signal.SIGKILL)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return last
+
+
+class Telling:
+    """A sink that tells how many records are kept after each one: to count them takes longer."""
+
+    def __init__(self, store, tell):
+        self.store, self.tell, self.count = store, tell, len(records(store.folder))
+
+    def __getattr__(self, name):
+        def put(*what):
+            getattr(self.store, name)(*what)
+            self.count += name != "end"
+            self.tell(self.count)
+
+        return put
+
+
+def records(folder):
+    """Every sample that is kept, in order."""
+    try:
+        return [json.loads(line) for line in recording(folder).lines]
+    except UsageError:  # it was killed before there was a study
+        return []
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 4 * MORE))
+def test_of_sixty_killed_writers_none_loses_a_record(tmp_path, seed):
+    """Each goes on where the last one ended, and is killed at any moment."""
+
+    def write(tell_count):
+        with open_study(tmp_path) as store:
+            sink = Telling(store, tell_count)
+            for pair in range(len(store.replay()), 1_000_000):
+                tell(sink, block(pair))
+
+    rng, before = Random(seed), []
+    for _ in range(15):
+        told = killed(write, after=rng.randrange(1, 60))
+        with open_study(tmp_path) as store:
+            kept = store.replay()
+        found = records(tmp_path)
+        assert len(found) >= told > len(before)
+        assert found[: len(before)] == before
+        assert [row["seq"] for row in found] == list(range(len(found)))
+        assert kept == tuple(block(pair) for pair in range(len(kept)))
+        before = found
 
 
 # ---- damage, and what is no study ----------------------------------------------------------------
