@@ -98,8 +98,7 @@ jemalloc_ctl *jemalloc_find(void)
 {
     static const char *const names[] = {"mallctl", "_rjem_mallctl", "je_mallctl"};
     jemalloc_ctl *found = NULL;
-    for (size_t i = 0; found == NULL && i < sizeof names / sizeof names[0]; i++)
-        *(void **)&found = function_named(names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !FIND(found, names[i]); i++) continue;
     return found;
 }
 
@@ -187,8 +186,7 @@ typedef void mimalloc_info(size_t *elapsed_ms, size_t *user_ms, size_t *system_m
 int mimalloc_version(void)
 {
     int (*version)(void);
-    *(void **)&version = function_named("mi_version");
-    const int number = version != NULL ? version() : 0;
+    const int number = FIND(version, "mi_version") ? version() : 0;
     const int last = number < 1000 ? 10 : 100;
     const int minor = number < 10000 ? 10 : 100;
     return number / last / minor * 10000 + number / last % minor * 100 + number % last;
@@ -201,8 +199,7 @@ static bool agent_add_mimalloc(hz_text *answer)
     const int version = mimalloc_version();
     char text[32];
     size_t commit = 0;
-    *(void **)&info = function_named("mi_process_info");
-    if (info == NULL || version == 0) return false;
+    if (!FIND(info, "mi_process_info") || version == 0) return false;
     snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     info(NULL, NULL, NULL, NULL, NULL, &commit, NULL, NULL);
     add_name(answer, "mimalloc", text);
@@ -214,22 +211,19 @@ static bool agent_add_mimalloc(hz_text *answer)
 static bool agent_trim_mimalloc(void)
 {
     void (*collect)(bool is_forced);
-    *(void **)&collect = function_named("mi_collect");
-    if (collect == NULL) return false;
+    if (!FIND(collect, "mi_collect")) return false;
     collect(true);
     return true;
 }
 
 /* ---- tcmalloc (gperftools) ------------------------------------------------------------------ */
 
-typedef int tcmalloc_property(const char *name, size_t *value);
-
 static size_t tcmalloc_number(const char *name)
 {
-    tcmalloc_property *property;
+    int (*property)(const char *name, size_t *value);
     size_t value = 0;
-    *(void **)&property = function_named("MallocExtension_GetNumericProperty");
-    return property != NULL && property(name, &value) ? value : 0;
+    return FIND(property, "MallocExtension_GetNumericProperty") && property(name, &value) ? value
+                                                                                          : 0;
 }
 
 static bool agent_add_tcmalloc(hz_text *answer)
@@ -237,8 +231,8 @@ static bool agent_add_tcmalloc(hz_text *answer)
     const char *(*version)(int *major, int *minor, const char **patch);
     int major, minor;
     const char *patch;
-    *(void **)&version = function_named("tc_version");
-    if (version == NULL || function_named("MallocExtension_GetNumericProperty") == NULL)
+    if (!FIND(version, "tc_version") ||
+        function_named("MallocExtension_GetNumericProperty") == NULL)
         return false;
     add_name(answer, "tcmalloc", version(&major, &minor, &patch));
     add_figure(answer, "live_bytes", tcmalloc_number("generic.current_allocated_bytes"));
@@ -255,8 +249,7 @@ static bool agent_add_tcmalloc(hz_text *answer)
 static bool agent_trim_tcmalloc(void)
 {
     void (*release)(void);
-    *(void **)&release = function_named("MallocExtension_ReleaseFreeMemory");
-    if (release == NULL) return false;
+    if (!FIND(release, "MallocExtension_ReleaseFreeMemory")) return false;
     release();
     return true;
 }
@@ -267,8 +260,8 @@ static size_t google_number(const char *name)
 {
     bool (*property)(const char *name, size_t length, size_t *value);
     size_t value = 0;
-    *(void **)&property = function_named("MallocExtension_Internal_GetNumericProperty");
-    return property != NULL && property(name, strlen(name), &value) ? value : 0;
+    const bool is_there = FIND(property, "MallocExtension_Internal_GetNumericProperty");
+    return is_there && property(name, strlen(name), &value) ? value : 0;
 }
 
 /* It has no version. */
@@ -287,15 +280,12 @@ static bool agent_add_google(hz_text *answer)
 static bool agent_trim_google(void)
 {
     size_t (*release)(size_t bytes);
-    *(void **)&release = function_named("MallocExtension_Internal_ReleaseMemoryToSystem");
-    if (release == NULL) return false;
+    if (!FIND(release, "MallocExtension_Internal_ReleaseMemoryToSystem")) return false;
     (void)release(SIZE_MAX / 2);
     return true;
 }
 
 /* ---- glibc ---------------------------------------------------------------------------------- */
-
-typedef struct mallinfo2 glibc_info(void);
 
 bool is_on_glibc(void)
 {
@@ -306,11 +296,10 @@ bool is_on_glibc(void)
 
 static bool agent_add_glibc(hz_text *answer)
 {
-    glibc_info *info;
+    struct mallinfo2 (*info)(void);
     const char *(*version)(void);
-    if (!is_on_glibc()) return false;
-    *(void **)&info = function_named("mallinfo2");
-    *(void **)&version = function_named("gnu_get_libc_version");
+    if (!is_on_glibc() || !FIND(info, "mallinfo2") || !FIND(version, "gnu_get_libc_version"))
+        return false;
     const struct mallinfo2 now = info();
     add_name(answer, "glibc", version());
     add_figure(answer, "live_bytes", now.uordblks + now.hblkhd);
@@ -322,9 +311,7 @@ static bool agent_add_glibc(hz_text *answer)
 static bool agent_trim_glibc(void)
 {
     int (*trim)(size_t pad);
-    if (!is_on_glibc()) return false;
-    *(void **)&trim = function_named("malloc_trim");
-    if (trim == NULL) return false;
+    if (!is_on_glibc() || !FIND(trim, "malloc_trim")) return false;
     (void)trim(0);
     return true;
 }

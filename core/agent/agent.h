@@ -16,6 +16,8 @@ typedef int jemalloc_ctl(const char *name, void *old, size_t *old_size, void *fr
 
 /* A function of the process by its name; the type is the caller's. */
 void *function_named(const char *name);
+/* The same into a pointer; false: the process has none. */
+#define FIND(pointer, name) ((*(void **)&(pointer) = function_named(name)) != NULL)
 /* jemalloc's mallctl; NULL: the process has none. */
 jemalloc_ctl *jemalloc_find(void);
 bool jemalloc_read(const char *name, void *value, size_t size);

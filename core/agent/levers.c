@@ -102,8 +102,7 @@ static int mimalloc_builds(void)
 static bool mimalloc_get(const agent_lever *lever, int64_t *value)
 {
     long (*get)(int option);
-    *(void **)&get = function_named(lever->key);
-    if (get == NULL || mimalloc_builds() != lever->builds) return false;
+    if (!FIND(get, lever->key) || mimalloc_builds() != lever->builds) return false;
     *value = get(lever->number);
     return true;
 }
@@ -111,9 +110,9 @@ static bool mimalloc_get(const agent_lever *lever, int64_t *value)
 static bool mimalloc_set(const agent_lever *lever, int64_t value)
 {
     void (*set)(int option, long value);
-    *(void **)&set = function_named("mi_option_set");
-    if (set != NULL) set(lever->number, (long)value);
-    return set != NULL;
+    if (!FIND(set, "mi_option_set")) return false;
+    set(lever->number, (long)value);
+    return true;
 }
 
 /* ---- tcmalloc (gperftools) ------------------------------------------------------------------ */
@@ -122,8 +121,8 @@ static bool tcmalloc_get(const agent_lever *lever, int64_t *value)
 {
     int (*property)(const char *name, size_t *value);
     size_t found;
-    *(void **)&property = function_named("MallocExtension_GetNumericProperty");
-    if (property == NULL || !property(lever->key, &found)) return false;
+    if (!FIND(property, "MallocExtension_GetNumericProperty") || !property(lever->key, &found))
+        return false;
     *value = (int64_t)found;
     return true;
 }
@@ -131,17 +130,17 @@ static bool tcmalloc_get(const agent_lever *lever, int64_t *value)
 static bool tcmalloc_set(const agent_lever *lever, int64_t value)
 {
     int (*property)(const char *name, size_t value);
-    *(void **)&property = function_named("MallocExtension_SetNumericProperty");
-    return property != NULL && property(lever->key, (size_t)value) != 0;
+    return FIND(property, "MallocExtension_SetNumericProperty") &&
+           property(lever->key, (size_t)value) != 0;
 }
 
 /* Before gperftools 2.16 only C++ has the rate, in a member that makes no use of its object. */
 static bool tcmalloc_get_rate(const agent_lever *lever, int64_t *value)
 {
     double (*get)(const void *unused);
-    *(void **)&get = function_named("_ZN22TCMallocImplementation20GetMemoryReleaseRateEv");
-    if (get == NULL) *(void **)&get = function_named("MallocExtension_GetMemoryReleaseRate");
-    if (get == NULL || function_named(lever->key) == NULL) return false;
+    const bool is_there = FIND(get, "_ZN22TCMallocImplementation20GetMemoryReleaseRateEv") ||
+                          FIND(get, "MallocExtension_GetMemoryReleaseRate");
+    if (!is_there || function_named(lever->key) == NULL) return false;
     *value = (int64_t)(get(NULL) * PERCENT + 0.5);
     return true;
 }
@@ -150,14 +149,14 @@ static bool tcmalloc_set_rate(const agent_lever *lever, int64_t value)
 {
     void (*member)(const void *unused, double rate);
     void (*function)(double rate);
-    *(void **)&member = function_named("_ZN22TCMallocImplementation20SetMemoryReleaseRateEd");
-    *(void **)&function = function_named("MallocExtension_SetMemoryReleaseRate");
-    if (function != NULL)
-        function((double)value / PERCENT);
-    else if (member != NULL)
-        member(NULL, (double)value / PERCENT);
     (void)lever;
-    return function != NULL || member != NULL;
+    if (FIND(function, "MallocExtension_SetMemoryReleaseRate"))
+        function((double)value / PERCENT);
+    else if (FIND(member, "_ZN22TCMallocImplementation20SetMemoryReleaseRateEd"))
+        member(NULL, (double)value / PERCENT);
+    else
+        return false;
+    return true;
 }
 
 /* ---- google/tcmalloc ------------------------------------------------------------------------ */
@@ -165,8 +164,7 @@ static bool tcmalloc_set_rate(const agent_lever *lever, int64_t value)
 static bool google_get(const agent_lever *lever, int64_t *value)
 {
     size_t (*rate)(void);
-    *(void **)&rate = function_named(lever->key);
-    if (rate == NULL) return false;
+    if (!FIND(rate, lever->key)) return false;
     *value = (int64_t)rate();
     return true;
 }
@@ -174,8 +172,7 @@ static bool google_get(const agent_lever *lever, int64_t *value)
 static void *google_work(void *unused)
 {
     void (*work)(void);
-    *(void **)&work = function_named("MallocExtension_Internal_ProcessBackgroundActions");
-    if (work != NULL) work();
+    if (FIND(work, "MallocExtension_Internal_ProcessBackgroundActions")) work();
     return unused;
 }
 
@@ -187,8 +184,9 @@ static bool google_set(const agent_lever *lever, int64_t value)
     int64_t before;
     pthread_t thread;
     void (*set)(size_t bytes_per_s);
-    *(void **)&set = function_named("MallocExtension_Internal_SetBackgroundReleaseRate");
-    if (set == NULL || !google_get(lever, &before)) return false;
+    if (!FIND(set, "MallocExtension_Internal_SetBackgroundReleaseRate") ||
+        !google_get(lever, &before))
+        return false;
     has_thread = has_thread || before > 0;
     if (!has_thread && value > 0) {
         if (pthread_create(&thread, NULL, google_work, NULL) != 0) return false;
@@ -249,8 +247,7 @@ static bool glibc_set(const agent_lever *lever, int64_t value)
     int (*option)(int number, int value);
     if (value == AUTO && glibc_adapts) return true;
     const int64_t wanted = value == AUTO ? GLIBC_DEFAULT : value;
-    *(void **)&option = function_named("mallopt");
-    if (option == NULL || option(lever->number, wanted > INT_MAX ? -1 : (int)wanted) == 0)
+    if (!FIND(option, "mallopt") || option(lever->number, wanted > INT_MAX ? -1 : (int)wanted) == 0)
         return false;
     *glibc_value(lever) = wanted;
     glibc_adapts = false;

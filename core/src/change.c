@@ -6,12 +6,9 @@
  * whole configuration and stored value by value; any mixture of old and new ones is legal, too, as
  * hz_config_check relates a live parameter to fixed ones only.
  */
-#include <hz/hz.h>
-
-#include <inttypes.h>
 #include <stdio.h>
 
-#include "change.h"
+#include "account.h"
 #include "internal.h"
 
 /* Guards a change, so that two are not judged together. */
@@ -32,16 +29,6 @@ void hz_config_in_effect(hz_config *config)
     if (config->shards == HZ_AUTO) config->shards = hz_map.shards;
     if (config->max_dirty_bytes == HZ_AUTO)
         config->max_dirty_bytes = (int64_t)hz_map.max_dirty_bytes;
-}
-
-bool hz_param_value(const char *name, int64_t *value)
-{
-    hz_config config;
-    const size_t index = hz_param_find(name);
-    if (index == hz_param_count()) return false;
-    hz_config_in_effect(&config);
-    *value = hz_config_get(&config, index);
-    return true;
 }
 
 /* ---- which parameter is meant --------------------------------------------------------------- */

@@ -50,6 +50,7 @@ typedef struct hz_param_most {
 #define HZ_IS_FROZEN true
 #define hz_live(name) hz_cfg_built.name
 #define hz_live_put(index, value) ((void)(index), (void)(value))
+#define hz_cfg_put(config) ((void)(config))
 #else
 extern hz_config hz_cfg __attribute__((visibility("hidden")));
 #define HZ_IS_FROZEN false
@@ -57,6 +58,8 @@ extern hz_config hz_cfg __attribute__((visibility("hidden")));
 #define hz_live(name) hz_plain_peek(&hz_cfg.name)
 /* Changes row `index`; only change.c does. */
 #define hz_live_put(index, value) hz_plain_poke((int64_t *)(void *)&hz_cfg + (index), (value))
+/* Puts a whole configuration in effect; only start.c does. */
+#define hz_cfg_put(config) ((void)(hz_cfg = *(config)))
 #endif
 
 #endif

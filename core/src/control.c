@@ -6,16 +6,12 @@
  *     trim                         hz_trim
  *     set, govern                  hz_set for all of their lines together (lease.h)
  */
-#include "control.h"
-
 #include <inttypes.h>
 #include <string.h>
 
-#include "change.h"
+#include "account.h"
 #include "internal.h"
 #include "serve.h"
-#include "stats.h"
-#include "usage.h"
 
 enum {
     LEVER_BYTES = 32,

@@ -19,10 +19,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "account.h"
 #include "internal.h"
 #include "override.h"
-#include "stats.h"
-#include "usage.h"
 
 __attribute__((visibility("hidden"))) const char hz_extensions = 0;
 

@@ -144,6 +144,11 @@ bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
 /* Writes a message and aborts. The caller holds no lock, as a handler of SIGABRT may allocate. */
 _Noreturn void hz_die(const char *what, const void *address);
 void hz_warn_once(const char *what, const void *address);
+/* For a block that should be free but has no seal: leaves it out of use, with a warning, or ends
+ * the program. The caller holds no lock. */
+void hz_leave_out(const void *block);
+/* Whether a block of `class_` waits, free, in a magazine, a ring, a depot or its span. */
+bool hz_is_parked(const void *block, uint32_t class_);
 
 /* ---- span.c: spans and bins ----------------------------------------------------------------- */
 
@@ -355,14 +360,6 @@ void hz_fork_notice(void);
 void hz_message(const char *text, size_t length);
 /* Without memory: whether a request should be tried again. */
 bool hz_may_get_memory(size_t size);
-
-/* ---- parked.c ------------------------------------------------------------------------------- */
-
-/* For a block that should be free but has no seal: leaves it out of use, with a warning, or ends
- * the program. The caller holds no lock. */
-void hz_leave_out(const void *block);
-/* Whether a block of `class_` waits, free, in a magazine, a ring, a depot or its span. */
-bool hz_is_parked(const void *block, uint32_t class_);
 
 /* ---- harden.c ------------------------------------------------------------------------------- */
 

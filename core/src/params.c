@@ -14,42 +14,36 @@
 #define HZ_SPECIAL_NONE false
 #define HZ_SPECIAL_AUTO true
 
-/* A row as written; table_make works out the rest of its hz_param. */
-typedef struct row {
-    const char *name, *env, *macro;
-    hz_param_kind kind;
-    int64_t default_value, low, high;
-    hz_param_scale scale;
-    const char *unit;
-    const char *choices;
-    bool may_be_auto;
-    const char *doc;
-    bool is_experimental;
-    bool is_live;
-} row;
-
-static const row rows[] = {
+/* As it is written; table_make works out the text of each default, and the last word of an enum. */
+static hz_param rows[] = {
 #define WORD(enumerator, word) #word " "
-#define INT_ROW(name, NAME, default_, low, high, scale, unit, special, doc, is_experimental,       \
-                is_live)                                                                           \
-    {#name,                                                                                        \
-     "HZ_" #NAME,                                                                                  \
-     "HZ_CONFIG_" #NAME,                                                                           \
-     HZ_KIND_INT,                                                                                  \
-     default_,                                                                                     \
-     low,                                                                                          \
-     high,                                                                                         \
-     HZ_SCALE_##scale,                                                                             \
-     unit,                                                                                         \
-     "",                                                                                           \
-     HZ_SPECIAL_##special,                                                                         \
-     doc,                                                                                          \
-     is_experimental,                                                                              \
-     is_live},
-#define ENUM_ROW(name, NAME, default_, words, doc, is_experimental)                                \
-    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_,                               \
-     0,     INT64_MAX,   HZ_SCALE_LINEAR,    "",           words,                                  \
-     false, doc,         is_experimental,    false},
+#define INT_ROW(name_, NAME, default_, low_, high_, scale_, unit_, special, doc_, for_experiments, \
+                may_change)                                                                        \
+    {.name = #name_,                                                                               \
+     .env = "HZ_" #NAME,                                                                           \
+     .macro = "HZ_CONFIG_" #NAME,                                                                  \
+     .kind = HZ_KIND_INT,                                                                          \
+     .default_value = default_,                                                                    \
+     .low = low_,                                                                                  \
+     .high = high_,                                                                                \
+     .scale = HZ_SCALE_##scale_,                                                                   \
+     .unit = unit_,                                                                                \
+     .choices = "",                                                                                \
+     .may_be_auto = HZ_SPECIAL_##special,                                                          \
+     .doc = doc_,                                                                                  \
+     .is_experimental = for_experiments,                                                           \
+     .is_live = may_change},
+#define ENUM_ROW(name_, NAME, default_, words, doc_, for_experiments)                              \
+    {.name = #name_,                                                                               \
+     .env = "HZ_" #NAME,                                                                           \
+     .macro = "HZ_CONFIG_" #NAME,                                                                  \
+     .kind = HZ_KIND_ENUM,                                                                         \
+     .default_value = default_,                                                                    \
+     .scale = HZ_SCALE_LINEAR,                                                                     \
+     .unit = "",                                                                                   \
+     .choices = words,                                                                             \
+     .doc = doc_,                                                                                  \
+     .is_experimental = for_experiments},
 #define HZ_INT(...) INT_ROW(__VA_ARGS__, false, false)
 #define HZ_LIVE_INT(...) INT_ROW(__VA_ARGS__, false, true)
 #define HZ_ENUM(...) ENUM_ROW(__VA_ARGS__, false)
@@ -135,14 +129,8 @@ __attribute__((format(printf, 3, 4))) static bool refusal_write(char *message, s
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static char default_texts[ROW_COUNT][TEXT_BYTES];
-static hz_param table[ROW_COUNT];
 
-static int64_t highest(const row *r)
-{
-    return r->kind == HZ_KIND_ENUM ? word_count(r->choices) - 1 : r->high;
-}
-
-static void text_of(const row *r, int64_t value, char *text, size_t size)
+static void text_of(const hz_param *r, int64_t value, char *text, size_t size)
 {
     const char *start;
     if (r->may_be_auto && value == HZ_AUTO) {
@@ -155,16 +143,19 @@ static void text_of(const row *r, int64_t value, char *text, size_t size)
     }
 }
 
+static int64_t highest(const hz_param *r)
+{
+    return r->kind == HZ_KIND_ENUM ? word_count(r->choices) - 1 : r->high;
+}
+
 /* Idempotent, and every writer writes the same bytes: safe without a lock before main. */
 static void table_make(void)
 {
     for (size_t i = 0; i < ROW_COUNT; i++) {
-        const row *r = &rows[i];
+        hz_param *r = &rows[i];
+        r->high = highest(r);
         text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
-        table[i] =
-            (hz_param){r->name,        r->env,     r->macro,           r->kind,   default_texts[i],
-                       r->low,         highest(r), r->scale,           r->unit,   r->choices,
-                       r->may_be_auto, r->doc,     r->is_experimental, r->is_live};
+        r->default_text = default_texts[i];
     }
 }
 
@@ -176,8 +167,8 @@ size_t hz_param_count(void)
 const hz_param *hz_param_at(size_t index)
 {
     if (index >= ROW_COUNT) return NULL;
-    if (table[ROW_COUNT - 1].name == NULL) table_make();
-    return &table[index];
+    if (rows[ROW_COUNT - 1].default_text == NULL) table_make();
+    return &rows[index];
 }
 
 size_t hz_param_find(const char *name)
@@ -258,7 +249,7 @@ void hz_config_text(const hz_config *config, size_t index, char *text, size_t si
     text_of(&rows[index], hz_config_get(config, index), text, size);
 }
 
-static bool value_is_legal(const row *r, int64_t value)
+static bool value_is_legal(const hz_param *r, int64_t value)
 {
     if (r->may_be_auto && value == HZ_AUTO) return true;
     if (value < r->low || value > highest(r)) return false;
@@ -276,7 +267,7 @@ static int shown_length(const char *text)
     return (int)length;
 }
 
-static bool refuse_value(const row *r, const char *got, char *message, size_t size)
+static bool refuse_value(const hz_param *r, const char *got, char *message, size_t size)
 {
     const int shown = shown_length(got);
     const char *more = got[shown] != '\0' ? "..." : "";
@@ -290,7 +281,7 @@ static bool refuse_value(const row *r, const char *got, char *message, size_t si
         r->low, r->high, r->unit, r->may_be_auto ? ", or auto" : "");
 }
 
-static bool parse_value(const row *r, const char *text, int64_t *value)
+static bool parse_value(const hz_param *r, const char *text, int64_t *value)
 {
     if (r->kind == HZ_KIND_ENUM) {
         *value = word_find(r->choices, text);
@@ -305,7 +296,7 @@ static bool parse_value(const row *r, const char *text, int64_t *value)
 
 bool hz_config_set(hz_config *config, size_t index, const char *text, char *message, size_t size)
 {
-    const row *r = &rows[index];
+    const hz_param *r = &rows[index];
     int64_t value;
     if (!parse_value(r, text, &value)) return refuse_value(r, text, message, size);
     *field(config, index) = value;
@@ -324,30 +315,23 @@ static bool check_ranges(const hz_config *config, char *message, size_t size)
     return true;
 }
 
+/* Refuses a value that is above another one, which it must fit; `what` says why. */
+static bool is_within(const char *name, int64_t value, const char *most_name, int64_t most,
+                      const char *what, char *message, size_t size)
+{
+    if (value <= most) return true;
+    return refusal_write(message, size,
+                         "%s is %" PRId64 " and %s %" PRId64 "; %s: lower %s or raise %s", name,
+                         value, most_name, most, what, name, most_name);
+}
+
 bool hz_config_check(const hz_config *config, char *message, size_t size)
 {
-    if (!check_ranges(config, message, size)) return false;
-    if (config->refill_batch > config->magazine_cap) {
-        return refusal_write(
-            message, size,
-            "refill_batch is %" PRId64 " and magazine_cap %" PRId64
-            "; a batch must fit the magazine: lower refill_batch or raise magazine_cap",
-            config->refill_batch, config->magazine_cap);
-    }
-    if (config->flush_batch > config->magazine_cap) {
-        return refusal_write(
-            message, size,
-            "flush_batch is %" PRId64 " and magazine_cap %" PRId64
-            "; a batch must fit the magazine: lower flush_batch or raise magazine_cap",
-            config->flush_batch, config->magazine_cap);
-    }
-    if (config->magazine_bytes > config->thread_cache_bytes) {
-        return refusal_write(
-            message, size,
-            "magazine_bytes is %" PRId64 " and thread_cache_bytes %" PRId64
-            "; one magazine must fit the thread's total: lower magazine_bytes or raise "
-            "thread_cache_bytes",
-            config->magazine_bytes, config->thread_cache_bytes);
-    }
-    return true;
+    static const char batch[] = "a batch must fit the magazine";
+#define WITHIN(field, most, what)                                                                  \
+    is_within(#field, config->field, #most, config->most, what, message, size)
+    return check_ranges(config, message, size) && WITHIN(refill_batch, magazine_cap, batch) &&
+           WITHIN(flush_batch, magazine_cap, batch) &&
+           WITHIN(magazine_bytes, thread_cache_bytes, "one magazine must fit the thread's total");
+#undef WITHIN
 }

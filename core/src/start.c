@@ -10,10 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "control.h"
+#include "account.h"
 #include "internal.h"
 #include "os.h"
-#include "stats.h"
 
 enum { STATUS_REJECTED = 78, MESSAGE_BYTES = 512 };
 
@@ -136,40 +135,16 @@ static void refuse_if_nearly(const settings *asked, const char *variable)
     setting_refuse(asked, name, message, "it is ignored");
 }
 
-#ifdef HZ_FROZEN
-
 /* In a frozen build the configuration is constant. */
-static void read_parameter(const settings *asked, const char *variable)
-{
-    size_t index;
-    const hz_param *param = param_of(variable, &index);
-    if (param == NULL)
-        refuse_if_nearly(asked, variable);
-    else
-        setting_refuse(asked, param->env,
-                       " is set, but this build of hz is frozen: parameters are constants",
-                       "it is ignored");
-}
-
-static void read_configuration(settings *asked)
-{
-    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(asked, *variable);
-    }
-}
-
-static void put_in_effect(const hz_config *config)
-{
-    (void)config;
-}
-
-#else
-
 static void set_parameter(settings *asked, const char *env, size_t index, const char *value)
 {
     char message[MESSAGE_BYTES] = ": ";
-    if (hz_config_set(&asked->config, index, value, message + 2, sizeof message - 2)) return;
-    setting_refuse(asked, env, message, "it is ignored");
+    if (HZ_IS_FROZEN)
+        setting_refuse(asked, env,
+                       " is set, but this build of hz is frozen: parameters are constants",
+                       "it is ignored");
+    else if (!hz_config_set(&asked->config, index, value, message + 2, sizeof message - 2))
+        setting_refuse(asked, env, message, "it is ignored");
 }
 
 static void read_parameter(settings *asked, const char *variable)
@@ -188,17 +163,10 @@ static void read_configuration(settings *asked)
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(asked, *variable);
     }
-    if (hz_config_check(&asked->config, message, sizeof message)) return;
+    if (HZ_IS_FROZEN || hz_config_check(&asked->config, message, sizeof message)) return;
     setting_refuse(asked, "", message, "all parameters of the environment are ignored");
     asked->config = hz_cfg_built;
 }
-
-static void put_in_effect(const hz_config *config)
-{
-    hz_cfg = *config;
-}
-
-#endif
 
 /* Without a lock, as the functions that make the messages may allocate. */
 static void configure(settings *asked)
@@ -267,7 +235,7 @@ static void draw_keys(void)
 
 static bool start_once(const settings *asked)
 {
-    put_in_effect(&asked->config);
+    hz_cfg_put(&asked->config);
     process.confirm = asked->confirm;
     process.control = asked->control;
     if (asked->stats_path != NULL) (void)strcpy(process.stats_path, asked->stats_path);

@@ -1,16 +1,12 @@
 /*
  * The counters, the configuration in effect and the memory in use, as JSON. Nothing here allocates.
  */
-#include <hz/hz.h>
-
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "change.h"
+#include "account.h"
 #include "internal.h"
 #include "os.h"
-#include "stats.h"
-#include "usage.h"
 
 static const char *const stat_names[HZ_STATS_COUNT] = {
 #define HZ_STAT(name, doc) #name,

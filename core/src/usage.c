@@ -3,10 +3,8 @@
  * visits the pages in use and every place where free blocks wait. The result is exact while the
  * other threads are at rest, and close to that while they are not.
  */
-#include <hz/hz.h>
-
+#include "account.h"
 #include "internal.h"
-#include "usage.h"
 
 /* Other threads may write what is read here; that is no error. */
 #define AT_REST __attribute__((no_sanitize("thread")))

@@ -24,7 +24,7 @@ SYMBOLS = """
 malloc calloc realloc free memalign aligned_alloc posix_memalign valloc pvalloc reallocarray cfree
 malloc_usable_size free_sized free_aligned_sized mallopt mallinfo mallinfo2 malloc_trim malloc_info
 malloc_stats __libc_malloc __libc_calloc __libc_realloc __libc_free __libc_memalign
-hz_malloc hz_calloc hz_realloc hz_free hz_stats_json hz_version hz_param_value
+hz_malloc hz_calloc hz_realloc hz_free hz_stats_json hz_version hz_get
 """
 NEW = ("", "RKSt9nothrow_t", "St11align_val_t", "St11align_val_tRKSt9nothrow_t")
 DELETE = ("Pv", "Pvm", "PvRKSt9nothrow_t", "PvSt11align_val_t", "PvmSt11align_val_t")

@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     if (is_first_time) {
         hz_atomic_poke(&process.done, 0);
         configure(&asked);
-        put_in_effect(&asked.config);
+        hz_cfg_put(&asked.config);
         require(allocation_count == 0, "%zu blocks were allocated", allocation_count);
         require_in_effect(variables);
     }

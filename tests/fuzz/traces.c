@@ -20,12 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "change.h"
 #include "check.h"
 #include "emit.h"
-#include "info.h"
 #include "log_read.h"
-#include "plain.h"
+#include "tools.h"
 #include "walk.h"
 
 enum {

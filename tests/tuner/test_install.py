@@ -41,10 +41,10 @@ CONSUMER_C = """
 int main(void)
 {
     char *text = hz_malloc(100);
-    int64_t cap = 0;
+    char cap[32];
     strcpy(text, hz_version());
-    hz_param_value("magazine_cap", &cap);
-    printf("%s %lld\\n", text, (long long)cap);
+    hz_get("magazine_cap", cap, sizeof cap);
+    printf("%s %s\\n", text, cap);
     hz_free(text);
     return 0;
 }

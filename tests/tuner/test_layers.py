@@ -65,7 +65,7 @@ C_LEVELS = (
 C_BESIDE = frozenset({
     "heap.c", "fork.c", "start.c", "change.c", "control.c", "serve.c", "text.c", "decay.c",
     "deepbind.c", "hooks.c", "budget.c", "background.c", "rest.c", "threads.c", "stats.c", "lock.c",
-    "size_class.c", "params.c", "parked.c", "die.c", "guard.c", "harden.c", "usage.c",
+    "size_class.c", "params.c", "die.c", "guard.c", "harden.c", "usage.c",
     "lease.c",
 })  # fmt: skip
 MAY_USE_IF = frozenset({"config.h", "internal.h", "os_call.c", "os_linux.c", "os.h"})

@@ -18,10 +18,14 @@ static size_t operations;
 
 static void prepare(hz_run *run)
 {
-    bool (*value)(const char *, int64_t *);
-    *(void **)&value = dlsym(RTLD_DEFAULT, "hz_param_value");
+    static const char *const words[] = {"plain", "faster", "slower", "crash", "hang", "greedy"};
+    int (*get)(const char *, char *, size_t);
+    char word[16] = "";
+    *(void **)&get = dlsym(RTLD_DEFAULT, "hz_get");
     (void)run;
-    if (value == NULL || !value("trial_mode", &mode)) return;
+    if (get != NULL) (void)get("trial_mode", word, sizeof word);
+    for (int i = PLAIN; i <= GREEDY; i++)
+        if (strcmp(words[i], word) == 0) mode = i;
     if (mode == FASTER) spins = PLAIN_SPINS / 2;
 }
 

@@ -70,10 +70,6 @@ HZ_API hz_usage hz_usage_now(void);
  */
 HZ_API size_t hz_stats_json(char *text, size_t size);
 
-/* The value in effect of the parameter `name` (of an enum, the index of its word); false when there
- * is none. */
-HZ_API bool hz_param_value(const char *name, int64_t *value);
-
 /* ---- while the program runs ------------------------------------------------------------------ */
 
 typedef enum hz_set_status {

@@ -45,7 +45,8 @@ typedef struct hz_param {
     const char *env;          /* the variable, e.g. "HZ_MAGAZINE_CAP" */
     const char *macro;        /* the macro of hz_config.h, e.g. "HZ_CONFIG_MAGAZINE_CAP" */
     hz_param_kind kind;       /* a whole number, or one word of `choices` */
-    const char *default_text; /* the default as it would be written in the environment */
+    int64_t default_value;    /* of an enum the index of the word */
+    const char *default_text; /* the same as it would be written in the environment */
     int64_t low, high; /* legal range, both ends included; of an enum: the indices of `choices` */
     hz_param_scale scale; /* how to step through the range; POW2 is also a rule */
     const char *unit;     /* unit of the number; "" for an enum */
