@@ -13,25 +13,23 @@
 
 enum { KB = 1024, FILE_ROOM = 16 * 1024, STAT_ROOM = 1024, PATH_ROOM = 64, NS_PER_S = 1000000000 };
 
-/* Reads the start of a file into `text`, terminated; false when it cannot be read. */
-static bool read_text(const char *path, char *text, size_t size)
+size_t hz_read_start(const char *path, char *text, size_t size)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
     size_t used = 0;
     ssize_t got;
-    while (used + 1 < size && (got = read(fd, text + used, size - 1 - used)) > 0)
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && used + 1 < size && (got = read(fd, text + used, size - 1 - used)) > 0)
         used += (size_t)got;
-    (void)close(fd);
+    if (fd >= 0) (void)close(fd);
     text[used] = '\0';
-    return used > 0;
+    return used;
 }
 
 /* The number that follows `field` in a file, or -1. */
 static int64_t read_field(const char *path, const char *field)
 {
     char text[FILE_ROOM];
-    if (!read_text(path, text, sizeof text)) return -1;
+    if (hz_read_start(path, text, sizeof text) == 0) return -1;
     const char *found = strstr(text, field);
     return found != NULL ? strtoll(found + strlen(field), NULL, 10) : -1;
 }
@@ -46,7 +44,7 @@ int64_t hz_proc_rss_kb(pid_t pid)
     char path[PATH_ROOM];
     char text[256];
     process_path(path, pid, "statm");
-    if (!read_text(path, text, sizeof text)) return -1;
+    if (hz_read_start(path, text, sizeof text) == 0) return -1;
     const char *second = strchr(text, ' ');
     return second != NULL ? strtoll(second, NULL, 10) * (sysconf(_SC_PAGESIZE) / KB) : -1;
 }
@@ -72,7 +70,8 @@ int64_t hz_proc_status(pid_t pid, const char *field)
 int64_t hz_proc_steal_ticks(void)
 {
     char text[512];
-    if (!read_text("/proc/stat", text, sizeof text) || strncmp(text, "cpu ", 4) != 0) return -1;
+    if (hz_read_start("/proc/stat", text, sizeof text) == 0 || strncmp(text, "cpu ", 4) != 0)
+        return -1;
     char *cursor = text + 4;
     int64_t field = -1;
     for (int i = 0; i < 8; i++) /* user nice system idle iowait irq softirq steal */
@@ -108,7 +107,7 @@ double hz_usage_cpu_s(const struct rusage *usage)
 static size_t append_children(const char *path, pid_t *pids, size_t used, size_t room)
 {
     char text[FILE_ROOM];
-    if (!read_text(path, text, sizeof text)) return used;
+    if (hz_read_start(path, text, sizeof text) == 0) return used;
     char *cursor = text;
     for (;;) {
         char *end;
@@ -148,7 +147,7 @@ size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room)
 /* What follows the name in a stat file: "S 1 ..."; its name may hold anything. NULL: none. */
 static const char *read_stat(const char *path, char text[STAT_ROOM])
 {
-    if (!read_text(path, text, STAT_ROOM)) return NULL;
+    if (hz_read_start(path, text, STAT_ROOM) == 0) return NULL;
     const char *end = strrchr(text, ')');
     return end != NULL && end[1] == ' ' ? end + 2 : NULL;
 }

@@ -10,6 +10,10 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+/* Reads the start of a file into `text`, with a zero byte behind it; returns its length, 0 where it
+ * cannot be read. */
+size_t hz_read_start(const char *path, char *text, size_t size);
+
 /* Resident KiB of a process, from statm: cheap. */
 int64_t hz_proc_rss_kb(pid_t pid);
 

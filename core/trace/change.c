@@ -1,12 +1,11 @@
 /*
- * Changes to a trace: see change.h.
+ * Changes to a trace: see tools.h.
  */
-#include "change.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "arguments.h"
+#include "tools.h"
 #include "walk.h"
 
 static void resolve_next(hz_resolver *resolver, const hz_ordered *next)

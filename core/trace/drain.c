@@ -17,6 +17,7 @@
 
 #include "arguments.h"
 #include "clock.h"
+#include "procfs.h"
 
 enum {
     COMMAND_BYTES = 4096,            /* of a command line that are kept */
@@ -33,12 +34,10 @@ enum {
 static uint32_t clock_to_use(void)
 {
 #if defined(__x86_64__)
-    char name[16] = "";
-    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
-    if (file == NULL) return HZ_CLOCK_RAW;
-    const bool is_counter = fgets(name, sizeof name, file) != NULL && strcmp(name, "tsc\n") == 0;
-    (void)fclose(file);
-    return is_counter ? HZ_CLOCK_COUNTER : HZ_CLOCK_RAW;
+    static const char path[] = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    char name[16];
+    (void)hz_read_start(path, name, sizeof name);
+    return strcmp(name, "tsc\n") == 0 ? HZ_CLOCK_COUNTER : HZ_CLOCK_RAW;
 #elif defined(__aarch64__)
     return HZ_CLOCK_COUNTER;
 #else
@@ -166,23 +165,14 @@ static void log_append(hz_drain *drain, hz_log_frame *frame, const void *content
 
 /* ---- what /proc tells ----------------------------------------------------------------------- */
 
-static size_t words_of(const char *path, char *text, size_t size)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    const ssize_t length = read(fd, text, size);
-    (void)close(fd);
-    return length > 0 ? (size_t)length : 0;
-}
-
 /* The name of a thread; zeros when it has ended. */
 static void read_name(const hz_leaf_head *head, char name[HZ_TRACE_NAME_BYTES])
 {
     char path[64];
     memset(name, 0, HZ_TRACE_NAME_BYTES);
     (void)snprintf(path, sizeof path, "/proc/%d/task/%d/comm", head->pid, head->tid);
-    const size_t length = words_of(path, name, HZ_TRACE_NAME_BYTES);
-    if (length > 0) name[length - 1] = '\0'; /* the end of the line */
+    const size_t length = hz_read_start(path, name, HZ_TRACE_NAME_BYTES);
+    if (length > 0 && name[length - 1] == '\n') name[length - 1] = '\0';
 }
 
 /* The words with a zero byte behind each, as /proc has them. */
@@ -208,7 +198,7 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
         frame.bytes = (uint32_t)join_words(drain->words, words, sizeof words);
     } else {
         (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
-        frame.bytes = (uint32_t)words_of(path, words, sizeof words);
+        frame.bytes = (uint32_t)hz_read_start(path, words, sizeof words);
     }
     log_append(drain, &frame, words);
 }

@@ -1,12 +1,10 @@
 /*
- * What is in a trace: see info.h.
+ * What is in a trace: see tools.h.
  */
-#include "info.h"
-
 #include <string.h>
 
 #include "json.h"
-#include "plain.h"
+#include "tools.h"
 #include "walk.h"
 
 enum { SIZE_BITS = 64, THREADS_SHOWN = 64 };

@@ -1,14 +1,13 @@
 /*
- * The plain text of a trace: see plain.h.
+ * The plain text of a trace: see tools.h.
  */
-#include "plain.h"
-
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arguments.h"
+#include "tools.h"
 #include "walk.h"
 
 /* ---- names ---------------------------------------------------------------------------------- */

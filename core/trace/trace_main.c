@@ -10,11 +10,9 @@
 #include <unistd.h>
 
 #include "arguments.h"
-#include "change.h"
 #include "emit.h"
-#include "info.h"
 #include "log_read.h"
-#include "plain.h"
+#include "tools.h"
 #include "trace_write.h"
 #include "walk.h"
 

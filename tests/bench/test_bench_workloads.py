@@ -172,9 +172,7 @@ def test_every_page_of_a_block_is_touched(programs):
 
 def test_a_burst_reports_its_memory_while_it_idles(programs):
     result = programs.result("burst-idle", "--threads", 2, "--idle", 0, "--ops", 200000)
-    idle = result["rss_idle_kb"]
-    assert set(idle) == {"at_once", "after_1_s", "at_the_end"}
-    assert all(0 < kb <= result["rss_peak_kb"] + 1024 for kb in idle.values())
+    assert 0 < result["rss_idle_kb"] <= result["rss_peak_kb"] + 1024
 
 
 def test_a_run_for_a_time_reports_what_it_counted(programs):

@@ -14,13 +14,12 @@
 #include "procfs.h"
 
 enum { MIN_SIZE, MAX_SIZE, BLOCKS, IDLE };
-enum { READINGS = 3 };
 
 /* What all players share. */
 typedef struct shared {
     _Atomic uint64_t halves;   /* halves of bursts that are done, by all players together */
     pthread_barrier_t meeting; /* where they meet in and after the last burst */
-    int64_t rss_kb[READINGS];  /* resident after 0 s, 1 s and the whole idling */
+    int64_t rss_idle_kb;       /* resident at the end of the idling */
 } shared;
 
 typedef struct burst_state {
@@ -85,21 +84,12 @@ static size_t step(hz_player *p, size_t most)
     return done;
 }
 
-static void sleep_s(int64_t seconds)
-{
-    if (seconds > 0) (void)nanosleep(&(struct timespec){.tv_sec = seconds}, NULL);
-}
-
 static void idle(const hz_run *run)
 {
     shared *all = run->shared;
     const int64_t seconds = run->options->rests != 0 ? 0 : run->values[IDLE];
-    const int64_t first = seconds < 1 ? seconds : 1;
-    all->rss_kb[0] = hz_proc_rss_kb(getpid());
-    sleep_s(first);
-    all->rss_kb[1] = hz_proc_rss_kb(getpid());
-    sleep_s(seconds - first);
-    all->rss_kb[2] = hz_proc_rss_kb(getpid());
+    if (seconds > 0) (void)nanosleep(&(struct timespec){.tv_sec = seconds}, NULL);
+    all->rss_idle_kb = hz_proc_rss_kb(getpid());
     atomic_store(&all->halves, 0); /* for the next round of work and rest */
 }
 
@@ -121,18 +111,14 @@ static void end(hz_player *p)
 static void report(const hz_run *run, hz_json *json)
 {
     const shared *all = run->shared;
-    hz_json_object(json, "rss_idle_kb");
-    hz_json_int(json, "at_once", all->rss_kb[0]);
-    hz_json_int(json, "after_1_s", all->rss_kb[1]);
-    hz_json_int(json, "at_the_end", all->rss_kb[2]);
-    hz_json_object_end(json);
+    hz_json_int(json, "rss_idle_kb", all->rss_idle_kb);
 }
 
 const hz_workload hz_workload_burst_idle = {
     .name = "burst-idle",
     .doc = "bursts in which all threads allocate together, then free together; then the program "
-           "idles, and the memory that stays resident is reported at once, after 1 s and at the "
-           "end. An operation is one malloc or one free",
+           "idles, and the memory that stays resident is reported. An operation is one malloc or "
+           "one free",
     .source = "the burst and idle test of the hakmem tables (200000 blocks)",
     .is_unsteady = true,
     .params =

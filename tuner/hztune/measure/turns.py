@@ -223,8 +223,8 @@ def object_in(text: str | None) -> dict[str, Any]:
 def _counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     result = object_in(stdout)
     facts = {name: result[name] for name in ("ops", "minor_faults")}
-    if rest := result.get("rss_idle_kb"):
-        facts["rss_idle_kb"] = rest["at_the_end"]
+    if "rss_idle_kb" in result:
+        facts["rss_idle_kb"] = result["rss_idle_kb"]
     return (result.get("hz") or {}).get("counters", {}), facts
 
 
