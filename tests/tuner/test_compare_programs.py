@@ -29,8 +29,8 @@ from hztune.profile import AllocatorId
 from hztune.result import Decision
 from hztune.store.log import recording
 from hztune.study.ledger import Ledger
-from hztune.tuning.conclusion import profile_of
 from hztune.tuning.request import understand
+from hztune.tuning.session import profile_of
 from hztune.verifying import claim
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from hztune.machine import Machine
 from hztune.measure import Around, SeveralExecutor
 from hztune.profile import Claim, MemoryClaim, WorkloadId
 from hztune.progress import duration
-from hztune.report import charts, words
+from hztune.report import charts
 from hztune.result import figures
 from hztune.result.figures import likely_effects
 from hztune.result.summary import summary_lines
@@ -271,7 +271,7 @@ def test_a_finalist_that_was_refused_is_named_so(found):
     [(1.16, "+16.0\u00a0%"), (0.5, "-50.0\u00a0%"), (2.9, "+190.0\u00a0%"), (13.66, "13.7x")],
 )
 def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio, told):
-    assert words.change(math.log(ratio)) == told
+    assert charts.change(math.log(ratio)) == told
 
 
 SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
@@ -309,7 +309,7 @@ def hyperfine(found):
     """The commands of the page."""
     sentences = report.templates().get_template("words.html").module
     commands = (
-        sentences.hyperfine(found.result.profile, each) for each in words.hyperfine_targets(found)
+        sentences.hyperfine(found.result.profile, each) for each in charts.hyperfine_targets(found)
     )
     return html.unescape("\n".join(commands))
 
@@ -325,9 +325,9 @@ def test_a_study_is_repeated_by_its_own_command_or_by_none(found):
     server = WorkloadId("program", "server", "", {}, "d" * 64)
     made = structs.replace(found.result.profile, workload=server, threads=0)
     bare = replace(found, result=replace(found.result, profile=made), command=())
-    assert (words.program_words(bare), hyperfine(bare)) == ("", "")
+    assert (charts.program_words(bare), hyperfine(bare)) == ("", "")
     asked = replace(bare, command=("--allocator", "any", "--", "./web", "a b", "$x"))
-    assert words.program_words(asked) == "./web 'a b' '$x'"
+    assert charts.program_words(asked) == "./web 'a b' '$x'"
     assert hyperfine(asked).count("./web 'a b' '\\$x'\"") == 2
     latency = structs.replace(made, claim=structs.replace(made.claim, metric="p99_ns"))
     assert hyperfine(replace(asked, result=replace(found.result, profile=latency))) == ""

@@ -8,8 +8,7 @@ from hztune import report
 from hztune.canary.spec import Canary
 from hztune.canary.verdict import CanaryVerdict, MetricEffect
 from hztune.progress import duration, percent
-from hztune.report.charts import Strip
-from hztune.report.words import interval_words
+from hztune.report.charts import Strip, interval_words
 from hztune.templates import templates_in
 
 _WIDTH, _STRIP = 792.0, 44.0

@@ -22,7 +22,7 @@ from hztune import export, files
 from hztune.files import scratch_folder
 from hztune.params import Value
 from hztune.profile import PROFILE, TOLD_FROM, ratio_text
-from hztune.report import charts, words
+from hztune.report import charts
 from hztune.rests import MEMORIES, Rested, weighed_memory
 from hztune.result import figures
 from hztune.result.figures import ordered
@@ -73,12 +73,12 @@ def memory_chart(default: Sequence[Rested], tuned: Sequence[Rested], width: floa
 @cache
 def templates() -> Environment:
     made = templates_in(HERE)
-    made.globals |= {"words": words, "axes": charts, "memories": MEMORIES}
+    made.globals |= {"words": charts, "axes": charts, "memories": MEMORIES}
     made.globals |= {"ratio": ratio_text, "slope_words": slope_words, "told_from": TOLD_FROM}
     made.filters |= {
         "cell": _cell,
         "fitted": _fitted,
-        "count": words.count_words,
+        "count": charts.count_words,
         "px": "{:.5g}".format,
     }
     made.filters["polyline"] = lambda points: "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

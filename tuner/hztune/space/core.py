@@ -15,7 +15,7 @@ import ast
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -136,13 +136,6 @@ class Space(_Parts):
     def reduced(self, config: Mapping[str, Value]) -> ConfigDict:
         full = self.full(config)
         return {p.name: full[p.name] for p in self.params if full[p.name] != p.default}
-
-    def without(self, config: Mapping[str, Value], names: Collection[str]) -> ConfigDict:
-        """`config` with some knobs at their defaults, and those that lose their meaning thereby."""
-        left = {name: value for name, value in config.items() if name not in names}
-        full = self.full(left)
-        idle = {each.name for each in self.dimensions if not each.is_active(full)}
-        return self.reduced({name: value for name, value in left.items() if name not in idle})
 
     def decode(self, choose: Callable[[Dimension], int]) -> ConfigDict:
         full = self.full({})
@@ -293,10 +286,6 @@ _LEGAL = (
 _MAX_LENGTH = 1000
 
 
-class _WordInArithmetic(Exception):
-    """A word (such as `auto`) stands where a number is needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Expression:
     text: str
@@ -318,13 +307,13 @@ class Expression:
         """Whether it is true. Arithmetic on a word, or a division by zero, makes it false."""
         try:
             return bool(_value(self._tree, values))
-        except (_WordInArithmetic, ZeroDivisionError):
+        except ArithmeticError:
             return False
 
     def number(self, values: Mapping[str, Value]) -> int:
         try:
             return _whole(self._tree, values)
-        except (_WordInArithmetic, ZeroDivisionError) as error:
+        except ArithmeticError as error:
             raise UsageError(f"{self.text!r} does not give a whole number") from error
 
 
@@ -377,15 +366,15 @@ def _number(node: ast.expr, values: Mapping[str, Value]) -> int:
 
 
 def _truth(node: ast.expr, values: Mapping[str, Value]) -> bool:
-    """One side of `and`, `or` or `not`; arithmetic on a word makes only that side false."""
+    """One side of `and`, `or` or `not`; senseless arithmetic makes only that side false."""
     try:
         return bool(_value(node, values))
-    except _WordInArithmetic:
+    except ArithmeticError:
         return False
 
 
 def _whole(node: ast.expr, values: Mapping[str, Value]) -> int:
     value = _value(node, values)
     if not isinstance(value, int):
-        raise _WordInArithmetic
+        raise ArithmeticError("a word, such as `auto`, stands where a number is needed")
     return int(value)

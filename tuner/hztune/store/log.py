@@ -276,7 +276,15 @@ def recording(folder: Path) -> Recording:
 
     UsageError: it cannot be read, or holds no study of this version. HztuneError: it is damaged.
     """
-    require_study(folder)
+    if not is_there(folder):
+        why = "there is no such directory"
+        if folder.exists():
+            why = f"it has no {SAMPLES}" if folder.is_dir() else "it is not a directory"
+        beside = f" ({str(folder.parent)!r} is one)" if is_there(folder.parent) else ""
+        raise UsageError(
+            f"cannot read a study from {str(folder)!r}: {why}; "
+            f"give the results directory that `hztune tune` made{beside}"
+        )
     found = Recording.of(folder / SAMPLES)
     if found is None:
         raise UsageError(f"cannot read a study from {str(folder)!r}: none has begun in it yet")
@@ -285,20 +293,6 @@ def recording(folder: Path) -> Recording:
 
 def is_there(folder: Path) -> bool:
     return (folder / SAMPLES).is_file()
-
-
-def require_study(folder: Path) -> None:
-    if is_there(folder):
-        return
-    if folder.is_dir():
-        why = f"it has no {SAMPLES}"
-    else:
-        why = "it is not a directory" if folder.exists() else "there is no such directory"
-    beside = f" ({str(folder.parent)!r} is one)" if is_there(folder.parent) else ""
-    raise UsageError(
-        f"cannot read a study from {str(folder)!r}: {why}; "
-        f"give the results directory that `hztune tune` made{beside}"
-    )
 
 
 def _require_same(there: Recording, identity: Mapping[str, str], machine: Machine) -> None:

@@ -120,19 +120,14 @@ class LossLimit:
         ]
 
 
-def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:
-    found: MemoryLimit | None = None
-    memories: tuple[MemoryKind, ...] = ("kept", "rss")
-    for memory in memories:
-        if text := texts.get(f"max_{memory}"):
-            found = replace(MemoryLimit.of(text, memory), beside=found)
-    return found
-
-
 def limits_of(
     texts: Mapping[str, str], workloads: Sequence[str] = ()
 ) -> tuple[MemoryLimit | None, LossLimit | None]:
+    found: MemoryLimit | None = None
+    for memory in reversed(MEMORIES):
+        if text := texts.get(f"max_{memory}"):
+            found = replace(MemoryLimit.of(text, memory), beside=found)
     loss, of_load = texts.get("max_loss"), texts.get(OF_LOAD)
     if of_load:
-        return memory_limit(texts), LossLimit.of(of_load, of_load=True)
-    return memory_limit(texts), LossLimit.of(loss, workloads) if loss else None
+        return found, LossLimit.of(of_load, of_load=True)
+    return found, LossLimit.of(loss, workloads) if loss else None
