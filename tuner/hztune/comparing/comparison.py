@@ -30,7 +30,7 @@ from hztune.params import Value
 from hztune.rests import Rested
 from hztune.schema import Created, Schema, as_text
 from hztune.stats.intervals import Interval
-from hztune.store.rows import Columns, block_columns
+from hztune.stats.ratios import Columns, block_columns
 from hztune.workload import WorkloadSpec
 
 SCHEMA: Literal["hztune-comparison/1"] = "hztune-comparison/1"

@@ -20,8 +20,8 @@ from hztune.blocks import Arm
 from hztune.profile import Caution, Claim, MemoryClaim, Profile, Share, Verdict
 from hztune.result.kept import CounterChange, KeptMemory
 from hztune.stats.intervals import Interval
+from hztune.stats.ratios import Columns, block_columns
 from hztune.store.log import recording
-from hztune.store.rows import Columns, block_columns
 from hztune.study.calibration import Calibration
 from hztune.study.ledger import Ledger
 from hztune.study.panel import Examination, Seen

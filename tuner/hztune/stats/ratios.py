@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from hztune.blocks import CPU_TIME, Outcome, Pair, Turn
+from hztune.blocks import CPU_TIME, Block, Outcome, Pair, Turn
 from hztune.rests import MemoryKind
 
 
@@ -138,3 +138,48 @@ def _by_round(turns: Sequence[Turn]) -> dict[int, float]:
     for turn in quiet:
         rates.setdefault(turn.round, []).append(turn.rate)
     return {number: sum(found) / len(found) for number, found in rates.items()}
+
+
+# ---- as columns, for pandas, polars, numpy -------------------------------------------------------
+
+Columns = dict[str, list[Any]]  # as many values by each name, of one type; None: it has none
+
+
+def block_columns(measured: Iterable[tuple[str, Block]], names: Sequence[str] = ()) -> Columns:
+    """A row for each arm of each block, the control first, with its ratios to that.
+
+    `measured`: blocks, each with its workload. `names`: of the arms, where they have some.
+    """
+    rows = list[dict[str, Any]]()
+    for workload, block in measured:
+        for place, outcome in enumerate(block.outcomes):
+            speed = pair_ratio(block.control, outcome)
+            memory = log_memory_ratio(block.control, outcome)
+            rows.append(
+                {
+                    "block": block.number,
+                    "role": block.role,
+                    "workload": workload,
+                    "arm": names[place] if names else outcome.arm.text,
+                    "allocator": outcome.arm.allocator,
+                    "is_control": place == 0,
+                    "status": outcome.status,
+                    "detail": outcome.detail,
+                    "ops_per_s": outcome.ops_per_s if outcome.ok else None,
+                    "ratio": math.exp(speed.log_ratio) if speed else None,
+                    "rss_peak_kb": outcome.rss_peak_kb or None,
+                    "rss_ratio": None if memory is None else math.exp(memory),
+                    **{f"params.{name}": value for name, value in outcome.arm.params},
+                }
+            )
+    told = dict.fromkeys(name for row in rows for name in row)
+    return {name: _of_one_type([row.get(name) for row in rows]) for name in told}
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """The values as texts where some are ("auto" and 4), as floats where some numbers are."""
+    types = {type(each) for each in values if each is not None}
+    if len(types) < 2 or not types <= {str, int, float}:
+        return values
+    kind = str if str in types else float
+    return [None if each is None else kind(each) for each in values]

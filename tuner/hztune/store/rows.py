@@ -9,9 +9,8 @@ kept, but no estimate is made from them.
 from __future__ import annotations
 
 import gc
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -22,11 +21,8 @@ from msgspec import Struct
 from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Turn, joined
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.stats.ratios import log_memory_ratio, pair_ratio
 
 NEW_OBJECTS = 20_000  # before the collector looks: after Python's 700 it takes 5 % of a proposal
-
-Columns = dict[str, list[Any]]  # as many values by each name, of one type; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +169,6 @@ def _measured(rows: Iterable[AnyRow]) -> Iterator[tuple[BlockRow, Block]]:
                 yield head, Block(row.block, row.role, found, row.machine, workload, head.proof)
 
 
-def _of_one_type(values: list[Any]) -> list[Any]:
-    """The values as texts where some are ("auto" and 4), as floats where some numbers are."""
-    types = {type(each) for each in values if each is not None}
-    if len(types) < 2 or not types <= {str, int, float}:
-        return values
-    kind = str if str in types else float
-    return [None if each is None else kind(each) for each in values]
-
-
 @contextmanager
 def gc_frozen() -> Iterator[None]:
     """Declares that what is made inside, and everything older, is never garbage.
@@ -198,34 +185,3 @@ def gc_frozen() -> Iterator[None]:
         gc.set_threshold(NEW_OBJECTS)
         if was_enabled:
             gc.enable()
-
-
-def block_columns(measured: Iterable[tuple[str, Block]], names: Sequence[str] = ()) -> Columns:
-    """A row for each arm of each block, the control first, with its ratios to that.
-
-    `measured`: blocks, each with its workload. `names`: of the arms, where they have some.
-    """
-    rows = list[dict[str, Any]]()
-    for workload, block in measured:
-        for place, outcome in enumerate(block.outcomes):
-            speed = pair_ratio(block.control, outcome)
-            memory = log_memory_ratio(block.control, outcome)
-            rows.append(
-                {
-                    "block": block.number,
-                    "role": block.role,
-                    "workload": workload,
-                    "arm": names[place] if names else outcome.arm.text,
-                    "allocator": outcome.arm.allocator,
-                    "is_control": place == 0,
-                    "status": outcome.status,
-                    "detail": outcome.detail,
-                    "ops_per_s": outcome.ops_per_s if outcome.ok else None,
-                    "ratio": math.exp(speed.log_ratio) if speed else None,
-                    "rss_peak_kb": outcome.rss_peak_kb or None,
-                    "rss_ratio": None if memory is None else math.exp(memory),
-                    **{f"params.{name}": value for name, value in outcome.arm.params},
-                }
-            )
-    told = dict.fromkeys(name for row in rows for name in row)
-    return {name: _of_one_type([row.get(name) for row in rows]) for name in told}
