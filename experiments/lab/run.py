@@ -27,7 +27,7 @@ from hztune.comparing.contenders import (
     distinct,
 )
 from hztune.comparing.contenders import require as require_programs
-from hztune.comparing.match import Effort, Finish, MakeExecutor, Measured
+from hztune.comparing.match import Effort, MakeExecutor, Measured
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
@@ -94,15 +94,23 @@ def run(
     for line in require_programs(left, contenders):
         reporter.say(line)
     whole_s = experiment.file.budget_s if budget_s is None else budget_s
+    done = {row.spec.label: row for row in record.rows}
+
+    def finished(so_far: Comparison) -> Comparison:
+        """The record with each row finished, once."""
+        for row in (each for each in so_far.rows if each.spec.label not in done):
+            done[row.spec.label] = _finished(experiment, contenders, row)
+        return replace(so_far, rows=tuple(done[row.spec.label] for row in so_far.rows))
+
     record = conduct.carry_out(
         record,
         specs,
         Effort(experiment.file.pairs, max(1.0, whole_s * len(specs) / len(experiment.rows))),
         executors(contenders, machine, experiment.file.seed),
         reporter,
-        lambda so_far: files.write_whole(unfinished, comparisons.dumps(so_far)),
-        _finish(experiment, contenders),
+        lambda so_far: files.write_whole(unfinished, comparisons.dumps(finished(so_far))),
     )
+    record = finished(record)
     if record.stopped or len(record.rows) < len(experiment.rows):
         return Ran(record, len(experiment.rows), unfinished, record.stopped)
     results = unfinished.replace(experiment.folder / RESULTS)
@@ -181,19 +189,14 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
     return configured(side.name, side.arm.allocator, side.arm.config)
 
 
-def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
-    """Returns what drops the counters that no value asks for, and counts instructions if asked."""
-    proof = FileIdentity(contenders)
+def _finished(experiment: Experiment, contenders: Sequence[Contender], row: Measured) -> Measured:
+    """The row without counters that no value asks for; with instructions, if these are counted."""
+    spec, more = row.spec, {}
     asked = {name for value in experiment.file.value for name in (value.count, value.per)}
-
-    def finish(row: Measured) -> Measured:
-        spec, more = row.spec, {}
-        is_single = isinstance(spec, WorkloadSpec) and spec.threads == 1
-        if experiment.file.instructions and is_single:
-            more = {each.arm: count(spec, each.arm, proof) for each in contenders}
-        return replace(row, blocks=tuple(_slim(block, asked, more) for block in row.blocks))
-
-    return finish
+    if experiment.file.instructions and isinstance(spec, WorkloadSpec) and spec.threads == 1:
+        proof = FileIdentity(contenders)
+        more = {each.arm: count(spec, each.arm, proof) for each in contenders}
+    return replace(row, blocks=tuple(_slim(block, asked, more) for block in row.blocks))
 
 
 def _slim(block: Block, asked: set[str], more: Mapping[Arm, Mapping[str, int]]) -> Block:
